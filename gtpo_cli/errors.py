@@ -1,0 +1,39 @@
+"""Errors that a user can act on. Each message says what is wrong, where, and the remedy."""
+
+from __future__ import annotations
+
+
+class GtpoError(Exception):
+    """Base of all errors that gtpo raises on purpose; the command line prints its message without a traceback."""
+
+
+class RecipeError(GtpoError):
+    """A recipe cannot be found, read, or honoured. Holds every problem found, not only the first."""
+
+    def __init__(self, problems: str | list[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class DataError(GtpoError):
+    """A data file or data set cannot be read, or holds no usable problem."""
+
+
+class ModelError(GtpoError):
+    """A model, tokenizer or adapter cannot be loaded or does not fit the recipe."""
+
+
+class GenerationError(GtpoError):
+    """Completions cannot be sampled."""
+
+
+class RewardError(GtpoError):
+    """A reward function cannot be loaded, or returned something that is no reward."""
+
+
+class CheckpointError(GtpoError):
+    """A checkpoint cannot be written, read, or does not belong to the run."""
+
+
+class EvaluationError(GtpoError):
+    """An evaluation or a probe cannot be carried out."""

@@ -1,0 +1,231 @@
+"""From a recipe's file and `--set` overrides to a `Recipe`, or to one `RecipeError` that names every problem.
+
+Order, later wins: schema defaults, defaults of the objective, the file, the overrides.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe.schema import OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
+
+# Values that parse but cannot be honoured by this version: (dotted key, value or None for "any but null", what to do).
+NOT_YET: tuple[tuple[str, Any, str], ...] = (
+    ("model.backend", "unsloth", "use backend: transformers"),
+    ("rollout.engine", "vllm", "use engine: transformers"),
+    ("rollout.importance_correction", "truncated", "use importance_correction: none"),
+    ("training.eval_every", None, "leave training.eval_every null"),
+    ("training.guard.action", "rollback", "use action: warn or stop"),
+)
+
+
+def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Read a recipe, apply overrides, validate.
+
+    `name_or_path`: a file, or the name of a shipped recipe, with or without `.yaml`.
+    `overrides`: strings `dotted.key=value`; the value is read as YAML; a mapping is merged into what is there.
+    Raises RecipeError with all problems at once, each with file, key, what is wrong and the nearest right key or value.
+    Imports no torch.
+    """
+    path = find_recipe(name_or_path)
+    return build_recipe(read_mapping(path), overrides, where=str(path))
+
+
+def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str) -> Recipe:
+    """Validate a recipe that is already a mapping; `where` names it in messages. Raises RecipeError."""
+    problems: list[str] = []
+    merged = dict(document)
+    overridden: set[str] = set()
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        key = key.strip()
+        if not separator or not key:
+            problems.append(f"--set {override}: expected dotted.key=value, e.g. --set objective.entropy_coef=0.01")
+            continue
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            problems.append(f"--set {override}: the value is not YAML ({_one_line(error)}); quote it")
+            continue
+        merged = _merge(merged, _nest(key, value))
+        overridden.add(key)
+    recipe = None
+    try:
+        recipe = Recipe.model_validate(_merge(_objective_defaults(merged.get("objective")), merged))
+    except ValidationError as error:
+        problems.extend(_describe(error, where, overridden))
+    if recipe is not None:
+        problems.extend(f"{where}: {problem}" for problem in _not_yet(recipe))
+    if problems:
+        raise RecipeError(problems)
+    assert recipe is not None
+    return recipe
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The resolved recipe as YAML text that `load_recipe` reads back to an equal recipe."""
+    text: str = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping. Raises RecipeError; never runs what is in the file (safe loader)."""
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(
+            f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise RecipeError(f"{path}: is not YAML: {_one_line(error)}") from error
+    if document is None:
+        document = {}
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise RecipeError(f"{path}: a recipe is a mapping of keys (model:, data:, ...), not {type(document).__name__}")
+    return document
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name -> file of the recipes that come with gtpo, by name."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "_recipes", package.parent / "recipes"):  # a wheel holds the first, a checkout the second
+        if folder.is_dir():
+            return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {}
+
+
+def find_recipe(name_or_path: str | Path) -> Path:
+    """A file as given, or with `.yaml` added, or a shipped recipe of that name. Raises RecipeError."""
+    given = str(name_or_path)
+    for candidate in (Path(given), Path(given + ".yaml")):
+        if candidate.is_file():
+            return candidate
+    shipped = shipped_recipes()
+    name = given.removesuffix(".yaml")
+    if name in shipped:
+        return shipped[name]
+    near = difflib.get_close_matches(name, shipped, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "gtpo recipes list shows the shipped ones"
+    raise RecipeError(f"{given}: no such file and no shipped recipe of that name; {hint}")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice: YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, (str, int, float)) and key in seen:
+                raise ValueError(f"key {key!r} is written twice, line {key_node.start_mark.line + 1}")
+            if isinstance(key, (str, int, float)):
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _objective_defaults(objective: Any) -> dict[str, Any]:
+    """The defaults that follow from `objective.name` and `objective.compat`."""
+    written = objective if isinstance(objective, Mapping) else {}
+    chosen = dict(OBJECTIVE_DEFAULTS.get(str(written.get("name", "gtpo")), {}))
+    if written.get("compat") == "released_code":
+        chosen |= RELEASED_CODE_DEFAULTS
+    defaults: dict[str, Any] = {}
+    for key, value in chosen.items():
+        defaults = _merge(defaults, _nest(key, value))
+    return defaults
+
+
+def _nest(dotted: str, value: Any) -> dict[str, Any]:
+    for part in reversed(dotted.split(".")):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _not_yet(recipe: Recipe) -> Iterator[str]:
+    for dotted, refused, remedy in NOT_YET:
+        value: Any = recipe
+        for part in dotted.split("."):
+            value = getattr(value, part)
+        if value == refused if refused is not None else value is not None:
+            yield f"{dotted}: {value}: not yet supported by this version; {remedy}"
+
+
+def _describe(error: ValidationError, where: str, overridden: set[str]) -> Iterator[str]:
+    for item in error.errors(include_url=False):
+        parts = [str(part) for part in item["loc"]]
+        key = ".".join(_named_parts(parts))
+        source = "--set" if any(key == o or key.startswith(o + ".") for o in overridden) else where
+        if item["type"] == "extra_forbidden":
+            yield f"{source}: {key}: unknown key; {_nearest_key(key)}"
+        elif item["type"] == "missing":
+            yield f"{source}: {key}: is missing; add it, e.g. {_example(key)}"
+        elif item["type"] == "value_error" and not parts:
+            yield from (f"{where}: {line}" for line in str(item["ctx"]["error"]).splitlines())
+        elif item["type"] == "literal_error":
+            yield f"{source}: {key}: {_shown(item['input'])} is not one of {item['ctx']['expected']}" + _nearest_value(
+                item
+            )
+        else:
+            yield f"{source}: {key}: {item['msg'][0].lower()}{item['msg'][1:]}, got {_shown(item['input'])}"
+
+
+def _named_parts(parts: Sequence[str]) -> Iterator[str]:
+    """Drop what pydantic adds to a path for the branches of a union (`literal['auto']`, `constrained-int`)."""
+    return (part for part in parts if not part.startswith(("literal[", "constrained-", "function-", "int", "nullable")))
+
+
+def _dotted_keys(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
+    for name, info in model.model_fields.items():
+        yield prefix + name
+        for kind in (info.annotation, *get_args(info.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _dotted_keys(kind, f"{prefix}{name}.")
+
+
+def _nearest_key(key: str) -> str:
+    keys = list(_dotted_keys())
+    parent, _, name = key.rpartition(".")
+    siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
+    same_name = [k for k in keys if k.rpartition(".")[2] == name]
+    by_name = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
+    near = [siblings[by_name[0]]] if by_name else same_name or difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"known keys here: {', '.join(siblings) or 'none'}"
+
+
+def _nearest_value(item: Any) -> str:
+    choices = [choice.strip("' ") for choice in item["ctx"]["expected"].replace(" or ", ", ").split(",")]
+    near = difflib.get_close_matches(str(item["input"]), choices, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _example(key: str) -> str:
+    examples = {"model": "model: {name: builtin:tiny}", "data": "data: {benchmark: arithmetic}"}
+    examples |= {"model.name": "name: builtin:tiny", "data.benchmark": "benchmark: gsm8k"}
+    return examples.get(key, f"{key.rpartition('.')[2]}: ...")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,283 @@
+"""The recipe: every key a user can write, its type, its bounds and its meaning. Torch-free and immutable.
+
+Defaults are the paper's settings (arXiv 2508.03772, Listing 1 and Section 6). `objective.name` changes some defaults:
+see `OBJECTIVE_DEFAULTS`. Reading files, overrides and error messages are in `load.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+
+LN_2 = math.log(2.0)
+
+PAPER_SYSTEM_PROMPT = """\
+You are a helpful assistant for solving math problems.
+Given a question, first think step by step between <reasoning> and </reasoning>.
+Then, give the final answer between <answer> and </answer>.
+"""
+
+# Defaults that differ between objectives: a recipe that names the objective gets these wherever it is silent.
+# GTPO is GRPO with beta 0 and three parts on: conflict weights, entropy filter, entropy term.
+OBJECTIVE_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gtpo": {},
+    "grpo": {
+        "objective.conflict.enabled": False,
+        "objective.filter.enabled": "never",
+        "objective.entropy_coef": 0.0,
+        "optimizer.betas": [0.9, 0.95],
+    },
+    "sft": {
+        "objective.conflict.enabled": False,
+        "objective.filter.enabled": "never",
+        "objective.entropy_coef": 0.0,
+        "optimizer.betas": [0.9, 0.95],
+    },
+}
+
+# What `objective.compat: released_code` changes beside the loss itself (docs/released_code.md), where a recipe is silent.
+RELEASED_CODE_DEFAULTS: dict[str, Any] = {
+    "objective.advantage_scale": "none",
+    "objective.filter.enabled": "always",
+    "objective.filter.threshold": 0.7,
+}
+
+NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values are frozen, NaN and infinity are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class LoraRecipe(Section):
+    rank: int = Field(128, ge=1, le=4096, description="rank r of the adapter matrices")
+    alpha: float = Field(128, gt=0, le=65536, description="scale: the adapter's product is multiplied by alpha / rank")
+    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input while training")
+    target_modules: tuple[NonEmpty, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="names of the linear layers that get an adapter",
+    )
+
+
+class ModelRecipe(Section):
+    name: NonEmpty = Field(description="hub id, local folder, run folder with full weights, or builtin:tiny")
+    revision: str | None = Field(None, description="hub revision: branch, tag or commit")
+    backend: Literal["auto", "unsloth", "transformers"] = Field("auto", description="which library holds the policy")
+    load_in_4bit: bool = Field(True, description="4-bit NF4 base weights through bitsandbytes (needs the extra bnb)")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="computation type; auto = bfloat16 on a GPU that has it, else float32"
+    )
+    max_seq_length: int = Field(5500, ge=2, le=1_048_576, description="most tokens of prompt and completion together")
+    gradient_checkpointing: bool = Field(True, description="recompute activations in the backward pass (less memory)")
+    trust_remote_code: bool = Field(False, description="run code that comes with the model; leave off")
+    lora: LoraRecipe | None = Field(default_factory=LoraRecipe, description="adapter; null = train all weights")
+
+
+class ColumnsRecipe(Section):
+    question: NonEmpty = Field("question", description="column of the question")
+    answer: NonEmpty = Field("answer", description="column of the gold answer")
+    solution: NonEmpty | None = Field(None, description="column of the worked solution, for SFT")
+
+
+Benchmark = Literal["gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "local"]
+
+
+class DataRecipe(Section):
+    benchmark: Benchmark = Field(description="which problems")
+    split: NonEmpty = Field("train", description="split of the data set")
+    path: NonEmpty | None = Field(
+        None, description="local file, or folder with one file a split, instead of the hub (jsonl, parquet, csv)"
+    )
+    columns: ColumnsRecipe = Field(default_factory=ColumnsRecipe, description="column names, for benchmark: local")
+    limit: Count | None = Field(None, description="use only the first so many problems of the split")
+    shuffle: bool = Field(True, description="new order each epoch, from the seed")
+    max_prompt_tokens: int = Field(4000, ge=1, description="longer prompts are dropped and counted")
+    system_prompt: str | None = Field(PAPER_SYSTEM_PROMPT, description="system message; null = none")
+
+
+class RolloutRecipe(Section):
+    engine: Literal["auto", "vllm", "transformers"] = Field("auto", description="which library samples")
+    group_size: int = Field(8, ge=1, le=1024, description="G: completions sampled for each prompt")
+    prompts_per_step: int = Field(1, ge=1, le=65536, description="B: prompts in one optimiser step")
+    temperature: float = Field(1.0, gt=0.0, le=100.0, description="softmax temperature of sampling and of the policy")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
+    top_k: int = Field(0, ge=0, description="sample among the k likeliest tokens; 0 = off")
+    max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut (truncated) at this length")
+    mask_truncated: bool = Field(False, description="do not train on truncated completions (their keep mask is 0)")
+    gpu_memory_utilization: float = Field(0.4, gt=0.0, le=1.0, description="share of GPU memory for the vLLM engine")
+    importance_correction: Literal["none", "truncated"] = Field(
+        "none", description="reweigh tokens where the sampler's probabilities differ from the policy's (cap 2.0)"
+    )
+
+
+class FormatRewardRecipe(Section):
+    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor of the format reward")
+    mode: Literal["strict", "presence", "released_code"] = Field(
+        "strict", description="strict: tags once each and in order; presence: the paper's sentence taken literally"
+    )
+
+
+class AccuracyRewardRecipe(Section):
+    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor of the accuracy reward")
+
+
+class PluginRewardRecipe(Section):
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
+        description="dotted path pkg.module:function; called as function(problem, completion) -> float"
+    )
+    weight: float = Field(1.0, ge=-1000.0, le=1000.0, description="factor of this reward")
+
+
+class RewardsRecipe(Section):
+    format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="are the tags there (0, 1, 10)")
+    accuracy: AccuracyRewardRecipe = Field(default_factory=AccuracyRewardRecipe, description="is it right (0 or 10)")
+    plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")
+    timeout_seconds: float = Field(5.0, gt=0.0, le=600.0, description="an answer that takes longer to compare scores 0")
+
+
+class ConflictRecipe(Section):
+    enabled: bool = Field(True, description="weigh conflict tokens (lambda, Eq. 9)")
+    alignment: Literal["position", "prefix"] = Field(
+        "position", description="position: the paper; prefix: all tokens before must agree too"
+    )
+    positive_weight: float = Field(2.0, ge=0.0, le=100.0, description="lambda of a conflict token where A > 0")
+    negative_weight: float = Field(0.0, ge=0.0, le=100.0, description="lambda of a conflict token where A < 0")
+
+
+class FilterRecipe(Section):
+    enabled: Literal["auto", "always", "never"] = Field(
+        "auto", description="auto: on when the untrained policy's mean entropy is at most ln 2 (Eq. 10)"
+    )
+    threshold: float = Field(LN_2, gt=0.0, le=100.0, description="theta, nats: completions above are filtered")
+    only_negative: bool = Field(False, description="filter only completions with A < 0 (Figure 4c)")
+
+
+class ProbeRecipe(Section):
+    num_prompts: Count = Field(100, description="first so many training problems")
+    completions_per_prompt: Count = Field(1, description="completions sampled for each")
+
+
+class ObjectiveRecipe(Section):
+    name: Literal["gtpo", "grpo", "sft"] = Field("gtpo", description="sets the defaults of the switches below")
+    advantage_scale: Literal["std", "none"] = Field("std", description="divide centred rewards by their deviation")
+    compat: Literal["paper", "released_code"] = Field("paper", description="released_code: the authors' trainer")
+    conflict: ConflictRecipe = Field(default_factory=ConflictRecipe, description="conflict-aware token weights")
+    filter: FilterRecipe = Field(default_factory=FilterRecipe, description="entropy filter of completions (delta)")
+    entropy_coef: float = Field(0.1, ge=0.0, le=1000.0, description="gamma: mean entropy taken off the advantage")
+    kl_coef: float = Field(0.0, ge=0.0, le=1000.0, description="beta; 0 runs no reference forward at all")
+    clip_epsilon: float = Field(0.2, gt=0.0, lt=1.0, description="clip range of the probability ratio (Eq. 2)")
+    num_iterations: int = Field(1, ge=1, le=1000, description="optimiser steps on one batch of completions")
+    skip_uninformative_groups: bool = Field(False, description="do not train on groups whose rewards are all equal")
+    initial_entropy: float | None = Field(
+        None, ge=0.0, le=100.0, description="<H>_ini of the untrained policy, nats; null = probe before step 1"
+    )
+    probe: ProbeRecipe = Field(default_factory=ProbeRecipe, description="how <H>_ini is measured")
+
+
+class OptimizerRecipe(Section):
+    name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
+        "paged_adamw_8bit", description="the 8-bit ones need the extra bnb"
+    )
+    learning_rate: float = Field(1e-6, gt=0.0, le=10.0, description="peak learning rate")
+    betas: tuple[Beta, Beta] = Field((0.999999, 0.999999), description="Adam's decay rates of the two moments")
+    weight_decay: float = Field(0.1, ge=0.0, le=10.0, description="decoupled weight decay")
+    max_grad_norm: float = Field(0.1, gt=0.0, le=1e6, description="the gradient is scaled down to this norm")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="cosine and linear end at 0")
+    warmup_ratio: float = Field(0.005, ge=0.0, le=1.0, description="share of the steps in which the rate rises from 0")
+
+
+class GuardRecipe(Section):
+    action: Literal["warn", "stop", "rollback"] = Field("warn", description="when entropy passes ln 2 as format falls")
+    window: int = Field(50, ge=2, le=100_000, description="steps compared with the window before")
+    format_drop: float = Field(0.2, gt=0.0, le=1.0, description="fall of the strict format rate that counts")
+
+
+class TrainingRecipe(Section):
+    epochs: int = Field(1, ge=1, le=100_000, description="passes over the data")
+    max_steps: Count | None = Field(None, description="this many optimiser steps instead, whatever the epochs")
+    micro_batch_size: Literal["auto"] | Count = Field(
+        "auto", description="completions in one forward; auto = by tokens, fewer after an out-of-memory"
+    )
+    threads: Literal["auto"] | Count = Field(
+        "auto", description="CPU threads; auto = 1 for models under 20 million parameters, else torch's own choice"
+    )
+    save_every: int = Field(500, ge=1, description="steps between checkpoints; the last step is always saved")
+    keep_last: int = Field(3, ge=1, description="newest checkpoints kept")
+    keep_best: str | None = Field(
+        "train/accuracy_rate", description="metric whose best checkpoint is kept; null = none"
+    )
+    eval_every: Count | None = Field(None, description="steps between evaluations on held-out problems; null = none")
+    guard: GuardRecipe = Field(default_factory=GuardRecipe, description="watches for policy collapse")
+
+
+class EvaluationRecipe(Section):
+    benchmarks: tuple[Benchmark, ...] = Field(("gsm8k",), description="what gtpo eval runs")
+    samples: int = Field(64, ge=1, le=100_000, description="completions for each problem")
+    pass_k: tuple[Count, ...] = Field((1, 2, 4, 8, 16, 32, 64), description="k of pass@k")
+    majority_k: tuple[Count, ...] = Field((4, 8, 16, 32, 64), description="k of maj@k")
+    temperature: float = Field(1.0, gt=0.0, le=100.0, description="softmax temperature")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
+    max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut at this length")
+    limit: Count | None = Field(None, description="only the first so many problems")
+
+
+class WandbRecipe(Section):
+    mode: Annotated[
+        Literal["auto", "online", "offline", "off"],
+        BeforeValidator(lambda value: "off" if value is False else value),  # YAML reads a bare `off` as false
+    ] = Field("auto", description="auto = online with a key, else offline; off = no wandb at all")
+    project: NonEmpty = Field("gtpo", description="project on wandb")
+    entity: str | None = Field(None, description="user or team on wandb")
+    tags: tuple[str, ...] = Field((), description="tags of the run")
+
+
+class TrackingRecipe(Section):
+    wandb: WandbRecipe = Field(default_factory=WandbRecipe, description="Weights & Biases")
+    tensorboard: bool = Field(False, description="also write TensorBoard events (needs the extra tensorboard)")
+    log_completions_every: int = Field(50, ge=1, description="steps between stored sample completions")
+
+
+class Recipe(Section):
+    """One training run, whole. Loaded by `gtpo_cli.recipe.load_recipe`; saved resolved in the run folder."""
+
+    run_name: Annotated[str, StringConstraints(pattern=r"^[\w][\w.\-]{0,120}$")] | None = Field(
+        None, description="folder of the run inside output_dir; null = recipe name and time"
+    )
+    output_dir: NonEmpty = Field("runs", description="folder of all runs")
+    seed: int = Field(3407, ge=0, lt=2**31, description="seed of everything random")
+    model: ModelRecipe = Field(description="what is trained")
+    data: DataRecipe = Field(description="on which problems")
+    rollout: RolloutRecipe = Field(default_factory=RolloutRecipe, description="how completions are sampled")
+    rewards: RewardsRecipe = Field(default_factory=RewardsRecipe, description="how completions are scored")
+    objective: ObjectiveRecipe = Field(default_factory=ObjectiveRecipe, description="the loss")
+    optimizer: OptimizerRecipe = Field(default_factory=OptimizerRecipe, description="the update")
+    training: TrainingRecipe = Field(default_factory=TrainingRecipe, description="the loop")
+    evaluation: EvaluationRecipe = Field(default_factory=EvaluationRecipe, description="what gtpo eval does")
+    tracking: TrackingRecipe = Field(default_factory=TrackingRecipe, description="where metrics go")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        problems = []
+        if self.data.benchmark == "local" and self.data.path is None:
+            problems.append("data.path: benchmark: local needs a file or folder")
+        if self.data.benchmark == "arithmetic" and self.data.path is not None:
+            problems.append("data.path: arithmetic is generated; remove data.path, or use benchmark: local")
+        if self.rollout.group_size == 1 and self.objective.name != "sft":
+            problems.append("rollout.group_size: a group of 1 has no advantage; use 2 or more (the paper: 8 or 12)")
+        if self.data.max_prompt_tokens >= self.model.max_seq_length:
+            problems.append(
+                f"data.max_prompt_tokens: {self.data.max_prompt_tokens} leaves no room for a completion; "
+                f"set it below model.max_seq_length ({self.model.max_seq_length})"
+            )
+        if self.rewards.format.weight == 0 and self.rewards.accuracy.weight == 0 and not self.rewards.plugins:
+            problems.append("rewards: all weights are 0, so nothing can be learned; give one of them a weight")
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self

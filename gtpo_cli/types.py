@@ -1,0 +1,78 @@
+"""The records that rooms hand to each other. Frozen, plain Python: no torch, no behaviour beyond small derived values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One question with its gold answer.
+
+    `source` says where it came from, for messages ("train.jsonl:17"). `solution` is the worked reference solution
+    without its answer line, where the data has one (SFT trains on it).
+    """
+
+    id: str
+    question: str
+    gold: str
+    solution: str | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Tokens sampled for one prompt, up to and including the end-of-sequence token when one was sampled.
+
+    `logprobs` are the natural log-probabilities of those tokens under the sampler's softmax(logits / temperature) over
+    the whole vocabulary (before top-p and top-k cut it). `finish_reason` is "length" when the completion ran into
+    `max_completion_tokens` (a *truncated* completion: it has no end-of-sequence token). `text` is the decoded text
+    without special tokens.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    text: str
+
+    def __post_init__(self) -> None:
+        assert len(self.token_ids) == len(self.logprobs), "one log-probability per token"
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rewards made of one completion.
+
+    `reward` is the weighted sum that training uses. `format_score` and `accuracy_score` are the unweighted parts
+    (0..10). `strict_format` is true when all four tags are there once each and in order, whatever mode the reward has;
+    `complete_format` when the reward's own mode gave full marks. `correct` is true when the extracted answer equals
+    the gold answer. `plugins` holds the unweighted score of each user reward by name.
+    """
+
+    reward: float
+    format_score: float
+    accuracy_score: float
+    strict_format: bool
+    complete_format: bool
+    correct: bool
+    extracted: str | None
+    timed_out: bool = False
+    plugins: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The completions sampled for one prompt, with their verdicts once they are scored (empty before)."""
+
+    problem: Problem
+    prompt_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+    verdicts: tuple[Verdict, ...] = ()
