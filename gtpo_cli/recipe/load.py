@@ -1,6 +1,6 @@
 """From a recipe's file and `--set` overrides to a `Recipe`, or to one `RecipeError` that names every problem.
 
-Order, later wins: schema defaults, defaults of the objective, the file, the overrides.
+Order, later wins: schema defaults, defaults that follow from the model or the objective, the file, the overrides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe.schema import OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
 
 # Values that parse but cannot be honoured by this version: (dotted key, value or None for "any but null", what to do).
 NOT_YET: tuple[tuple[str, Any, str], ...] = (
@@ -58,7 +58,7 @@ def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, 
         overridden.add(key)
     recipe = None
     try:
-        recipe = Recipe.model_validate(_merge(_objective_defaults(merged.get("objective")), merged))
+        recipe = Recipe.model_validate(_merge(_conditional_defaults(merged), merged))
     except ValidationError as error:
         problems.extend(_describe(error, where, overridden))
     if recipe is not None:
@@ -132,11 +132,16 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _objective_defaults(objective: Any) -> dict[str, Any]:
-    """The defaults that follow from `objective.name` and `objective.compat`."""
-    written = objective if isinstance(objective, Mapping) else {}
-    chosen = dict(OBJECTIVE_DEFAULTS.get(str(written.get("name", "gtpo")), {}))
-    if written.get("compat") == "released_code":
+def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults that follow from `model.name`, `objective.name` and `objective.compat`."""
+    model, objective = (
+        section if isinstance(section, Mapping) else {} for section in (written.get("model"), written.get("objective"))
+    )
+    chosen: dict[str, Any] = {}
+    if str(model.get("name", "")).startswith("builtin:"):
+        chosen |= BUILTIN_DEFAULTS
+    chosen |= OBJECTIVE_DEFAULTS.get(str(objective.get("name", "gtpo")), {})
+    if objective.get("compat") == "released_code":
         chosen |= RELEASED_CODE_DEFAULTS
     defaults: dict[str, Any] = {}
     for key, value in chosen.items():

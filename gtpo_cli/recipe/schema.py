@@ -34,14 +34,24 @@ OBJECTIVE_DEFAULTS: dict[str, dict[str, Any]] = {
         "objective.filter.enabled": "never",
         "objective.entropy_coef": 0.0,
         "optimizer.betas": [0.9, 0.95],
+        "training.keep_best": "optim/loss",
     },
 }
 
-# What `objective.compat: released_code` changes beside the loss itself (docs/released_code.md), where a recipe is silent.
+# What `objective.compat: released_code` changes beside the loss (docs/released_code.md), where a recipe is silent.
 RELEASED_CODE_DEFAULTS: dict[str, Any] = {
     "objective.advantage_scale": "none",
     "objective.filter.enabled": "always",
     "objective.filter.threshold": 0.7,
+}
+
+# What a built-in model needs no more than a CPU for, where a recipe is silent: all weights train, in float32.
+BUILTIN_DEFAULTS: dict[str, Any] = {
+    "model.load_in_4bit": False,
+    "model.lora": None,
+    "model.gradient_checkpointing": False,
+    "data.system_prompt": None,
+    "optimizer.name": "adamw",
 }
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]

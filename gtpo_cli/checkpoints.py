@@ -1,0 +1,140 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped, written aside and renamed.
+
+    checkpoints/step-000500/
+      model/          adapter (or all weights) as safetensors, tokenizer
+      training.pt     optimiser, scheduler, random states; read with weights_only=True, no pickle
+      state.json      step, position in metrics.jsonl, the best checkpoint's figure
+
+A folder that has its final name is whole: files are flushed to disk before the rename.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gtpo_cli.errors import CheckpointError
+from gtpo_cli.models import Policy
+
+_PREFIX = "step-"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What state.json holds. `step`: steps finished; `metrics_bytes`: length of metrics.jsonl then; `best_step` and
+    `best_value`: the best checkpoint so far by `training.keep_best`, None where nothing was compared yet."""
+
+    step: int
+    metrics_bytes: int
+    best_step: int | None = None
+    best_value: float | None = None
+
+
+class CheckpointStore:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, *, keep_last: int) -> None:
+        self._folder = folder
+        self._keep_last = keep_last
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, ascending."""
+        if not self._folder.is_dir():
+            return []
+        names = [path.name.removeprefix(_PREFIX) for path in self._folder.glob(f"{_PREFIX}*")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def path(self, step: int) -> Path:
+        return self._folder / f"{_PREFIX}{step:06d}"
+
+    def save(self, state: CheckpointState, policy: Policy, training: dict[str, Any]) -> Path:
+        """Write a checkpoint and drop those that retention does not keep. Raises CheckpointError."""
+        final = self.path(state.step)
+        aside = self._folder / f".{final.name}.tmp"
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            (aside / "model").mkdir(parents=True)
+            policy.save_adapter(aside / "model")
+            torch.save(training | {"random": random_states()}, aside / "training.pt")
+            (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+            _flush_to_disk(aside)
+            if final.exists():  # a step that was saved before an interruption is saved again, equal
+                shutil.rmtree(final)
+            aside.rename(final)
+            _flush_to_disk(self._folder, recursive=False)
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise CheckpointError(
+                f"{final}: the checkpoint cannot be written ({error.strerror or error}); earlier ones are untouched. "
+                "Make room, then continue with gtpo train --resume"
+            ) from error
+        self._prune(state)
+        return final
+
+    def load_state(self, step: int) -> CheckpointState:
+        """Raises CheckpointError naming the file."""
+        file = self.path(step) / "state.json"
+        try:
+            return CheckpointState(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"{file}: cannot be read ({error}); delete {file.parent} to use the one before"
+            ) from error
+
+    def load_training(self, step: int) -> dict[str, Any]:
+        """Optimiser, scheduler and random states. Raises CheckpointError."""
+        file = self.path(step) / "training.pt"
+        try:
+            loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises many kinds for a broken file
+            raise CheckpointError(
+                f"{file}: cannot be read ({error}); delete {file.parent} to use the one before"
+            ) from error
+        return loaded
+
+    def _prune(self, state: CheckpointState) -> None:
+        steps = self.steps()
+        keep = {*steps[-self._keep_last :], state.best_step}
+        for step in steps:
+            if step not in keep:
+                shutil.rmtree(self.path(step))
+
+
+def random_states() -> dict[str, Any]:
+    """States of the global generators (adapter dropout, user rewards), as tensors and plain numbers."""
+    name, keys, *rest = np.random.get_state()
+    version, internal, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), *(float(value) for value in rest)],
+        "python": [version, torch.tensor(internal, dtype=torch.int64), gauss],
+    }
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Put back what `random_states` took."""
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    name, keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), int(position), int(has_gauss), gauss))
+    version, internal, next_gauss = states["python"]
+    random.setstate((version, tuple(internal.tolist()), next_gauss))
+
+
+def _flush_to_disk(folder: Path, *, recursive: bool = True) -> None:
+    for path in [folder, *(folder.rglob("*") if recursive else ())]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,62 @@
+"""The command line: one file a command; parsing and printing only. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from gtpo_cli import __version__
+from gtpo_cli.cli.probe_entropy import probe_entropy
+from gtpo_cli.cli.recipes import app as recipes_app
+from gtpo_cli.cli.train import train
+from gtpo_cli.errors import GtpoError
+
+EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint
+
+app = typer.Typer(
+    name="gtpo",
+    help="Fine-tune a language model by reinforcement learning with verifiable rewards (GTPO, GRPO, SFT).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train)
+app.command("probe-entropy")(probe_entropy)
+app.add_typer(recipes_app, name="recipes")
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"gtpo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the command `gtpo`: errors that a user can act on are printed without a traceback."""
+    # Forks of worker processes after the tokenizer was used would only print advice; we start none by fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except GtpoError as error:
+        if "--debug" in sys.argv:
+            raise
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,111 @@
+"""gtpo probe-entropy"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gtpo_cli.cli.options import RecipeOption, SetOption
+
+if TYPE_CHECKING:
+    from gtpo_cli.evaluation.entropy_probe import EntropyProbe
+    from gtpo_cli.recipe import Recipe
+
+_BARS = 12
+_BAR_WIDTH = 40
+
+
+def probe_entropy(
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Measure the initial entropy <H>_ini of the untrained model, which decides about the entropy filter.
+
+    Without --recipe: the latest run's recipe, else the built-in one.
+    """
+    from gtpo_cli.evaluation.entropy_probe import probe_entropy as probe
+    from gtpo_cli.generation import load_sampler
+    from gtpo_cli.training.setup import prepare
+
+    loaded, name = _choose_recipe(recipe, set_ or [])
+    notes: list[str] = []
+    setup = prepare(loaded, say=notes.append)
+    measured = probe(setup.policy, load_sampler(setup.policy), setup.prompts, loaded)
+    if as_json:
+        print(json.dumps(_document(name, loaded, measured)))
+        return
+    for note in notes:
+        print(f"note: {note}")
+    _print(name, loaded, measured)
+
+
+def _choose_recipe(recipe: str | None, overrides: list[str]) -> tuple[Recipe, str]:
+    from gtpo_cli.cli.train import DEFAULT_RECIPE
+    from gtpo_cli.recipe import load_recipe
+    from gtpo_cli.run_folder import latest_run
+
+    if recipe is None:
+        latest = latest_run(Path("runs"))
+        recipe = str(latest.recipe_file) if latest else DEFAULT_RECIPE
+    return load_recipe(recipe, overrides), recipe
+
+
+def _document(name: str, recipe: Recipe, measured: EntropyProbe) -> dict[str, object]:
+    from gtpo_cli.objective import LN_2, filter_is_on
+
+    return {
+        "recipe": name,
+        "model": recipe.model.name,
+        "initial_entropy": measured.initial_entropy,
+        "interval_95": [measured.interval.low, measured.interval.high],
+        "ln_2": LN_2,
+        "filter": recipe.objective.filter.enabled,
+        "filter_on": filter_is_on(measured.initial_entropy, recipe.objective.filter.enabled),
+        "prompts": len(measured.by_prompt),
+        "completions_per_prompt": recipe.objective.probe.completions_per_prompt,
+        "mean_tokens": measured.mean_tokens,
+        "truncated_share": measured.truncated_share,
+        "entropies": [list(values) for values in measured.by_prompt],
+    }
+
+
+def _print(name: str, recipe: Recipe, measured: EntropyProbe) -> None:
+    from gtpo_cli.objective import LN_2, filter_is_on
+
+    low, high = measured.interval.low, measured.interval.high
+    print(f"recipe {name}, model {recipe.model.name}")
+    print(
+        f"<H>_ini = {measured.initial_entropy:.4f} nats   95 % interval {low:.4f} to {high:.4f}   "
+        f"({len(measured.by_prompt)} prompts, {measured.mean_tokens:.0f} tokens a completion)"
+    )
+    for line in _histogram([value for values in measured.by_prompt for value in values]):
+        print(line)
+    mode = recipe.objective.filter.enabled
+    state = "on" if filter_is_on(measured.initial_entropy, mode) else "off"
+    why = "by the paper's rule" if mode == "auto" else f"because objective.filter.enabled is {mode}"
+    print(f"ln 2 = {LN_2:.4f}: the entropy filter will be {state} {why}")
+    if mode == "auto" and low <= LN_2 <= high:
+        print("the interval holds ln 2: decide with objective.filter.enabled, or raise objective.probe.num_prompts")
+    print("to skip the probe, put this into the recipe:")
+    print(f"  objective: {{initial_entropy: {measured.initial_entropy:.6f}}}")
+
+
+def _histogram(values: list[float]) -> list[str]:
+    """Lines of a text histogram of <H>_i, from 0 to the largest value; the bin that holds ln 2 is marked."""
+    top = max(max(values), 1e-9)
+    width = top / _BARS
+    counts = [0] * _BARS
+    for value in values:
+        counts[min(int(value / width), _BARS - 1)] += 1
+    most = max(counts)
+    lines = []
+    for index, count in enumerate(counts):
+        bar = "#" * math.ceil(count / most * _BAR_WIDTH)
+        mark = "  <- ln 2" if index * width <= math.log(2) < (index + 1) * width else ""
+        lines.append(f"  {index * width:6.3f} to {(index + 1) * width:6.3f}  {count:4d}  {bar}{mark}")
+    return lines

@@ -1,0 +1,79 @@
+"""gtpo recipes: list, show, copy, check"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gtpo_cli.cli.options import SetOption
+
+app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_recipes() -> None:
+    """The recipes that come with gtpo."""
+    from gtpo_cli.recipe import shipped_recipes
+
+    shipped = shipped_recipes()
+    width = max((len(name) for name in shipped), default=0)
+    for name, path in shipped.items():
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        print(f"{name:<{width}}  {first.removeprefix('#').strip() if first.startswith('#') else ''}")
+
+
+@app.command("show")
+def show(
+    recipe: Annotated[str, typer.Argument(metavar="FILE|NAME")],
+    set_: SetOption = None,
+) -> None:
+    """A recipe as training would use it: every key with its value."""
+    from gtpo_cli.recipe import dump_recipe, load_recipe
+
+    print(dump_recipe(load_recipe(recipe, set_ or [])), end="")
+
+
+@app.command("copy")
+def copy(
+    recipe: Annotated[str, typer.Argument(metavar="NAME", help="A shipped recipe.")],
+    target: Annotated[Path | None, typer.Argument(help="File to write (default: NAME.yaml here).")] = None,
+) -> None:
+    """Copy a shipped recipe to a file of your own, to change it."""
+    from gtpo_cli.errors import RecipeError
+    from gtpo_cli.recipe import find_recipe
+
+    source = find_recipe(recipe)
+    written = target or Path(source.name)
+    if written.is_dir():
+        written = written / source.name
+    if written.exists():
+        raise RecipeError(f"{written}: exists already; name another file")
+    shutil.copyfile(source, written)
+    print(f"{written}\ntrain it with: gtpo train --recipe {written}")
+
+
+@app.command("check")
+def check(
+    recipe: Annotated[list[str] | None, typer.Argument(metavar="[FILE|NAME]...", help="Default: all shipped.")] = None,
+    set_: SetOption = None,
+) -> None:
+    """Check recipes: every key, value and bound; all errors at once."""
+    from gtpo_cli.errors import RecipeError
+    from gtpo_cli.recipe import load_recipe, shipped_recipes
+
+    failed = False
+    for name in recipe or list(shipped_recipes()):
+        try:
+            load_recipe(name, set_ or [])
+        except RecipeError as error:
+            failed = True
+            for problem in error.problems:
+                print(f"error: {problem}", file=sys.stderr)
+        else:
+            print(f"ok  {name}")
+    if failed:
+        raise typer.Exit(2)

@@ -1,0 +1,120 @@
+"""gtpo train"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gtpo_cli.cli.options import RecipeOption, SetOption
+
+if TYPE_CHECKING:
+    from gtpo_cli.recipe import Recipe
+    from gtpo_cli.run_folder import RunFolder
+    from gtpo_cli.training.loop import TrainResult
+
+EXIT_INTERRUPTED = 130
+EXIT_GUARD = 3
+DEFAULT_RECIPE = "tiny_arithmetic"
+
+
+def train(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="With --resume: the run to continue (default: the latest).")
+    ] = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run from its newest checkpoint.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved recipe, prompts and steps, and stop.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+) -> None:
+    """Train a model as a recipe says; without one, the built-in model on arithmetic.
+
+    gtpo train --recipe tiny_arithmetic
+
+    gtpo train --recipe llama8b_gsm8k.yaml --set rollout.group_size=12
+
+    gtpo train --resume runs/my-run
+    """
+    if resume and (recipe is not None or set_):
+        raise typer.BadParameter("a resumed run keeps its recipe; leave --recipe and --set out")
+    if run is not None and not resume:
+        raise typer.BadParameter(f"unexpected argument {run}; did you mean --recipe {run}, or --resume {run}?")
+    if resume:
+        folder = _find_run(run)
+        _finish(_train(folder.recipe(), folder, resume=True, quiet=quiet))
+        return
+    loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
+    if dry_run:
+        _print_plan(loaded)
+        return
+    from gtpo_cli.run_folder import RunFolder
+
+    assert loaded.run_name is not None
+    folder = RunFolder(Path(loaded.output_dir) / loaded.run_name)
+    folder.create(loaded)
+    _finish(_train(loaded, folder, resume=False, quiet=quiet))
+
+
+def _named(recipe: str, overrides: list[str]) -> Recipe:
+    """The recipe with a run name: its own, or its file's name and the time."""
+    from gtpo_cli.recipe import find_recipe, load_recipe
+
+    loaded = load_recipe(recipe, overrides)
+    if loaded.run_name is not None:
+        return loaded
+    stem = find_recipe(recipe).stem
+    return loaded.model_copy(update={"run_name": f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"})
+
+
+def _find_run(run: str | None) -> RunFolder:
+    from gtpo_cli.errors import CheckpointError
+    from gtpo_cli.run_folder import RunFolder, latest_run
+
+    if run is None:
+        latest = latest_run(Path("runs"))
+        if latest is None:
+            raise CheckpointError("runs/: there is no run to resume; name its folder: gtpo train --resume FOLDER")
+        return latest
+    folder = RunFolder(Path(run))
+    if not folder.recipe_file.is_file():
+        raise CheckpointError(
+            f"{run}: is no run folder (recipe.yaml is missing); runs are in runs/ unless output_dir says"
+        )
+    return folder
+
+
+def _train(recipe: Recipe, folder: RunFolder, *, resume: bool, quiet: bool) -> TrainResult:
+    from gtpo_cli.training.loop import train as run_training
+
+    print(f"{'resuming' if resume else 'training'} {folder.path}", flush=True)
+    return run_training(recipe, folder, resume=resume, quiet=quiet)
+
+
+def _finish(result: TrainResult) -> None:
+    where = f"{result.run.path}: step {result.step} of {result.total_steps}"
+    if result.stopped is None:
+        print(f"done: {where}")
+        print(f"  metrics      {result.run.metrics_file}")
+        print(f"  checkpoints  {result.run.checkpoints}")
+        print(f"  samples      {result.run.samples}")
+        return
+    print(f"stopped ({result.stopped}): {where} is saved. Continue with:\n  gtpo train --resume {result.run.path}")
+    raise typer.Exit(EXIT_INTERRUPTED if result.stopped == "interrupted" else EXIT_GUARD)
+
+
+def _print_plan(recipe: Recipe) -> None:
+    from gtpo_cli.recipe import dump_recipe
+    from gtpo_cli.training.plan import plan_steps
+
+    print(dump_recipe(recipe))
+    plan = plan_steps(recipe)
+    for note in plan.notes:
+        print(f"# {note}")
+    print(f"# prompts: {plan.prompts}")
+    print(f"# steps: {plan.total_steps} ({plan.steps_per_epoch} an epoch)")
+    print(f"# completions: {plan.completions}")

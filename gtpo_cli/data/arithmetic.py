@@ -1,0 +1,93 @@
+"""The built-in task: chains of three one-digit additions and subtractions, solved by their running sums.
+
+The question is "3+8-2+5"; the worked solution names the sum after each operation, "11 9 14"; the gold answer is the
+last of them. There are 10^4 * 2^3 = 80,000 such questions. One in twenty, chosen by a hash of its text, is held out for
+`test`, so no seed and no count can put a test question into `train`. All of it is short enough for a character-level
+model: one token a character and one for each tag name make about 25 tokens of a completion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import re
+from collections.abc import Iterable
+
+from gtpo_cli.data.prompts import wrap_solution
+from gtpo_cli.errors import DataError
+from gtpo_cli.types import Problem
+
+DEFAULT_COUNTS = {"train": 4800, "test": 500}  # when data.limit is null
+HELD_OUT_ONE_IN = 20
+TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+
+
+def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, ...]:
+    """`count` different problems of `split` ("train" or "test"), in an order drawn from `seed`.
+
+    The test split is the same for every seed: runs that differ in their seed are compared on the same problems.
+    A larger count begins with the problems of a smaller one. Raises DataError for more problems than there are.
+    """
+    if split not in DEFAULT_COUNTS:
+        raise DataError(f"arithmetic has no split {split}; it has {' and '.join(DEFAULT_COUNTS)}")
+    pool = [question for question in _all_questions() if _is_held_out(question) == (split == "test")]
+    if not 1 <= count <= len(pool):
+        raise DataError(f"data.limit: arithmetic has {len(pool)} {split} problems; {count} were asked for")
+    random.Random(seed if split == "train" else 0).shuffle(pool)
+    return tuple(_problem(question, split, number) for number, question in enumerate(pool[:count], start=1))
+
+
+def running_sums(question: str) -> list[int]:
+    """The sum after each operation: "3+8-2+5" -> [11, 9, 14]."""
+    first, *terms = (int(term) for term in re.findall(r"[+-]?\d", question))
+    return list(itertools.accumulate(terms, initial=first))[1:]
+
+
+def demonstration(problem: Problem) -> str:
+    """The whole right completion: "<reasoning>11 9 14</reasoning><answer>14</answer>"."""
+    return wrap_solution(problem.solution or "", problem.gold)
+
+
+def imperfect_demonstrations(
+    problems: Iterable[Problem],
+    *,
+    skip_steps: float = 0.5,
+    miss_tag: float = 0.25,
+    wrong_answer: float = 0.2,
+    seed: int,
+) -> list[str]:
+    """One completion for each problem, for the warm start of a model that reinforcement can still teach something.
+
+    Each fault is drawn independently, with its rate (0..1): no running sums between the reasoning tags; one of the four
+    tags, any, left out; an answer that is off by 1 to 3 (the sums stay right).
+    """
+    rng = random.Random(seed)
+    texts = []
+    for problem in problems:
+        steps = "" if rng.random() < skip_steps else problem.solution or ""
+        off = rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < wrong_answer else 0
+        text = wrap_solution(steps, str(int(problem.gold) + off))
+        texts.append(text.replace(rng.choice(TAGS), "") if rng.random() < miss_tag else text)
+    return texts
+
+
+def _all_questions() -> Iterable[str]:
+    digits, signs = "0123456789", "+-"
+    return map("".join, itertools.product(digits, signs, digits, signs, digits, signs, digits))
+
+
+def _is_held_out(question: str) -> bool:
+    digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % HELD_OUT_ONE_IN == 0
+
+
+def _problem(question: str, split: str, number: int) -> Problem:
+    sums = running_sums(question)
+    return Problem(
+        id=f"arithmetic/{split}/{number}",
+        question=question,
+        gold=str(sums[-1]),
+        solution=" ".join(map(str, sums)),
+        source=f"arithmetic[{split}]:{number}",
+    )

@@ -1,0 +1,230 @@
+"""Rows from files on this machine: JSON Lines, CSV and Parquet, read as a stream, each row with its file and line.
+
+A row that cannot be read is not an error: it comes out as a `DroppedRow` that says why, so that one broken line does
+not cost the other million. A file that cannot be opened at all is a `DataError`.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gtpo_cli.errors import DataError
+
+Row = Mapping[str, Any]
+
+# A longer line is no problem anybody could train on; it is skipped in pieces and never held whole.
+MAX_LINE_BYTES = 16 * 1024 * 1024
+PARQUET_BATCH_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRow:
+    """A row that was left out. `source`: "path:line" (Parquet: path:row; hub: "id[split]:row"), all counted from 1.
+
+    `reason` is "kind" or "kind: detail"; rows are counted by kind.
+    """
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourcedRow:
+    """A row with the place it came from, written as in `DroppedRow.source`."""
+
+    source: str
+    values: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of one file or one hub split. `columns` is None where each row names its own (JSON Lines)."""
+
+    where: str
+    columns: tuple[str, ...] | None
+    rows: Iterable[SourcedRow | DroppedRow]
+
+
+def summarise_dropped(dropped: Sequence[DroppedRow], *, shown: int = 3) -> str:
+    """One line for a warning: how many rows were dropped, how many of each kind, and the first `shown` of them."""
+    kinds = Counter(row.reason.partition(":")[0] for row in dropped)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    first = "; ".join(f"{row.source} {row.reason}" for row in dropped[:shown])
+    more = "; ..." if len(dropped) > shown else ""
+    return f"dropped {len(dropped)} row{'' if len(dropped) == 1 else 's'} ({counts}): {first}{more}"
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """'; did you mean X?' for the choice most like `name`, or nothing when none is."""
+    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def find_split_file(path: Path, split: str) -> Path:
+    """The file to read for `data.path`: the path itself when it is a file (`split` is then not looked at), or the one
+    file `<split>.<suffix>` in the folder. Raises DataError that names what is there.
+    """
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise DataError(f"{path}: no such file or folder (data.path is relative to {Path.cwd()})")
+    readable = sorted(file for file in path.iterdir() if file.is_file() and file.suffix.lower() in READERS)
+    if not readable:
+        raise DataError(f"{path}: holds no data file; expected {split}.jsonl, {split}.parquet or {split}.csv")
+    found = [file for file in readable if file.stem == split]
+    if not found:
+        names = ", ".join(file.name for file in readable[:20])
+        hint = nearest(split, [file.stem for file in readable])
+        raise DataError(f"{path}: no file for split {split} (data.split); there is {names}{hint}")
+    if len(found) > 1:
+        names = " and ".join(file.name for file in found)
+        raise DataError(f"{path}: {names} are both split {split}; set data.path to the one that is meant")
+    return found[0]
+
+
+def open_table(path: Path) -> Table:
+    """The rows of a file by its suffix (.jsonl .jsonlines .ndjson .json: one object a line; .csv; .parquet).
+
+    Nothing but a header is read here; rows are read as they are asked for. Raises DataError, here or while rows are
+    read, for a file that cannot be opened or is no file of its kind.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {', '.join(READERS)}")
+    with _explained(path):
+        if path.stat().st_size == 0:
+            raise DataError(f"{path}: is empty")
+    return reader(path)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _json_lines_table(path: Path) -> Table:
+    return Table(str(path), None, _json_lines_rows(path))
+
+
+def _json_lines_rows(path: Path) -> Iterator[SourcedRow | DroppedRow]:
+    with _explained(path), path.open("rb") as file:
+        for number, line in enumerate(_lines(file), start=1):
+            source = f"{path}:{number}"
+            if line is None:
+                yield DroppedRow(source, f"line too long: more than {MAX_LINE_BYTES // 2**20} MiB")
+            elif line.strip():
+                yield _json_row(source, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """Lines of a binary file; None for one longer than MAX_LINE_BYTES."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if len(line) <= MAX_LINE_BYTES:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(MAX_LINE_BYTES)
+        yield None
+
+
+def _json_row(source: str, line: bytes) -> SourcedRow | DroppedRow:
+    try:
+        values = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return DroppedRow(source, f"not UTF-8: {error.reason} at byte {error.start} of the line")
+    except (ValueError, RecursionError) as error:  # ValueError: bad JSON, or an integer of thousands of digits
+        return DroppedRow(source, f"not JSON: {' '.join(str(error).split())}")
+    if not isinstance(values, dict):
+        return DroppedRow(source, f"no JSON object: a {type(values).__name__}; write one object a line")
+    return SourcedRow(source, values)
+
+
+def _csv_table(path: Path) -> Table:
+    with _explained(path), _open_csv(path) as file:
+        try:
+            header = next(csv.reader(file, strict=True), [])
+        except csv.Error as error:
+            raise DataError(f"{path}:1: the header is not CSV ({error})") from error
+    columns = tuple(name.strip() for name in header)
+    return Table(str(path), columns, _csv_rows(path, columns))
+
+
+def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | DroppedRow]:
+    with _explained(path), _open_csv(path) as file:
+        reader = csv.reader(file, strict=True)
+        next(reader)
+        while True:
+            source = f"{path}:{reader.line_num + 1}"  # a quoted field can span lines: the line where the row begins
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield DroppedRow(source, f"not CSV: {error}")
+                continue
+            if not fields:
+                continue
+            if len(fields) != len(columns):
+                yield DroppedRow(source, f"wrong number of fields: {len(fields)}, the header has {len(columns)}")
+            else:
+                yield SourcedRow(source, dict(zip(columns, fields, strict=True)))
+
+
+def _open_csv(path: Path) -> Any:
+    # Bytes that are no UTF-8 become lone surrogates, which the check of each text then finds: one row is lost, not all.
+    return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _parquet_table(path: Path) -> Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with _explained(path):
+        try:
+            file = pq.ParquetFile(path)
+        except pa.ArrowException as error:
+            raise DataError(f"{path}: is no Parquet file ({error})") from error
+    return Table(str(path), tuple(file.schema_arrow.names), _parquet_rows(path, file))
+
+
+def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow | DroppedRow]:
+    import pyarrow as pa
+
+    number = 0
+    with _explained(path), file:
+        try:
+            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
+                for index in range(batch.num_rows):
+                    number += 1
+                    yield _parquet_row(f"{path}:{number}", batch, index)
+        except pa.ArrowException as error:
+            raise DataError(f"{path}: is damaged after row {number} ({error})") from error
+
+
+def _parquet_row(source: str, batch: Any, index: int) -> SourcedRow | DroppedRow:
+    try:
+        values = {name: column[index].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    except UnicodeDecodeError as error:
+        return DroppedRow(source, f"not UTF-8: {error.reason} at byte {error.start} of a text")
+    return SourcedRow(source, values)
+
+
+READERS: Mapping[str, Callable[[Path], Table]] = {
+    ".jsonl": _json_lines_table,
+    ".jsonlines": _json_lines_table,
+    ".ndjson": _json_lines_table,
+    ".json": _json_lines_table,
+    ".csv": _csv_table,
+    ".parquet": _parquet_table,
+}

@@ -1,0 +1,89 @@
+"""<H>_ini: the mean entropy of the untrained policy, which decides whether completions are filtered (Section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.estimators import Interval, bootstrap_mean
+from gtpo_cli.generation import Sampler, SamplingParams
+from gtpo_cli.models import Policy
+from gtpo_cli.objective import mean_entropy
+from gtpo_cli.objective.batch import TokenBatch
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.rollout import Prompt, collate, sample
+from gtpo_cli.seeds import derive_seed
+from gtpo_cli.types import Group
+
+_PROMPTS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyProbe:
+    """`by_prompt`: <H>_i in nats of every completion, one tuple a prompt. `interval`: mean and 95 % bootstrap interval
+    over prompts. `truncated_share`: completions that ran into the length limit. `mean_tokens`: mean length."""
+
+    by_prompt: tuple[tuple[float, ...], ...]
+    interval: Interval
+    truncated_share: float
+    mean_tokens: float
+
+    @property
+    def initial_entropy(self) -> float:
+        """<H>_ini in nats."""
+        return self.interval.estimate
+
+
+def probe_entropy(
+    policy: Policy,
+    sampler: Sampler,
+    prompts: Sequence[Prompt],
+    recipe: Recipe,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> EntropyProbe:
+    """Sample `objective.probe` completions of the first training problems, in file order, and average their <H>_i.
+
+    The policy must be the untrained one. Draws from seeds of its own, so probing changes nothing in a later run.
+    Raises EvaluationError when every completion is empty or an entropy is not finite.
+    """
+    probe, rollout = recipe.objective.probe, recipe.rollout
+    chosen = list(prompts[: probe.num_prompts])
+    by_prompt: list[tuple[float, ...]] = []
+    truncated = tokens = 0
+    for start in range(0, len(chosen), _PROMPTS_AT_ONCE):
+        block = chosen[start : start + _PROMPTS_AT_ONCE]
+        params = SamplingParams(
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            max_completion_tokens=rollout.max_completion_tokens,
+            seed=derive_seed(recipe.seed, "probe", start),
+        )
+        groups = sample(sampler, block, probe.completions_per_prompt, params)
+        by_prompt.extend(_group_entropies(policy, groups))
+        truncated += sum(completion.truncated for group in groups for completion in group.completions)
+        tokens += sum(len(completion.token_ids) for group in groups for completion in group.completions)
+        progress(len(by_prompt), len(chosen))
+    values = torch.tensor([value for group in by_prompt for value in group])
+    if not bool(torch.isfinite(values).all()):
+        raise EvaluationError("the probe's entropies are not finite: the model's weights or their type are broken")
+    interval = bootstrap_mean(by_prompt, seed=derive_seed(recipe.seed, "probe bootstrap"))
+    return EntropyProbe(tuple(by_prompt), interval, truncated / len(values), tokens / len(values))
+
+
+@torch.no_grad()
+def _group_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+    batch = collate(groups, device=policy.device)
+    entropies_BG = torch.zeros(batch.shape)
+    for micro in batch.split(batch.shape[1]):  # one prompt's completions at a time
+        entropies_BG[micro.index] = _mean_entropy(policy, micro.batch).cpu()
+    return [tuple(row) for row in entropies_BG.tolist()]
+
+
+def _mean_entropy(policy: Policy, batch: TokenBatch) -> torch.Tensor:
+    _, entropy_BGT = policy.token_logprobs(batch)
+    return mean_entropy(entropy_BGT, batch.completion_mask_BGT)

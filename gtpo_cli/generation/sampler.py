@@ -1,0 +1,33 @@
+"""The contract of a sampler: prompts in, completions out, from the policy's current weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gtpo_cli.models.policy import Policy
+from gtpo_cli.types import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample. temperature > 0; top_p in (0, 1], 1 = off; top_k >= 0, 0 = off; the same seed repeats a call."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_completion_tokens: int = 1500
+    seed: int = 0
+
+
+class Sampler(Protocol):
+    """A sampler never sees rewards."""
+
+    def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
+        """n completions of each prompt (token ids), in order. Raises GenerationError."""
+        ...
+
+    def sync(self, policy: Policy) -> None:
+        """Make the sampler's weights the policy's current ones. Called before each step's sampling."""
+        ...

@@ -1,0 +1,177 @@
+"""Sampling from the policy's own transformers model: batched, with a key-value cache.
+
+The prompt of a group is encoded once: its cache is repeated for the group's members. Prompts of different length are
+left-padded. A row that has ended is dropped from the batch as soon as half of the rows have, so that one long
+completion does not carry all others along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.errors import GenerationError
+from gtpo_cli.generation.sampler import SamplingParams
+from gtpo_cli.models.policy import Policy
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.types import Completion
+
+_MAX_ROWS = 256  # completions sampled at once: bounds the cache's memory when an evaluation asks for many
+
+
+class TransformersSampler:
+    """Implements `gtpo_cli.generation.sampler.Sampler` on the model of a TransformersPolicy."""
+
+    def __init__(self, policy: TransformersPolicy, *, max_rows: int = _MAX_ROWS) -> None:
+        self._policy = policy
+        self._max_rows = max_rows
+
+    def sync(self, policy: Policy) -> None:
+        """The weights are the policy's own: nothing to copy."""
+        assert policy is self._policy, "this sampler shares the weights of the policy it was built with"
+
+    @torch.no_grad()  # not inference_mode: its tensors would break the backward pass of shared buffers
+    def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
+        self._check(prompts)
+        self._policy.model.eval()
+        generator = torch.Generator(device=self._policy.device).manual_seed(params.seed)
+        results: list[list[Completion]] = [[] for _ in prompts]
+        members = min(n, self._max_rows)
+        at_once = max(1, self._max_rows // members)
+        for first in range(0, len(prompts), at_once):
+            block = range(first, min(first + at_once, len(prompts)))
+            for done in range(0, n, members):
+                count = min(members, n - done)
+                rows = self._sample_block([prompts[i] for i in block], count, params, generator)
+                for k, i in enumerate(block):
+                    results[i].extend(rows[k * count : (k + 1) * count])
+        return results
+
+    def _check(self, prompts: Sequence[Sequence[int]]) -> None:
+        for index, prompt in enumerate(prompts):
+            if not prompt:
+                raise GenerationError(f"prompt {index} is empty: a model needs at least one token to continue")
+            if len(prompt) >= self._policy.max_seq_length:
+                raise GenerationError(
+                    f"prompt {index} has {len(prompt)} tokens, which leaves no room within "
+                    f"{self._policy.max_seq_length}; lower data.max_prompt_tokens or raise model.max_seq_length"
+                )
+
+    def _sample_block(
+        self, prompts: list[Sequence[int]], n: int, params: SamplingParams, generator: torch.Generator
+    ) -> list[Completion]:
+        """One batch of len(prompts) * n rows, from prefill to the last token."""
+        room = torch.tensor([self._policy.max_seq_length - len(prompt) for prompt in prompts]).repeat_interleave(n)
+        limits = room.clamp(max=params.max_completion_tokens).to(self._policy.device)
+        decoder = _Decoder(self._policy, prompts, n)
+        choose = _chooser(params, generator)
+        eos = torch.tensor(sorted(self._policy.eos_token_ids), device=self._policy.device)
+        rows = torch.arange(len(limits), device=self._policy.device)  # which completion each batch row belongs to
+        alive = torch.ones_like(rows, dtype=torch.bool)
+        ids, logps = [], []  # per step: (completion index, value) of the rows that are alive
+        for step in range(int(limits.max())):
+            token, logp = choose(decoder.logits())
+            ids.append((rows[alive], token[alive]))
+            logps.append(logp[alive])
+            alive = alive & ~torch.isin(token, eos) & (step + 1 < limits)
+            living = int(alive.sum())
+            if living == 0:
+                break
+            if 2 * living <= len(rows):
+                decoder.select(alive)
+                rows, limits, token, alive = rows[alive], limits[alive], token[alive], alive[alive]
+            decoder.advance(token)
+        return self._completions(len(prompts) * n, ids, logps)
+
+    def _completions(self, count: int, ids: list[tuple[Tensor, Tensor]], logps: list[Tensor]) -> list[Completion]:
+        rows = torch.cat([row for row, _ in ids]).tolist()
+        token_ids: list[list[int]] = [[] for _ in range(count)]
+        logprobs: list[list[float]] = [[] for _ in range(count)]
+        tokens = torch.cat([token for _, token in ids]).tolist()
+        for row, token, logp in zip(rows, tokens, torch.cat(logps).tolist(), strict=True):
+            token_ids[row].append(token)
+            logprobs[row].append(logp)
+        texts = self._policy.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        return [
+            Completion(tuple(t), tuple(p), "stop" if t[-1] in self._policy.eos_token_ids else "length", text)
+            for t, p, text in zip(token_ids, logprobs, texts, strict=True)
+        ]
+
+
+class _Decoder:
+    """The model's state while a batch is decoded: cache, attention mask, and the hidden state of the last token."""
+
+    def __init__(self, policy: TransformersPolicy, prompts: list[Sequence[int]], n: int) -> None:
+        from transformers import DynamicCache
+
+        self._backbone, (self._weight, self._bias) = policy.backbone, policy.lm_head
+        width = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        mask = torch.zeros(len(prompts), width, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        # Without padding no mask is needed, and attention takes its fast path.
+        self._mask = None if bool(mask.all()) else mask.to(policy.device)
+        self._cache = DynamicCache(config=policy.backbone.config)
+        hidden = self._forward(ids.to(policy.device), (mask.cumsum(dim=-1) - 1).clamp(min=0).to(policy.device))
+        self._cache.batch_repeat_interleave(n)
+        self._hidden = hidden.repeat_interleave(n, dim=0)
+        self._positions = mask.sum(dim=-1).to(policy.device).repeat_interleave(n)
+        if self._mask is not None:
+            self._mask = self._mask.repeat_interleave(n, dim=0)
+
+    def logits(self) -> Tensor:
+        """Float32 (rows, V) for the next token."""
+        return torch.nn.functional.linear(self._hidden, self._weight, self._bias).float()
+
+    def advance(self, token: Tensor) -> None:
+        """Feed one token to every row."""
+        if self._mask is not None:
+            self._mask = torch.cat([self._mask, self._mask.new_ones(len(token), 1)], dim=1)
+        self._hidden = self._forward(token[:, None], self._positions[:, None])
+        self._positions = self._positions + 1
+
+    def select(self, keep: Tensor) -> None:
+        """Go on with these rows only (bool)."""
+        self._cache.batch_select_indices(keep.nonzero().squeeze(1))
+        self._positions = self._positions[keep]
+        if self._mask is not None:
+            self._mask = self._mask[keep]
+
+    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        output = self._backbone(
+            input_ids=ids,
+            attention_mask=self._mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        hidden: Tensor = output.last_hidden_state[:, -1]
+        return hidden
+
+
+def _chooser(params: SamplingParams, generator: torch.Generator) -> Any:
+    """logits (rows, V) -> (sampled ids, their log-probabilities before top-k and top-p cut the distribution)."""
+    from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+    warpers: list[Any] = []
+    if params.top_k:
+        warpers.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1.0:
+        warpers.append(TopPLogitsWarper(params.top_p))
+
+    def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
+        logp = torch.log_softmax(logits / params.temperature, dim=-1)
+        if not bool(torch.isfinite(logp.sum())):
+            raise GenerationError("the model's log-probabilities are not finite; was the learning rate too high?")
+        scores = logp
+        for warp in warpers:
+            scores = warp(None, scores)
+        token = torch.multinomial(scores.exp(), 1, generator=generator)
+        return token.squeeze(1), logp.gather(1, token).squeeze(1)
+
+    return choose

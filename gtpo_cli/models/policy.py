@@ -1,0 +1,53 @@
+"""The contract of a policy: what the training loop may ask of a model, whatever library holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from gtpo_cli.objective.batch import TokenBatch
+
+
+class Policy(Protocol):
+    """Model, tokenizer and adapter. A policy never samples.
+
+    tokenizer: a Hugging Face tokenizer.
+    device: where its inputs must be.
+    temperature: divides the logits of every distribution, as in sampling (objective.md, section 5).
+    eos_token_ids: all ids that end a completion.
+    max_seq_length: most tokens of prompt and completion together.
+    """
+
+    tokenizer: Any
+    device: torch.device
+    temperature: float
+    eos_token_ids: frozenset[int]
+    max_seq_length: int
+
+    def token_logprobs(self, batch: TokenBatch, *, clamp_entropy: bool = False) -> tuple[Tensor, Tensor]:
+        """(logprobs_BGT with gradient, entropy_BGT detached), float32 nats, 0 at padding; one forward, no logits kept.
+
+        `clamp_entropy` gives the released code's entropy instead (objective.md, section 9, point 6).
+        """
+        ...
+
+    def reference_logprobs(self, batch: TokenBatch) -> Tensor:
+        """logprobs_BGT of the untrained model (adapter off), without gradient."""
+        ...
+
+    def trainable_parameters(self) -> Iterable[torch.nn.Parameter]:
+        """The parameters an optimiser updates, always in the same order."""
+        ...
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write what is trained (adapter, or all weights) as safetensors, with what is needed to load it again."""
+        ...
+
+    def load_adapter(self, folder: Path) -> None:
+        """Read back what `save_adapter` wrote; exact. Raises CheckpointError."""
+        ...

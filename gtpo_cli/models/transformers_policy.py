@@ -1,0 +1,296 @@
+"""The policy on plain transformers and PEFT: full weights or LoRA, 32-bit, 16-bit or 4-bit base, on GPU or CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
+from gtpo_cli.objective.batch import TokenBatch
+from gtpo_cli.objective.logprobs import token_logprobs_and_entropy
+from gtpo_cli.objective.released_code import clamped_entropy
+from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+class TransformersPolicy:
+    """Implements `gtpo_cli.models.policy.Policy`; see there for the contract."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, temperature: float, max_seq_length: int, reference: Any = None):
+        """Wrap a causal language model (a PeftModel or a plain one) that is ready to train.
+
+        `reference` is a frozen copy of the untrained model, needed for a KL term when all weights train; an adapter
+        is switched off instead. Raises ModelError if the model's logits are not lm_head(hidden states).
+        """
+        self.model = model
+        self.tokenizer = tokenizer
+        self.temperature = temperature
+        self.device: torch.device = next(model.parameters()).device
+        self._reference = reference
+        self._is_peft = hasattr(model, "peft_config")
+        positions = getattr(self._causal_lm.config, "max_position_embeddings", None)
+        self.max_seq_length = min(max_seq_length, positions) if positions else max_seq_length
+        self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
+        _check_logits_are_linear(self._causal_lm, self.device)
+
+    # -- the two halves of the model: hidden states, and the output layer (the sampler uses them too) ----------------
+
+    @property
+    def _causal_lm(self) -> Any:
+        return self.model.get_base_model() if self._is_peft else self.model
+
+    @property
+    def backbone(self) -> Any:
+        """The decoder without its output layer; called with input_ids, returns last_hidden_state."""
+        return self._causal_lm.base_model
+
+    @property
+    def lm_head(self) -> tuple[Tensor, Tensor | None]:
+        """Weight (V, H) and bias (V) or None of the output layer."""
+        layer = self._causal_lm.get_output_embeddings()
+        return layer.weight, getattr(layer, "bias", None)
+
+    # -- log-probabilities -------------------------------------------------------------------------------------------
+
+    def token_logprobs(self, batch: TokenBatch, *, clamp_entropy: bool = False) -> tuple[Tensor, Tensor]:
+        self.model.train()  # checkpointing and adapter dropout ask for it
+        return self._logprobs(self.backbone, self.lm_head, batch, clamp_entropy=clamp_entropy)
+
+    @torch.no_grad()
+    def reference_logprobs(self, batch: TokenBatch) -> Tensor:
+        self.model.eval()
+        if self._is_peft:
+            with self.model.disable_adapter():
+                return self._logprobs(self.backbone, self.lm_head, batch)[0]
+        assert self._reference is not None, "a policy that trains all weights was built without its reference"
+        layer = self._reference.get_output_embeddings()
+        head = (layer.weight, getattr(layer, "bias", None))
+        return self._logprobs(self._reference.base_model, head, batch)[0]
+
+    def _logprobs(
+        self, backbone: Any, lm_head: tuple[Tensor, Tensor | None], batch: TokenBatch, *, clamp_entropy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        weight, bias = lm_head
+        ids_NW, places_M = _rows_without_gaps(batch)
+        # Right-padded rows under a causal mask: no real token can see padding, so no attention mask is needed.
+        hidden_NWH = backbone(input_ids=ids_NW, use_cache=False).last_hidden_state
+        hidden_MH = hidden_NWH.flatten(0, 1)[places_M]
+        mask = batch.completion_mask_BGT
+        logp_M, entropy_M = token_logprobs_and_entropy(
+            hidden_MH, weight, batch.completion_ids_BGT[mask], bias_V=bias, temperature=self.temperature
+        )
+        if clamp_entropy:
+            entropy_M = clamped_entropy(hidden_MH, weight, bias_V=bias, temperature=self.temperature)
+        zeros = torch.zeros(mask.shape, dtype=logp_M.dtype, device=logp_M.device)
+        return zeros.masked_scatter(mask, logp_M), zeros.masked_scatter(mask, entropy_M)
+
+    # -- what is trained ---------------------------------------------------------------------------------------------
+
+    def trainable_parameters(self) -> Iterator[torch.nn.Parameter]:
+        return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def save_adapter(self, folder: Path) -> None:
+        with _quiet():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+    def load_adapter(self, folder: Path) -> None:
+        if self._is_peft:
+            self._load_lora(folder)
+            return
+        from transformers import AutoModelForCausalLM
+
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(
+                f"{folder}: holds no full weights (config.json is missing); was it trained with LoRA?"
+            )
+        with _quiet():
+            saved = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype)
+        self.model.load_state_dict(saved.state_dict())
+
+    def _load_lora(self, folder: Path) -> None:
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        file = folder / "adapter_model.safetensors"
+        if not file.is_file():
+            raise CheckpointError(f"{folder}: holds no adapter (adapter_model.safetensors is missing)")
+        result = set_peft_model_state_dict(self.model, load_file(file, device=str(self.device)))
+        missing = [key for key in result.missing_keys if "lora_" in key]
+        if result.unexpected_keys or missing:
+            raise CheckpointError(
+                f"{file}: does not fit the recipe's adapter: {len(missing)} tensors missing, "
+                f"{len(result.unexpected_keys)} unknown; was model.lora changed since?"
+            )
+
+
+def load_transformers_policy(
+    recipe: ModelRecipe, *, path: str, temperature: float, with_reference: bool, seed: int
+) -> TransformersPolicy:
+    """Load model and tokenizer from `path` (a folder or hub id) as the recipe says, and add the adapter.
+
+    `with_reference`: a KL term will ask for the untrained model. Raises ModelError with the remedy.
+    """
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = load_tokenizer(recipe, path)
+    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    dtype = _dtype(recipe.dtype, device)
+    kwargs: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
+    if recipe.load_in_4bit:
+        if recipe.lora is None:
+            raise ModelError("model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false")
+        kwargs |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
+    try:
+        with _quiet():
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(_load_failure(path, error)) from error
+    if not recipe.load_in_4bit:
+        model.to(device)
+    keep_weights_differentiable(model)
+    reference = None
+    if recipe.lora is not None:
+        model = _with_lora(model, recipe.lora, seed)
+    elif with_reference:
+        reference = copy.deepcopy(model).eval().requires_grad_(False)
+    if recipe.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return TransformersPolicy(
+        model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference
+    )
+
+
+def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
+    """The tokenizer alone. Raises ModelError with the remedy."""
+    from transformers import AutoTokenizer
+
+    try:
+        with _quiet():
+            return AutoTokenizer.from_pretrained(
+                path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+            )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(_load_failure(path, error)) from error
+
+
+def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    leaves = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    unknown = [name for name in lora.target_modules if name not in leaves]
+    if unknown:
+        linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)})
+        raise ModelError(
+            f"model.lora.target_modules: this model has no {', '.join(unknown)}; it has {', '.join(linear)}"
+        )
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.target_modules),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # the adapter's random half
+        return get_peft_model(model, config)
+
+
+def _rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """Input ids (B*G, W) as [prompt | completion | padding], and where each real completion token is predicted.
+
+    The second result indexes the flattened (B*G * W) hidden states, in the order of completion_ids[completion_mask]:
+    the hidden state at place p predicts the token at p + 1. The last token of a row predicts nothing and is left out.
+    """
+    B, G, T = batch.completion_ids_BGT.shape
+    prompt_BG1 = batch.prompt_mask_BP.sum(dim=-1)[:, None, None].expand(B, G, 1)
+    width = max(1, int((prompt_BG1[..., 0] + batch.lengths_BG).max()) - 1)
+    place = torch.arange(width, device=prompt_BG1.device).expand(B, G, width)
+    from_prompt = batch.prompt_ids_BP[:, None].expand(B, G, -1)
+    from_prompt = from_prompt.gather(-1, place.clamp(max=from_prompt.shape[-1] - 1))
+    from_completion = batch.completion_ids_BGT.gather(-1, (place - prompt_BG1).clamp(0, T - 1))
+    ids = torch.where(place < prompt_BG1, from_prompt, from_completion)
+    row = torch.arange(B * G, device=ids.device).view(B, G, 1)
+    token = torch.arange(T, device=ids.device)
+    places = row * width + prompt_BG1 - 1 + token
+    return ids.reshape(B * G, width), places[batch.completion_mask_BGT]
+
+
+def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ids = set(configured) if isinstance(configured, (list, tuple)) else {configured}
+    ids.add(tokenizer.eos_token_id)
+    ids.discard(None)
+    if not ids:
+        raise ModelError(
+            "the model names no end-of-sequence token (generation_config.json, tokenizer): add eos_token_id"
+        )
+    return frozenset(ids)
+
+
+@torch.no_grad()
+def _check_logits_are_linear(model: Any, device: torch.device) -> None:
+    """The objective computes log-probabilities from hidden states and output weights; make sure the model agrees."""
+    was_training = model.training
+    model.eval()
+    ids = torch.arange(1, 5, device=device)[None]
+    layer = model.get_output_embeddings()
+    if layer is None or not hasattr(layer, "weight"):
+        raise ModelError(f"{type(model).__name__} has no plain output layer; gtpo cannot train it")
+    expected = model(input_ids=ids, use_cache=False).logits.float()
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    actual = torch.nn.functional.linear(hidden, layer.weight, getattr(layer, "bias", None)).float()
+    model.train(was_training)
+    if not torch.allclose(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()) + 1e-6):
+        raise ModelError(
+            f"{type(model).__name__} changes its logits after the output layer (soft-capping or scaling); "
+            "gtpo does not support that yet: choose another model"
+        )
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name != "auto":
+        return DTYPES[name]
+    return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+
+
+def _load_failure(path: str, error: Exception) -> str:
+    folder = Path(path)
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            return f"model.name: {path} is a folder without config.json; name a Hugging Face model folder"
+        try:
+            json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as broken:
+            return f"model.name: {folder / 'config.json'} cannot be read ({broken}); fetch the model again"
+        return f"model.name: {path} cannot be loaded: {first}"
+    return (
+        f"model.name: {path} is no local folder and cannot be had from the hub: {first} "
+        "Offline, download it elsewhere and give the folder; without any model, use builtin:tiny."
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars or advice from transformers while it loads: our own display says what matters."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,43 @@
+"""Group-relative advantages (Eq. 12).
+
+Axes: B prompts, G completions of one prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+AdvantageScale = Literal["std", "none"]
+
+
+def group_advantages(rewards_BG: Tensor, *, scale: AdvantageScale = "std", eps: float = 1e-4) -> Tensor:
+    """Advantage of each completion within its group.
+
+        A_i = (R_i - mean(R)) / (std(R) + eps)          arXiv 2508.03772, Eq. 12
+
+    `std` is the sample standard deviation (divisor G-1). `scale="none"` leaves the division out (the authors' released
+    code; also "Dr. GRPO", arXiv 2503.20783). A group whose rewards are all equal has A_i exactly 0 for all i.
+
+    Args:
+        rewards_BG: rewards, any real dtype, shape (B, G), G >= 2 unless all is 0 anyway.
+        eps: added to the deviation; same unit as the rewards.
+    Returns:
+        float32 (B, G). Mean 0 in each group up to rounding.
+    Raises:
+        ValueError: `rewards_BG` is not two-dimensional, or `scale` is unknown.
+    """
+    if rewards_BG.ndim != 2:
+        raise ValueError(f"rewards_BG must have shape (B, G), got {tuple(rewards_BG.shape)}")
+    if scale not in ("std", "none"):
+        raise ValueError(f"scale must be 'std' or 'none', got {scale!r}")
+    # float64 inside: a group of equal rewards must give exactly 0, and the mean of float32 rewards need not be equal.
+    rewards = rewards_BG.double()
+    centred = rewards - rewards.mean(dim=1, keepdim=True)
+    uninformative = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
+    centred = centred.masked_fill(uninformative, 0.0)
+    if scale == "std" and rewards.shape[1] > 1:
+        centred = centred / (rewards.std(dim=1, keepdim=True) + eps)
+    return centred.to(torch.float32)

@@ -1,0 +1,214 @@
+"""From final hidden states to token log-probabilities and entropies without ever holding the logits.
+
+Axes: N tokens flattened, V vocabulary, H hidden width.
+
+Departures from the textbook (log_softmax over full logits, autograd behind it):
+- The vocabulary is walked in blocks with a running maximum, as flash attention walks keys. While a block's
+  exponentials E exist, E @ W_block is added to the gradient accumulator. So the logits are computed once, no more than
+  one block of them exists, and the gradient with respect to the hidden states is ready when the forward pass ends:
+      d logp_t / d h_t = (W[token_t] - softmax(h_t W^T) W) / temperature          (objective.md, section 10)
+  One (N, H) tensor is kept for it; backward only scales its rows.
+- The sampled token is kept out of the running sum: log p = -softplus(logsumexp(others) - z_token), and
+  1 - p = -expm1(log p). For a confident token the direct 1 - p is rounding noise; this keeps its gradient exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Block of the vocabulary: W's block and the block of exponentials should stay in cache, and the matrix products
+# should stay long. Measured on a CPU with 1 MiB L2 per core; flat between 256 and 2048 (docs/benchmarks.md).
+_VOCAB_BLOCK = 1024
+_MAX_CHUNK_TOKENS = 4096
+_OUT = -1e30  # logit of a token taken out of a sum: its exponential is exactly 0, and 0 * _OUT is finite
+
+
+def token_logprobs_and_entropy(
+    hidden_NH: Tensor,
+    lm_head_VH: Tensor,
+    token_ids_N: Tensor,
+    *,
+    bias_V: Tensor | None = None,
+    temperature: float = 1.0,
+    chunk_tokens: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each given token and entropy of the distribution at its place.
+
+        logits = (hidden @ lm_head^T + bias) / temperature,   p = softmax(logits) over the whole vocabulary
+        logprobs_t = ln p[token_t]        entropy_t = -sum_v p_v ln p_v          (Section 4.2; objective.md, section 5)
+
+    Args:
+        hidden_NH: final hidden states, any floating dtype, (N, H). Gets a gradient.
+        lm_head_VH: output embedding, (V, H). Gets a gradient if it asks for one, at the cost of computing the blocks
+            once more in backward; frozen (LoRA on the projections), the logits are computed once.
+        token_ids_N: integer ids in [0, V), (N,).
+        bias_V: bias of the output layer, (V,), or None.
+        temperature: > 0; the sampling temperature.
+        chunk_tokens: tokens worked on at a time; None chooses. Changes memory and time, not the result.
+    Returns:
+        logprobs_N <= 0 in nats, with gradient, and entropy_N in [0, ln V] in nats, detached. Both float32
+        (float64 for float64 hidden states). Sums are accumulated in that type whatever the inputs' type.
+    Raises:
+        ValueError: shapes that do not fit, a temperature that is not positive, or an id outside the vocabulary.
+    """
+    N, H = hidden_NH.shape
+    V = lm_head_VH.shape[0]
+    if lm_head_VH.shape[1] != H or token_ids_N.shape != (N,) or (bias_V is not None and bias_V.shape != (V,)):
+        raise ValueError(
+            f"shapes do not fit: hidden {tuple(hidden_NH.shape)}, lm_head {tuple(lm_head_VH.shape)}, "
+            f"token_ids {tuple(token_ids_N.shape)}, bias {None if bias_V is None else tuple(bias_V.shape)}"
+        )
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
+    if N and not 0 <= int(token_ids_N.min()) <= int(token_ids_N.max()) < V:
+        raise ValueError(f"token ids must be in [0, {V}), got {int(token_ids_N.min())} to {int(token_ids_N.max())}")
+    chunk = chunk_tokens or _MAX_CHUNK_TOKENS
+    logprobs, entropy = _TokenLogprobs.apply(hidden_NH, lm_head_VH, bias_V, token_ids_N, float(temperature), chunk)
+    return logprobs, entropy
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_NH: Tensor,
+        lm_head_VH: Tensor,
+        bias_V: Tensor | None,
+        token_ids_N: Tensor,
+        temperature: float,
+        chunk_tokens: int,
+    ) -> tuple[Tensor, Tensor]:
+        dtype = torch.float64 if hidden_NH.dtype == torch.float64 else torch.float32
+        N, H = hidden_NH.shape
+        logprobs_N = torch.empty(N, dtype=dtype, device=hidden_NH.device)
+        entropy_N, lse_N = torch.empty_like(logprobs_N), torch.empty_like(logprobs_N)
+        wants_hidden, wants_head, wants_bias = ctx.needs_input_grad[:3]
+        unit_NH = torch.empty(N, H, dtype=dtype, device=hidden_NH.device) if wants_hidden else None
+        for start in range(0, N, chunk_tokens):
+            rows = slice(start, min(start + chunk_tokens, N))
+            _forward_chunk(
+                hidden_NH[rows].to(dtype) / temperature,
+                lm_head_VH,
+                None if bias_V is None else bias_V.to(dtype) / temperature,
+                token_ids_N[rows],
+                (logprobs_N[rows], entropy_N[rows], lse_N[rows], None if unit_NH is None else unit_NH[rows]),
+            )
+        if unit_NH is not None:
+            unit_NH /= temperature
+        trains_head = wants_head or wants_bias
+        ctx.save_for_backward(
+            unit_NH, token_ids_N, *((hidden_NH, lm_head_VH, bias_V, lse_N, logprobs_N) if trains_head else ())
+        )
+        ctx.temperature, ctx.hidden_dtype = temperature, hidden_NH.dtype
+        ctx.mark_non_differentiable(entropy_N)
+        return logprobs_N, entropy_N
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]  # torch ships it untyped
+    def backward(ctx: Any, grad_N: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        unit_NH, token_ids_N, *head = ctx.saved_tensors
+        grad_hidden = None if unit_NH is None else (unit_NH * grad_N[:, None]).to(ctx.hidden_dtype)
+        grad_head = grad_bias = None
+        if head:
+            grad_head, grad_bias = _head_gradients(grad_N, *head, token_ids_N, ctx.temperature)
+            grad_bias = grad_bias if ctx.needs_input_grad[2] else None
+            grad_head = grad_head if ctx.needs_input_grad[1] else None
+        return grad_hidden, grad_head, grad_bias, None, None, None
+
+
+def _forward_chunk(
+    hidden_NH: Tensor,
+    lm_head_VH: Tensor,
+    bias_V: Tensor | None,
+    token_ids_N: Tensor,
+    out: tuple[Tensor, Tensor, Tensor, Tensor | None],
+) -> None:
+    """One pass over the vocabulary for the rows of a chunk; hidden and bias are divided by the temperature already.
+
+    Running values, all over the tokens other than the sampled one, relative to the running maximum m:
+    s = sum e^(z-m),  u = sum e^(z-m) (z-m),  acc = sum e^(z-m) W.
+    """
+    logprobs_N, entropy_N, lse_N, unit_NH = out
+    dtype = hidden_NH.dtype
+    N, V = hidden_NH.shape[0], lm_head_VH.shape[0]
+    # Equal to the entry of the matrix product up to rounding; read from it below, where the block passes by.
+    z_token = torch.zeros(N, dtype=dtype, device=hidden_NH.device)
+    m = torch.full_like(z_token, _OUT)
+    s, u = torch.zeros_like(z_token), torch.zeros_like(z_token)
+    acc = None if unit_NH is None else unit_NH.zero_()
+    buffer = torch.empty(2, N * min(_VOCAB_BLOCK, V), dtype=dtype, device=hidden_NH.device)
+    order = torch.argsort(token_ids_N)  # so that each block finds its sampled tokens in one slice
+    bounds = torch.searchsorted(
+        token_ids_N[order], torch.arange(0, V + _VOCAB_BLOCK, _VOCAB_BLOCK, device=order.device)
+    )
+    bounds = bounds.tolist()
+    for index, start in enumerate(range(0, V, _VOCAB_BLOCK)):
+        W = lm_head_VH[start : start + _VOCAB_BLOCK].to(dtype)
+        z = buffer[0, : N * W.shape[0]].view(N, W.shape[0])
+        exp = buffer[1, : N * W.shape[0]].view(N, W.shape[0])
+        torch.mm(hidden_NH, W.T, out=z)
+        if bias_V is not None:
+            z += bias_V[start : start + _VOCAB_BLOCK]
+        here = order[bounds[index] : bounds[index + 1]]
+        column = token_ids_N[here] - start
+        z_token[here] = z[here, column]
+        z[here, column] = _OUT
+        m_new = torch.maximum(m, z.amax(dim=1))
+        shift = m - m_new
+        shrink = shift.exp()
+        z -= m_new[:, None]
+        torch.exp(z, out=exp)
+        # sum e^(z - m_new) (z - m_new) of what came before: u' = shrink * (u + shift * s). 0 while s is 0.
+        u = torch.where(s > 0, shrink * (u + shift * s), 0.0).add_(torch.linalg.vecdot(exp, z))
+        s = s.mul_(shrink).add_(exp.sum(dim=1))
+        if acc is not None:
+            torch.addmm(acc.mul_(shrink[:, None]), exp, W, out=acc)
+        m = m_new
+    lse_others = m + s.log()
+    logp = -torch.logaddexp(torch.zeros_like(z_token), lse_others - z_token)  # -softplus, without its cut-off at 20
+    lse = torch.logaddexp(lse_others, z_token)
+    p_scale = (m - lse).exp()  # e^(z - m) * p_scale is the probability of another token
+    logprobs_N.copy_(logp)
+    lse_N.copy_(lse)
+    # H = -p ln p of the sampled token + sum over others of p_v (lse - z_v): no term is negative, nothing cancels.
+    entropy_N.copy_(-logp.exp() * logp + p_scale * ((lse - m) * s - u))
+    if acc is not None:
+        one_minus_p = -torch.expm1(logp)
+        acc.mul_(-p_scale[:, None]).addcmul_(one_minus_p[:, None], lm_head_VH[token_ids_N].to(dtype))
+
+
+def _head_gradients(
+    grad_N: Tensor,
+    hidden_NH: Tensor,
+    lm_head_VH: Tensor,
+    bias_V: Tensor | None,
+    lse_N: Tensor,
+    logprobs_N: Tensor,
+    token_ids_N: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the output layer: sum_t grad_t (onehot_t - p_t) h_t^T, the blocks' p computed again."""
+    dtype = lse_N.dtype
+    hidden = hidden_NH.to(dtype)
+    grad_head = torch.zeros(lm_head_VH.shape, dtype=dtype, device=lm_head_VH.device)
+    grad_bias = None if bias_V is None else torch.zeros(bias_V.shape, dtype=dtype, device=bias_V.device)
+    for start in range(0, lm_head_VH.shape[0], _VOCAB_BLOCK):
+        block = slice(start, min(start + _VOCAB_BLOCK, lm_head_VH.shape[0]))
+        z = hidden @ lm_head_VH[block].to(dtype).T
+        if bias_V is not None:
+            z += bias_V[block].to(dtype)
+        residual = z.div_(temperature).sub_(lse_N[:, None]).exp_().neg_()
+        here = ((token_ids_N >= block.start) & (token_ids_N < block.stop)).nonzero().squeeze(1)
+        column = token_ids_N[here] - start
+        residual[here, column] = -torch.expm1(logprobs_N[here])  # 1 - p, exact for a confident token
+        residual *= grad_N[:, None] / temperature
+        torch.mm(residual.T, hidden, out=grad_head[block])
+        if grad_bias is not None:
+            grad_bias[block] = residual.sum(dim=0)
+    bias_grad = None if grad_bias is None or bias_V is None else grad_bias.to(bias_V.dtype)
+    return grad_head.to(lm_head_VH.dtype), bias_grad

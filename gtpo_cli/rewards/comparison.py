@@ -1,0 +1,200 @@
+r"""Are two answers the same? Everything that can be said without computer algebra.
+
+An answer is a number, a list or set (order is free), a tuple, interval or union (order counts, brackets count), plain
+text, or mathematics. Lists, tuples and sets are compared part by part; each part that needs algebra is handed to the
+`algebra` function of the caller. The rules lean to "not equal": an answer is compared whole, so a number inside a
+sentence, one of several numbers, or a substring is never the answer.
+
+- Numbers are exact: 0.3333 is not 1/3. A gold answer's percent sign may be left out or carried out (50% = 50 = 0.5).
+- Units: one side may leave them out; two different ones are not equal, and a word that is no unit is left out of the
+  gold answer only (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples").
+- `x = 5` is 5, but not `y = 5`.
+- An answer whose mathematics cannot be parsed equals nothing, not even itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from gtpo_cli.rewards.normalize import MAX_LENGTH, canonical, is_enclosed, peel, split_top_level
+from gtpo_cli.rewards.quantity import exact_number, split_label, split_percent
+
+Algebra = Callable[[str, str], bool]
+
+_LATEX = re.compile(r"[\\{}^_$]")
+_BASED = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{? ?([0-9]+|[a-z]+) ?\}?")  # 1011_2: compared as text, base included
+_EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
+_NAME = re.compile(
+    r"(\\?[A-Za-z]+'?(?:_\{?\w+\}?)?(?:\([A-Za-z](?:, ?[A-Za-z])*\))?|\([A-Za-z](?:, ?[A-Za-z])+\)) ?= ?(.+)"
+)
+# Where the LaTeX parser would guess: numbers side by side (it adds them), bases (it drops them), dots, quotes,
+# relations it does not know (it drops one side), signs that LaTeX has no meaning for.
+_GUESSWORK = re.compile(
+    r"(?<!_)[0-9] +[.0-9]|[0-9]\.[0-9]*\.|\.\.|\\[lcv]?dots|[0-9)]_|[0-9][eE][+-]?[0-9]"
+    r"|\\p?mod|\\bmod|\\equiv|\\approx|\\sim|\\neq|[\"'`$#@?~]"
+)
+_WORD = re.compile(r"\\?[A-Za-z]+")
+_MATHEMATICAL_WORDS = frozenset(
+    "sqrt sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log exp max min gcd lcm det "
+    "pmatrix bmatrix vmatrix matrix array".split()
+)
+
+
+def equal(gold: str, predicted: str, algebra: Algebra) -> bool:
+    """Is `predicted` the same answer as `gold`? `algebra(gold_part, predicted_part)` decides about mathematics.
+
+    Not symmetric: the gold answer is trusted, so only its label of unknown words may be left out. Raises only what
+    `algebra` raises.
+    """
+    gold, predicted = canonical(gold), canonical(predicted)
+    if not gold or not predicted:
+        return False
+    if max(len(gold), len(predicted)) > MAX_LENGTH:
+        return _is_plain(gold) and gold.casefold() == predicted.casefold()
+    try:
+        return _same(gold, predicted, algebra)
+    except RecursionError:  # brackets nested hundreds deep
+        return False
+
+
+def usable(gold: str, parses: Callable[[str], bool]) -> bool:
+    """Can anything equal this gold answer? `parses(part)` says whether a part with LaTeX in it is mathematics."""
+    text = canonical(gold)
+    if not text or len(text) > MAX_LENGTH:
+        return bool(text) and _is_plain(text)
+    try:
+        return _usable(text, parses)
+    except RecursionError:
+        return False
+
+
+def _usable(text: str, parses: Callable[[str], bool]) -> bool:
+    name = _NAME.fullmatch(text)
+    if name and len(_EQUALS.findall(text)) == 1:
+        text = name[2]
+    value = split_label(text).value
+    value = split_percent(value)[0]
+    if exact_number(value) is not None or _is_plain(value):
+        return True
+    _, parts = _structure(value)
+    if parts != [value]:
+        return all(_usable(part, parses) for part in parts)
+    return parses(value)
+
+
+def _same(gold: str, predicted: str, algebra: Algebra) -> bool:
+    gold, predicted = _without_names(gold, predicted)
+    gold_quantity, quantity = split_label(gold), split_label(predicted)
+    if gold_quantity.label == quantity.label or (not gold_quantity.label and quantity.known):
+        gold, predicted = gold_quantity.value, quantity.value
+    elif not quantity.label:
+        gold = gold_quantity.value
+    elif gold_quantity.label and gold_quantity.known and quantity.known:
+        return False
+    percentages = _same_percentages(gold, predicted)
+    if percentages is not None:
+        return percentages
+    gold_kind, gold_parts = _structure(gold)
+    kind, parts = _structure(predicted)
+    if gold_parts == [gold] and parts == [predicted]:
+        return _same_atom(gold, predicted, algebra)
+    if gold_kind != kind or len(gold_parts) != len(parts):
+        return False
+    one_side_named = ("=" in gold) != ("=" in predicted)  # x=1, y=2 against 1, 2: there the order counts
+    if kind in ("list", "union") and not one_side_named:
+        return _same_in_any_order(gold_parts, parts, algebra)
+    return all(_same(g, p, algebra) for g, p in zip(gold_parts, parts, strict=True))
+
+
+def _without_names(gold: str, predicted: str) -> tuple[str, str]:
+    """`x = 5` against `5` or `x = 6`: the right-hand sides. Two different names stay."""
+    gold_name = _NAME.fullmatch(gold) if len(_EQUALS.findall(gold)) == 1 else None
+    name = _NAME.fullmatch(predicted) if len(_EQUALS.findall(predicted)) == 1 else None
+    if gold_name and name:
+        if gold_name[1].replace(" ", "") == name[1].replace(" ", ""):
+            return peel(gold_name[2]), peel(name[2])
+    elif gold_name and not _EQUALS.search(predicted):
+        return peel(gold_name[2]), predicted
+    elif name and not _EQUALS.search(gold):
+        return gold, peel(name[2])
+    return gold, predicted
+
+
+def _same_percentages(gold: str, predicted: str) -> bool | None:
+    """Compares numbers, with or without percent signs; None when the two are not both numbers."""
+    gold, gold_is_percentage = split_percent(gold)
+    predicted, is_percentage = split_percent(predicted)
+    gold_number, number = exact_number(gold), exact_number(predicted)
+    if gold_number is None or number is None:
+        return None
+    if gold_is_percentage == is_percentage:
+        return gold_number == number
+    if gold_is_percentage:
+        return number in (gold_number, gold_number / 100)
+    # 25% for gold 25 answers "what percentage"; 0.5% for gold 0.5 is wrong.
+    return number / 100 == gold_number or (number == gold_number and abs(number) >= 1)
+
+
+def _structure(text: str) -> tuple[str, list[str]]:
+    r"""Kind and parts: ("list", [...]) for lists and sets, ("()", ...) for brackets, ("union", ...) for `A \cup B`.
+
+    Anything else is a list of one part, itself. `a \pm b` is the list `a + b, a - b`.
+    """
+    if exact_number(text) is not None:
+        return "list", [text]
+    if is_enclosed(text):
+        opening = re.match(r"\\\{|\\langle|.", text)
+        closing = re.search(r"(?:\\\}|\\rangle|.)$", text)
+        assert opening and closing
+        parts = split_top_level(text[opening.end() : closing.start()])
+        kind = opening[0] + closing[0]
+        if kind == r"\{\}" or (kind == "{}" and len(parts) > 1):
+            return "list", [peel(part) for part in parts]
+        if len(parts) > 1:
+            return kind, [peel(part) for part in parts]
+    members = split_top_level(text, "union")
+    if len(members) > 1:
+        return "union", members
+    parts = split_top_level(text)
+    if len(parts) == 1 and text.count(r"\pm") == 1 and re.search(r"\\pm(?![A-Za-z])", text):
+        parts = [text.replace(r"\pm", sign).removeprefix("+").strip() for sign in "+-"]
+    return "list", [peel(part) for part in parts]
+
+
+def _same_in_any_order(gold_parts: Sequence[str], parts: Sequence[str], algebra: Algebra) -> bool:
+    left = list(parts)
+    for gold in gold_parts:
+        match = next((part for part in left if _same(gold, part, algebra)), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return True
+
+
+def _same_atom(gold: str, predicted: str, algebra: Algebra) -> bool:
+    if _is_plain(gold) and _is_plain(predicted) and _folded(gold) == _folded(predicted):
+        return True
+    if (_EQUALS.search(gold) is None) != (_EQUALS.search(predicted) is None):
+        return False  # an equation and something else
+    if gold == predicted:
+        return algebra(gold, predicted)  # only whether it can be parsed is open
+    return _is_mathematics(gold) and _is_mathematics(predicted) and algebra(gold, predicted)
+
+
+def _is_plain(text: str) -> bool:
+    """No LaTeX in it, so there is nothing that could fail to parse."""
+    return not _LATEX.search(text) or _BASED.fullmatch(text) is not None
+
+
+def _folded(text: str) -> str:
+    based = _BASED.fullmatch(text)
+    return f"{based[1]}_{based[2]}".casefold() if based else text.casefold()
+
+
+def _is_mathematics(text: str) -> bool:
+    """May algebra look at it? Not at prose, whose letters it would multiply (listen = silent), nor at guesswork."""
+    if not text.isascii() or _GUESSWORK.search(text) or not re.search(r"[0-9\\+*/^=<>|-]", text):
+        return False
+    words = _WORD.findall(text)
+    return all(word[0] == "\\" or len(word) <= 2 or word in _MATHEMATICAL_WORDS for word in words)

@@ -1,0 +1,163 @@
+r"""One spelling for answers that are written in different ways: `\dfrac{1}{2}` and `\frac{1}{2}`, `$x$` and `x`.
+
+Only spelling is changed here, never meaning; nothing is ever picked out of a longer text. Pure standard library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MAX_LENGTH = 2000  # characters; a longer answer is compared as plain text only
+
+_MAX_PEELS = 8  # wrappers around an answer that are looked through: bounds the work on "((((((...))))))"
+_UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, halves of surrogate pairs
+
+_SYMBOLS = str.maketrans(
+    {
+        "\N{MINUS SIGN}": "-",
+        "\N{MULTIPLICATION SIGN}": r"\times ",
+        "\N{MIDDLE DOT}": r"\cdot ",
+        "\N{DIVISION SIGN}": "/",
+        "\N{PLUS-MINUS SIGN}": r"\pm ",
+        "\N{GREEK SMALL LETTER PI}": r"\pi ",
+        "\N{INFINITY}": r"\infty ",
+        "\N{DEGREE SIGN}": r"^\circ ",
+        "\N{LESS-THAN OR EQUAL TO}": r"\le ",
+        "\N{GREATER-THAN OR EQUAL TO}": r"\ge ",
+        "\N{UNION}": r"\cup ",
+    }
+)
+
+def _without_commas(match: re.Match[str]) -> str:
+    return match[1].replace(",", "")
+
+
+_TEXT_COMMANDS = "text|textnormal|textrm|textbf|textit|mbox|hbox|mathrm|mathbf|mathit"
+_SPELLINGS = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in [
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\frac ?(\\[A-Za-z]+(?![A-Za-z{])) ?(\\[A-Za-z]+(?![A-Za-z{])|[0-9A-Za-z])", r"\\frac{\1}{\2}"),
+        (r"\\frac ?([0-9A-Za-z]) ?(\\[A-Za-z]+(?![A-Za-z{]))", r"\\frac{\1}{\2}"),
+        (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|rm|bf|it)(?![A-Za-z])", ""),
+        (r"(?<=[0-9]), ?\\! ?(?=[0-9])", ","),
+        (r"(?<!\\)\\!", ""),
+        (r"(?<=[0-9])(?:\{,\}|\\,)(?=[0-9]{3}(?![0-9]))", ","),  # 1{,}319 and 1\,319
+        (r"(?<![0-9.,{(\[])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", _without_commas),
+        (r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])", " "),
+        (r"\\([$%])", r"\1"),
+        (r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
+        # Bare single letters are variables; inside \text they are units.
+        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*m\s*\}", " meter"),
+        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*g\s*\}", " gram"),
+        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*s\s*\}", " second"),
+        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*h\s*\}", " hour"),
+        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*[lL]\s*\}", " liter"),
+        (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),
+        (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),  # once more, for \textbf{\text{A}}
+        (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
+        (r"(?i)(?<![\\A-Za-z])infinity(?![A-Za-z])", r"\\infty "),
+        (r"\\varnothing(?![A-Za-z])", r"\\emptyset"),
+        (r"\\lbrace(?![A-Za-z])", r"\\{"),
+        (r"\\rbrace(?![A-Za-z])", r"\\}"),
+        (r"(?<=[A-Za-z0-9)])\*\*(?=[A-Za-z0-9(-])", "^"),
+        (r"^[A-Za-z] ?\\in(?![A-Za-z])", ""),  # x \in [0, 1] is [0, 1]
+    ]
+]
+
+_BRACKETS = re.compile(
+    r"(?P<open>\\begin(?![A-Za-z])|\\\{|\\langle(?![A-Za-z])|[(\[{])"
+    r"|(?P<close>\\end(?![A-Za-z])|\\\}|\\rangle(?![A-Za-z])|[)\]}])"
+    r"|(?P<separator>(?:[,;] ?)?(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])|[,;])"
+    r"|(?P<union>\\cup(?![A-Za-z]))"
+    r"|\\."
+)
+
+
+def canonical(answer: str) -> str:
+    r"""The answer in one spelling: white space collapsed, wrappers (`$...$`, `\boxed{...}`, `\text{...}`, redundant
+    parentheses, a full stop at the end) taken off, LaTeX commands that mean the same written the same.
+
+    Returns "" for an answer that holds nothing or unreadable characters (NUL, halves of surrogate pairs).
+    An answer longer than `MAX_LENGTH` only has its white space collapsed.
+    """
+    text = " ".join(answer.split())
+    if _UNREADABLE.search(text):
+        return ""
+    if len(text) > MAX_LENGTH:
+        return text
+    text = peel(text.translate(_SYMBOLS))
+    if text.startswith("**") and text.endswith("**") and text.count("**") == 2:  # Markdown bold
+        text = text[2:-2]
+    for pattern, replacement in _SPELLINGS:
+        text = pattern.sub(replacement, text)
+    return peel(" ".join(text.split()))
+
+
+def peel(text: str) -> str:
+    """Takes off what stands around an answer and is no part of it."""
+    for _ in range(_MAX_PEELS):
+        peeled = _peel_once(text.strip())
+        if peeled == text:
+            break
+        text = peeled
+    return text
+
+
+def _peel_once(text: str) -> str:
+    text = re.sub(r"(?<![.,;:])[.,;:]$", "", text)
+    text = re.sub(r"^(?:\\approx|=)(?![A-Za-z]) ?", "", text)
+    for start, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
+        inner = text[len(start) : len(text) - len(end)]
+        unescaped = inner.replace(r"\$", "")
+        wraps = text.startswith(start) and text.endswith(end) and not text.endswith(r"\$")
+        if wraps and unescaped and start not in unescaped and end not in unescaped:
+            return inner
+    for start in (r"\boxed", r"\fbox"):
+        boxed = text.removeprefix(start).lstrip()
+        if text.startswith(start) and is_enclosed(boxed) and boxed[0] == "{":
+            return boxed[1:-1]
+    if is_enclosed(text) and text[0] + text[-1] in ("()", "{}") and len(split_top_level(text[1:-1])) == 1:
+        return text[1:-1]
+    return text
+
+
+def is_enclosed(text: str) -> bool:
+    r"""True when the bracket that opens the text is closed by its last character: `(1,2)`, but not `(1)(2)`.
+
+    `(` may be closed by `]` and `[` by `)`, as half-open intervals are.
+    """
+    depths = list(_walk(text))
+    if not depths or depths[0][0].start() != 0 or depths[-1][0].end() != len(text):
+        return False
+    first, last = depths[0][0], depths[-1][0]
+    closes_early = any(depth <= 0 for _, depth in depths[:-1])
+    return bool(first["open"] and last["close"]) and not closes_early and depths[-1][1] == 0
+
+
+def split_top_level(text: str, separator: str = "separator") -> list[str]:
+    r"""The parts between separators (`,` `;` `and` `or`; or `\cup` for `separator="union"`) outside all brackets.
+
+    A text with unbalanced brackets, or with nothing between two separators, is one part.
+    """
+    parts, start, depth = [], 0, 0
+    for match, depth in _walk(text):
+        if depth < 0:
+            return [text]
+        if depth == 0 and match[separator]:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+    parts.append(text[start:].strip())
+    return parts if depth == 0 and all(parts) else [text]
+
+
+def _walk(text: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Brackets and separators from left to right, each with the bracket depth after it."""
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        if match["open"]:
+            depth += 1
+        elif match["close"]:
+            depth -= 1
+        yield match, depth

@@ -1,0 +1,172 @@
+r"""Numbers as exact fractions, and the label behind a number: `5\text{ cm}`, `$5`, `5 dollars`, `45^\circ`.
+
+A label is read only where it is all that follows the quantity: "5 cm" is a quantity with its unit, "5 or 6 cm" is not.
+Pure standard library.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+_DECIMAL = r"(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+_RATIO = re.compile(rf"([+-]?) ?({_DECIMAL})(?: ?/ ?([+-]?{_DECIMAL}))?")
+_ARGUMENT = rf"(?:\{{ ?([+-]?{_DECIMAL}) ?\}}|([0-9]))"
+_LATEX_FRACTION = re.compile(rf"([+-]?) ?(?:([0-9]+) ?)?\\frac ?{_ARGUMENT} ?{_ARGUMENT}")
+_MIXED = re.compile(r"([+-]?)([0-9]+) ([0-9]+) ?/ ?([0-9]+)")
+
+_PERCENT = re.compile(r"^(.*[^ ]) ?(?:%|(?<![A-Za-z])(?:percent|pct))$")
+_DEGREES = re.compile(r"^(.*[^ ]) ?\^\\circ ?([CF]?)$")
+_MONEY_BEFORE = re.compile(r"^([+-]?) ?\$ ?(?=[^ $])")
+_MONEY_BEHIND = re.compile(r"(?<=[^ $]) ?\$$")
+_ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_POWERS = {"2": ("square",), "3": ("cubic",)}
+
+# Unit words by their one name. A word that is no unit here is no label in a predicted answer.
+_UNIT_NAMES = {
+    "mm": "millimeter millimetre",
+    "cm": "centimeter centimetre",
+    "m": "meter metre",
+    "km": "kilometer kilometre",
+    "in": "inch inches",
+    "ft": "foot feet",
+    "yd": "yard",
+    "mi": "mile",
+    "mg": "milligram",
+    "g": "gm gram",
+    "kg": "kilogram",
+    "lb": "lbs pound",
+    "oz": "ounce",
+    "ton": "tonne",
+    "second": "sec",
+    "minute": "min",
+    "hour": "hr hrs",
+    "day": "",
+    "week": "",
+    "month": "",
+    "year": "yr yrs",
+    "dollar": "usd",
+    "cent": "",
+    "euro": "eur",
+    "ml": "milliliter millilitre",
+    "liter": "litre",
+    "gallon": "gal",
+    "quart": "",
+    "pint": "",
+    "acre": "",
+    "degree": "deg",
+    "radian": "rad",
+    "celsius": "",
+    "fahrenheit": "",
+    "unit": "",
+    "square": "sq",
+    "cubic": "cu",
+    "per": "",
+}
+_UNITS: dict[str, tuple[str, ...]] = {"mph": ("mi", "per", "hour"), "kph": ("km", "per", "hour")}
+for _name, _others in _UNIT_NAMES.items():
+    for _word in (_name, *_others.split()):
+        if len(_word) > 1:  # single letters are variables
+            _UNITS[_word] = (_name,)
+            _UNITS[_word + "s"] = (_name,)
+
+# Words behind a number that are part of its value, or of a sentence: never a label.
+_NO_LABEL = frozenset(
+    "hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens pair pairs "
+    "percent pct pi half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths "
+    "squared cubed factorial choose mod times plus minus and or to of than am pm sqrt sin cos tan log ln exp infty".split()
+)
+_LABEL_WORD = re.compile(r"[A-Za-z][A-Za-z'-]+\.?|[ap]\.m\.?")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What is left of an answer without its label. `known` is true when every word of the label is a unit."""
+
+    value: str
+    label: tuple[str, ...] = ()
+    known: bool = True
+
+
+def exact_number(text: str) -> Fraction | None:
+    r"""The number that the whole text writes, or None: `1,319`, `-3`, `.5`, `36/2`, `1e3`, `\frac{1}{2}`, `2 1/2`.
+
+    Thousands commas only where they are well-formed: `1,2` is no number. ASCII digits only. Exponents have at most
+    three digits, so the work is bounded by the length of the text.
+    """
+    if match := _RATIO.fullmatch(text):
+        sign, numerator, denominator = match.groups()
+        return _fraction(sign, "0", numerator, denominator or "1")
+    if match := _LATEX_FRACTION.fullmatch(text):
+        sign, whole, *arguments = match.groups()
+        numerator, denominator = arguments[0] or arguments[1], arguments[2] or arguments[3]
+        if whole and numerator[0] + denominator[0] != (numerator[0] + denominator[0]).strip("+-"):
+            return None  # 2\frac{-1}{2} is no mixed number
+        return _fraction(sign, whole or "0", numerator, denominator)
+    if match := _MIXED.fullmatch(text):
+        return _fraction(*match.groups())
+    return None
+
+
+def _fraction(sign: str, whole: str, numerator: str, denominator: str) -> Fraction | None:
+    below = Fraction(denominator.replace(",", ""))
+    if below == 0:
+        return None
+    size = int(whole) + Fraction(numerator.replace(",", "")) / below
+    return -size if sign == "-" else size
+
+
+def split_percent(text: str) -> tuple[str, bool]:
+    """The text without its percent sign or word, and whether it had one."""
+    match = _PERCENT.match(text)
+    return (match[1], True) if match else (text, False)
+
+
+def split_label(text: str) -> Quantity:
+    """The quantity and its label: a currency sign, a degree sign, units, or any words behind a plain number."""
+    money: tuple[str, ...] = ()
+    if "$" in text:
+        bare = _MONEY_BEHIND.sub("", _MONEY_BEFORE.sub(r"\1", text))
+        if bare != text and "$" not in bare:
+            text, money = bare, ("dollar",)
+    match = _DEGREES.match(text)
+    if match and not _ANGLE_FUNCTION.search(match[1]):
+        scale = {"C": ("celsius",), "F": ("fahrenheit",), "": ()}[match[2]]
+        return Quantity(match[1], ("degree", *scale))
+    words = re.sub(r"(?<=[0-9})\]])(?=[A-Za-z])", " ", text).split(" ")
+    start = len(words)
+    label: tuple[str, ...] = ()
+    while start > 1 and (unit := _unit(words[start - 1])):
+        start -= 1
+        label = unit + label
+    value = " ".join(words[:start])
+    if start < len(words) and re.search(r"[0-9\\]", value) and label[-1] != "per":
+        return Quantity(value, label if label == money else money + label)
+    if money:
+        return Quantity(text, money)
+    return _any_words(words) or Quantity(text)
+
+
+def _unit(word: str) -> tuple[str, ...]:
+    """The names of a unit word, `cm^2` and `km/hour` included; () for any other word."""
+    names: tuple[str, ...] = ()
+    for index, part in enumerate(word.lower().split("/")):
+        base, _, power = part.partition("^")
+        unit = _UNITS.get(base.rstrip("."))
+        prefix = _POWERS.get(power.strip("{}"), ()) if power else ()
+        if unit is None or (power and not prefix):
+            return ()
+        names += (("per",) if index else ()) + prefix + unit
+    return names
+
+
+def _any_words(words: list[str]) -> Quantity | None:
+    start = len(words)
+    while start > 1 and _LABEL_WORD.fullmatch(words[start - 1]):
+        start -= 1
+    label = tuple(word.lower().rstrip(".") for word in words[start:])
+    value = " ".join(words[:start])
+    if not label or exact_number(value) is None or any(word.replace(".", "") in _NO_LABEL for word in label):
+        return None
+    return Quantity(value, label, known=False)

@@ -1,0 +1,61 @@
+"""One grading worker: reads a question a line as JSON, answers a line as JSON. `EqualityWorkers` starts it.
+
+    {"gold": "1/2", "predicted": "0.5", "seconds": 5.0}  ->  {"verdict": true}     are they equal?
+    {"gold": "1/2", "predicted": null, "seconds": 5.0}   ->  {"verdict": true}     is the gold answer usable?
+
+Before the first answer it says {"ready": true}, so that importing sympy is not counted as time spent on an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from typing import TextIO
+
+MEMORY_LIMIT_BYTES = 2 * 1024**3
+_GRACE_SECONDS = 10.0
+
+
+def main() -> None:
+    """Serve until the caller closes our standard input."""
+    _limit_memory()
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints must not look like a reply
+    from gtpo_cli.rewards.comparison import equal, usable
+    from gtpo_cli.rewards.mathematics import parses, same_mathematics
+
+    _reply(replies, {"ready": True})
+    for line in sys.stdin:
+        question = json.loads(line)
+        # The caller kills a worker that is late. Should the caller be dead, the kernel does it.
+        signal.setitimer(signal.ITIMER_REAL, question["seconds"] + _GRACE_SECONDS)
+        try:
+            if question["predicted"] is None:
+                verdict = usable(question["gold"], parses)
+            else:
+                verdict = equal(question["gold"], question["predicted"], same_mathematics)
+        except MemoryError:
+            os._exit(1)  # what is left in caches would starve the next answers: the caller starts a fresh worker
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        _reply(replies, {"verdict": verdict})
+
+
+def _limit_memory() -> None:
+    for kind, limit in ((resource.RLIMIT_AS, MEMORY_LIMIT_BYTES), (resource.RLIMIT_CORE, 0)):
+        hard = resource.getrlimit(kind)[1]
+        try:
+            resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        except (ValueError, OSError):  # macOS has no limit on address space
+            continue
+
+
+def _reply(replies: TextIO, message: dict[str, bool]) -> None:
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()

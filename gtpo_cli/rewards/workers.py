@@ -1,0 +1,270 @@
+"""A pool of grading workers: separate processes that are killed when an answer takes too long.
+
+Plain subprocesses and pipes, no fork: safe beside the threads of torch, and the caller's main module is not imported
+again. Anything may be thrown at the pool; only a worker that cannot start at all is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from gtpo_cli.errors import RewardError
+from gtpo_cli.rewards.comparison import equal, usable
+
+_START_SECONDS = 120.0  # importing sympy on a machine that is busy with something else
+_MAX_FAILED_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """Are a gold and a predicted answer equal? Never where the question timed out or (twice) killed its worker."""
+
+    equal: bool
+    timed_out: bool = False
+    crashed: bool = False
+
+
+@dataclass(slots=True)
+class _Task:
+    """One question to a worker: `predicted` None asks whether the gold answer is usable."""
+
+    gold: str
+    predicted: str | None
+    crashes: int = 0
+    result: Equality | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    deadline: float
+    ready: bool = False
+    task: _Task | None = None
+    received: bytearray = field(default_factory=bytearray)
+
+
+class EqualityWorkers:
+    """Grades answers in `num_workers` processes (default: one for each CPU), started when first needed.
+
+    A context manager; `close` ends the processes. Answers that need no computer algebra never reach a worker.
+    `timeout_seconds` bounds each question, in seconds of wall time; start-up is not counted. Safe to use from threads,
+    one call at a time. Raises RewardError when workers cannot be started.
+    """
+
+    def __init__(self, num_workers: int | None = None, *, timeout_seconds: float = 5.0) -> None:
+        self.num_workers = num_workers or _available_cpus()
+        self.timeout_seconds = timeout_seconds
+        self._workers: list[_Worker] = []
+        self._failed_starts = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers. The pool can be used again afterwards: it starts new ones."""
+        with self._lock:
+            self._kill_all()
+
+    def equal_many(
+        self, pairs: Sequence[tuple[str, str]], *, timeout_seconds: float | None = None
+    ) -> list[Equality]:
+        """For each (gold, predicted): are they the same answer? In the order of `pairs`."""
+        results: list[Equality | None] = []
+        tasks = []
+        for gold, predicted in pairs:
+            decided = equal_without_algebra(gold, predicted)
+            task = _Task(gold, predicted)
+            results.append(None if decided is None else Equality(decided))
+            tasks.append(task)
+        self._run([task for task, result in zip(tasks, results, strict=True) if result is None], timeout_seconds)
+        return [result or _finished(task) for task, result in zip(tasks, results, strict=True)]
+
+    def usable_many(self, golds: Sequence[str], *, timeout_seconds: float | None = None) -> list[bool]:
+        """For each gold answer: can it be compared at all? See `gold_is_usable`."""
+        decided = [usable_without_algebra(gold) for gold in golds]
+        tasks = [_Task(gold, None) for gold in golds]
+        self._run([task for task, known in zip(tasks, decided, strict=True) if known is None], timeout_seconds)
+        return [
+            _finished(task).equal if known is None else known for task, known in zip(tasks, decided, strict=True)
+        ]
+
+    def _run(self, tasks: Sequence[_Task], timeout_seconds: float | None) -> None:
+        if not tasks:
+            return
+        timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        with self._lock:
+            try:
+                self._serve(deque(tasks), timeout)
+            except BaseException:
+                self._kill_all()  # a worker in the middle of an answer would give it to the next question
+                raise
+
+    def _serve(self, waiting: deque[_Task], timeout: float) -> None:
+        while waiting or any(worker.task for worker in self._workers):
+            busy = sum(worker.task is not None for worker in self._workers)
+            while len(self._workers) < min(self.num_workers, busy + len(waiting)):
+                self._workers.append(_start())
+            for worker in [worker for worker in self._workers if worker.ready and worker.task is None]:
+                if waiting:
+                    self._ask(worker, waiting, timeout)
+            for worker in self._wait():
+                self._receive(worker, waiting)
+            now = time.monotonic()
+            for worker in [worker for worker in self._workers if worker.deadline < now]:
+                self._expire(worker)
+
+    def _ask(self, worker: _Worker, waiting: deque[_Task], timeout: float) -> None:
+        if worker.process.poll() is not None:  # died while it was idle: no question is to blame
+            self._drop(worker)
+            return
+        task = waiting.popleft()
+        question = {"gold": task.gold, "predicted": task.predicted, "seconds": timeout}
+        worker.task, worker.deadline = task, time.monotonic() + timeout
+        assert worker.process.stdin is not None
+        try:
+            worker.process.stdin.write(json.dumps(question).encode() + b"\n")
+            worker.process.stdin.flush()
+        except BrokenPipeError:
+            self._lose(worker, waiting)
+
+    def _wait(self) -> list[_Worker]:
+        """The workers that have said something or died; empty when a deadline passed first."""
+        active = [worker for worker in self._workers if worker.task or not worker.ready]
+        if not active:
+            return []
+        with selectors.DefaultSelector() as selector:
+            for worker in active:
+                assert worker.process.stdout is not None
+                selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+            patience = max(0.0, min(worker.deadline for worker in active) - time.monotonic())
+            return [key.data for key, _ in selector.select(patience)]
+
+    def _receive(self, worker: _Worker, waiting: deque[_Task]) -> None:
+        assert worker.process.stdout is not None
+        chunk = os.read(worker.process.stdout.fileno(), 65536)
+        if not chunk:
+            self._lose(worker, waiting)
+            return
+        worker.received += chunk
+        if not worker.received.endswith(b"\n"):
+            return
+        reply = json.loads(worker.received)
+        worker.received.clear()
+        worker.deadline = float("inf")
+        if worker.task is None:
+            worker.ready = True
+            self._failed_starts = 0
+        else:
+            worker.task.result = Equality(reply["verdict"])
+            worker.task = None
+
+    def _lose(self, worker: _Worker, waiting: deque[_Task]) -> None:
+        """A worker died: out of memory, crashed, or killed from outside. Its question gets one more try."""
+        self._drop(worker)
+        task = worker.task
+        if task is None:
+            self._failed_starts += 1
+            if self._failed_starts >= _MAX_FAILED_STARTS:
+                raise RewardError(
+                    f"grading workers die while starting (exit status {worker.process.returncode}); to see why, run: "
+                    f"{sys.executable} -m gtpo_cli.rewards.worker"
+                )
+            return
+        task.crashes += 1
+        if task.crashes < 2:
+            waiting.appendleft(task)
+        else:
+            task.result = Equality(equal=False, crashed=True)
+
+    def _expire(self, worker: _Worker) -> None:
+        self._drop(worker)
+        if worker.task is None:
+            raise RewardError(
+                f"a grading worker did not start within {_START_SECONDS:.0f} s; to see why, run: "
+                f"{sys.executable} -m gtpo_cli.rewards.worker"
+            )
+        worker.task.result = Equality(equal=False, timed_out=True)
+
+    def _drop(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        _kill(worker)
+
+    def _kill_all(self) -> None:
+        for worker in self._workers:
+            _kill(worker)
+        self._workers.clear()
+
+
+class _NeedsAlgebra(Exception):
+    """Raised in place of an answer by a comparison that has no algebra at hand."""
+
+
+def _no_algebra(*_: Any) -> bool:
+    raise _NeedsAlgebra
+
+
+def equal_without_algebra(gold: str, predicted: str) -> bool | None:
+    """The verdict where numbers, text or structure decide it (microseconds); None where a worker must."""
+    try:
+        return equal(gold, predicted, _no_algebra)
+    except _NeedsAlgebra:
+        return None
+
+
+def usable_without_algebra(gold: str) -> bool | None:
+    """`gold_is_usable` where it needs no parser; None where a worker must."""
+    try:
+        return usable(gold, _no_algebra)
+    except _NeedsAlgebra:
+        return None
+
+
+def _start() -> _Worker:
+    process = subprocess.Popen(
+        # -P: the user's folder must not shadow the modules that a worker imports.
+        [sys.executable, "-P", "-m", "gtpo_cli.rewards.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C in the terminal is for the caller alone
+    )
+    return _Worker(process, deadline=time.monotonic() + _START_SECONDS)
+
+
+def _kill(worker: _Worker) -> None:
+    worker.process.kill()
+    for pipe in (worker.process.stdin, worker.process.stdout):
+        assert pipe is not None
+        try:
+            pipe.close()
+        except BrokenPipeError:  # an unsent question in the buffer
+            continue
+    worker.process.wait()
+
+
+def _finished(task: _Task) -> Equality:
+    assert task.result is not None
+    return task.result
+
+
+def _available_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

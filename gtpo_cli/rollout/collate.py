@@ -1,0 +1,48 @@
+"""Groups -> TokenBatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gtpo_cli.objective.batch import TokenBatch, pad_rows
+from gtpo_cli.types import Group
+
+
+def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> TokenBatch:
+    """Right-pad prompts and completions of groups of one size into tensors on `device`.
+
+    Groups that were not scored (no verdicts) get rewards of 0: the entropy probe and SFT read none. Only masks say
+    what is real: the padding value is 0, which may be a real token's id.
+    """
+    assert groups, "a step needs at least one group"
+    G = len(groups[0].completions)
+    assert all(len(group.completions) == G and len(group.verdicts) in (0, G) for group in groups), "unequal groups"
+    completions = [completion for group in groups for completion in group.completions]
+    prompts = [list(group.prompt_ids) for group in groups]
+    tokens = [list(completion.token_ids) for completion in completions]
+
+    def by_group(flat: torch.Tensor) -> torch.Tensor:
+        return flat.view(len(groups), G, *flat.shape[1:]).to(device)
+
+    return TokenBatch(
+        prompt_ids_BP=pad_rows(prompts, value=0, dtype=torch.long).to(device),
+        prompt_mask_BP=_mask(prompts).to(device),
+        completion_ids_BGT=by_group(pad_rows(tokens, value=0, dtype=torch.long)),
+        completion_mask_BGT=by_group(_mask(tokens)),
+        sampled_logprobs_BGT=by_group(
+            pad_rows([list(completion.logprobs) for completion in completions], value=0.0, dtype=torch.float32)
+        ),
+        rewards_BG=torch.tensor(
+            [[verdict.reward for verdict in group.verdicts] or [0.0] * G for group in groups],
+            dtype=torch.float32,
+            device=device,
+        ),
+        truncated_BG=by_group(torch.tensor([completion.truncated for completion in completions])),
+    )
+
+
+def _mask(rows: list[list[int]]) -> torch.Tensor:
+    lengths = torch.tensor([len(row) for row in rows])
+    return torch.arange(max(1, int(lengths.max())))[None] < lengths[:, None]

@@ -1,0 +1,13 @@
+"""Groups -> scored groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.types import Group
+
+
+def score(groups: Sequence[Group], scorer: Scorer) -> list[Group]:
+    """The same groups with a verdict for every completion. Raises RewardError."""
+    return scorer.score_groups(groups)

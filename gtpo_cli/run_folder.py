@@ -1,0 +1,119 @@
+"""A run folder: the only thing that training, evaluation and reports share.
+
+<output_dir>/<run_name>/
+  recipe.yaml        the resolved recipe
+  environment.json   versions, machine, model, data: what the run was
+  initial_entropy.json   <H>_ini and how it was measured
+  metrics.jsonl      one JSON object a step
+  samples/           completions of some steps, with advantages, masks, lambda
+  checkpoints/       step-000500/, ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gtpo_cli.errors import CheckpointError, RecipeError
+from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
+
+RECIPE_FILE = "recipe.yaml"
+_PACKAGES = ("gtpo_cli", "torch", "transformers", "peft", "datasets", "bitsandbytes", "math-verify", "unsloth", "vllm")
+
+
+class RunFolder:
+    """Paths of a run, and its small files. Making one touches nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / RECIPE_FILE
+        self.metrics_file = path / "metrics.jsonl"
+        self.samples = path / "samples"
+        self.checkpoints = path / "checkpoints"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def create(self, recipe: Recipe) -> None:
+        """Make the folder and write the recipe. Raises RecipeError if there is a run in it already."""
+        if self.recipe_file.exists():
+            raise RecipeError(
+                f"{self.path}: there is a run here already; continue it with gtpo train --resume {self.path}, "
+                "or choose another --set run_name=..."
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.recipe_file, dump_recipe(recipe))
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path}: cannot write the run folder ({error.strerror}); see output_dir"
+            ) from error
+
+    def recipe(self) -> Recipe:
+        return load_recipe(self.recipe_file)
+
+    def write_environment(self, facts: dict[str, Any]) -> None:
+        """Record versions and machine, and `facts` about model and data. Never environment variables or keys."""
+        document = {
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "processors": os.cpu_count(),
+            "packages": package_versions(),
+            **facts,
+        }
+        write_atomically(self.path / "environment.json", json.dumps(document, indent=2) + "\n")
+
+    def write_initial_entropy(self, document: dict[str, Any]) -> None:
+        write_atomically(self.path / "initial_entropy.json", json.dumps(document, indent=2) + "\n")
+
+    def initial_entropy(self) -> float | None:
+        """<H>_ini as the run recorded it, nats; None when it has not been measured yet."""
+        file = self.path / "initial_entropy.json"
+        if not file.is_file():
+            return None
+        return float(json.loads(file.read_text(encoding="utf-8"))["initial_entropy"])
+
+
+def latest_run(output_dir: Path) -> RunFolder | None:
+    """The run that was started or continued last, by the time of its metrics; None where there is none."""
+    runs = [RunFolder(path.parent) for path in output_dir.glob(f"*/{RECIPE_FILE}")]
+    return max(runs, key=_last_touched, default=None)
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of what decides a run's result."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write aside, flush to disk, rename: a reader sees the old file or the new one, never half of it."""
+    aside = file.with_name(f".{file.name}.tmp")
+    with aside.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    aside.replace(file)
+
+
+def command_line() -> str:
+    """The command as typed, for the record."""
+    return " ".join(sys.argv)
+
+
+def _last_touched(run: RunFolder) -> float:
+    file = run.metrics_file if run.metrics_file.exists() else run.recipe_file
+    return file.stat().st_mtime

@@ -1,0 +1,130 @@
+"""metrics.jsonl, the record of a run: one JSON object a step, `step` first, then the metrics in their declared order.
+
+A metric that is not a finite number (a diverged loss) is written as null: JSON has no NaN. `read_metrics` gives it back
+as NaN. Numbers are written with all their digits: reading gives back the same floats, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gtpo_cli.errors import GtpoError
+from gtpo_cli.tracking.metrics import in_order
+
+
+class JsonlTracker:
+    """Appends to metrics.jsonl; a step is on its way to the disk when `log` returns, in one write.
+
+    `keep_bytes` is None for a new run, whose file must be empty or absent. A resumed run passes the `position` that its
+    checkpoint holds: what was logged after it is cut off, for those steps are done again.
+    Raises GtpoError when the file cannot be opened or written, or is not the one that the checkpoint knew.
+    """
+
+    def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: nothing is left behind that a later close could fail on or write twice.
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise self._failure("opened", error) from error
+        try:
+            self._cut(keep_bytes)
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def position(self) -> int:
+        """Bytes up to the last logged step. They are on the disk (fsync) on return, as a checkpoint relies on them."""
+        try:
+            os.fsync(self._file.fileno())
+            return os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise self._failure("written", error) from error
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one step. Raises GtpoError (disk full, folder gone, ...)."""
+        row: dict[str, float | None] = {"step": step}
+        for name in in_order(metrics.keys() - {"step"}):
+            value = metrics[name]
+            row[name] = value if math.isfinite(value) else None
+        rest = memoryview(json.dumps(row, allow_nan=False).encode() + b"\n")
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise self._failure("written", error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _cut(self, keep_bytes: int | None) -> None:
+        size = self._path.stat().st_size
+        if keep_bytes is None:
+            if size:
+                raise GtpoError(
+                    f"{self._path}: already holds the metrics of a run; continue it with `gtpo train --resume`, "
+                    "or choose another run_name"
+                )
+            return
+        with self._path.open("rb") as file:
+            file.seek(max(keep_bytes - 1, 0))
+            ends_a_line = keep_bytes == 0 or file.read(1) == b"\n"
+        if not ends_a_line:
+            raise GtpoError(
+                f"{self._path}: the checkpoint was written when it had {keep_bytes} bytes, which now are not there or "
+                f"end inside a line (it has {size} bytes); put the original file back, or start a new run"
+            )
+        try:
+            self._file.truncate(keep_bytes)
+        except OSError as error:
+            raise self._failure("cut", error) from error
+
+    def _failure(self, what: str, error: OSError) -> GtpoError:
+        reason = error.strerror or str(error)
+        return GtpoError(
+            f"{self._path}: metrics cannot be {what} ({reason}); free some space or make the folder writable, "
+            "then continue with `gtpo train --resume`"
+        )
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The steps in metrics.jsonl, in order; null becomes NaN.
+
+    A last line that is not whole (the run was killed while writing it) is left out with a warning. Raises GtpoError
+    when the file cannot be read, or has another line that is not a JSON object with a step.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise GtpoError(f"{path}: metrics cannot be read ({error.strerror or error}); is this a run folder?") from error
+    rows: list[dict[str, float]] = []
+    last = max((number for number, line in enumerate(lines, 1) if line), default=0)
+    for number, line in enumerate(lines, 1):
+        row = _parse(line)
+        if row is not None:
+            rows.append(row)
+        elif line and number == last:
+            warnings.warn(f"{path}:{number}: left out the last line, which is not whole", stacklevel=2)
+        elif number < last:
+            raise GtpoError(
+                f"{path}:{number}: not a JSON object with a step; the file was changed after the run: remove that line"
+            )
+    return rows
+
+
+def _parse(line: bytes) -> dict[str, float] | None:
+    try:
+        row: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or "step" not in row:
+        return None
+    return {name: math.nan if value is None else value for name, value in row.items()}

@@ -1,0 +1,136 @@
+"""Every metric of a training run, declared once: name, formula, unit, range.
+
+The names are the same in metrics.jsonl, on the console, in wandb and TensorBoard, and in the documentation; people
+build dashboards on them. "The step's completions" are all `B * G` completions sampled in the step, whatever their keep
+mask; "completion tokens" are the tokens of all of them, the end-of-sequence token included, padding not. Symbols are
+those of the paper (arXiv 2508.03772): R reward, A advantage, `<H>_i` mean entropy of completion i, M conflict mask.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of a step: what it is called, how it is computed, its unit, and the range it can take."""
+
+    name: str
+    formula: str
+    unit: str
+    low: float = -math.inf
+    high: float = math.inf
+
+
+def _share(name: str, formula: str) -> Metric:
+    return Metric(name, formula, "share", 0.0, 1.0)
+
+
+_DECLARED = (
+    Metric("step", "steps finished since the run began (a step = one batch of sampled completions)", "steps", 1),
+    Metric("train/reward_mean", "mean of R, the weighted sum of all rewards, over the step's completions", "points"),
+    Metric(
+        "train/reward_std",
+        "standard deviation (divisor n - 1) of R over the step's completions, all groups together; 0 for a single one",
+        "points",
+        0.0,
+    ),
+    _share("train/format_rate", "completions with full marks for format, in the reward's own mode, / completions"),
+    _share("train/accuracy_rate", "completions whose extracted answer equals the gold answer / completions"),
+    _share(
+        "train/strict_format_rate",
+        "completions whose four tags stand once each and in order, whatever the reward's mode / completions",
+    ),
+    Metric("entropy/mean", "mean of <H>_i over the step's completions that are not empty", "nats", 0.0),
+    Metric("entropy/max", "largest <H>_i among the step's completions", "nats", 0.0),
+    _share("entropy/filtered_share", "completions with delta_i = 0 (Eq. 10) / completions"),
+    _share("conflict/share", "completion tokens with M = 1 (forward or backward) / completion tokens"),
+    _share("conflict/forward_share", "completion tokens in the forward mask / completion tokens"),
+    _share(
+        "conflict/backward_share",
+        "completion tokens in the backward mask / completion tokens (a token can be in both masks)",
+    ),
+    _share("groups/uninformative_share", "groups whose rewards are all equal (every A is 0) / groups"),
+    Metric("completions/length_mean", "completion tokens / completions", "tokens", 0.0),
+    _share("completions/truncated_share", "completions that ran into rollout.max_completion_tokens / completions"),
+    _share("completions/empty_share", "completions of no token / completions"),
+    Metric("optim/loss", "the loss that was minimised (GTPO: -J of Eq. 11); mean over the step's iterations", "loss"),
+    Metric(
+        "optim/grad_norm",
+        "2-norm of the gradient of all trained weights before clipping; mean over the step's iterations",
+        "norm",
+        0.0,
+    ),
+    Metric("optim/learning_rate", "learning rate of the step's update", "1", 0.0),
+    Metric(
+        "policy/kl",
+        "mean over completion tokens of exp(d) - d - 1, d = logp_reference - logp_policy; only with a reference",
+        "nats",
+        0.0,
+    ),
+    Metric(
+        "sampler/gap_mean",
+        "mean over completion tokens of the absolute difference of logp_policy and logp_sampler",
+        "nats",
+        0.0,
+    ),
+    Metric("sampler/gap_max", "largest such difference among the completion tokens", "nats", 0.0),
+    Metric("rewards/timeouts", "completions whose answer took too long to compare (accuracy 0)", "completions", 0.0),
+    Metric("time/sample", "wall-clock time of sampling", "s", 0.0),
+    Metric("time/reward", "wall-clock time of scoring", "s", 0.0),
+    Metric("time/train", "wall-clock time of forward, backward and update, all iterations", "s", 0.0),
+    Metric("time/step", "wall-clock time of the whole step", "s", 0.0),
+    Metric("speed/tokens_per_second", "completion tokens / time/step", "tokens/s", 0.0),
+    Metric("memory/peak_bytes", "peak so far: allocated CUDA memory on a GPU, else resident set size", "bytes", 0.0),
+)
+
+METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _DECLARED})
+"""All metrics by name, in the order in which they are written and documented."""
+
+_ORDER = {name: place for place, name in enumerate(METRICS)}
+_USER_REWARD = re.compile(r"rewards/(?P<reward>.+)_mean")
+
+
+def find_metric(name: str) -> Metric:
+    """The declaration of `name`: one of METRICS, or `rewards/<name>_mean` of a user reward. Raises ValueError."""
+    if (declared := METRICS.get(name)) is not None:
+        return declared
+    if (user_reward := _USER_REWARD.fullmatch(name)) is not None:
+        formula = f"mean of the unweighted score of the reward {user_reward['reward']} over the step's completions"
+        return Metric(name, formula, "points")
+    raise ValueError(f"{name} is not a declared metric; declare it in gtpo_cli/tracking/metrics.py")
+
+
+def check_metrics(names: Iterable[str]) -> None:
+    """Raises ValueError, naming the first of `names` that is declared nowhere (a programming error)."""
+    for name in names:
+        if name not in METRICS:
+            find_metric(name)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """`names` in the declared order; user rewards last, by name."""
+    return sorted(names, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+
+
+def metrics_table() -> str:
+    """The declarations as a Markdown table, for the documentation."""
+    rows = [
+        *METRICS.values(),
+        Metric(
+            "rewards/<name>_mean", "mean of the unweighted score of a user reward over the step's completions", "points"
+        ),
+    ]
+    lines = ["| name | unit | range | what it is |", "|---|---|---|---|"]
+    lines += [f"| `{row.name}` | {row.unit} | {_range(row)} | {row.formula} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _range(metric: Metric) -> str:
+    if metric.low == -math.inf:
+        return "any"
+    return f"≥ {metric.low:g}" if metric.high == math.inf else f"{metric.low:g} to {metric.high:g}"

@@ -1,0 +1,33 @@
+"""TensorBoard event files in `<run>/tensorboard`, for those who like them (`tracking.tensorboard: true`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gtpo_cli.errors import RecipeError
+
+
+class TensorBoardTracker:
+    """One scalar a metric, under the declared names. `start_step` is the last step that a resumed run keeps.
+
+    Raises RecipeError when the package tensorboard is missing.
+    """
+
+    def __init__(self, folder: Path, *, start_step: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise RecipeError(
+                f"tracking.tensorboard: true needs the package tensorboard ({error}); "
+                "install it with `pip install gtpo_cli[tensorboard]`, or set tracking.tensorboard: false"
+            ) from error
+        # purge_step: steps that are done again after a resume replace what was there.
+        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else None)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()

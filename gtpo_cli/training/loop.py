@@ -1,0 +1,239 @@
+"""The training loop: steps in order, metrics, checkpoints, interruption. What a step does is in `step.py`."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Protocol
+
+import torch
+
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states
+from gtpo_cli.errors import CheckpointError, RecipeError
+from gtpo_cli.evaluation.entropy_probe import probe_entropy
+from gtpo_cli.generation import Sampler, load_sampler
+from gtpo_cli.objective import filter_is_on
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.seeds import derive_seed
+from gtpo_cli.tracking import Trackers, find_metric, open_trackers, read_metrics
+from gtpo_cli.training.guard import CollapseGuard
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.order import PromptOrder
+from gtpo_cli.training.samples import write_samples
+from gtpo_cli.training.setup import Say, Setup, longest_row, prepare
+from gtpo_cli.training.sft import SftParts, sft_step
+from gtpo_cli.training.step import StepParts, train_step
+from gtpo_cli.training.step_metrics import step_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
+
+# Metrics of which less is better, for training.keep_best; of all others more is.
+_LESS_IS_BETTER = {"optim/loss", "policy/kl", "completions/truncated_share", "completions/length_mean"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """How a run ended. `stopped`: why before the last step, None when it is complete."""
+
+    run: RunFolder
+    step: int
+    total_steps: int
+    stopped: str | None
+
+
+def train(recipe: Recipe, run: RunFolder, *, resume: bool = False, quiet: bool = False) -> TrainResult:
+    """Train as the recipe says, in the run folder, which exists; with `resume`, from its newest checkpoint.
+
+    Ctrl-C finishes the step, saves and returns. Raises GtpoError; whatever was saved before stays good.
+    """
+    store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
+    saved = store.steps()
+    state = store.load_state(saved[-1]) if resume and saved else CheckpointState(step=0, metrics_bytes=0)
+    _check_keep_best(recipe)
+    torch.manual_seed(derive_seed(recipe.seed, "torch"))
+    notes: list[str] = []
+    setup = prepare(recipe, say=notes.append)
+    run.write_environment(setup.facts)
+    sampler = load_sampler(setup.policy)
+    initial_entropy = None
+    if recipe.objective.name != "sft":
+        initial_entropy = _initial_entropy(recipe, run, setup, sampler, notes.append)
+    order = PromptOrder(recipe, setup.prompts)
+    updater = Updater(setup.policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps)
+    if state.step:
+        setup.policy.load_adapter(store.path(state.step) / "model")
+        loaded = store.load_training(state.step)
+        updater.load_state_dict(loaded["updater"])
+        restore_random_states(loaded["random"])
+    with (
+        open_trackers(
+            recipe,
+            run.path,
+            run_name=run.name,
+            total_steps=order.total_steps,
+            start_step=state.step,
+            keep_bytes=state.metrics_bytes if resume else None,
+            initial_entropy=initial_entropy,
+            filter_on=None
+            if initial_entropy is None
+            else filter_is_on(initial_entropy, recipe.objective.filter.enabled),
+            quiet=quiet,
+        ) as trackers,
+        Scorer(recipe.rewards) as scorer,
+    ):
+        for note in notes:
+            trackers.message(note)
+        micro = MicroBatchSize(
+            recipe.training.micro_batch_size,
+            longest_row=longest_row(setup.prompts, recipe, setup.policy),
+            warn=trackers.message,
+        )
+        stepper: _Stepper
+        if initial_entropy is None:
+            stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)
+        else:
+            parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)
+            stepper = _GroupStepper(parts, order, run)
+        return _Loop(recipe, run, store, setup, updater, trackers, stepper, order.total_steps).run(state)
+
+
+class _Stepper(Protocol):
+    """One kind of step: `run` does step `number` and returns its metrics."""
+
+    def run(self, number: int) -> dict[str, float]: ...
+
+
+class _GroupStepper:
+    """GTPO and GRPO."""
+
+    def __init__(self, parts: StepParts, order: PromptOrder, run: RunFolder) -> None:
+        self._parts, self._order, self._run = parts, order, run
+
+    def run(self, number: int) -> dict[str, float]:
+        clock = Stopwatch()
+        seed = derive_seed(self._parts.recipe.seed, "sample", number)
+        result = train_step(self._parts, self._order.step(number), seed=seed, clock=clock)
+        every = self._parts.recipe.tracking.log_completions_every
+        if number == 1 or number % every == 0:
+            write_samples(self._run.samples, number, result, self._parts.policy.tokenizer)
+        return step_metrics(result, clock)
+
+
+class _SftStepper:
+    def __init__(self, parts: SftParts, order: PromptOrder) -> None:
+        self._parts, self._order = parts, order
+
+    def run(self, number: int) -> dict[str, float]:
+        return sft_step(self._parts, self._order.step(number), clock=Stopwatch())
+
+
+@dataclass(slots=True)
+class _Loop:
+    """Steps, metrics, guard, checkpoints."""
+
+    recipe: Recipe
+    run_folder: RunFolder
+    store: CheckpointStore
+    setup: Setup
+    updater: Updater
+    trackers: Trackers
+    stepper: _Stepper
+    total_steps: int
+    _since_save: list[float] = field(default_factory=list)  # the keep_best metric of each step since the last save
+
+    def run(self, state: CheckpointState) -> TrainResult:
+        training = self.recipe.training
+        history = read_metrics(self.run_folder.metrics_file) if state.step else []
+        guard = CollapseGuard(training.guard, history)
+        stopped: str | None = None
+        with _interrupt_flag() as interrupted:
+            for number in range(state.step + 1, self.total_steps + 1):
+                metrics = self.stepper.run(number)
+                self.trackers.log(number, metrics)
+                if training.keep_best in metrics:
+                    self._since_save.append(metrics[training.keep_best])
+                if alarm := guard.observe(metrics):
+                    self.trackers.message(alarm)
+                    stopped = alarm if training.guard.action == "stop" else None
+                if interrupted:
+                    stopped = "interrupted"
+                if stopped or number % training.save_every == 0 or number == self.total_steps:
+                    state = self._save(number, state)
+                if stopped:
+                    break
+        return TrainResult(self.run_folder, state.step, self.total_steps, stopped)
+
+    def _save(self, number: int, before: CheckpointState) -> CheckpointState:
+        best_step, best_value = before.best_step, before.best_value
+        if self._since_save:
+            # One step's rate is noise; the mean since the last checkpoint says how good these weights are.
+            value = statistics.fmean(self._since_save)
+            sign = -1 if self.recipe.training.keep_best in _LESS_IS_BETTER else 1
+            if best_value is None or sign * value >= sign * best_value:
+                best_step, best_value = number, value
+            self._since_save.clear()
+        state = CheckpointState(number, self.trackers.position, best_step, best_value)
+        self.store.save(state, self.setup.policy, {"updater": self.updater.state_dict()})
+        return state
+
+
+def _initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: Sampler, say: Say) -> float:
+    """<H>_ini: the recipe's, else what this run measured before, else measured now, before step 1."""
+    given = recipe.objective.initial_entropy
+    recorded = run.initial_entropy()
+    if recorded is not None:
+        return recorded
+    if given is not None:
+        run.write_initial_entropy({"initial_entropy": given, "source": "recipe"})
+        return given
+    if run.metrics_file.exists() and run.metrics_file.stat().st_size:
+        raise CheckpointError(
+            f"{run.path}: initial_entropy.json is missing, and a trained policy cannot be probed again"
+        )
+    probe = probe_entropy(setup.policy, sampler, setup.prompts, recipe)
+    run.write_initial_entropy(
+        {
+            "initial_entropy": probe.initial_entropy,
+            "source": "probe",
+            "interval_95": [probe.interval.low, probe.interval.high],
+            "prompts": len(probe.by_prompt),
+            "completions_per_prompt": recipe.objective.probe.completions_per_prompt,
+        }
+    )
+    say(
+        f"initial entropy <H>_ini = {probe.initial_entropy:.4f} nats "
+        f"(95 % interval {probe.interval.low:.4f} to {probe.interval.high:.4f}, {len(probe.by_prompt)} prompts)"
+    )
+    return probe.initial_entropy
+
+
+def _check_keep_best(recipe: Recipe) -> None:
+    name = recipe.training.keep_best
+    if name is not None:
+        try:
+            find_metric(name)
+        except ValueError as error:
+            raise RecipeError(f"training.keep_best: {error}") from error
+
+
+@contextmanager
+def _interrupt_flag() -> Iterator[list[bool]]:
+    """A list that becomes non-empty at the first Ctrl-C, or at SIGTERM; the second Ctrl-C interrupts at once."""
+    flag: list[bool] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        flag.append(True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield flag
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,80 @@
+"""The update: optimiser, learning-rate schedule and gradient clipping behind one small object."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe.schema import OptimizerRecipe
+
+
+class Updater:
+    """Applies accumulated gradients: clip, step, schedule.
+
+    The gradient of all parameters together is scaled down to `max_grad_norm` where its 2-norm exceeds it. Weight decay
+    is decoupled and spares vectors (norms and biases), as is usual.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], recipe: OptimizerRecipe, *, total_steps: int) -> None:
+        from transformers import get_scheduler
+
+        self._parameters = list(parameters)
+        self._max_grad_norm = recipe.max_grad_norm
+        self.optimizer = _optimizer(self._parameters, recipe)
+        self._scheduler = get_scheduler(
+            "constant_with_warmup" if recipe.schedule == "constant" else recipe.schedule,
+            self.optimizer,
+            num_warmup_steps=math.ceil(recipe.warmup_ratio * total_steps),
+            num_training_steps=total_steps,
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate the next update will use."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def update(self) -> float:
+        """One optimiser step with the gradients in place; returns their norm before clipping."""
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
+        self.optimizer.step()
+        return float(norm)
+
+    def advance_schedule(self) -> None:
+        """Move the learning rate on by one training step (one batch, however many iterations it had)."""
+        self._scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict(), "scheduler": self._scheduler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._scheduler.load_state_dict(state["scheduler"])
+
+
+def _optimizer(parameters: list[torch.nn.Parameter], recipe: OptimizerRecipe) -> torch.optim.Optimizer:
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    settings: dict[str, Any] = {"lr": recipe.learning_rate, "betas": recipe.betas}
+    if recipe.name == "adamw":
+        return torch.optim.AdamW(groups, **settings)
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise RecipeError(
+            f"optimizer.name: {recipe.name} needs bitsandbytes, which is not installed: "
+            "pip install 'gtpo_cli[bnb]', or --set optimizer.name=adamw"
+        )
+    import bitsandbytes
+
+    kind = bitsandbytes.optim.AdamW8bit if recipe.name == "adamw_8bit" else bitsandbytes.optim.PagedAdamW8bit
+    optimizer: torch.optim.Optimizer = kind(groups, **settings)
+    return optimizer

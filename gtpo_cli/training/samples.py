@@ -1,0 +1,62 @@
+"""Sample completions of a step as GTPO saw them: samples/step-000050.jsonl, one line a completion."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gtpo_cli.training.step import StepResult
+
+
+def sample_rows(result: StepResult) -> list[dict[str, Any]]:
+    """One mapping for each completion: problem, text, rewards, advantage, <H>_i, delta, and per token: id, text,
+    log-probability, entropy, forward and backward mask (0/1), lambda. The tokens' texts are the caller's to add.
+    """
+    rows = []
+    batch = result.batch
+    for b, group in enumerate(result.groups):
+        for g, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True)):
+            length = int(batch.lengths_BG[b, g])
+
+            def tokens(values: Any, b: int = b, g: int = g, length: int = length) -> list[Any]:
+                return [round(value, 6) for value in values[b, g, :length].tolist()]
+
+            rows.append(
+                {
+                    "problem": group.problem.id,
+                    "question": group.problem.question,
+                    "gold": group.problem.gold,
+                    "completion": g,
+                    "text": completion.text,
+                    "finish_reason": completion.finish_reason,
+                    "reward": verdict.reward,
+                    "format": verdict.format_score,
+                    "accuracy": verdict.accuracy_score,
+                    "extracted": verdict.extracted,
+                    "plugins": dict(verdict.plugins),
+                    "advantage": float(result.advantages_BG[b, g]),
+                    "mean_entropy": float(result.mean_entropy_BG[b, g]),
+                    "kept": bool(result.keep_BG[b, g]),
+                    "token_ids": list(completion.token_ids),
+                    "logprobs": tokens(result.logprobs_BGT),
+                    "entropy": tokens(result.entropy_BGT),
+                    "forward": [int(value) for value in tokens(result.spans.forward_BGT)],
+                    "backward": [int(value) for value in tokens(result.spans.backward_BGT)],
+                    "lambda": tokens(result.weights_BGT),
+                }
+            )
+    return rows
+
+
+def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -> Path:
+    """Write the step's completions; a file that is there from before an interruption is replaced."""
+    rows = sample_rows(result)
+    for row in rows:
+        row["tokens"] = tokenizer.batch_decode([[token] for token in row["token_ids"]])
+    folder.mkdir(exist_ok=True)
+    target = folder / f"step-{step:06d}.jsonl"
+    aside = target.with_suffix(".tmp")
+    aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    aside.replace(target)
+    return target

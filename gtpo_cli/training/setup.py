@@ -1,0 +1,85 @@
+"""From a recipe to everything a run needs: data, prompts, policy, sampler. Shared by training and the entropy probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gtpo_cli.data import PromptEncoder, encode_prompts, load_problems, summarise_dropped
+from gtpo_cli.errors import DataError
+from gtpo_cli.models import Policy, load_policy
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.rollout import Prompt
+from gtpo_cli.training.sft import drop_long_references
+
+Say = Callable[[str], None]
+_SMALL_MODEL = 20_000_000  # parameters; below it a second thread costs more than it gives on a busy machine
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A loaded policy and the usable prompts, with facts for environment.json."""
+
+    policy: Policy
+    prompts: list[Prompt]
+    facts: dict[str, Any]
+
+
+def prepare(recipe: Recipe, *, say: Say) -> Setup:
+    """Load data and model and encode the prompts; `say` gets one line for each thing a user should know.
+
+    Raises DataError, ModelError, RecipeError.
+    """
+    loaded = load_problems(recipe.data, seed=recipe.seed)
+    if warning := loaded.warning():
+        say(warning)
+    policy = load_policy(recipe)
+    trainable = sum(parameter.numel() for parameter in policy.trainable_parameters())
+    _set_threads(recipe, policy)
+    if policy.max_seq_length < recipe.model.max_seq_length:
+        say(f"the model's context is {policy.max_seq_length} tokens, so model.max_seq_length is that")
+    encoder = PromptEncoder(policy.tokenizer, recipe.data.system_prompt)
+    if encoder.uses_plain_format:
+        say("the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')")
+    longest = min(recipe.data.max_prompt_tokens, policy.max_seq_length - 1)
+    prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
+    if too_long:
+        say(summarise_dropped(too_long))
+    if recipe.objective.name == "sft":
+        prompts, unfit = drop_long_references(
+            prompts,
+            policy.tokenizer,
+            max_completion_tokens=recipe.rollout.max_completion_tokens,
+            max_seq_length=policy.max_seq_length,
+        )
+        if not prompts:
+            raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
+        if unfit:
+            say(summarise_dropped(unfit))
+    facts = {
+        "model": recipe.model.name,
+        "trainable_parameters": trainable,
+        "device": str(policy.device),
+        "threads": torch.get_num_threads(),
+        "problems": len(prompts),
+        "problems_dropped": len(loaded.dropped) + len(loaded.problems) - len(prompts),
+    }
+    return Setup(policy, prompts, facts)
+
+
+def longest_row(prompts: list[Prompt], recipe: Recipe, policy: Policy) -> int:
+    """Most tokens of prompt and completion together that the run can see."""
+    longest_prompt = max(len(ids) for _, ids in prompts)
+    return min(policy.max_seq_length, longest_prompt + recipe.rollout.max_completion_tokens)
+
+
+def _set_threads(recipe: Recipe, policy: Policy) -> None:
+    threads = recipe.training.threads
+    if threads == "auto":
+        size = sum(parameter.numel() for parameter in policy.trainable_parameters())
+        small = size < _SMALL_MODEL and recipe.model.lora is None
+        threads = 1 if small else torch.get_num_threads()
+    torch.set_num_threads(threads)

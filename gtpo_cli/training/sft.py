@@ -1,0 +1,92 @@
+"""One step of supervised fine-tuning: next-token cross-entropy on the reference completion only (prompt masked).
+
+The reference solution is wrapped in the four tags and ends with the end-of-sequence token. The loss is the mean over
+all reference tokens of the step (objective.md, section 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gtpo_cli.data import DroppedRow, wrap_solution
+from gtpo_cli.models import Policy
+from gtpo_cli.objective import TokenBatch
+from gtpo_cli.rollout import Prompt, collate
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.step_metrics import time_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
+from gtpo_cli.types import Completion, Group, Problem
+
+
+@dataclass(slots=True)
+class SftParts:
+    """Everything an SFT step works with; made once for a run."""
+
+    policy: Policy
+    updater: Updater
+    micro_batch: MicroBatchSize
+
+
+def reference_completion(problem: Problem, tokenizer: Any) -> Completion:
+    """The completion to imitate: solution and gold answer in the four tags, then end-of-sequence."""
+    text = wrap_solution(problem.solution or "", problem.gold)
+    ids = (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+    return Completion(ids, (0.0,) * len(ids), "stop", text)
+
+
+def drop_long_references(
+    prompts: Sequence[Prompt], tokenizer: Any, *, max_completion_tokens: int, max_seq_length: int
+) -> tuple[list[Prompt], list[DroppedRow]]:
+    """Problems whose reference fits, and those whose reference is too long or has no worked solution."""
+    kept: list[Prompt] = []
+    dropped: list[DroppedRow] = []
+    for problem, prompt_ids in prompts:
+        length = len(reference_completion(problem, tokenizer).token_ids)
+        where = problem.source or problem.id
+        if problem.solution is None:
+            dropped.append(DroppedRow(where, "no worked solution to imitate (SFT needs one)"))
+        elif length > max_completion_tokens or length + len(prompt_ids) > max_seq_length:
+            dropped.append(DroppedRow(where, f"reference too long: {length} tokens with its tags"))
+        else:
+            kept.append((problem, prompt_ids))
+    return kept, dropped
+
+
+def sft_step(parts: SftParts, prompts: Sequence[Prompt], *, clock: Stopwatch) -> dict[str, float]:
+    """Update the policy once on the references of these problems; returns the step's metrics."""
+    with clock.phase("train"):
+        groups = [
+            Group(problem, ids, (reference_completion(problem, parts.policy.tokenizer),)) for problem, ids in prompts
+        ]
+        batch = collate(groups, device=parts.policy.device)
+        totals = {"loss": 0.0, "entropy": 0.0}
+        learning_rate = parts.updater.learning_rate
+        parts.micro_batch.run(lambda rows: totals.update(_accumulate(parts, batch, rows)))
+        grad_norm = parts.updater.update()
+        parts.updater.advance_schedule()
+    tokens = int(batch.lengths_BG.sum())
+    return {
+        "optim/loss": totals["loss"],
+        "optim/grad_norm": grad_norm,
+        "optim/learning_rate": learning_rate,
+        "entropy/mean": totals["entropy"],
+        "completions/length_mean": tokens / len(groups),
+    } | time_metrics(clock, tokens=tokens, device=parts.policy.device)
+
+
+def _accumulate(parts: SftParts, batch: TokenBatch, rows: int) -> dict[str, float]:
+    """Gradients of the mean over all reference tokens, `rows` completions at a time."""
+    parts.updater.zero_grad()
+    tokens = batch.lengths_BG.sum()
+    loss_sum, entropy_sum = 0.0, 0.0
+    for micro in batch.split(rows):
+        logp, H = parts.policy.token_logprobs(micro.batch)
+        loss = -logp.sum() / tokens  # 0 at padding; the denominator is the whole step's
+        loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+        loss_sum += float(loss.detach())
+        lengths = micro.batch.lengths_BG
+        entropy_sum += float((H.sum(dim=-1) / lengths.clamp(min=1)).sum())
+    return {"loss": loss_sum, "entropy": entropy_sum / (batch.shape[0] * batch.shape[1])}

@@ -1,0 +1,199 @@
+"""One step of GTPO (arXiv 2508.03772): the algorithm, from prompts to the update, in the order of the paper.
+
+Axes: B prompts, G completions of one prompt, T completion tokens. Every line names the room that does the work; the
+mathematics and its readings are in `gtpo_cli/objective`, GRPO and the ablations are switches of the same lines.
+What this file settles itself: a step is one batch of completions, however many optimiser updates
+(`objective.num_iterations`) it gets, and a completion that is left out (filtered, truncated, in a group without reward
+spread) keeps its place in every denominator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.generation import Sampler, SamplingParams
+from gtpo_cli.models import Policy
+from gtpo_cli.objective import (
+    ConflictSpans,
+    MicroBatch,
+    TokenBatch,
+    conflict_spans,
+    conflict_weights,
+    group_advantages,
+    keep_mask,
+    mean_entropy,
+    policy_loss,
+    released_divisor,
+    released_weights,
+)
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.rollout import Prompt, collate, sample, score
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.stopwatch import Stopwatch
+from gtpo_cli.types import Group
+
+
+@dataclass(slots=True)
+class StepParts:
+    """Everything a step works with; made once for a run."""
+
+    recipe: Recipe
+    policy: Policy
+    sampler: Sampler
+    scorer: Scorer
+    updater: Updater
+    initial_entropy: float  # <H>_ini, nats
+    micro_batch: MicroBatchSize
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step saw and did, for metrics and sample logs. Tensors are detached; (B, G) or (B, G, T)."""
+
+    groups: list[Group]
+    batch: TokenBatch
+    advantages_BG: Tensor
+    spans: ConflictSpans
+    weights_BGT: Tensor
+    logprobs_BGT: Tensor  # of the first iteration, as the next three
+    entropy_BGT: Tensor
+    mean_entropy_BG: Tensor
+    keep_BG: Tensor
+    losses: list[float] = field(default_factory=list)  # one an iteration, as the next two
+    grad_norms: list[float] = field(default_factory=list)
+    kl: list[float] = field(default_factory=list)
+    learning_rate: float = 0.0
+
+
+def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock: Stopwatch) -> StepResult:
+    """Sample, score, and update the policy once (or `num_iterations` times) on the result."""
+    recipe, objective, rollout = parts.recipe, parts.recipe.objective, parts.recipe.rollout
+    with clock.phase("sample"):
+        parts.sampler.sync(parts.policy)
+        params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
+        groups = sample(parts.sampler, prompts, rollout.group_size, params)
+    with clock.phase("reward"):
+        groups = score(groups, parts.scorer)
+    with clock.phase("train"):
+        batch = collate(groups, device=parts.policy.device)
+        ids, mask = batch.completion_ids_BGT, batch.completion_mask_BGT
+        A_BG = group_advantages(batch.rewards_BG, scale=objective.advantage_scale)  # Eq. 12
+        spans = conflict_spans(ids, mask, A_BG, alignment=objective.conflict.alignment)  # M, Section 5.1
+        w_BGT, divisor_BG = token_weights(recipe, spans, A_BG, mask)  # lambda, Eq. 9
+        result = StepResult(
+            groups, batch, A_BG, spans, w_BGT,
+            logprobs_BGT=torch.zeros_like(batch.sampled_logprobs_BGT),
+            entropy_BGT=torch.zeros_like(batch.sampled_logprobs_BGT),
+            mean_entropy_BG=torch.zeros_like(A_BG),
+            keep_BG=torch.ones_like(A_BG, dtype=torch.bool),
+        )  # fmt: skip
+        result.learning_rate = parts.updater.learning_rate
+        ref_BGT = _reference(parts, batch) if objective.kl_coef > 0 else None
+        for iteration in range(objective.num_iterations):
+            parts.micro_batch.run(
+                lambda rows, first=iteration == 0: _accumulate(parts, result, divisor_BG, ref_BGT, rows, first=first)
+            )
+            result.grad_norms.append(parts.updater.update())
+        parts.updater.advance_schedule()
+    return result
+
+
+def token_weights(
+    recipe: Recipe, spans: ConflictSpans, advantages_BG: Tensor, completion_mask_BGT: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """lambda (B, G, T), and the released code's divisor (B, G) where the recipe asks for that."""
+    conflict = recipe.objective.conflict
+    weights = {"positive_weight": conflict.positive_weight, "negative_weight": conflict.negative_weight}
+    if not conflict.enabled:
+        return torch.ones(completion_mask_BGT.shape, device=completion_mask_BGT.device), None
+    if recipe.objective.compat == "released_code":
+        divisor_BG = released_divisor(spans, completion_mask_BGT)
+        return released_weights(spans, advantages_BG, **weights), divisor_BG
+    M_BGT = spans.forward_BGT | spans.backward_BGT
+    return conflict_weights(M_BGT, advantages_BG, **weights), None
+
+
+def _accumulate(
+    parts: StepParts, result: StepResult, divisor_BG: Tensor | None, ref_BGT: Tensor | None, rows: int, *, first: bool
+) -> None:
+    """Gradients of the step's loss, `rows` completions at a time. The first iteration fixes H, delta and logp_old."""
+    objective = parts.recipe.objective
+    released = objective.compat == "released_code"
+    parts.updater.zero_grad()
+    loss_sum = kl_sum = 0.0
+    old_BGT = None if first else result.logprobs_BGT.clone()
+    for micro in result.batch.split(rows):
+        logp, H = parts.policy.token_logprobs(micro.batch, clamp_entropy=released)  # one forward, no logits kept
+        if first:
+            micro.take(result.logprobs_BGT).copy_(logp.detach())
+            micro.take(result.entropy_BGT).copy_(H)
+            result.mean_entropy_BG[micro.index] = mean_entropy(H, micro.batch.completion_mask_BGT)
+            result.keep_BG[micro.index] = _kept(parts, result, micro)  # delta, Eq. 10
+        loss, metrics = policy_loss(  # Eq. 11 / Eq. 1
+            logp,
+            old_logprobs_BGT=None if old_BGT is None else micro.take(old_BGT),
+            ref_logprobs_BGT=None if ref_BGT is None else micro.take(ref_BGT),
+            advantages_BG=result.advantages_BG[micro.index],
+            mean_entropy_BG=result.mean_entropy_BG[micro.index],
+            keep_BG=result.keep_BG[micro.index],
+            weights_BGT=micro.take(result.weights_BGT),
+            completion_mask_BGT=micro.batch.completion_mask_BGT,
+            entropy_coef=objective.entropy_coef,
+            kl_coef=objective.kl_coef,
+            clip_epsilon=objective.clip_epsilon,
+            compat=objective.compat,
+            divisor_BG=None if divisor_BG is None else divisor_BG[micro.index],
+        )
+        scaled = loss * _share_of_step(micro, result.batch, released=released)
+        scaled.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+        loss_sum += float(scaled.detach())
+        kl_sum += metrics.get("kl", 0.0) * int(micro.batch.lengths_BG.sum())
+    result.losses.append(loss_sum)
+    if ref_BGT is not None:
+        result.kl.append(kl_sum / max(1, int(result.batch.lengths_BG.sum())))
+
+
+def _kept(parts: StepParts, result: StepResult, micro: MicroBatch) -> Tensor:
+    """delta_i, and 0 too for what the recipe leaves out: truncated completions, groups without reward spread."""
+    objective, index = parts.recipe.objective, micro.index
+    A_BG = result.advantages_BG
+    keep = keep_mask(
+        result.mean_entropy_BG[index],
+        initial_entropy=parts.initial_entropy,
+        threshold=objective.filter.threshold,
+        enabled=objective.filter.enabled,
+        only_negative=objective.filter.only_negative,
+        advantages_BG=A_BG[index],
+    )
+    if parts.recipe.rollout.mask_truncated:
+        keep = keep & ~micro.batch.truncated_BG
+    if objective.skip_uninformative_groups:
+        keep = keep & (A_BG != 0).any(dim=1, keepdim=True)[index[0]]
+    return keep
+
+
+def _share_of_step(micro: MicroBatch, whole: TokenBatch, *, released: bool) -> float:
+    """policy_loss averages over what it is given; this makes the micro-batches add up to the step's average.
+
+    The released code sums the completions of a group, so there only the groups are shared out.
+    """
+    (B, G), (b, g) = whole.shape, micro.batch.shape
+    return b / B if released else (b * g) / (B * G)
+
+
+def _reference(parts: StepParts, batch: TokenBatch) -> Tensor:
+    """ln pi_ref of every token (adapter off), without gradient."""
+    ref_BGT = torch.zeros_like(batch.sampled_logprobs_BGT)
+
+    def fill(rows: int) -> None:
+        for micro in batch.split(rows):
+            micro.take(ref_BGT).copy_(parts.policy.reference_logprobs(micro.batch))
+
+    parts.micro_batch.run(fill)
+    return ref_BGT

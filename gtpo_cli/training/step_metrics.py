@@ -1,0 +1,81 @@
+"""The declared metrics of a finished step. Names, formulas and units: `gtpo_cli/tracking/metrics.py`."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+
+import torch
+
+from gtpo_cli.training.step import StepResult
+from gtpo_cli.training.stopwatch import Stopwatch
+
+
+def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
+    """All figures of one policy-gradient step, by declared name."""
+    metrics = _reward_metrics(result) | _token_metrics(result)
+    metrics["groups/uninformative_share"] = _mean((result.advantages_BG == 0).all(dim=1))
+    metrics["optim/loss"] = statistics.fmean(result.losses)
+    metrics["optim/grad_norm"] = statistics.fmean(result.grad_norms)
+    metrics["optim/learning_rate"] = result.learning_rate
+    if result.kl:
+        metrics["policy/kl"] = statistics.fmean(result.kl)
+    return metrics | time_metrics(clock, tokens=int(result.batch.lengths_BG.sum()), device=result.advantages_BG.device)
+
+
+def time_metrics(clock: Stopwatch, *, tokens: int, device: torch.device) -> dict[str, float]:
+    """Seconds by phase, speed and memory. `tokens`: completion tokens of the step."""
+    total = clock.total
+    metrics = {f"time/{phase}": seconds for phase, seconds in clock.seconds.items()}
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # kilobytes on Linux
+    return metrics | {
+        "time/step": total,
+        "speed/tokens_per_second": tokens / total,
+        "memory/peak_bytes": float(peak),
+    }
+
+
+def _reward_metrics(result: StepResult) -> dict[str, float]:
+    verdicts = [verdict for group in result.groups for verdict in group.verdicts]
+    completions = [completion for group in result.groups for completion in group.completions]
+    rewards = [verdict.reward for verdict in verdicts]
+    metrics = {
+        "train/reward_mean": statistics.fmean(rewards),
+        "train/reward_std": statistics.stdev(rewards) if len(rewards) > 1 else 0.0,
+        "train/format_rate": statistics.fmean(verdict.complete_format for verdict in verdicts),
+        "train/accuracy_rate": statistics.fmean(verdict.correct for verdict in verdicts),
+        "train/strict_format_rate": statistics.fmean(verdict.strict_format for verdict in verdicts),
+        "completions/length_mean": statistics.fmean(len(completion.token_ids) for completion in completions),
+        "completions/truncated_share": statistics.fmean(completion.truncated for completion in completions),
+        "completions/empty_share": statistics.fmean(not completion.token_ids for completion in completions),
+        "rewards/timeouts": float(sum(verdict.timed_out for verdict in verdicts)),
+    }
+    for name in verdicts[0].plugins:
+        metrics[f"rewards/{name}_mean"] = statistics.fmean(verdict.plugins[name] for verdict in verdicts)
+    return metrics
+
+
+def _token_metrics(result: StepResult) -> dict[str, float]:
+    mask = result.batch.completion_mask_BGT
+    tokens = max(1, int(mask.sum()))
+    forward, backward = result.spans
+    not_empty = result.batch.lengths_BG > 0
+    entropy = result.mean_entropy_BG[not_empty]
+    gap = (result.logprobs_BGT - result.batch.sampled_logprobs_BGT)[mask].abs()
+    return {
+        "entropy/mean": float(entropy.mean()) if len(entropy) else 0.0,
+        "entropy/max": float(entropy.max()) if len(entropy) else 0.0,
+        "entropy/filtered_share": _mean(~result.keep_BG),
+        "conflict/share": int((forward | backward).sum()) / tokens,
+        "conflict/forward_share": int(forward.sum()) / tokens,
+        "conflict/backward_share": int(backward.sum()) / tokens,
+        "sampler/gap_mean": float(gap.mean()) if len(gap) else 0.0,
+        "sampler/gap_max": float(gap.max()) if len(gap) else 0.0,
+    }
+
+
+def _mean(values: torch.Tensor) -> float:
+    return float(values.float().mean())

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gtpo_cli.data import arithmetic_problems, demonstration, imperfect_demonstrations
+from gtpo_cli.data.arithmetic import TAGS, running_sums
+from gtpo_cli.errors import DataError
+from gtpo_cli.types import Problem
+
+
+def test_running_sums_by_hand() -> None:
+    assert running_sums("3+8-2+5") == [11, 9, 14]
+    assert running_sums("0-9-9-9") == [-9, -18, -27]
+    assert running_sums("9+9+9+9") == [18, 27, 36]
+
+
+@given(st.lists(st.integers(0, 9), min_size=4, max_size=4), st.lists(st.sampled_from("+-"), min_size=3, max_size=3))
+def test_running_sums_agree_with_python(digits: list[int], signs: list[str]) -> None:
+    terms = [f"{sign}{digit}" for sign, digit in zip(signs, digits[1:], strict=True)]
+    prefixes = [str(digits[0]) + "".join(terms[:length]) for length in (1, 2, 3)]
+    assert running_sums(prefixes[-1]) == [eval(prefix) for prefix in prefixes]
+
+
+def test_the_two_splits_are_disjoint_and_together_hold_all_questions() -> None:
+    sizes = {}
+    for split in ("train", "test"):
+        with pytest.raises(DataError, match=rf"has \d+ {split} problems; 80000 were asked for") as error:
+            arithmetic_problems(80_000, split=split, seed=0)
+        size = re.search(r"has (\d+)", str(error.value))
+        assert size is not None
+        sizes[split] = int(size[1])
+    assert sizes["train"] + sizes["test"] == 80_000
+    assert 3_500 < sizes["test"] < 4_500  # one in twenty, by a hash
+    train = {problem.question for problem in arithmetic_problems(sizes["train"], split="train", seed=1)}
+    test = {problem.question for problem in arithmetic_problems(sizes["test"], split="test", seed=2)}
+    assert (len(train), len(test)) == (sizes["train"], sizes["test"])
+    assert not train & test
+    assert all(re.fullmatch(r"\d([+-]\d){3}", question) for question in train | test)
+
+
+def test_the_seed_draws_the_train_split_and_leaves_the_test_split_alone() -> None:
+    def draw(split: str, seed: int, count: int = 300) -> tuple[Problem, ...]:
+        return arithmetic_problems(count, split=split, seed=seed)
+
+    assert draw("train", 5) == draw("train", 5)
+    assert draw("train", 5) != draw("train", 6)
+    assert draw("train", 5)[:40] == draw("train", 5, 40)
+    assert draw("test", 5) == draw("test", 6)
+
+
+def test_a_drawn_problem_is_pinned() -> None:
+    """The held-out set must be the same on every machine and Python: a model is trained on one, tested on another."""
+    first = arithmetic_problems(1, split="test", seed=0)[0]
+    assert first == Problem(
+        id="arithmetic/test/1", question="1+5+0-5", gold="1", solution="6 6 1", source="arithmetic[test]:1"
+    )
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(DataError, match="arithmetic has no split dev"):
+        arithmetic_problems(1, split="dev", seed=0)
+    with pytest.raises(DataError, match="0 were asked for"):
+        arithmetic_problems(0, split="train", seed=0)
+
+
+def test_demonstration() -> None:
+    problem = Problem("x", "3+8-2+5", "14", "11 9 14")
+    assert demonstration(problem) == "<reasoning>11 9 14</reasoning><answer>14</answer>"
+
+
+def test_no_fault_rate_gives_the_right_demonstrations() -> None:
+    problems = arithmetic_problems(50, split="train", seed=0)
+    perfect = imperfect_demonstrations(problems, skip_steps=0, miss_tag=0, wrong_answer=0, seed=1)
+    assert perfect == [demonstration(problem) for problem in problems]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31))
+def test_each_fault_alone_and_certain(seed: int) -> None:
+    problem = Problem("x", "3+8-2+5", "14", "11 9 14")
+
+    def one(**rates: float) -> str:
+        return imperfect_demonstrations(
+            [problem], **{"skip_steps": 0, "miss_tag": 0, "wrong_answer": 0, **rates}, seed=seed
+        )[0]
+
+    assert one(skip_steps=1) == "<reasoning></reasoning><answer>14</answer>"
+    assert one(wrong_answer=1) in {
+        f"<reasoning>11 9 14</reasoning><answer>{n}</answer>" for n in (11, 12, 13, 15, 16, 17)
+    }
+    without = one(miss_tag=1)
+    assert without in {demonstration(problem).replace(tag, "") for tag in TAGS}
+    assert sum(tag in without for tag in TAGS) == 3
+
+
+def test_the_rates_are_met_and_independent() -> None:
+    problems = arithmetic_problems(8000, split="train", seed=0)
+    texts = imperfect_demonstrations(problems, seed=2)
+    assert texts == imperfect_demonstrations(problems, seed=2)
+    skipped, cut, wrong, both = 0, 0, 0, 0
+    for problem, text in zip(problems, texts, strict=True):
+        answer = re.search(r"(-?\d+)(?:</answer>)?$", text)
+        assert answer is not None
+        is_cut = sum(tag in text for tag in TAGS) < 4
+        skipped += str(problem.solution) not in text
+        wrong += answer[1] != problem.gold
+        cut += is_cut
+        both += is_cut and answer[1] != problem.gold
+    # 5 standard deviations of a binomial of 8000: 224, 194, 179, 98
+    assert abs(skipped - 4000) < 224
+    assert abs(cut - 2000) < 194
+    assert abs(wrong - 1600) < 179
+    assert abs(both - 400) < 98

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gtpo_cli.data import load_problems
+from gtpo_cli.data.benchmarks import BENCHMARKS, hub_table, read_table
+from gtpo_cli.data.local import SourcedRow, Table
+from gtpo_cli.errors import DataError
+from gtpo_cli.recipe.schema import DataRecipe
+
+
+def all_usable(golds: Sequence[str]) -> list[bool]:
+    return [True] * len(golds)
+
+
+def numbers_only(golds: Sequence[str]) -> list[bool]:
+    return [gold.lstrip("-").isdecimal() for gold in golds]
+
+
+def write_json_lines(path: Path, rows: Sequence[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def local(path: Path, **changes: Any) -> DataRecipe:
+    return DataRecipe.model_validate({"benchmark": "local", "path": str(path), **changes})
+
+
+def test_bad_rows_are_dropped_counted_and_named_with_file_and_line(tmp_path: Path) -> None:
+    path = write_json_lines(
+        tmp_path / "train.jsonl",
+        [
+            {"question": "1+1?", "answer": 2},
+            {"question": " ", "answer": "2"},
+            {"question": "gold?", "answer": ""},
+            "{broken",
+            {"question": "words?", "answer": "banana"},
+            "",
+            {"question": "a\0b", "answer": "1"},
+            '{"question": "\\ud83d", "answer": "1"}',
+            {"questoin": "typo", "answer": "1"},
+            {"question": ["a"], "answer": "1"},
+            {"question": "2+2?", "answer": "4", "more": "is ignored"},
+        ],
+    )
+    loaded = load_problems(local(path), seed=0, is_usable=numbers_only)
+    assert [(p.id, p.question, p.gold, p.solution, p.source) for p in loaded.problems] == [
+        ("local/train/1", "1+1?", "2", None, f"{path}:1"),
+        ("local/train/10", "2+2?", "4", None, f"{path}:11"),
+    ]
+    reasons = {row.source.rpartition(":")[2]: row.reason for row in loaded.dropped}
+    assert reasons.pop("4").startswith("not JSON: ")
+    assert reasons == {
+        "2": "no question",
+        "3": "empty gold answer",
+        "5": "unusable gold answer: 'banana'",
+        "7": "NUL character in question",
+        "8": "not UTF-8: question",
+        "9": "no column question: there is questoin, answer; did you mean questoin?",
+        "10": "question is no text: list ['a']",
+    }
+    warning = loaded.warning()
+    assert warning is not None
+    assert warning.startswith("dropped 8 rows (1 no question, ")
+    assert f"{path}:2 no question; {path}:3 empty gold answer; " in warning
+
+
+def test_by_default_the_rewards_say_which_gold_answers_are_usable(tmp_path: Path) -> None:
+    golds = ["1,319", r"\frac{1}{", "Tuesday", r"x^2 + 1"]
+    path = write_json_lines(tmp_path / "a.jsonl", [{"question": "q", "answer": gold} for gold in golds])
+    loaded = load_problems(local(path), seed=0)
+    assert [problem.gold for problem in loaded.problems] == ["1,319", "Tuesday", r"x^2 + 1"]
+    assert [(row.source, row.reason) for row in loaded.dropped] == [
+        (f"{path}:2", r"unusable gold answer: '\\frac{1}{'")
+    ]
+
+
+def test_clean_data_warns_of_nothing(tmp_path: Path) -> None:
+    path = write_json_lines(tmp_path / "a.jsonl", [{"question": "q", "answer": "1"}])
+    assert load_problems(local(path), seed=0, is_usable=all_usable).warning() is None
+
+
+def test_a_file_without_a_usable_row_is_an_error_that_names_the_first(tmp_path: Path) -> None:
+    path = write_json_lines(tmp_path / "a.jsonl", [{"q": "x", "answer": "1"}] * 5)
+    with pytest.raises(DataError, match=r"no usable problem; dropped 5 rows \(5 no column question\): .*a\.jsonl:1 no"):
+        load_problems(local(path), seed=0, is_usable=all_usable)
+    path = write_json_lines(tmp_path / "b.jsonl", [{"question": "x", "answer": "what"}])
+    with pytest.raises(DataError, match=r"b\.jsonl:1 unusable gold answer: 'what'"):
+        load_problems(local(path), seed=0, is_usable=numbers_only)
+    (tmp_path / "c.csv").write_text("question,answer\n")
+    with pytest.raises(DataError, match="it has no rows"):
+        load_problems(local(tmp_path / "c.csv"), seed=0, is_usable=all_usable)
+
+
+def test_a_limit_counts_usable_problems_and_reads_no_further() -> None:
+    read: list[int] = []
+
+    def rows() -> Iterator[SourcedRow]:
+        for number in range(1, 100_000):
+            read.append(number)
+            yield SourcedRow(f"t:{number}", {"question": "q", "answer": "x" if number <= 3 else str(number)})
+
+    loaded = read_table(Table("t", None, rows()), BENCHMARKS["amc23"], "t", 4, numbers_only)
+    assert [problem.gold for problem in loaded.problems] == ["4", "5", "6", "7"]
+    assert [row.source for row in loaded.dropped] == ["t:1", "t:2", "t:3"]
+    assert read == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_missing_column_of_csv_or_parquet_is_found_before_any_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("Question,answers\nq,1\n")
+    with pytest.raises(DataError, match=r"a\.csv: no column question: there is Question, answers; did you mean Quest"):
+        load_problems(local(tmp_path / "a.csv"), seed=0, is_usable=all_usable)
+    pq.write_table(pa.table({"question": ["q"], "gold": ["1"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: no column answer: there is question, gold$"):
+        load_problems(local(tmp_path / "a.parquet"), seed=0, is_usable=all_usable)
+    columns = {"question": "question", "answer": "gold", "solution": "steps"}
+    with pytest.raises(DataError, match="no column steps"):
+        load_problems(local(tmp_path / "a.parquet", columns=columns), seed=0, is_usable=all_usable)
+
+
+def test_the_same_rows_load_alike_from_all_formats(tmp_path: Path) -> None:
+    rows = [{"frage": 'say "hi",\nplease', "gold": "-3", "weg": "steps"}, {"frage": "é?", "gold": "1,000", "weg": ""}]
+    write_json_lines(tmp_path / "test.jsonl", rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    (tmp_path / "c.csv").write_bytes(
+        '\ufefffrage,gold,weg\r\n"say ""hi"",\nplease",-3,steps\r\né?,"1,000",\r\n'.encode()
+    )
+    columns = {"question": "frage", "answer": "gold", "solution": "weg"}
+    for path in (tmp_path / "test.jsonl", tmp_path / "p.parquet", tmp_path / "c.csv"):
+        loaded = load_problems(local(path, columns=columns), seed=0, is_usable=all_usable)
+        assert [(p.question, p.gold, p.solution) for p in loaded.problems] == [
+            ('say "hi",\nplease', "-3", "steps"),
+            ("é?", "1,000", None),
+        ]
+
+
+def test_arithmetic_needs_no_file() -> None:
+    train = load_problems(DataRecipe(benchmark="arithmetic", limit=7), seed=3)
+    assert len(train.problems) == 7
+    assert train.dropped == ()
+    assert len(load_problems(DataRecipe(benchmark="arithmetic"), seed=3).problems) == 4800
+    assert len(load_problems(DataRecipe(benchmark="arithmetic", split="test"), seed=3).problems) == 500
+    with pytest.raises(DataError, match="has no split validation; it has train and test"):
+        load_problems(DataRecipe(benchmark="arithmetic", split="validation"), seed=3)
+
+
+HUB_ROWS: dict[str, list[dict[str, Any]]] = {  # the columns that each data set has on the hub
+    "gsm8k": [{"question": "q", "answer": "1+1=<<1+1=2>>2\n#### 2"}],
+    "math": [{"problem": "q", "level": "Level 1", "solution": r"so $\boxed{2}$", "type": "Algebra"}],
+    "math500": [
+        {"problem": "q", "solution": r"$\boxed{2}$", "answer": "2", "subject": "A", "level": 1, "unique_id": "x"}
+    ],
+    "aime24": [{"id": 60, "problem": "q", "solution": "so 2", "answer": "2", "url": "u", "year": "2024"}],
+    "aime25": [{"problem": "q", "answer": "2", "id": "0"}],
+    "amc23": [{"id": 0, "question": "q", "answer": "2", "url": "u"}],
+}
+SOLUTIONS = {"gsm8k": "1+1=2", "math": r"so $\boxed{2}$", "math500": r"$\boxed{2}$", "aime24": "so 2"}
+
+
+@pytest.mark.parametrize("name", HUB_ROWS)
+def test_hub_rows_through_the_datasets_library(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local folder laid out as the hub's repository, read by the real `datasets`."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    hub = BENCHMARKS[name].hub
+    assert hub is not None
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    for split in hub.splits.values():
+        write_json_lines(repository / f"{split}.jsonl", HUB_ROWS[name] * 2)
+    files = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in hub.splits.values())
+    head = f"---\nconfigs:\n- config_name: {hub.config or 'default'}\n  data_files:\n{files}---\n"
+    (repository / "README.md").write_text(head)
+    table = hub_table(name, replace(hub, id=str(repository)), "test")
+    loaded = read_table(table, BENCHMARKS[name], f"{name}/test", None, all_usable)
+    assert loaded.dropped == ()
+    assert [(p.id, p.question, p.gold, p.solution, p.source) for p in loaded.problems] == [
+        (f"{name}/test/{n}", "q", "2", SOLUTIONS.get(name), f"{repository}[test]:{n}") for n in (1, 2)
+    ]
+
+
+def test_a_split_the_benchmark_lacks_is_refused_before_the_network_is_asked() -> None:
+    for name in ("math500", "aime24", "aime25", "amc23"):
+        with pytest.raises(DataError, match=f"{name} has no split train; it has test"):
+            load_problems(DataRecipe.model_validate({"benchmark": name}), seed=0, is_usable=all_usable)
+    with pytest.raises(DataError, match=r"gsm8k has no split tets; it has train and test; did you mean test\?"):
+        load_problems(DataRecipe(benchmark="gsm8k", split="tets"), seed=0, is_usable=all_usable)
+
+
+def test_a_local_folder_of_another_layout_is_a_data_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    write_json_lines(repository / "train.jsonl", HUB_ROWS["gsm8k"])
+    hub = BENCHMARKS["gsm8k"].hub
+    assert hub is not None
+    with pytest.raises(DataError, match=r"cannot be loaded .*main"):  # no such config
+        hub_table("gsm8k", replace(hub, id=str(repository)), "train")
+    with pytest.raises(DataError, match=r"cannot be loaded .*test"):  # no such split
+        hub_table("gsm8k", replace(hub, id=str(repository), config=None), "test")
+
+
+def test_an_unreachable_hub_says_what_to_do_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match=r"openai/gsm8k: the hub cannot be reached .*set data\.path .*HF_HUB_OFFLINE=1"):
+        load_problems(DataRecipe(benchmark="gsm8k"), seed=0, is_usable=all_usable)
+
+
+class NoRepository(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_data_set_that_the_hub_does_not_have_says_so(tmp_path: Path) -> None:
+    """A hub that answers 404, in a fresh process: the endpoint is read from the environment once."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NoRepository)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    program = (
+        "from gtpo_cli.data.benchmarks import BENCHMARKS, hub_table\n"
+        "from gtpo_cli.errors import DataError\n"
+        "try: hub_table('gsm8k', BENCHMARKS['gsm8k'].hub, 'train')\n"
+        "except DataError as error: print(error)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environment |= {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "0",
+    }
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "openai/gsm8k: the hub has no such data set, or this machine's login may not read it" in run.stdout
+    assert "set data.path" in run.stdout

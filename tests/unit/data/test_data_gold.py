@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gtpo_cli.data import last_boxed
+from gtpo_cli.data.gold import UnusableRowError, boxed_gold, column_gold, gsm8k_gold, text_in
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        (r"so $\boxed{42}$.", "42"),
+        (r"$\boxed{\frac{1}{2}}$ and {braces} after", r"\frac{1}{2}"),
+        (r"first \boxed{1}, then \boxed{2}", "2"),
+        (r"\boxed{1} then \fbox{no solution}", "no solution"),
+        (r"the set \boxed{\{1, 2\}} it is", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),  # one escaped brace: LaTeX does not count it
+        (r"\boxed{a \\{b}}", r"a \\{b}"),  # but here the brace follows a line break and does count
+        (r"we get \boxed 2$.", "2"),
+        (r"we get \boxed 12. Done", "12"),
+        (r"\boxed {7}", "7"),
+        (r"\boxed{}", ""),
+        (r"\boxed{ }", " "),
+        ("\\boxed{two\nlines}", "two\nlines"),
+        (r"\boxed{never closed", None),
+        (r"\boxed", None),
+        (r"\boxedx{3}", None),
+        ("boxed{3}", None),
+        ("", None),
+    ],
+)
+def test_last_boxed(text: str, inside: str | None) -> None:
+    assert last_boxed(text) == inside
+
+
+balanced = st.recursive(
+    st.text(r"ab \$,.=^").filter(lambda text: not text.endswith("\\")).map(lambda text: text.replace("\\", r"\{")),
+    lambda inner: st.lists(inner, max_size=3).map(lambda parts: "{" + "".join(parts) + "}"),
+    max_leaves=8,
+)
+
+
+@given(before=balanced, inside=balanced, after=balanced, macro=st.sampled_from([r"\boxed{", r"\fbox{"]))
+def test_last_boxed_returns_what_was_put_in(before: str, inside: str, after: str, macro: str) -> None:
+    assert last_boxed(f"{before}{macro}{inside}}}{after}") == inside
+
+
+def test_gsm8k_gold_is_what_follows_the_last_mark() -> None:
+    answer = "She sells 48/2 = <<48/2=24>>24 clips.\nThat #### is <<24+48=72>>72.\n#### 1,072 "
+    assert gsm8k_gold({"answer": answer}) == ("1,072", "She sells 48/2 = 24 clips.\nThat #### is 72.")
+    assert gsm8k_gold({"answer": "#### -5"}) == ("-5", None)
+    bad: list[tuple[str | None, str]] = [
+        ("just 72", "no #### in answer"),
+        ("so\n####", "empty gold"),
+        (None, "no ####"),
+    ]
+    for text, reason in bad:
+        with pytest.raises(UnusableRowError, match=reason):
+            gsm8k_gold({"answer": text})
+
+
+def test_boxed_gold_prefers_the_box_and_falls_back_to_the_answer() -> None:
+    assert boxed_gold({"solution": r"so \boxed{ 3 }", "answer": "4"}) == ("3", r"so \boxed{ 3 }")
+    assert boxed_gold({"solution": "so three", "answer": "3"}) == ("3", "so three")
+    assert boxed_gold({"solution": None, "answer": 3}) == ("3", None)
+    assert boxed_gold({"solution": r"the count is $\boxed{}$", "answer": "0"}) == ("0", r"the count is $\boxed{}$")
+    for row, reason in (
+        ({"solution": r"$\boxed{}$", "answer": ""}, "empty gold answer"),
+        ({"solution": "three"}, r"no \\boxed{} in solution"),
+        ({"solution": " ", "answer": None}, "no solution and no answer"),
+    ):
+        with pytest.raises(UnusableRowError, match=reason):
+            boxed_gold(row)
+
+
+@pytest.mark.parametrize(
+    ("value", "gold"), [(25, "25"), (27.0, "27"), (-0.5, "-0.5"), ("025", "025"), (10**400, "1" + "0" * 400), (0, "0")]
+)
+def test_a_number_is_a_gold_answer(value: object, gold: str) -> None:
+    assert column_gold({"answer": value}) == (gold, None)
+
+
+@pytest.mark.parametrize("value", [True, float("nan"), float("inf"), ["1"], {"a": 1}, b"1"])
+def test_other_values_are_no_gold_answer(value: object) -> None:
+    with pytest.raises(UnusableRowError, match="answer is no text"):
+        column_gold({"answer": value})
+
+
+def test_text_takes_the_first_column_that_has_some() -> None:
+    assert text_in({"question": None, "problem": "  p "}, ("question", "problem")) == "p"
+    assert text_in({"question": " ", "problem": "p"}, ("question", "problem")) == "p"
+    assert text_in({"question": "q", "problem": "p"}, ("question", "problem")) == "q"
+    assert text_in({"question": "\n"}, ("question", "problem")) is None
+    assert text_in({"question": "naïve 数学 😀"}, ("question",)) == "naïve 数学 😀"
+    with pytest.raises(UnusableRowError, match="question is no text: int 5"):
+        text_in({"question": 5}, ("question",))
+    with pytest.raises(UnusableRowError, match="NUL character in question"):
+        text_in({"question": "a\0b"}, ("question",))
+    with pytest.raises(UnusableRowError, match="not UTF-8: question"):
+        text_in({"question": "half of a pair: \ud83d"}, ("question",))

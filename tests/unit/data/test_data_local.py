@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gtpo_cli.data import DroppedRow, summarise_dropped
+from gtpo_cli.data.local import MAX_LINE_BYTES, SourcedRow, find_split_file, open_table
+from gtpo_cli.errors import DataError
+
+
+def rows_of(path: Path) -> list[tuple[str, object]]:
+    """(place within the file, values or reason) of each row."""
+    return [
+        (row.source.removeprefix(f"{path}:"), dict(row.values) if isinstance(row, SourcedRow) else row.reason)
+        for row in open_table(path).rows
+    ]
+
+
+def test_json_lines_name_each_bad_line_and_keep_the_good_ones(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    lines = [
+        b'\xef\xbb\xbf{"q": "with a byte-order mark"}',
+        b'{"q": "cut off',
+        b"",
+        b"  \t",
+        b'["a", "list"]',
+        b'{"q": "caf\xe9 in latin-1"}',
+        b'{"q": "caf\xc3\xa9"}\r',
+        b'{"q": "raw \x00 byte"}',
+        b'{"n": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b"null",
+        b'{"q": "no newline at the end"}',
+    ]
+    path.write_bytes(b"\n".join(lines))
+    rows = rows_of(path)
+    assert [place for place, _ in rows] == ["1", "2", "5", "6", "7", "8", "9", "10", "11", "12"]  # 3 and 4 are blank
+    values = dict(rows)
+    assert values["1"] == {"q": "with a byte-order mark"}
+    assert values["7"] == {"q": "café"}
+    assert values["12"] == {"q": "no newline at the end"}
+    assert values["5"] == "no JSON object: a list; write one object a line"
+    assert values["6"] == "not UTF-8: invalid continuation byte at byte 10 of the line"
+    assert values["11"] == "no JSON object: a NoneType; write one object a line"
+    for broken in ("2", "8", "9", "10"):
+        assert str(values[broken]).startswith("not JSON: ")
+
+
+def test_a_line_of_fifty_megabytes_is_skipped_and_the_next_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "big.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"q": "first"}\n{"q": "')
+        for _ in range(50):
+            file.write(b"x" * 2**20)
+        file.write(b'"}\n{"q": "last"}\n')
+    assert rows_of(path) == [("1", {"q": "first"}), ("2", "line too long: more than 16 MiB"), ("3", {"q": "last"})]
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_the_longest_line_that_is_still_read(tmp_path: Path, extra: int) -> None:
+    path = tmp_path / "edge.jsonl"
+    line = b'{"q":"' + b"x" * (MAX_LINE_BYTES - 9 + extra) + b'"}\n'
+    assert len(line) == MAX_LINE_BYTES + extra
+    path.write_bytes(line + b"{}\n")
+    first, second = rows_of(path)
+    assert (first[1] == "line too long: more than 16 MiB") == bool(extra)
+    assert second == ("2", {})
+
+
+def test_csv_line_numbers_count_lines_not_rows(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    text = '\ufeffq, a\n"two\nlines",1\n\nplain,2\n"say ""hi"", twice",3\ntoo,many,fields\n"bad"quote,4\nlast,5\n'
+    path.write_bytes(text.encode())
+    rows = rows_of(path)
+    assert rows[:3] == [
+        ("2", {"q": "two\nlines", "a": "1"}),
+        ("5", {"q": "plain", "a": "2"}),
+        ("6", {"q": 'say "hi", twice', "a": "3"}),
+    ]
+    assert rows[3] == ("7", "wrong number of fields: 3, the header has 2")
+    assert rows[4][0] == "8"
+    assert str(rows[4][1]).startswith("not CSV: ")
+    assert rows[5:] == [("9", {"q": "last", "a": "5"})]
+    assert open_table(path).columns == ("q", "a")
+
+
+def test_a_csv_field_too_long_for_the_reader_costs_one_row(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("q,a\n" + "x" * 50_000_000 + ",1\nshort,2\n")
+    rows = rows_of(path)
+    assert rows[0][0] == "2"
+    assert str(rows[0][1]).startswith("not CSV: field larger than field limit")
+    assert rows[1] == ("3", {"q": "short", "a": "2"})
+
+
+def test_parquet_rows_with_bad_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    broken = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0\4\0\0\0"), pa.py_buffer(b"ok\xff\xfe")]
+    )
+    pq.write_table(pa.table({"q": broken, "n": [1, None]}), path)
+    assert rows_of(path) == [("1", {"q": "ok", "n": 1}), ("2", "not UTF-8: invalid start byte at byte 0 of a text")]
+
+
+def test_parquet_row_numbers_run_across_batches(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"n": list(range(700))}), path, row_group_size=300)
+    assert rows_of(path) == [(str(n + 1), {"n": n}) for n in range(700)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(*[st.text(st.characters(codec="utf-8", exclude_characters="\0"))] * 2), max_size=8))
+def test_what_the_standard_writers_write_is_read_back(pairs: list[tuple[str, str]]) -> None:
+    """CSV and JSON Lines, with quotes, commas, any line ends inside fields; CSV row starts found by counting lines."""
+    pairs = [pair for pair in pairs if any(pair)]
+    with tempfile.TemporaryDirectory() as folder:
+        as_json, as_csv = Path(folder, "a.jsonl"), Path(folder, "a.csv")
+        as_json.write_text("".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in pairs) or "\n")
+        buffer = io.StringIO(newline="")
+        writer = csv.writer(buffer, quoting=csv.QUOTE_ALL)
+        writer.writerow(["q", "a"])
+        starts = []
+        for pair in pairs:
+            starts.append(len(io.StringIO(buffer.getvalue(), newline="").readlines()) + 1)
+            writer.writerow(pair)
+        as_csv.write_bytes(buffer.getvalue().encode())
+        expected = [{"q": q, "a": a} for q, a in pairs]
+        assert [values for _, values in rows_of(as_json)] == expected
+        assert rows_of(as_csv) == [(str(start), row) for start, row in zip(starts, expected, strict=True)]
+
+
+def test_a_split_is_found_in_a_folder_and_ignored_for_a_file(tmp_path: Path) -> None:
+    train, test = tmp_path / "train.jsonl", tmp_path / "test.CSV"
+    train.write_text("{}\n")
+    test.write_text("a\n")
+    (tmp_path / "README.md").write_text("no data")
+    assert find_split_file(tmp_path, "train") == train
+    assert find_split_file(tmp_path, "test") == test
+    assert find_split_file(train, "whatever") == train
+
+
+def test_what_cannot_be_opened_says_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file or folder"):
+        find_split_file(tmp_path / "absent", "train")
+    with pytest.raises(DataError, match=r"holds no data file; expected train\.jsonl"):
+        find_split_file(tmp_path, "train")
+    (tmp_path / "train.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match=r"no file for split trian .*there is train\.jsonl; did you mean train\?"):
+        find_split_file(tmp_path, "trian")
+    (tmp_path / "train.csv").write_text("a\n")
+    with pytest.raises(DataError, match=r"train\.csv and train\.jsonl are both split train"):
+        find_split_file(tmp_path, "train")
+    (tmp_path / "train.txt").write_text("a\n")
+    with pytest.raises(DataError, match=r"cannot read \.txt; use \.jsonl"):
+        open_table(tmp_path / "train.txt")
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(DataError, match="is empty"):
+        open_table(tmp_path / "empty.jsonl")
+    (tmp_path / "not.parquet").write_text("text, not parquet")
+    with pytest.raises(DataError, match="is no Parquet file"):
+        open_table(tmp_path / "not.parquet")
+    (tmp_path / "quote.csv").write_text('"question,answer\n')
+    with pytest.raises(DataError, match="the header is not CSV"):
+        open_table(tmp_path / "quote.csv")
+
+
+def test_a_damaged_parquet_file_is_an_error_not_the_end_of_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"q": [f"question {n}" for n in range(5000)]}), path, compression="none")
+    content = bytearray(path.read_bytes())
+    content[4:2000] = b"\xff" * 1996
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"train\.parquet"):
+        rows_of(path)
+
+
+def test_the_summary_counts_by_kind_and_names_the_first() -> None:
+    dropped = [
+        DroppedRow("a:1", "not JSON: line 1"),
+        DroppedRow("a:2", "no question"),
+        DroppedRow("a:4", "not JSON: x"),
+    ]
+    expected = "dropped 3 rows (2 not JSON, 1 no question): a:1 not JSON: line 1; a:2 no question; ..."
+    assert summarise_dropped(dropped, shown=2) == expected
+    assert summarise_dropped(dropped[:1]) == "dropped 1 row (1 not JSON): a:1 not JSON: line 1"

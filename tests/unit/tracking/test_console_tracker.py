@@ -1,0 +1,276 @@
+"""The display on real rich consoles: what it says, that nothing is cut off, how often it draws, what it leaves."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from gtpo_cli.tracking.console import BARS, TREND_CELLS, ConsoleTracker, Trend, entropy_note
+
+STEP = {
+    "train/reward_mean": 17.421,
+    "train/reward_std": 3.114,
+    "train/accuracy_rate": 0.8125,
+    "train/strict_format_rate": 0.984375,
+    "entropy/mean": 0.1534,
+    "entropy/filtered_share": 0.0156,
+    "conflict/share": 0.2314,
+    "completions/truncated_share": 0.0,
+    "completions/length_mean": 28.94,
+    "optim/loss": -0.01234,
+    "optim/grad_norm": 0.08312,
+    "optim/learning_rate": 1.9e-4,
+    "speed/tokens_per_second": 18432.2,
+    "memory/peak_bytes": 812_000_000,
+    "policy/kl": 0.0021,
+    "time/step": 0.1,
+    "rewards/brevity_mean": 0.5,
+}
+
+
+def shown(tracker: ConsoleTracker, width: int) -> list[str]:
+    """The lines of the display as a terminal of that width shows them."""
+    console = Console(file=io.StringIO(), record=True, width=width, height=40)
+    tracker._console = console
+    console.print(tracker.frame())
+    return console.export_text().splitlines()
+
+
+def plain(total: int, **options: object) -> ConsoleTracker:
+    return ConsoleTracker(total, console=Console(file=io.StringIO(), width=80), plain=True, **options)  # type: ignore[arg-type]
+
+
+def live_console(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, height=24, color_system=None)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_every_figure_is_there_uncut_at_every_usual_width(width: int) -> None:
+    tracker = plain(600, initial_entropy=0.1622, filter_on=True)
+    tracker.log(1, STEP)
+    lines = shown(tracker, width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 12
+    text = " ".join(" ".join(lines).split())
+    for part in [
+        "step 1/600",
+        "0% 0:00:00 elapsed",
+        "left",
+        "reward 17.42 ± 3.11 17.42",
+        "accuracy 81.2% 81.2%",
+        "strict format 98.4% 98.4%",
+        "loss -0.0123 -0.0123",
+        "entropy 0.153 0.153",
+        "ln 2 = 0.693, at the start 0.162, filter on",
+        "filtered 1.6%",
+        "conflict 23.1%",
+        "truncated 0.0%",
+        "length 28.9",
+        "grad norm 0.0831",
+        "tokens/s 18,432",
+        "KL 0.0021",
+        "lr 1.90e-04",
+        "peak mem 0.8 GB",
+    ]:
+        assert part in text
+    assert "…" not in text
+
+
+def test_labels_and_figures_keep_their_places_while_figures_change() -> None:
+    tracker = plain(600, initial_entropy=0.16, filter_on=True)
+
+    def places() -> list[tuple[int, int]]:
+        found = []
+        for number, line in enumerate(shown(tracker, 80)[1:]):
+            labels = ["reward", "accuracy", "strict format", "loss", "entropy", "ln 2", "filtered", "conflict"]
+            labels += ["truncated", "length", "grad norm", "tokens/s", "KL", "lr", "peak mem"]
+            found += [(number, line.index(label)) for label in labels if label in line]
+            found += [(number, bars.start()) for bars in re.finditer(r"[▁-█]+·", line)]
+        return found
+
+    tracker.log(1, STEP)
+    before = places()
+    tracker.log(2, {name: value * 0.013 for name, value in STEP.items()})
+    assert len(before) == 15 + 5
+    assert places() == before
+
+
+def test_an_sft_run_shows_loss_and_entropy_only() -> None:
+    tracker = plain(100)
+    tracker.log(1, {"optim/loss": 2.31, "entropy/mean": 1.9})
+    _, header, loss, entropy = shown(tracker, 80)
+    assert header.split() == ["this", "step", "last", "20", "whole", "run"]
+    assert loss.split()[:3] == ["loss", "2.3100", "2.3100"]
+    assert entropy.split()[:3] == ["entropy", "1.900", "1.900"]
+
+
+def test_before_the_first_step_and_after_a_resume() -> None:
+    assert shown(plain(100), 80)[1] == "step 1 is under way"
+    resumed = shown(plain(100, start_step=40), 80)
+    assert resumed[0].startswith("step  40/100")
+    assert " 40% " in resumed[0]
+    assert resumed[1] == "step 41 is under way"
+
+
+def test_the_mean_is_over_the_last_20_steps_and_a_missing_figure_is_no_old_one() -> None:
+    tracker = plain(100)
+    for step in range(1, 31):
+        tracker.log(step, {"optim/loss": float(step)})
+    assert shown(tracker, 80)[2].split()[:3] == ["loss", "30.0000", "20.5000"]  # mean of 11..30
+    tracker.log(31, {"entropy/mean": 0.5})
+    assert shown(tracker, 80)[2].split()[:3] == ["loss", "-", "20.5000"]
+
+
+def test_a_diverged_run_is_shown_as_it_is() -> None:
+    tracker = plain(100)
+    for step, loss in enumerate([1.0, math.nan, math.inf, -math.inf], 1):
+        tracker.log(step, {"optim/loss": loss, "entropy/mean": math.nan})
+    assert shown(tracker, 80)[2].split()[:3] == ["loss", "-inf", "nan"]
+
+
+def test_entropy_past_ln_2_stands_out() -> None:
+    tracker = plain(100, initial_entropy=0.2, filter_on=True)
+    styles = []
+    for step, entropy in enumerate([0.69, 0.70], 1):
+        tracker.log(step, {"entropy/mean": entropy})
+        (line,) = [line for line in tracker._row_lines() if line.plain.startswith("entropy")]
+        styles.append(next(span.style for span in line.spans))
+    assert styles == ["bold", "bold yellow"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        ((0.1622, True), "ln 2 = 0.693, at the start 0.162, filter on"),
+        ((1.2, False), "ln 2 = 0.693, at the start 1.200, filter off"),
+        ((None, False), "ln 2 = 0.693, filter off"),
+        ((0.3, True, 1.05), "ln 2 = 0.693, at the start 0.300, filter on above 1.050"),
+        ((None, None), ""),
+    ],
+)
+def test_the_note_on_entropy(arguments: tuple[float | None, bool | None], note: str) -> None:
+    assert entropy_note(*arguments) == note
+
+
+def test_trend_by_hand() -> None:
+    trend = Trend(4)  # four steps, four cells
+    for step, value in enumerate([0.0, 0.5, math.nan], 1):
+        trend.add(step, value)
+    assert trend.draw(top=1.0).plain == "▁▅··"
+    assert trend.draw(top=None).plain == "▁█··"
+    negative = Trend(2)
+    negative.add(1, -1.0)
+    negative.add(2, 1.0)
+    assert negative.draw(top=None).plain == "▁█"
+
+
+@given(st.integers(1, 300), st.data())
+def test_trend_against_a_naive_one(total: int, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.floats(0, 1), max_size=total))
+    trend = Trend(total)
+    for step, value in enumerate(values, 1):
+        trend.add(step, value)
+    cells = min(TREND_CELLS, total)
+    expected = ""
+    for cell in range(cells):
+        part = [
+            v for step, v in enumerate(values, 1) if cell / cells <= (step - 1) / total < (cell + 1) / cells - 1e-12
+        ]
+        expected += BARS[min(7, int(8 * sum(part) / len(part)))] if part else "·"
+    assert trend.draw(top=1.0).plain == expected
+
+
+@pytest.mark.parametrize(("total", "lines"), [(10, 10), (50, 50), (51, 51), (600, 51), (7473, 51)])
+def test_plain_lines_are_about_fifty_a_run_with_the_first_and_the_last(total: int, lines: int) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    tracker = ConsoleTracker(total, console=console)  # a StringIO is no terminal
+    for step in range(1, total + 1):
+        tracker.log(step, {"optim/loss": 0.5})
+    tracker.close()
+    out = printed(console).splitlines()
+    assert abs(len(out) - lines) <= 1
+    assert out[0].split()[:2] == ["step", f"{1:>{len(str(total))}}/{total}".split()[0]]
+    assert f"{total}/{total}  loss 0.5000" in out[-1]
+    assert "\x1b" not in printed(console)
+
+
+def test_a_plain_line_by_hand_is_one_line_whatever_its_length() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    tracker = ConsoleTracker(600, initial_entropy=0.1622, filter_on=True, console=console)
+    tracker.log(1, STEP)
+    assert printed(console).splitlines() == [
+        "entropy is in nats; ln 2 = 0.693, at the start 0.162, filter on",
+        "step   1/600  reward 17.42 ± 3.11  accuracy 81.2%  strict format 98.4%  loss -0.0123  entropy 0.153  "
+        "filtered 1.6%  conflict 23.1%  truncated 0.0%  length 28.9  grad norm 0.0831  tokens/s 18,432  KL 0.0021",
+    ]
+
+
+def test_plain_lines_on_an_ascii_stream() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    tracker = ConsoleTracker(10, console=Console(file=stream, force_terminal=True, width=80, color_system=None))
+    tracker.log(1, STEP)
+    stream.flush()
+    assert b"reward 17.42 +- 3.11" in stream.buffer.getvalue()
+
+
+def test_the_live_display_draws_seldom_and_gives_the_terminal_back() -> None:
+    console = live_console()
+    before = sys.stdout, sys.stderr
+    tracker = ConsoleTracker(100_000, console=console)
+    try:
+        start, step = time.monotonic(), 0
+        while time.monotonic() - start < 1.2:
+            step += 1
+            tracker.log(step, STEP)
+    finally:
+        tracker.close()
+        tracker.close()
+    assert step > 1000, "logging must not wait for drawing"
+    draws = printed(console).count("whole run")
+    assert 2 <= draws <= 5, "twice a second, once at the end"
+    assert (sys.stdout, sys.stderr) == before
+    assert f"{step}/100000" in printed(console), "the last state stays on the screen"
+    assert printed(console).endswith("\x1b[?25h"), "the cursor is back"
+
+
+def test_messages_stand_above_the_live_display() -> None:
+    console = live_console()
+    tracker = ConsoleTracker(10, console=console)
+    tracker.log(1, STEP)
+    tracker.message("saved [checkpoints/step-000001]")
+    print("a library's print")  # noqa: T201 - goes above the display, too
+    tracker.close()
+    lines = screen(printed(console))
+    assert lines[:2] == ["saved [checkpoints/step-000001]", "a library's print"]
+    assert lines[2].startswith("step  1/10 ")
+    assert sum("reward" in line for line in lines) == 1, "the display is redrawn in place, not repeated"
+
+
+def screen(output: str) -> list[str]:
+    """What a terminal shows after `output`: just the control codes that rich's live display uses."""
+    lines, row = [""], 0
+    for part in re.split(r"(\x1b\[\??\d*[A-Za-z]|\n|\r)", output):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\x1b[1A":
+            row -= 1
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part and part != "\r" and not part.startswith("\x1b"):
+            lines[row] += part
+    return [Text(line).plain.rstrip() for line in lines]

@@ -1,0 +1,100 @@
+"""The declared names are a contract with people's dashboards; the table is part of the documentation."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from gtpo_cli.tracking import METRICS, check_metrics, find_metric, metrics_table
+from gtpo_cli.tracking.metrics import in_order
+
+# Written out here on purpose: renaming a metric must break a test.
+NAMES = [
+    "step",
+    "train/reward_mean",
+    "train/reward_std",
+    "train/format_rate",
+    "train/accuracy_rate",
+    "train/strict_format_rate",
+    "entropy/mean",
+    "entropy/max",
+    "entropy/filtered_share",
+    "conflict/share",
+    "conflict/forward_share",
+    "conflict/backward_share",
+    "groups/uninformative_share",
+    "completions/length_mean",
+    "completions/truncated_share",
+    "completions/empty_share",
+    "optim/loss",
+    "optim/grad_norm",
+    "optim/learning_rate",
+    "policy/kl",
+    "sampler/gap_mean",
+    "sampler/gap_max",
+    "rewards/timeouts",
+    "time/sample",
+    "time/reward",
+    "time/train",
+    "time/step",
+    "speed/tokens_per_second",
+    "memory/peak_bytes",
+]
+
+
+def test_exactly_the_published_names_in_their_order() -> None:
+    assert list(METRICS) == NAMES
+    assert all(METRICS[name].name == name for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_metric_says_what_it_is(name: str) -> None:
+    metric = METRICS[name]
+    assert len(metric.formula) > 10
+    assert metric.unit
+    assert metric.low < metric.high
+    if name.endswith(("_share", "_rate", "/share")) and name != "optim/learning_rate":
+        assert (metric.unit, metric.low, metric.high) == ("share", 0.0, 1.0)
+    if name.startswith("time/"):
+        assert (metric.unit, metric.low) == ("s", 0.0)
+
+
+def test_user_rewards_follow_a_rule() -> None:
+    metric = find_metric("rewards/my_pkg.rewards:brevity_mean")
+    assert metric.name == "rewards/my_pkg.rewards:brevity_mean"
+    assert "my_pkg.rewards:brevity" in metric.formula
+    assert metric.low == -math.inf
+    assert find_metric("rewards/timeouts") is METRICS["rewards/timeouts"]
+
+
+@pytest.mark.parametrize("name", ["train/reward", "rewards/_mean", "rewards/brevity", "xrewards/a_mean", "Step", ""])
+def test_an_undeclared_name_is_a_programming_error(name: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{name} is not a declared metric")):
+        check_metrics({"optim/loss": 0.1, name: 1.0})
+
+
+def test_declared_names_pass() -> None:
+    check_metrics([*NAMES, "rewards/brevity_mean"])
+
+
+def test_order_is_declared_order_then_user_rewards_by_name() -> None:
+    shuffled = ["rewards/b_mean", "memory/peak_bytes", "rewards/a_mean", "entropy/max", "train/reward_mean"]
+    assert in_order(shuffled) == [
+        "train/reward_mean",
+        "entropy/max",
+        "memory/peak_bytes",
+        "rewards/a_mean",
+        "rewards/b_mean",
+    ]
+
+
+def test_the_table_has_one_well_formed_row_a_metric() -> None:
+    header, rule, *rows = metrics_table().splitlines()
+    assert (header, rule) == ("| name | unit | range | what it is |", "|---|---|---|---|")
+    assert [row.split("`")[1] for row in rows] == [*NAMES, "rewards/<name>_mean"]
+    assert all(row.count("|") == 5 for row in rows), "a bar inside a cell would split it"
+    assert "| `conflict/share` | share | 0 to 1 | completion tokens with M = 1" in metrics_table()
+    assert "| `optim/loss` | loss | any |" in metrics_table()
+    assert "| `time/step` | s | ≥ 0 |" in metrics_table()

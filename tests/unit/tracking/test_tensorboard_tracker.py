@@ -1,0 +1,43 @@
+"""Events written by the tracker, read back by TensorBoard itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+
+from gtpo_cli.tracking.tensorboard import TensorBoardTracker
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events: Any = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_each_metric_is_a_scalar_under_its_declared_name(tmp_path: Path) -> None:
+    tracker = TensorBoardTracker(tmp_path)
+    tracker.log(1, {"optim/loss": 0.5, "rewards/pkg.mod:brevity_mean": 2})
+    tracker.log(2, {"optim/loss": -0.25})
+    tracker.close()
+    read = scalars(tmp_path)
+    assert read["optim/loss"] == [(1, 0.5), (2, -0.25)]
+    # TensorBoard's tags know no colon.
+    assert [values for tag, values in read.items() if tag.startswith("rewards/")] == [[(1, 2.0)]]
+
+
+def test_steps_done_again_after_a_resume_replace_the_old_ones(tmp_path: Path) -> None:
+    first = TensorBoardTracker(tmp_path)
+    for step in (1, 2, 3, 4):
+        first.log(step, {"optim/loss": float(step)})
+    first.close()
+    second = TensorBoardTracker(tmp_path, start_step=2)
+    for step in (3, 4, 5):
+        second.log(step, {"optim/loss": 10.0 * step})
+    second.close()
+    assert scalars(tmp_path)["optim/loss"] == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0), (5, 50.0)]

@@ -1,0 +1,231 @@
+"""All trackers at once: the record is sacred, the others are not; what a recipe opens, and in which order it closes."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gtpo_cli.errors import GtpoError, RecipeError
+from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.tracking import JsonlTracker, Trackers, open_trackers, read_metrics
+from gtpo_cli.tracking.console import ConsoleTracker
+
+STEP = {"optim/loss": 0.5, "train/reward_mean": 11.0}
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from gtpo_cli.recipe import build_recipe
+from gtpo_cli.tracking import open_trackers
+document = {{"model": {{"name": "builtin:tiny"}}, "data": {{"benchmark": "arithmetic"}},
+            "tracking": {{"wandb": {{"mode": "off"}}}}}}
+recipe = build_recipe(document, where="test")
+with open_trackers(recipe, Path('{folder}'), run_name="r", total_steps=10) as trackers:
+"""
+
+
+class Recorder:
+    """A tracker that keeps what it is given, and fails at `bad_step` and, if told so, when it is closed."""
+
+    def __init__(self, bad_step: int | None = None, *, bad_close: bool = False) -> None:
+        self.steps: list[int] = []
+        self.closed = 0
+        self._bad_step = bad_step
+        self._bad_close = bad_close
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self._bad_step:
+            raise ConnectionError("the\nserver is away")
+        self.steps.append(step)
+
+    def close(self) -> None:
+        self.closed += 1
+        if self._bad_close:
+            raise TimeoutError("no answer")
+
+
+class ClosedTerminal(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+def recipe(*overrides: str) -> Recipe:
+    document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
+    return build_recipe(document, ["tracking.wandb.mode=off", *overrides], where="test")
+
+
+def text_console() -> Console:
+    return Console(file=io.StringIO(), width=80)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_failing_tracker_is_switched_off_with_one_warning_and_the_run_goes_on(tmp_path: Path) -> None:
+    good, bad = Recorder(), Recorder(bad_step=2)
+    warnings: list[str] = []
+    with Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[bad, good], warn=warnings.append) as trackers:
+        for step in (1, 2, 3, 4):
+            trackers.log(step, STEP)
+    assert warnings == [
+        "Recorder tracking failed and is off from step 2 on (ConnectionError: the server is away); "
+        "metrics.jsonl has every step"
+    ]
+    assert (bad.steps, bad.closed) == ([1], 1)
+    assert (good.steps, good.closed) == ([1, 2, 3, 4], 1)
+    assert [row["step"] for row in read_metrics(tmp_path / "m.jsonl")] == [1, 2, 3, 4]
+
+
+def test_by_default_the_warning_goes_through_the_warnings_module(tmp_path: Path) -> None:
+    with (
+        Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[Recorder(bad_step=1)]) as trackers,
+        pytest.warns(UserWarning, match="Recorder tracking failed and is off from step 1"),
+    ):
+        trackers.log(1, STEP)
+
+
+def test_a_tracker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path: Path) -> None:
+    bad, good = Recorder(bad_close=True), Recorder()
+    warnings: list[str] = []
+    record = JsonlTracker(tmp_path / "m.jsonl")
+    trackers = Trackers(record, others=[bad, good], warn=warnings.append)
+    trackers.close()
+    trackers.close()
+    assert (bad.closed, good.closed) == (1, 1)
+    assert warnings == ["Recorder tracking could not be closed (TimeoutError: no answer); it may miss the last steps"]
+    with pytest.raises(ValueError, match="closed"):
+        record.log(1, STEP)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_record_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").symlink_to("/dev/full")
+    other = Recorder()
+    with (
+        pytest.raises(GtpoError, match="No space left on device"),
+        Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[other]) as trackers,
+    ):
+        trackers.log(1, STEP)
+    assert (other.steps, other.closed) == ([], 1)
+
+
+def test_an_undeclared_metric_reaches_no_tracker(tmp_path: Path) -> None:
+    other = Recorder()
+    with Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[other]) as trackers:
+        with pytest.raises(ValueError, match="reward is not a declared metric"):
+            trackers.log(1, {"reward": 1.0})
+        assert trackers.position == 0
+    assert other.steps == []
+
+
+def test_a_terminal_that_goes_away_is_no_reason_to_stop(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    display = ConsoleTracker(10, console=Console(file=ClosedTerminal()))
+    with Trackers(JsonlTracker(tmp_path / "m.jsonl"), display=display, warn=warnings.append) as trackers:
+        trackers.log(1, STEP)
+        trackers.message("still here")
+        trackers.log(2, STEP)
+    assert len(warnings) == 1
+    assert "Console tracking failed and is off from step 1 on (OSError: [Errno 5]" in warnings[0]
+    assert len(read_metrics(tmp_path / "m.jsonl")) == 2
+
+
+def test_a_reader_that_goes_away_is_no_reason_to_stop(tmp_path: Path) -> None:
+    """`gtpo train | head`: rich would end the process at the first line that nobody reads."""
+    code = f"""
+{OPEN.format(folder=tmp_path)}
+    for step in range(1, 11):
+        trackers.log(step, {{"optim/loss": 0.5}})
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    complaints = process.stderr.read()
+    assert process.wait(timeout=60) == 0, complaints
+    assert complaints.count("UserWarning: Console tracking failed and is off from step 1 on (BrokenPipeError") == 1
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 10
+
+
+def test_open_trackers_on_a_run_and_on_its_resumption(tmp_path: Path) -> None:
+    console = text_console()
+    common = {"run_name": "r", "total_steps": 4, "initial_entropy": 0.25, "filter_on": True, "console": console}
+    with open_trackers(recipe(), tmp_path, **common) as trackers:  # type: ignore[arg-type]
+        trackers.log(1, STEP)
+        trackers.log(2, STEP)
+        position = trackers.position
+        trackers.log(3, STEP)
+        trackers.message("saved step 2")
+    with open_trackers(recipe(), tmp_path, start_step=2, keep_bytes=position, **common) as trackers:  # type: ignore[arg-type]
+        trackers.log(3, {"optim/loss": 0.25})
+        trackers.log(4, STEP)
+    assert [(row["step"], row["optim/loss"]) for row in read_metrics(tmp_path / "metrics.jsonl")] == [
+        (1, 0.5),
+        (2, 0.5),
+        (3, 0.25),
+        (4, 0.5),
+    ]
+    assert "at the start 0.250, filter on" in printed(console)
+    assert "saved step 2\n" in printed(console)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl"]
+
+
+def test_the_display_names_a_threshold_that_is_not_ln_2(tmp_path: Path) -> None:
+    console = text_console()
+    opened = open_trackers(
+        recipe("objective.filter.threshold=1.05"),
+        tmp_path,
+        run_name="r",
+        total_steps=4,
+        initial_entropy=0.25,
+        filter_on=True,
+        console=console,
+    )
+    opened.close()
+    assert "filter on above 1.050" in printed(console)
+
+
+def test_a_quiet_run_prints_nothing_but_warnings(tmp_path: Path) -> None:
+    console = text_console()
+    (tmp_path / "wandb").write_text("in the way: wandb cannot make its folder")
+    with open_trackers(
+        recipe("tracking.wandb.mode=offline"), tmp_path, run_name="r", total_steps=2, console=console, quiet=True
+    ) as trackers:
+        trackers.log(1, STEP)
+        trackers.message("not shown")
+        trackers.log(2, STEP)
+    (line,) = printed(console).splitlines()
+    assert line.startswith("warning: wandb is off (FileExistsError: ")
+    assert "tracking.wandb.mode: off" in line
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_tensorboard_that_is_not_installed_names_the_extra_and_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # what Python does with a missing module
+    with pytest.raises(RecipeError, match=r"gtpo_cli\[tensorboard\]"):
+        open_trackers(
+            recipe("tracking.tensorboard=true"), tmp_path, run_name="r", total_steps=2, console=text_console()
+        )
+    JsonlTracker(tmp_path / "metrics.jsonl").close()
+
+
+def test_off_imports_neither_wandb_nor_torch(tmp_path: Path) -> None:
+    code = f"""
+{OPEN.format(folder=tmp_path)}
+    trackers.log(1, {{"optim/loss": 0.5}})
+print(sorted({{"wandb", "torch", "tensorboard"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ["step  1/10  loss 0.5000", "[]"]
+    assert done.stderr == ""

@@ -1,0 +1,133 @@
+"""The real wandb, offline, in processes of its own: what it writes, that it never asks, that no network is no end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+TIMEOUT = 60.0  # seconds; a prompt would wait for ever
+
+RUN = """
+import sys
+from pathlib import Path
+import gtpo_cli.tracking.wandb as module
+from gtpo_cli.tracking.wandb import WandbTracker
+
+module.INIT_TIMEOUT = 1.0
+
+def run(folder, mode, resume_id=None, steps=(1, 2)):
+    tracker = WandbTracker(
+        {"seed": 3407, "model": {"name": "builtin:tiny"}}, "a-run", Path(folder), mode=mode, project="a-project",
+        tags=["one-tag"], resume_id=resume_id, warn=lambda text: print("WARNED", text),
+    )
+    for step in steps:
+        tracker.log(step, {"train/reward_mean": step + 0.40625, "optim/loss": float("nan")})
+    tracker.close()
+    print("DONE", folder, tracker.run_id, "offline" if tracker.offline else "online")
+    return tracker.run_id
+"""
+
+
+def environment(home: Path, **extra: str) -> dict[str, str]:
+    """This one, without any trace of a wandb account."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "NETRC"))}
+    return kept | {"HOME": str(home), "PYTHONUNBUFFERED": "1"} | extra
+
+
+def run_without_stdin(code: str, folder: Path, **extra: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN + code],
+        cwd=folder,
+        env=environment(folder / "home", **extra),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def recorded(run_dir: Path) -> bytes:
+    """The one offline record in the run folder."""
+    (path,) = run_dir.glob("wandb/offline-run-*/run-*.wandb")
+    return path.read_bytes()
+
+
+def test_auto_without_a_key_records_offline_and_sends_only_recipe_and_metrics(tmp_path: Path) -> None:
+    lines = run_without_stdin("first = run('a', 'auto')\nrun('b', 'offline', resume_id=first, steps=(3,))", tmp_path)
+    assert len(lines) == 2, "silent, without a warning"
+    done, folder, run_id, where = lines[0].split()
+    assert (done, folder, where) == ("DONE", "a", "offline")
+    assert lines[1].split() == ["DONE", "b", run_id, "offline"], "the resumed part has the id of the first"
+
+    record = recorded(tmp_path / "a")
+    for part in ["train/reward_mean", "1.40625", "2.40625", "optim/loss", "a-run", "a-project", "one-tag", "3407"]:
+        assert part.encode() in record
+    assert b"3.40625" not in record
+    assert b"3.40625" in recorded(tmp_path / "b")
+
+    # Strings in the record have their length before them.
+    for private in {socket.gethostname(), str(Path(sys.executable)), str(tmp_path), sys.argv[0]} - {""}:
+        assert bytes([min(255, len(private))]) + private.encode() not in record
+    (files,) = tmp_path.glob("a/wandb/offline-run-*/files")
+    assert list(files.iterdir()) == [], "no code, no requirements, no machine description, no console output"
+
+
+def test_online_without_a_key_on_a_terminal_asks_nothing_and_records_offline(tmp_path: Path) -> None:
+    """Only on a terminal would wandb ask; so this one has a terminal, on which nobody answers."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN + "run('a', 'online')"],
+        cwd=tmp_path,
+        env=environment(tmp_path / "home", TERM="xterm"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    watchdog = threading.Timer(TIMEOUT, process.kill)
+    watchdog.start()
+    output = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed: the process has ended
+        while part := os.read(ours, 4096):
+            output += part
+    process.wait()
+    watchdog.cancel()
+    os.close(ours)
+    assert process.returncode == 0, output
+    warned, done = output.decode().splitlines()
+    assert warned.startswith("WARNED wandb: not online (no API key is configured: run `wandb login`")
+    assert "upload later with `wandb sync a/wandb/offline-*`" in warned
+    assert done.startswith("DONE a ")
+    assert b"1.40625" in recorded(tmp_path / "a")
+
+
+def test_a_network_that_is_away_costs_seconds_and_a_warning(tmp_path: Path) -> None:
+    with socket.socket() as unused:  # bound, not listening: connections are refused
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        start = time.monotonic()
+        lines = run_without_stdin("run('a', 'auto')", tmp_path, WANDB_API_KEY="a" * 40, WANDB_BASE_URL=url)
+        assert time.monotonic() - start < 30
+    assert lines[0].startswith("WARNED wandb: not online (")
+    assert lines[1].split()[0::3] == ["DONE", "offline"]
+    assert b"2.40625" in recorded(tmp_path / "a")
+
+
+@pytest.mark.parametrize("switch", ["disabled", "offline"])
+def test_auto_heeds_the_users_own_switch(tmp_path: Path, switch: str) -> None:
+    lines = run_without_stdin("run('a', 'auto')", tmp_path, WANDB_API_KEY="a" * 40, WANDB_MODE=switch)
+    assert len(lines) == 1
+    assert len(list(tmp_path.glob("a/wandb/*run-*"))) == (1 if switch == "offline" else 0)
