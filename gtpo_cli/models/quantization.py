@@ -39,5 +39,5 @@ def keep_weights_differentiable(model: torch.nn.Module) -> int:
     """
     layers = [module for module in model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
     for layer in layers:
-        layer.support_avx512bf16_for_cpu = False
+        layer.support_avx512bf16_for_cpu = False  # type: ignore[assignment]  # a plain flag of bitsandbytes
     return len(layers)

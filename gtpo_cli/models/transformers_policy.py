@@ -227,7 +227,7 @@ def _rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     configured = getattr(model.generation_config, "eos_token_id", None)
-    ids = set(configured) if isinstance(configured, (list, tuple)) else {configured}
+    ids: set[Any] = set(configured) if isinstance(configured, (list, tuple)) else {configured}
     ids.add(tokenizer.eos_token_id)
     ids.discard(None)
     if not ids:

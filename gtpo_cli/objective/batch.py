@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,7 +67,8 @@ class TokenBatch:
         )
 
 
-class MicroBatch(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroBatch:
     """A block of a step: `index` cuts any (B, G) tensor of the step to this block, `batch` holds its tokens."""
 
     index: tuple[slice, slice]

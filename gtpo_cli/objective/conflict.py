@@ -61,9 +61,10 @@ def conflict_spans(
         raise ValueError(f"alignment must be 'position' or 'prefix', got {alignment!r}")
     mask = completion_mask_BGT.bool()
     ids = completion_ids_BGT.to(torch.int32).masked_fill(~mask, -1)
-    forward = _leading_run(ids, mask, advantages_BG, alignment)
+    leading_run = _leading_run if alignment == "position" else _leading_common_prefix
+    forward = leading_run(ids, mask, advantages_BG)
     reversal = _reversal_index(mask)
-    backward = _leading_run(ids.gather(-1, reversal), mask, advantages_BG, alignment).gather(-1, reversal)
+    backward = leading_run(ids.gather(-1, reversal), mask, advantages_BG).gather(-1, reversal)
     return ConflictSpans(forward, backward & mask)
 
 
@@ -104,7 +105,7 @@ def conflict_weights(
     return weights.masked_fill(conflict_BGT & (sign < 0), negative_weight)
 
 
-def _leading_run(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor, alignment: Alignment) -> Tensor:
+def _leading_run(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Tensor:
     """bool (B, G, T): the first contiguous run, from position 0, of tokens shared with G+ and with G-."""
     G, T = ids_BGT.shape[1:]
     if T == 0:
@@ -118,10 +119,25 @@ def _leading_run(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor, align
         block = slice(start, start + rows)
         # equal[b, i, j, t]: completions i and j of prompt b hold the same id at t. Padding is masked out below.
         equal = (ids_BGT[:, block, None, :] == ids_BGT[:, None, :, :]).view(torch.uint8)
-        if alignment == "prefix":
-            equal = equal.cummin(dim=-1).values
         shared[:, block] = (equal & positive).amax(dim=2) & (equal & negative).amax(dim=2)
     return (shared & mask_BGT).cummin(dim=-1).values.bool()
+
+
+def _leading_common_prefix(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Tensor:
+    """bool (B, G, T): the longest prefix shared with one completion of G+ at least and with one of G- at least."""
+    B, G, T = ids_BGT.shape
+    if T == 0:
+        return mask_BGT
+    agreed = torch.empty(B, G, G, dtype=torch.long, device=ids_BGT.device)  # tokens from the start, for each pair
+    rows = max(1, _BLOCK_PAIRS // max(1, ids_BGT.numel()))
+    for start in range(0, G, rows):
+        block = slice(start, start + rows)
+        differs = (ids_BGT[:, block, None, :] != ids_BGT[:, None, :, :]).view(torch.uint8)
+        found, first = differs.max(dim=-1)
+        agreed[:, block] = torch.where(found.bool(), first, T)
+    positive, negative = (advantages_BG > 0)[:, None, :], (advantages_BG < 0)[:, None, :]
+    length = torch.minimum((agreed * positive).amax(dim=2), (agreed * negative).amax(dim=2))
+    return (torch.arange(T, device=ids_BGT.device) < length[..., None]) & mask_BGT
 
 
 def _reversal_index(mask_BGT: Tensor) -> Tensor:

@@ -68,8 +68,11 @@ def token_logprobs_and_entropy(
     if N and not 0 <= int(token_ids_N.min()) <= int(token_ids_N.max()) < V:
         raise ValueError(f"token ids must be in [0, {V}), got {int(token_ids_N.min())} to {int(token_ids_N.max())}")
     chunk = chunk_tokens or _MAX_CHUNK_TOKENS
-    logprobs, entropy = _TokenLogprobs.apply(hidden_NH, lm_head_VH, bias_V, token_ids_N, float(temperature), chunk)
-    return logprobs, entropy
+    ids_N = token_ids_N.long()  # they index; a uint8 tensor would be read as a mask
+    outputs: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # torch ships it untyped
+        hidden_NH, lm_head_VH, bias_V, ids_N, float(temperature), chunk
+    )
+    return outputs
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -109,13 +112,16 @@ class _TokenLogprobs(torch.autograd.Function):
         return logprobs_N, entropy_N
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]  # torch ships it untyped
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_N: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         unit_NH, token_ids_N, *head = ctx.saved_tensors
         grad_hidden = None if unit_NH is None else (unit_NH * grad_N[:, None]).to(ctx.hidden_dtype)
         grad_head = grad_bias = None
         if head:
-            grad_head, grad_bias = _head_gradients(grad_N, *head, token_ids_N, ctx.temperature)
+            hidden_NH, lm_head_VH, bias_V, lse_N, logprobs_N = head
+            grad_head, grad_bias = _head_gradients(
+                grad_N, hidden_NH, lm_head_VH, bias_V, lse_N, logprobs_N, token_ids_N, ctx.temperature
+            )
             grad_bias = grad_bias if ctx.needs_input_grad[2] else None
             grad_head = grad_head if ctx.needs_input_grad[1] else None
         return grad_hidden, grad_head, grad_bias, None, None, None
@@ -143,10 +149,10 @@ def _forward_chunk(
     acc = None if unit_NH is None else unit_NH.zero_()
     buffer = torch.empty(2, N * min(_VOCAB_BLOCK, V), dtype=dtype, device=hidden_NH.device)
     order = torch.argsort(token_ids_N)  # so that each block finds its sampled tokens in one slice
-    bounds = torch.searchsorted(
+    edges = torch.searchsorted(
         token_ids_N[order], torch.arange(0, V + _VOCAB_BLOCK, _VOCAB_BLOCK, device=order.device)
     )
-    bounds = bounds.tolist()
+    bounds: list[int] = edges.tolist()
     for index, start in enumerate(range(0, V, _VOCAB_BLOCK)):
         W = lm_head_VH[start : start + _VOCAB_BLOCK].to(dtype)
         z = buffer[0, : N * W.shape[0]].view(N, W.shape[0])

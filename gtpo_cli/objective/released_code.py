@@ -61,7 +61,8 @@ def clamped_entropy(
     """
     floor = torch.tensor(ENTROPY_CLAMP).log().item()
     pieces = []
-    for hidden in hidden_NH.split(chunk_tokens):
+    for start in range(0, hidden_NH.shape[0], chunk_tokens):
+        hidden = hidden_NH[start : start + chunk_tokens]
         logits = hidden.float() @ lm_head_VH.float().T
         if bias_V is not None:
             logits += bias_V

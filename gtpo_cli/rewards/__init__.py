@@ -1,0 +1,16 @@
+"""Rewards: what a completion is worth. Importing this is light; computer algebra lives in worker processes."""
+
+from gtpo_cli.rewards.equivalence import EqualityWorkers, answers_equal, gold_is_usable
+from gtpo_cli.rewards.extract import extract_answer, is_strict_format
+from gtpo_cli.rewards.score import Scorer, accuracy_reward, format_reward
+
+__all__ = [
+    "EqualityWorkers",
+    "Scorer",
+    "accuracy_reward",
+    "answers_equal",
+    "extract_answer",
+    "format_reward",
+    "gold_is_usable",
+    "is_strict_format",
+]

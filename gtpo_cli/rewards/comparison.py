@@ -23,7 +23,9 @@ from gtpo_cli.rewards.quantity import exact_number, split_label, split_percent
 Algebra = Callable[[str, str], bool]
 
 _LATEX = re.compile(r"[\\{}^_$]")
-_BASED = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{? ?([0-9]+|[a-z]+) ?\}?")  # 1011_2: compared as text, base included
+_BASED = re.compile(  # 1011_2: compared as text, base included
+    r"(?P<digits>[0-9A-Za-z]+|\([0-9A-Za-z]+\))_(?P<base>[0-9]+|[a-z]+|\{ ?[0-9]+ ?\}|\{ ?[a-z]+ ?\})"
+)
 _EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 _NAME = re.compile(
     r"(\\?[A-Za-z]+'?(?:_\{?\w+\}?)?(?:\([A-Za-z](?:, ?[A-Za-z])*\))?|\([A-Za-z](?:, ?[A-Za-z])+\)) ?= ?(.+)"
@@ -73,7 +75,7 @@ def _usable(text: str, parses: Callable[[str], bool]) -> bool:
     name = _NAME.fullmatch(text)
     if name and len(_EQUALS.findall(text)) == 1:
         text = name[2]
-    value = split_label(text).value
+    value = peel(split_label(text).value)
     value = split_percent(value)[0]
     if exact_number(value) is not None or _is_plain(value):
         return True
@@ -87,11 +89,11 @@ def _same(gold: str, predicted: str, algebra: Algebra) -> bool:
     gold, predicted = _without_names(gold, predicted)
     gold_quantity, quantity = split_label(gold), split_label(predicted)
     if gold_quantity.label == quantity.label or (not gold_quantity.label and quantity.known):
-        gold, predicted = gold_quantity.value, quantity.value
+        gold, predicted = peel(gold_quantity.value), peel(quantity.value)
     elif not quantity.label:
-        gold = gold_quantity.value
-    elif gold_quantity.label and gold_quantity.known and quantity.known:
-        return False
+        gold = peel(gold_quantity.value)
+    elif gold_quantity.label:
+        return False  # 5 cm and 5 m
     percentages = _same_percentages(gold, predicted)
     if percentages is not None:
         return percentages
@@ -146,7 +148,8 @@ def _structure(text: str) -> tuple[str, list[str]]:
     if is_enclosed(text):
         opening = re.match(r"\\\{|\\langle|.", text)
         closing = re.search(r"(?:\\\}|\\rangle|.)$", text)
-        assert opening and closing
+        assert opening is not None
+        assert closing is not None
         parts = split_top_level(text[opening.end() : closing.start()])
         kind = opening[0] + closing[0]
         if kind == r"\{\}" or (kind == "{}" and len(parts) > 1):
@@ -159,7 +162,7 @@ def _structure(text: str) -> tuple[str, list[str]]:
     parts = split_top_level(text)
     if len(parts) == 1 and text.count(r"\pm") == 1 and re.search(r"\\pm(?![A-Za-z])", text):
         parts = [text.replace(r"\pm", sign).removeprefix("+").strip() for sign in "+-"]
-    return "list", [peel(part) for part in parts]
+    return "list", [peel(part) for part in parts] if len(parts) > 1 else [text]
 
 
 def _same_in_any_order(gold_parts: Sequence[str], parts: Sequence[str], algebra: Algebra) -> bool:
@@ -189,7 +192,9 @@ def _is_plain(text: str) -> bool:
 
 def _folded(text: str) -> str:
     based = _BASED.fullmatch(text)
-    return f"{based[1]}_{based[2]}".casefold() if based else text.casefold()
+    if based is None:
+        return text.casefold()
+    return f"{based['digits'].strip('()')}_{based['base'].strip('{ }')}".casefold()
 
 
 def _is_mathematics(text: str) -> bool:

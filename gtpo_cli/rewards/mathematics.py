@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify
@@ -31,14 +31,17 @@ def same_mathematics(gold: str, predicted: str) -> bool:
         return parses(gold)
     # Over the reals x^2 + 1 = 0 and x^2 + 2 = 0 have the same solutions: none.
     real = True if "=" not in gold else None
-    expressions = _parse(gold, real=real), _parse(predicted, real=real)
-    if None in expressions:
+    left, right = _parse(gold, real=real), _parse(predicted, real=real)
+    if left is None or right is None:
         return False
-    if all(isinstance(expression, sympy.Symbol) for expression in expressions):
-        return bool(expressions[0] == expressions[1])  # math-verify folds their case: Delta and delta
+    if real is None and not (left.free_symbols and right.free_symbols):
+        return False  # an equation without unknowns has no solutions to compare
+    if isinstance(left, sympy.Symbol) and isinstance(right, sympy.Symbol):
+        return bool(left == right)  # math-verify folds their case: Delta and delta
     try:
         result: bool = verify(
-            *expressions,
+            left,
+            right,
             numeric_precision=_DECIMAL_PLACES,
             float_rounding=_DECIMAL_PLACES,
             timeout_seconds=None,  # the pool kills the worker instead: math-verify's alarm cannot stop C code

@@ -6,7 +6,7 @@ Only spelling is changed here, never meaning; nothing is ever picked out of a lo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 MAX_LENGTH = 2000  # characters; a longer answer is compared as plain text only
 
@@ -29,42 +29,41 @@ _SYMBOLS = str.maketrans(
     }
 )
 
+
 def _without_commas(match: re.Match[str]) -> str:
     return match[1].replace(",", "")
 
 
 _TEXT_COMMANDS = "text|textnormal|textrm|textbf|textit|mbox|hbox|mathrm|mathbf|mathit"
-_SPELLINGS = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in [
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac ?(\\[A-Za-z]+(?![A-Za-z{])) ?(\\[A-Za-z]+(?![A-Za-z{])|[0-9A-Za-z])", r"\\frac{\1}{\2}"),
-        (r"\\frac ?([0-9A-Za-z]) ?(\\[A-Za-z]+(?![A-Za-z{]))", r"\\frac{\1}{\2}"),
-        (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|rm|bf|it)(?![A-Za-z])", ""),
-        (r"(?<=[0-9]), ?\\! ?(?=[0-9])", ","),
-        (r"(?<!\\)\\!", ""),
-        (r"(?<=[0-9])(?:\{,\}|\\,)(?=[0-9]{3}(?![0-9]))", ","),  # 1{,}319 and 1\,319
-        (r"(?<![0-9.,{(\[])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", _without_commas),
-        (r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])", " "),
-        (r"\\([$%])", r"\1"),
-        (r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
-        # Bare single letters are variables; inside \text they are units.
-        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*m\s*\}", " meter"),
-        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*g\s*\}", " gram"),
-        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*s\s*\}", " second"),
-        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*h\s*\}", " hour"),
-        (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*[lL]\s*\}", " liter"),
-        (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),
-        (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),  # once more, for \textbf{\text{A}}
-        (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
-        (r"(?i)(?<![\\A-Za-z])infinity(?![A-Za-z])", r"\\infty "),
-        (r"\\varnothing(?![A-Za-z])", r"\\emptyset"),
-        (r"\\lbrace(?![A-Za-z])", r"\\{"),
-        (r"\\rbrace(?![A-Za-z])", r"\\}"),
-        (r"(?<=[A-Za-z0-9)])\*\*(?=[A-Za-z0-9(-])", "^"),
-        (r"^[A-Za-z] ?\\in(?![A-Za-z])", ""),  # x \in [0, 1] is [0, 1]
-    ]
+_SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\frac ?(\\[A-Za-z]+(?![A-Za-z{])) ?(\\[A-Za-z]+(?![A-Za-z{])|[0-9A-Za-z])", r"\\frac{\1}{\2}"),
+    (r"\\frac ?([0-9A-Za-z]) ?(\\[A-Za-z]+(?![A-Za-z{]))", r"\\frac{\1}{\2}"),
+    (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|rm|bf|it)(?![A-Za-z])", ""),
+    (r"(?<=[0-9]), ?\\! ?(?=[0-9])", ","),
+    (r"(?<!\\)\\!", ""),
+    (r"(?<=[0-9])(?:\{,\}|\\,)(?=[0-9]{3}(?![0-9]))", ","),  # 1{,}319 and 1\,319
+    (r"(?<![0-9.,{(\[])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", _without_commas),
+    (r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])", " "),
+    (r"\\([$%])", r"\1"),
+    (r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
+    # Bare single letters are variables; inside \text they are units.
+    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*m\s*\}", " meter"),
+    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*g\s*\}", " gram"),
+    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*s\s*\}", " second"),
+    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*h\s*\}", " hour"),
+    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*[lL]\s*\}", " liter"),
+    (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),
+    (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),  # once more, for \textbf{\text{A}}
+    (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
+    (r"(?i)(?<![\\A-Za-z])infinity(?![A-Za-z])", r"\\infty "),
+    (r"\\varnothing(?![A-Za-z])", r"\\emptyset"),
+    (r"\\lbrace(?![A-Za-z])", r"\\{"),
+    (r"\\rbrace(?![A-Za-z])", r"\\}"),
+    (r"(?<=[A-Za-z0-9)])\*\*(?=[A-Za-z0-9(-])", "^"),
+    (r"^[A-Za-z] ?\\in(?![A-Za-z])", ""),  # x \in [0, 1] is [0, 1]
 ]
+_COMPILED_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLINGS]
 
 _BRACKETS = re.compile(
     r"(?P<open>\\begin(?![A-Za-z])|\\\{|\\langle(?![A-Za-z])|[(\[{])"
@@ -90,7 +89,7 @@ def canonical(answer: str) -> str:
     text = peel(text.translate(_SYMBOLS))
     if text.startswith("**") and text.endswith("**") and text.count("**") == 2:  # Markdown bold
         text = text[2:-2]
-    for pattern, replacement in _SPELLINGS:
+    for pattern, replacement in _COMPILED_SPELLINGS:
         text = pattern.sub(replacement, text)
     return peel(" ".join(text.split()))
 
@@ -106,7 +105,7 @@ def peel(text: str) -> str:
 
 
 def _peel_once(text: str) -> str:
-    text = re.sub(r"(?<![.,;:])[.,;:]$", "", text)
+    text = re.sub(r"(?:(?<![.,;:\\])[.,;:]|(?<!\\)\\)$", "", text)
     text = re.sub(r"^(?:\\approx|=)(?![A-Za-z]) ?", "", text)
     for start, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         inner = text[len(start) : len(text) - len(end)]
@@ -128,12 +127,13 @@ def is_enclosed(text: str) -> bool:
 
     `(` may be closed by `]` and `[` by `)`, as half-open intervals are.
     """
-    depths = list(_walk(text))
-    if not depths or depths[0][0].start() != 0 or depths[-1][0].end() != len(text):
+    opening = _BRACKETS.match(text)
+    if opening is None or not opening["open"]:
         return False
-    first, last = depths[0][0], depths[-1][0]
-    closes_early = any(depth <= 0 for _, depth in depths[:-1])
-    return bool(first["open"] and last["close"]) and not closes_early and depths[-1][1] == 0
+    for match, depth in _walk(text):
+        if depth == 0:
+            return match.end() == len(text)
+    return False
 
 
 def split_top_level(text: str, separator: str = "separator") -> list[str]:

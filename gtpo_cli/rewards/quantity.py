@@ -75,9 +75,9 @@ for _name, _others in _UNIT_NAMES.items():
 _NO_LABEL = frozenset(
     "hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens pair pairs "
     "percent pct pi half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths "
-    "squared cubed factorial choose mod times plus minus and or to of than am pm sqrt sin cos tan log ln exp infty".split()
+    "squared cubed factorial choose mod times plus minus and or to of than sqrt sin cos tan log ln exp infty".split()
 )
-_LABEL_WORD = re.compile(r"[A-Za-z][A-Za-z'-]+\.?|[ap]\.m\.?")
+_LABEL_WORD = re.compile(r"[A-Za-z][A-Za-z'-]{2,}\.?")  # shorter ones may be variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def split_label(text: str) -> Quantity:
         return Quantity(value, label if label == money else money + label)
     if money:
         return Quantity(text, money)
-    return _any_words(words) or Quantity(text)
+    return _any_words(text.split(" ")) or Quantity(text)
 
 
 def _unit(word: str) -> tuple[str, ...]:
@@ -167,6 +167,6 @@ def _any_words(words: list[str]) -> Quantity | None:
         start -= 1
     label = tuple(word.lower().rstrip(".") for word in words[start:])
     value = " ".join(words[:start])
-    if not label or exact_number(value) is None or any(word.replace(".", "") in _NO_LABEL for word in label):
+    if not label or exact_number(value) is None or not _NO_LABEL.isdisjoint(label):
         return None
     return Quantity(value, label, known=False)

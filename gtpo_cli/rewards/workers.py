@@ -82,9 +82,7 @@ class EqualityWorkers:
         with self._lock:
             self._kill_all()
 
-    def equal_many(
-        self, pairs: Sequence[tuple[str, str]], *, timeout_seconds: float | None = None
-    ) -> list[Equality]:
+    def equal_many(self, pairs: Sequence[tuple[str, str]], *, timeout_seconds: float | None = None) -> list[Equality]:
         """For each (gold, predicted): are they the same answer? In the order of `pairs`."""
         results: list[Equality | None] = []
         tasks = []
@@ -101,9 +99,7 @@ class EqualityWorkers:
         decided = [usable_without_algebra(gold) for gold in golds]
         tasks = [_Task(gold, None) for gold in golds]
         self._run([task for task, known in zip(tasks, decided, strict=True) if known is None], timeout_seconds)
-        return [
-            _finished(task).equal if known is None else known for task, known in zip(tasks, decided, strict=True)
-        ]
+        return [_finished(task).equal if known is None else known for task, known in zip(tasks, decided, strict=True)]
 
     def _run(self, tasks: Sequence[_Task], timeout_seconds: float | None) -> None:
         if not tasks:
@@ -212,19 +208,19 @@ class EqualityWorkers:
         self._workers.clear()
 
 
-class _NeedsAlgebra(Exception):
+class _NeedsAlgebraError(Exception):
     """Raised in place of an answer by a comparison that has no algebra at hand."""
 
 
 def _no_algebra(*_: Any) -> bool:
-    raise _NeedsAlgebra
+    raise _NeedsAlgebraError
 
 
 def equal_without_algebra(gold: str, predicted: str) -> bool | None:
     """The verdict where numbers, text or structure decide it (microseconds); None where a worker must."""
     try:
         return equal(gold, predicted, _no_algebra)
-    except _NeedsAlgebra:
+    except _NeedsAlgebraError:
         return None
 
 
@@ -232,19 +228,22 @@ def usable_without_algebra(gold: str) -> bool | None:
     """`gold_is_usable` where it needs no parser; None where a worker must."""
     try:
         return usable(gold, _no_algebra)
-    except _NeedsAlgebra:
+    except _NeedsAlgebraError:
         return None
 
 
 def _start() -> _Worker:
-    process = subprocess.Popen(
-        # -P: the user's folder must not shadow the modules that a worker imports.
-        [sys.executable, "-P", "-m", "gtpo_cli.rewards.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C in the terminal is for the caller alone
-    )
+    try:
+        process = subprocess.Popen(
+            # -P: the user's folder must not shadow the modules that a worker imports.
+            [sys.executable, "-P", "-m", "gtpo_cli.rewards.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal is for the caller alone
+        )
+    except OSError as error:
+        raise RewardError(f"a grading worker cannot be started: {error}; free memory or processes") from error
     return _Worker(process, deadline=time.monotonic() + _START_SECONDS)
 
 

@@ -2,8 +2,9 @@
 
 The names are the same in metrics.jsonl, on the console, in wandb and TensorBoard, and in the documentation; people
 build dashboards on them. "The step's completions" are all `B * G` completions sampled in the step, whatever their keep
-mask; "completion tokens" are the tokens of all of them, the end-of-sequence token included, padding not. Symbols are
-those of the paper (arXiv 2508.03772): R reward, A advantage, `<H>_i` mean entropy of completion i, M conflict mask.
+mask (in SFT the reference completions); "completion tokens" are the tokens of all of them, the end-of-sequence token
+included, padding not. Symbols are those of the paper (arXiv 2508.03772): R reward, A advantage, `<H>_i` mean entropy of
+completion i, M conflict mask.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Trackers:
         self._record = record
         self._display = display
         self._optional: list[Tracker] = [*([display] if display else []), *others]
-        self._warn = warn
+        self._show_warning = warn
 
     @property
     def position(self) -> int:
@@ -73,6 +73,10 @@ class Trackers:
             except Exception as error:  # noqa: BLE001 - as in log
                 self._switch_off(self._display, error)
 
+    def warn(self, text: str) -> None:
+        """Show a warning to the user, in a quiet run as well."""
+        self._show_warning(text)
+
     def close(self) -> None:
         """Close all trackers, the display first, so that the terminal is restored whatever the others do."""
         try:
@@ -80,7 +84,7 @@ class Trackers:
                 try:
                     tracker.close()
                 except Exception as error:  # noqa: BLE001 - as in log
-                    self._warn(f"{_name(tracker)} could not be closed ({_one_line(error)}); it may miss the last steps")
+                    self.warn(f"{_name(tracker)} could not be closed ({_one_line(error)}); it may miss the last steps")
         finally:
             self._optional.clear()
             self._display = None
@@ -100,7 +104,7 @@ class Trackers:
             self._display = None
         with suppress(Exception):  # it has failed and been reported: closing it can only help
             tracker.close()
-        self._warn(f"{_name(tracker)} failed and is off{since} ({_one_line(error)}); metrics.jsonl has every step")
+        self.warn(f"{_name(tracker)} failed and is off{since} ({_one_line(error)}); metrics.jsonl has every step")
 
 
 def _name(tracker: Tracker) -> str:

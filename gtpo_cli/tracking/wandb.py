@@ -51,7 +51,7 @@ class WandbTracker:
                 tags=list(tags),
                 config=dict(recipe),
                 dir=run_dir,
-                
+                id=resume_id,
                 resume="allow" if resume_id else None,
                 settings=_settings(),
             )

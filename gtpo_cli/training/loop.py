@@ -92,7 +92,7 @@ def train(recipe: Recipe, run: RunFolder, *, resume: bool = False, quiet: bool =
         micro = MicroBatchSize(
             recipe.training.micro_batch_size,
             longest_row=longest_row(setup.prompts, recipe, setup.policy),
-            warn=trackers.message,
+            warn=trackers.warn,
         )
         stepper: _Stepper
         if initial_entropy is None:
@@ -159,7 +159,7 @@ class _Loop:
                 if training.keep_best in metrics:
                     self._since_save.append(metrics[training.keep_best])
                 if alarm := guard.observe(metrics):
-                    self.trackers.message(alarm)
+                    self.trackers.warn(alarm)
                     stopped = alarm if training.guard.action == "stop" else None
                 if interrupted:
                     stopped = "interrupted"

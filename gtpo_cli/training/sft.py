@@ -32,7 +32,11 @@ class SftParts:
 
 def reference_completion(problem: Problem, tokenizer: Any) -> Completion:
     """The completion to imitate: solution and gold answer in the four tags, then end-of-sequence."""
-    text = wrap_solution(problem.solution or "", problem.gold)
+    return completion_of(wrap_solution(problem.solution or "", problem.gold), tokenizer)
+
+
+def completion_of(text: str, tokenizer: Any) -> Completion:
+    """A text as if it had been sampled, ended by the end-of-sequence token; its log-probabilities are not known (0)."""
     ids = (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
     return Completion(ids, (0.0,) * len(ids), "stop", text)
 
@@ -57,10 +61,14 @@ def drop_long_references(
 
 def sft_step(parts: SftParts, prompts: Sequence[Prompt], *, clock: Stopwatch) -> dict[str, float]:
     """Update the policy once on the references of these problems; returns the step's metrics."""
+    tokenizer = parts.policy.tokenizer
+    groups = [Group(problem, ids, (reference_completion(problem, tokenizer),)) for problem, ids in prompts]
+    return imitate(parts, groups, clock=clock)
+
+
+def imitate(parts: SftParts, groups: Sequence[Group], *, clock: Stopwatch) -> dict[str, float]:
+    """Update the policy once on the completions of these groups, whatever they are; returns the step's metrics."""
     with clock.phase("train"):
-        groups = [
-            Group(problem, ids, (reference_completion(problem, parts.policy.tokenizer),)) for problem, ids in prompts
-        ]
         batch = collate(groups, device=parts.policy.device)
         totals = {"loss": 0.0, "entropy": 0.0}
         learning_rate = parts.updater.learning_rate
@@ -73,7 +81,7 @@ def sft_step(parts: SftParts, prompts: Sequence[Prompt], *, clock: Stopwatch) ->
         "optim/grad_norm": grad_norm,
         "optim/learning_rate": learning_rate,
         "entropy/mean": totals["entropy"],
-        "completions/length_mean": tokens / len(groups),
+        "completions/length_mean": tokens / int(batch.lengths_BG.numel()),
     } | time_metrics(clock, tokens=tokens, device=parts.policy.device)
 
 

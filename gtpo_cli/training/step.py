@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -96,9 +97,8 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
         result.learning_rate = parts.updater.learning_rate
         ref_BGT = _reference(parts, batch) if objective.kl_coef > 0 else None
         for iteration in range(objective.num_iterations):
-            parts.micro_batch.run(
-                lambda rows, first=iteration == 0: _accumulate(parts, result, divisor_BG, ref_BGT, rows, first=first)
-            )
+            first = iteration == 0
+            parts.micro_batch.run(partial(_accumulate, parts, result, divisor_BG, ref_BGT, first=first))
             result.grad_norms.append(parts.updater.update())
         parts.updater.advance_schedule()
     return result

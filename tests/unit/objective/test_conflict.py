@@ -96,9 +96,9 @@ def test_empty_and_one_token_completions():
 
 def test_a_truncated_completion_shares_no_end():
     end = 0
-    forward, backward = spans_of([[1, 2, end], [1, 2, 2], [1, 3, 3, end]], [+1, -1, -1])
-    assert forward == [[1, 1, 0], [1, 1, 0], [1, 0, 0, 0]]
-    assert backward == [[0, 0, 1], [0, 0, 0], [0, 0, 0, 1]]
+    forward, backward = spans_of([[1, 2, end], [1, 2, 7, 8], [1, 3, 3, end]], [+1, -1, -1])
+    assert forward == [[1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
+    assert backward == [[0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
 
 
 def test_mask_is_the_union():

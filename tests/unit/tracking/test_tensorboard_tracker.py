@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
 
+from gtpo_cli.recipe import build_recipe
+from gtpo_cli.tracking import open_trackers
 from gtpo_cli.tracking.tensorboard import TensorBoardTracker
 
 
@@ -32,12 +34,16 @@ def test_each_metric_is_a_scalar_under_its_declared_name(tmp_path: Path) -> None
 
 
 def test_steps_done_again_after_a_resume_replace_the_old_ones(tmp_path: Path) -> None:
-    first = TensorBoardTracker(tmp_path)
-    for step in (1, 2, 3, 4):
-        first.log(step, {"optim/loss": float(step)})
-    first.close()
-    second = TensorBoardTracker(tmp_path, start_step=2)
-    for step in (3, 4, 5):
-        second.log(step, {"optim/loss": 10.0 * step})
-    second.close()
-    assert scalars(tmp_path)["optim/loss"] == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0), (5, 50.0)]
+    document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
+    recipe = build_recipe(document, ["tracking={wandb: {mode: off}, tensorboard: true}"], where="test")
+    with open_trackers(recipe, tmp_path, run_name="r", total_steps=5, quiet=True) as first:
+        for step in (1, 2, 3, 4):
+            first.log(step, {"optim/loss": float(step)})
+            if step == 2:
+                position = first.position
+    with open_trackers(
+        recipe, tmp_path, run_name="r", total_steps=5, start_step=2, keep_bytes=position, quiet=True
+    ) as second:
+        for step in (3, 4, 5):
+            second.log(step, {"optim/loss": 10.0 * step})
+    assert scalars(tmp_path / "tensorboard")["optim/loss"] == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0), (5, 50.0)]

@@ -179,6 +179,13 @@ def test_open_trackers_on_a_run_and_on_its_resumption(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl"]
 
 
+def test_a_resumed_display_starts_where_the_run_was(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, color_system=None)
+    open_trackers(recipe(), tmp_path, run_name="r", total_steps=4, start_step=2, keep_bytes=0, console=console).close()
+    assert "step 2/4 " in printed(console)
+    assert "step 3 is under way" in printed(console)
+
+
 def test_the_display_names_a_threshold_that_is_not_ln_2(tmp_path: Path) -> None:
     console = text_console()
     opened = open_trackers(
@@ -202,8 +209,10 @@ def test_a_quiet_run_prints_nothing_but_warnings(tmp_path: Path) -> None:
     ) as trackers:
         trackers.log(1, STEP)
         trackers.message("not shown")
+        trackers.warn("shown")
         trackers.log(2, STEP)
-    (line,) = printed(console).splitlines()
+    line, last = printed(console).splitlines()
+    assert last == "warning: shown"
     assert line.startswith("warning: wandb is off (FileExistsError: ")
     assert "tracking.wandb.mode: off" in line
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2

@@ -131,3 +131,25 @@ def test_auto_heeds_the_users_own_switch(tmp_path: Path, switch: str) -> None:
     lines = run_without_stdin("run('a', 'auto')", tmp_path, WANDB_API_KEY="a" * 40, WANDB_MODE=switch)
     assert len(lines) == 1
     assert len(list(tmp_path.glob("a/wandb/*run-*"))) == (1 if switch == "offline" else 0)
+
+
+def test_a_resumed_run_goes_on_under_the_same_wandb_id(tmp_path: Path) -> None:
+    code = """
+from gtpo_cli.recipe import build_recipe
+from gtpo_cli.tracking import open_trackers
+document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
+recipe = build_recipe(document, where="test")
+options = {"run_name": "r", "total_steps": 2, "quiet": True}
+with open_trackers(recipe, Path("a"), **options) as trackers:
+    trackers.log(1, {"optim/loss": 0.5})
+    position = trackers.position
+with open_trackers(recipe, Path("a"), start_step=1, keep_bytes=position, **options) as trackers:
+    trackers.log(2, {"optim/loss": 0.5})
+with open_trackers(recipe, Path("b"), **options) as trackers:
+    trackers.log(1, {"optim/loss": 0.5})
+"""
+    assert run_without_stdin(code, tmp_path) == []
+    ids = {name: [path.stem for path in tmp_path.glob(f"{name}/wandb/offline-run-*/*.wandb")] for name in "ab"}
+    assert len(ids["a"]) == 2
+    assert set(ids["a"]) == {"run-" + (tmp_path / "a" / "wandb" / "run_id").read_text().strip()}
+    assert not set(ids["a"]) & set(ids["b"])

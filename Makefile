@@ -1,0 +1,55 @@
+# Every target sets up what it needs, once: .venv is made anew only when pyproject.toml or constraints.txt change.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help install install-dev demo test test-e2e test-slow lint format bench tiny-model clean
+
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[bnb,tensorboard,dev]'
+	@touch $@
+
+install: $(VENV)/.installed  ## what a user needs
+
+install-dev: $(VENV)/.installed-dev  ## what a developer needs too
+
+demo: install  ## train the built-in model with GTPO (about two minutes on one CPU core)
+	$(BIN)/gtpo train --recipe tiny_arithmetic
+
+test: install-dev  ## unit tests, offline, on CPU
+	$(BIN)/python -m pytest -m "not e2e and not gpu and not slow"
+
+test-e2e: install-dev  ## the commands as a user types them
+	$(BIN)/python -m pytest -m e2e
+
+test-slow: install-dev  ## long checks
+	$(BIN)/python -m pytest -m slow
+
+lint: install-dev  ## ruff, mypy, layers, recipes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/check_layers.py
+	$(BIN)/gtpo recipes check
+
+format: install-dev  ## rewrite the code as ruff formats it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install-dev  ## the figures of docs/benchmarks.md (about ten minutes)
+	$(BIN)/python benchmarks/run.py
+
+tiny-model: install  ## build the built-in model's weights again
+	$(BIN)/python scripts/build_tiny_model.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

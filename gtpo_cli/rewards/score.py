@@ -1,0 +1,153 @@
+"""Rewards of completions: format, accuracy, plug-ins, and their weighted sum (objective.md, section 2)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from gtpo_cli.recipe.schema import RewardsRecipe
+from gtpo_cli.rewards.equivalence import answers_equal
+from gtpo_cli.rewards.extract import (
+    ANSWER_CLOSE,
+    ANSWER_OPEN,
+    REASONING_CLOSE,
+    REASONING_OPEN,
+    TAGS,
+    FormatMode,
+    extract_answer,
+    has_final_answer_block,
+    has_reasoning_block,
+    is_strict_format,
+)
+from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.rewards.workers import Equality, EqualityWorkers
+from gtpo_cli.types import Completion, Group, Problem, Verdict
+
+FULL_MARKS = 10.0  # for the format, and for the right answer
+
+
+def format_reward(text: str, *, mode: FormatMode = "strict") -> float:
+    """10 if all four tags are there, 1 if only some are, 0 if none is. What "there" means depends on the mode.
+
+    strict: once each and in order. presence: somewhere. released_code: 10 for a reasoning block and an answer block
+    that ends the text; with only one of the two blocks 1.5 if a tag of the other kind occurs too, else 1; with
+    neither 0, whatever single tags there are.
+    """
+    if mode == "released_code":
+        return _released_code_format(text)
+    present = [tag in text for tag in TAGS]
+    complete = is_strict_format(text) if mode == "strict" else all(present)
+    return FULL_MARKS if complete else 1.0 if any(present) else 0.0
+
+
+def _released_code_format(text: str) -> float:
+    reasoning, answer = has_reasoning_block(text), has_final_answer_block(text)
+    if reasoning and answer:
+        return FULL_MARKS
+    if reasoning:
+        return 1.5 if ANSWER_OPEN in text or ANSWER_CLOSE in text else 1.0
+    if answer:
+        return 1.5 if REASONING_OPEN in text or REASONING_CLOSE in text else 1.0
+    return 0.0
+
+
+def accuracy_reward(text: str, gold: str, *, mode: FormatMode = "strict") -> float:
+    """10 if the right answer is enclosed in the answer tags, else 0. See `extract_answer` and `answers_equal`.
+
+    released_code: only with full marks for the format, and the gold answer anywhere in the answer will do.
+    """
+    answer = _gradable_answer(text, mode)
+    if answer is None:
+        return 0.0
+    return FULL_MARKS if _contains(gold, answer, mode) or answers_equal(gold, answer) else 0.0
+
+
+def _gradable_answer(text: str, mode: FormatMode) -> str | None:
+    if mode == "released_code" and format_reward(text, mode=mode) < FULL_MARKS:
+        return None
+    return extract_answer(text, mode=mode)
+
+
+def _contains(gold: str, answer: str, mode: FormatMode) -> bool:
+    """The released code's short cut: the gold answer is a substring of the answer. Never in the other modes."""
+    return mode == "released_code" and bool(gold.strip()) and gold.strip() in answer
+
+
+class Scorer:
+    """Scores completions as a recipe says. A context manager, which ends the grading processes.
+
+    Raises RewardError at once when a plug-in cannot be loaded, and from the scoring methods when one fails.
+    """
+
+    def __init__(self, recipe: RewardsRecipe, *, num_workers: int | None = None) -> None:
+        self._recipe = recipe
+        self._plugins = [(plugin, load_plugin(plugin.name)) for plugin in recipe.plugins]
+        self._workers = EqualityWorkers(num_workers, timeout_seconds=recipe.timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the grading processes."""
+        self._workers.close()
+
+    def score(self, problem: Problem, completions: Sequence[Completion]) -> tuple[Verdict, ...]:
+        """One verdict for each completion of one problem, in order."""
+        group = Group(problem=problem, prompt_ids=(), completions=tuple(completions))
+        return self.score_groups([group])[0].verdicts
+
+    def score_groups(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups with their verdicts. All answers are graded in one batch, equal (gold, answer) pairs once."""
+        mode = self._recipe.format.mode
+        answers = [[_gradable_answer(completion.text, mode) for completion in group.completions] for group in groups]
+        pairs = dict.fromkeys(
+            (group.problem.gold, answer)
+            for group, group_answers in zip(groups, answers, strict=True)
+            for answer in group_answers
+            if answer is not None and not _contains(group.problem.gold, answer, mode)
+        )
+        grades = dict(zip(pairs, self._workers.equal_many(list(pairs)), strict=True))
+        return [
+            dataclasses.replace(
+                group,
+                verdicts=tuple(
+                    self._verdict(group.problem, completion, answer, grades)
+                    for completion, answer in zip(group.completions, group_answers, strict=True)
+                ),
+            )
+            for group, group_answers in zip(groups, answers, strict=True)
+        ]
+
+    def _verdict(
+        self, problem: Problem, completion: Completion, answer: str | None, grades: dict[tuple[str, str], Equality]
+    ) -> Verdict:
+        recipe, mode = self._recipe, self._recipe.format.mode
+        if answer is None:
+            grade = Equality(equal=False)
+        else:
+            grade = grades.get((problem.gold, answer), Equality(equal=_contains(problem.gold, answer, mode)))
+        format_score = format_reward(completion.text, mode=mode)
+        accuracy_score = FULL_MARKS if grade.equal else 0.0
+        plugins = {
+            plugin.name: call_plugin(plugin.name, function, problem, completion) for plugin, function in self._plugins
+        }
+        reward = recipe.format.weight * format_score + recipe.accuracy.weight * accuracy_score
+        reward += sum(plugin.weight * plugins[plugin.name] for plugin in recipe.plugins)
+        return Verdict(
+            reward=reward,
+            format_score=format_score,
+            accuracy_score=accuracy_score,
+            strict_format=is_strict_format(completion.text),
+            complete_format=format_score == FULL_MARKS,
+            correct=grade.equal,
+            extracted=extract_answer(completion.text, mode=mode),
+            timed_out=grade.timed_out or grade.crashed,  # crashed: the memory limit
+            plugins=plugins,
+        )
