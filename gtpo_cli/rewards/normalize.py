@@ -34,6 +34,10 @@ def _without_commas(match: re.Match[str]) -> str:
     return match[1].replace(",", "")
 
 
+def _spelled_out_unit(match: re.Match[str]) -> str:
+    return {"m": " meter", "g": " gram", "s": " second", "h": " hour", "l": " liter"}[match[1].lower()]
+
+
 _TEXT_COMMANDS = "text|textnormal|textrm|textbf|textit|mbox|hbox|mathrm|mathbf|mathit"
 _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
@@ -48,11 +52,7 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\\([$%])", r"\1"),
     (r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
     # Bare single letters are variables; inside \text they are units.
-    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*m\s*\}", " meter"),
-    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*g\s*\}", " gram"),
-    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*s\s*\}", " second"),
-    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*h\s*\}", " hour"),
-    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*[lL]\s*\}", " liter"),
+    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*([mgshlL])\s*\}", _spelled_out_unit),
     (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),
     (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),  # once more, for \textbf{\text{A}}
     (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),

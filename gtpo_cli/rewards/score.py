@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -104,37 +104,30 @@ class Scorer:
         return self.score_groups([group])[0].verdicts
 
     def score_groups(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups with their verdicts. All answers are graded in one batch, equal (gold, answer) pairs once."""
+        """The groups with their verdicts. The answers of all groups are graded in one batch."""
         mode = self._recipe.format.mode
-        answers = [[_gradable_answer(completion.text, mode) for completion in group.completions] for group in groups]
-        pairs = dict.fromkeys(
+        pairs = [
             (group.problem.gold, answer)
-            for group, group_answers in zip(groups, answers, strict=True)
-            for answer in group_answers
-            if answer is not None and not _contains(group.problem.gold, answer, mode)
-        )
-        grades = dict(zip(pairs, self._workers.equal_many(list(pairs)), strict=True))
+            for group in groups
+            for completion in group.completions
+            if (answer := _gradable_answer(completion.text, mode)) is not None
+        ]
+        grades = dict(zip(pairs, self._workers.equal_many(pairs), strict=True))
         return [
             dataclasses.replace(
                 group,
-                verdicts=tuple(
-                    self._verdict(group.problem, completion, answer, grades)
-                    for completion, answer in zip(group.completions, group_answers, strict=True)
-                ),
+                verdicts=tuple(self._verdict(group.problem, completion, grades) for completion in group.completions),
             )
-            for group, group_answers in zip(groups, answers, strict=True)
+            for group in groups
         ]
 
-    def _verdict(
-        self, problem: Problem, completion: Completion, answer: str | None, grades: dict[tuple[str, str], Equality]
-    ) -> Verdict:
-        recipe, mode = self._recipe, self._recipe.format.mode
-        if answer is None:
-            grade = Equality(equal=False)
-        else:
-            grade = grades.get((problem.gold, answer), Equality(equal=_contains(problem.gold, answer, mode)))
-        format_score = format_reward(completion.text, mode=mode)
-        accuracy_score = FULL_MARKS if grade.equal else 0.0
+    def _verdict(self, problem: Problem, completion: Completion, grades: Mapping[tuple[str, str], Equality]) -> Verdict:
+        recipe, mode, text = self._recipe, self._recipe.format.mode, completion.text
+        answer = _gradable_answer(text, mode)
+        grade = Equality(equal=False) if answer is None else grades[problem.gold, answer]
+        correct = grade.equal or (answer is not None and _contains(problem.gold, answer, mode))
+        format_score = format_reward(text, mode=mode)
+        accuracy_score = FULL_MARKS if correct else 0.0
         plugins = {
             plugin.name: call_plugin(plugin.name, function, problem, completion) for plugin, function in self._plugins
         }
@@ -144,10 +137,10 @@ class Scorer:
             reward=reward,
             format_score=format_score,
             accuracy_score=accuracy_score,
-            strict_format=is_strict_format(completion.text),
+            strict_format=is_strict_format(text),
             complete_format=format_score == FULL_MARKS,
-            correct=grade.equal,
-            extracted=extract_answer(completion.text, mode=mode),
+            correct=correct,
+            extracted=extract_answer(text, mode=mode),
             timed_out=grade.timed_out or grade.crashed,  # crashed: the memory limit
             plugins=plugins,
         )

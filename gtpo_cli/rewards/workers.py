@@ -83,31 +83,23 @@ class EqualityWorkers:
             self._kill_all()
 
     def equal_many(self, pairs: Sequence[tuple[str, str]], *, timeout_seconds: float | None = None) -> list[Equality]:
-        """For each (gold, predicted): are they the same answer? In the order of `pairs`."""
-        results: list[Equality | None] = []
-        tasks = []
-        for gold, predicted in pairs:
-            decided = equal_without_algebra(gold, predicted)
-            task = _Task(gold, predicted)
-            results.append(None if decided is None else Equality(decided))
-            tasks.append(task)
-        self._run([task for task, result in zip(tasks, results, strict=True) if result is None], timeout_seconds)
-        return [result or _finished(task) for task, result in zip(tasks, results, strict=True)]
+        """For each (gold, predicted): are they the same answer? In the order of `pairs`; equal pairs are graded once."""
+        tasks = {pair: _Task(*pair, result=_known(equal_without_algebra(*pair))) for pair in dict.fromkeys(pairs)}
+        self._run(list(tasks.values()), timeout_seconds)
+        return [_result(tasks[pair]) for pair in pairs]
 
     def usable_many(self, golds: Sequence[str], *, timeout_seconds: float | None = None) -> list[bool]:
         """For each gold answer: can it be compared at all? See `gold_is_usable`."""
-        decided = [usable_without_algebra(gold) for gold in golds]
-        tasks = [_Task(gold, None) for gold in golds]
-        self._run([task for task, known in zip(tasks, decided, strict=True) if known is None], timeout_seconds)
-        return [_finished(task).equal if known is None else known for task, known in zip(tasks, decided, strict=True)]
+        tasks = {gold: _Task(gold, None, result=_known(usable_without_algebra(gold))) for gold in dict.fromkeys(golds)}
+        self._run(list(tasks.values()), timeout_seconds)
+        return [_result(tasks[gold]).equal for gold in golds]
 
     def _run(self, tasks: Sequence[_Task], timeout_seconds: float | None) -> None:
-        if not tasks:
-            return
+        waiting = deque(task for task in tasks if task.result is None)
         timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
         with self._lock:
             try:
-                self._serve(deque(tasks), timeout)
+                self._serve(waiting, timeout)
             except BaseException:
                 self._kill_all()  # a worker in the middle of an answer would give it to the next question
                 raise
@@ -258,7 +250,11 @@ def _kill(worker: _Worker) -> None:
     worker.process.wait()
 
 
-def _finished(task: _Task) -> Equality:
+def _known(verdict: bool | None) -> Equality | None:
+    return None if verdict is None else Equality(verdict)
+
+
+def _result(task: _Task) -> Equality:
     assert task.result is not None
     return task.result
 

@@ -37,9 +37,7 @@ class Step:
     def mask(self) -> Tensor:
         return self.padded([[[True] * len(o) for o in group] for group in self.completions], value=False)
 
-    def padded(
-        self, ragged: list[list[list[float]]], *, value: float, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def padded(self, ragged: list[list[list[float]]], *, value: float, dtype: torch.dtype | None = None) -> Tensor:
         """(B, G, T) of a ragged nested list."""
         width = self.shape[2]
         rows = [[list(row) + [value] * (width - len(row)) for row in group] for group in ragged]

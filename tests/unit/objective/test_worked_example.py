@@ -1,0 +1,174 @@
+"""docs/worked_example.md is true: its code runs, and gives every number of its tables."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from gtpo_cli.objective import (
+    keep_mask,
+    policy_loss,
+    released_divisor,
+    released_weights,
+    token_logprobs_and_entropy,
+)
+from gtpo_cli.objective.advantages import group_advantages
+from gtpo_cli.rewards import accuracy_reward, format_reward
+
+PAGE = (Path(__file__).parents[3] / "docs" / "worked_example.md").read_text(encoding="utf-8")
+GROUP = ["o1", "o2", "o3", "o4"]
+GAMMA = 0.1
+ROUNDING = 0.5001e-4  # four decimals
+
+
+def table(section: int) -> list[list[dict[str, str]]]:
+    """Tables of a section: a list of rows, each a dictionary from column title to cell."""
+    text = re.search(rf"^## {section}\. .*?(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL).group()
+    tables = []
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        header, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
+        tables.append([dict(zip(header, row, strict=True)) for row in rows])
+    return tables
+
+
+def number(cell: str) -> float:
+    return float(cell.replace("−", "-"))
+
+
+def numbers(cell: str) -> list[float]:
+    return [number(part) for part in cell.strip("`").split()]
+
+
+def column(rows: list[dict[str, str]], title: str) -> list[float]:
+    return [number(row[title]) for row in rows]
+
+
+def close(values: object) -> object:
+    return pytest.approx(values, rel=0, abs=ROUNDING)
+
+
+@pytest.fixture(scope="module")
+def code() -> dict:
+    """What the page's own code leaves behind."""
+    namespace: dict = {}
+    exec(re.search(r"```python\n(.*?)```", PAGE, re.DOTALL).group(1), namespace)
+    return namespace
+
+
+def real(code: dict, name_or_tensor: object) -> list[list[float]]:
+    """Rows of a (1, 4, T) tensor without padding."""
+    values = code[name_or_tensor] if isinstance(name_or_tensor, str) else name_or_tensor
+    return [values[0, i, : len(code[name])].tolist() for i, name in enumerate(GROUP)]
+
+
+def test_completions(code):
+    (rows,) = table(1)
+    assert [row["completion"] for row in rows] == GROUP
+    assert [row["tokens"].strip("`").split() for row in rows] == [code[name] for name in GROUP]
+    assert [int(row["length"]) for row in rows] == code["mask"].sum(-1)[0].tolist()
+
+
+def test_rewards(code):
+    (rows,) = table(2)
+    texts = [" ".join(code[name][:-1]) for name in GROUP]
+    assert column(rows, "format") == [format_reward(text) for text in texts]
+    assert column(rows, "accuracy") == [accuracy_reward(text, "5") for text in texts]
+    assert column(rows, "R") == code["rewards"][0].tolist()
+    assert column(rows, "R") == [f + a for f, a in zip(column(rows, "format"), column(rows, "accuracy"), strict=True)]
+
+
+def test_advantages(code):
+    (rows,) = table(3)
+    assert column(rows, "R − mean") == group_advantages(code["rewards"], scale="none")[0].tolist()
+    assert column(rows, "A") == close(code["A"][0].tolist())
+    assert code["rewards"].std().item() == close(9.0554)
+    assert "√82 = 9.0554" in PAGE
+
+
+def test_masks_and_weights(code):
+    (masks,), (weights,) = table(4), table(5)
+    spans = code["spans"]
+    for title, found in [("forward", spans.forward_BGT), ("backward", spans.backward_BGT), ("M", code["M"])]:
+        assert [numbers(row[title]) for row in masks] == real(code, found), title
+    assert [numbers(row["λ"]) for row in weights] == real(code, "weights")
+    assert column(weights, "sum of λ") == [sum(row) for row in real(code, "weights")]
+
+
+def test_entropy(code):
+    words, rows = table(6)
+    p = torch.tensor(column(words, "p"))
+    # An output layer that holds ln p, under a hidden state of 1
+    logprobs, entropy = token_logprobs_and_entropy(torch.ones(3, 1), p.log()[:, None], torch.arange(3))
+    assert column(words, "ln p") == close(logprobs.tolist())
+    assert column(words, "−p ln p") == close((-p * logprobs).tolist())
+    assert entropy.tolist() == close([0.8018] * 3)
+    assert "their sum, 0.8018" in PAGE
+
+    assert [numbers(row["H of each token"]) for row in rows] == [pytest.approx(row) for row in real(code, "entropy")]
+    assert column(rows, "⟨H⟩") == close(code["mean"][0].tolist())
+    assert column(rows, "δ") == code["keep"][0].tolist()
+
+
+def coefficients(code: dict) -> list[float]:
+    return (code["keep"] * (code["A"] - GAMMA * code["mean"]))[0].tolist()
+
+
+def test_coefficients(code):
+    (rows,) = table(7)
+    assert column(rows, "A") == close(code["A"][0].tolist())
+    assert column(rows, "0.1 ⟨H⟩") == close((GAMMA * code["mean"])[0].tolist())
+    assert column(rows, "δ") == code["keep"][0].tolist()
+    assert column(rows, "c") == close(coefficients(code))
+
+
+def test_loss_and_its_gradient(code):
+    rows, derivatives = table(8)
+    terms = [c * sum(row) / len(row) for c, row in zip(coefficients(code), real(code, "weights"), strict=True)]
+    assert column(rows, "c") == close(coefficients(code))
+    assert column(rows, "sum of λ") == [sum(row) for row in real(code, "weights")]
+    assert column(rows, "length") == [len(row) for row in real(code, "weights")]
+    assert column(rows, "c × sum / length") == close(terms)
+    loss = number(re.search(r"the loss is \*\*(.*?)\*\*", PAGE).group(1))
+    assert code["result"].loss.item() == close(loss)
+    assert -sum(terms) / 4 == close(loss)
+
+    printed = {row["completion"]: [number(row[title]) for title in list(row)[1:]] for row in derivatives}
+    for name, gradient, row in zip(GROUP, real(code, code["logprobs"].grad), real(code, "weights"), strict=True):
+        if name in printed:
+            assert gradient == close([printed[name][int(weight)] for weight in row])
+        else:
+            assert not any(gradient)  # "nothing else moves"
+
+
+def test_other_objectives(code):
+    (rows,) = table(9)
+    printed = {row["objective"]: number(row["loss"]) for row in rows}
+    arguments = {
+        "advantages_BG": code["A"],
+        "mean_entropy_BG": code["mean"],
+        "keep_BG": code["keep"],
+        "weights_BGT": code["weights"],
+        "completion_mask_BGT": code["mask"],
+    }
+    everyone = torch.ones_like(code["keep"])
+    ones = torch.ones_like(code["weights"])
+    centred = group_advantages(code["rewards"], scale="none")
+    divisor = released_divisor(code["spans"], code["mask"])
+    assert divisor.tolist() == [[5, 2, 5, 5]]
+    variants = {
+        "gtpo": {"entropy_coef": GAMMA},
+        "gtpo without the filter": {"entropy_coef": GAMMA, "keep_BG": everyone},
+        "grpo": {"keep_BG": everyone, "weights_BGT": ones},
+        "gtpo, compat: released_code": {
+            "entropy_coef": GAMMA,
+            "advantages_BG": centred,
+            "keep_BG": keep_mask(code["mean"], initial_entropy=0.4, threshold=0.7, enabled="always"),
+            "weights_BGT": released_weights(code["spans"], centred),
+            "compat": "released_code",
+            "divisor_BG": divisor,
+        },
+    }
+    assert printed.keys() == variants.keys()
+    for name, changes in variants.items():
+        assert policy_loss(code["logprobs"], **(arguments | changes)).loss.item() == close(printed[name]), name

@@ -1,0 +1,207 @@
+"""Recipes: what is read, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe, shipped_recipes
+
+SMALLEST = {"model": {"name": "some/model"}, "data": {"benchmark": "gsm8k"}}
+
+
+def problems(document: dict, *overrides: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        build_recipe(document, overrides, where="r.yaml")
+    return caught.value.problems
+
+
+def test_two_lines_are_enough_and_get_the_papers_values() -> None:
+    recipe = build_recipe(SMALLEST, where="r.yaml")
+    assert recipe.rollout.group_size == 8
+    assert recipe.objective.entropy_coef == 0.1
+    assert recipe.objective.filter.threshold == math.log(2)
+    assert recipe.optimizer.betas == (0.999999, 0.999999)
+    assert recipe.optimizer.learning_rate == 1e-6
+    assert recipe.model.lora is not None
+    assert (recipe.model.lora.rank, recipe.model.lora.alpha) == (128, 128)
+    assert recipe.model.max_seq_length == 5500
+    assert recipe.data.max_prompt_tokens == 4000
+    assert recipe.seed == 3407
+    assert recipe.rewards.format.mode == "strict"
+
+
+@pytest.mark.parametrize(
+    ("name", "conflict", "filter_mode", "gamma", "betas"),
+    [
+        ("gtpo", True, "auto", 0.1, (0.999999, 0.999999)),
+        ("grpo", False, "never", 0.0, (0.9, 0.95)),
+        ("sft", False, "never", 0.0, (0.9, 0.95)),
+    ],
+)
+def test_objective_name_sets_the_switches(
+    name: str, conflict: bool, filter_mode: str, gamma: float, betas: tuple[float, float]
+) -> None:
+    recipe = build_recipe(SMALLEST | {"objective": {"name": name}}, where="r.yaml")
+    assert recipe.objective.conflict.enabled is conflict
+    assert recipe.objective.filter.enabled == filter_mode
+    assert recipe.objective.entropy_coef == gamma
+    assert recipe.optimizer.betas == betas
+
+
+def test_what_is_written_wins_over_the_objectives_defaults() -> None:
+    document = SMALLEST | {"objective": {"name": "grpo", "conflict": {"enabled": True}}}
+    recipe = build_recipe(document, ["objective.entropy_coef=0.5"], where="r.yaml")
+    assert recipe.objective.conflict.enabled is True
+    assert recipe.objective.entropy_coef == 0.5
+    assert recipe.objective.filter.enabled == "never"
+
+
+def test_released_code_brings_its_threshold_and_scale() -> None:
+    recipe = build_recipe(SMALLEST, ["objective.compat=released_code"], where="r.yaml")
+    assert recipe.objective.advantage_scale == "none"
+    assert recipe.objective.filter.enabled == "always"
+    assert recipe.objective.filter.threshold == 0.7
+
+
+def test_a_builtin_model_needs_no_gpu_settings() -> None:
+    recipe = build_recipe({"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}, where="r.yaml")
+    assert recipe.model.lora is None
+    assert recipe.model.load_in_4bit is False
+    assert recipe.optimizer.name == "adamw"
+    assert recipe.data.system_prompt is None
+
+
+def test_an_override_that_is_a_mapping_is_merged() -> None:
+    recipe = build_recipe(SMALLEST, ["model.lora={rank: 8, alpha: 16}"], where="r.yaml")
+    assert recipe.model.lora is not None
+    assert (recipe.model.lora.rank, recipe.model.lora.alpha) == (8, 16)
+    assert len(recipe.model.lora.target_modules) == 7
+    assert build_recipe(SMALLEST, ["model.lora=null"], where="r.yaml").model.lora is None
+
+
+def test_overrides_are_read_as_yaml() -> None:
+    overrides = ["objective.entropy_coef=1e-3", "data.limit=10", "tracking.wandb.mode=off", "data.shuffle=false"]
+    recipe = build_recipe(SMALLEST, overrides, where="r.yaml")
+    assert recipe.objective.entropy_coef == 1e-3  # YAML 1.1 reads 1e-3 as text
+    assert recipe.data.limit == 10
+    assert recipe.tracking.wandb.mode == "off"  # YAML 1.1 reads off as false
+    assert recipe.data.shuffle is False
+
+
+def test_all_errors_at_once_with_file_key_and_nearest() -> None:
+    document = {
+        "model": {"nam": "x", "lora": {"rnk": 3}},
+        "data": {"benchmark": "gsm8", "learning_rate": 3},
+        "objective": {"name": "gtop", "entropy_coeff": 1},
+        "optimizer": {"betas": [1.0, 0.9]},
+    }
+    found = problems(document, "rollout.engin=vllm", "nonsense", "training.save_every=0")
+    assert "--set nonsense: expected dotted.key=value, e.g. --set objective.entropy_coef=0.01" in found
+    assert "r.yaml: model.name: is missing; add it, e.g. name: builtin:tiny" in found
+    assert "r.yaml: model.nam: unknown key; did you mean model.name?" in found
+    assert "r.yaml: model.lora.rnk: unknown key; did you mean model.lora.rank?" in found
+    assert "r.yaml: data.learning_rate: unknown key; did you mean optimizer.learning_rate?" in found
+    assert "r.yaml: objective.entropy_coeff: unknown key; did you mean objective.entropy_coef?" in found
+    assert "--set: rollout.engin: unknown key; did you mean rollout.engine?" in found
+    assert "r.yaml: optimizer.betas.0: input should be less than 1, got 1.0" in found
+    assert "--set: training.save_every: input should be greater than or equal to 1, got 0" in found
+    assert any("'gsm8' is not one of" in p and p.endswith("did you mean gsm8k?") for p in found)
+    assert any("'gtop' is not one of" in p and p.endswith("did you mean gtpo?") for p in found)
+    assert len(found) == 11
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.backend=unsloth", "not yet supported"),
+        ("rollout.engine=vllm", "not yet supported"),
+        ("rollout.importance_correction=truncated", "not yet supported"),
+        ("training.eval_every=10", "not yet supported"),
+        ("training.guard.action=rollback", "not yet supported"),
+        ("rollout.group_size=1", "a group of 1 has no advantage"),
+        ("model.max_seq_length=1000", "leaves no room for a completion"),
+        ("data.benchmark=local", "needs a file or folder"),
+        ("rewards={format: {weight: 0}, accuracy: {weight: 0}}", "all weights are 0"),
+        ("optimizer.learning_rate=.nan", "finite"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(override: str, words: str) -> None:
+    (problem,) = problems(SMALLEST, override)
+    assert words in problem
+    assert override.split("=")[0].split(".")[0] in problem
+
+
+def test_files_that_are_no_recipe(tmp_path: Path) -> None:
+    cases = {
+        "list.yaml": (b"- 1\n- 2\n", "a recipe is a mapping of keys"),
+        "broken.yaml": (b"model: {name: x\n", "is not YAML"),
+        "twice.yaml": (b"seed: 1\nseed: 2\n", "key 'seed' is written twice, line 2"),
+        "latin.yaml": ("run_name: \xe9\n".encode("latin-1"), "is not UTF-8"),
+        "object.yaml": (b"a: !!python/object/apply:os.system [echo]\n", "is not YAML"),
+        "empty.yaml": (b"", "model: is missing"),
+    }
+    for name, (content, words) in cases.items():
+        file = tmp_path / name
+        file.write_bytes(content)
+        with pytest.raises(RecipeError, match="(?s).*") as caught:
+            load_recipe(file)
+        assert words in str(caught.value), name
+        assert str(file) in str(caught.value)
+
+
+def test_lookup_by_name_with_and_without_ending() -> None:
+    assert load_recipe("tiny_arithmetic") == load_recipe("tiny_arithmetic.yaml")
+    with pytest.raises(RecipeError, match="did you mean tiny_arithmetic"):
+        load_recipe("tiny_aritmetic")
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_every_shipped_recipe_loads_and_survives_a_round_trip(name: str) -> None:
+    recipe = load_recipe(name)
+    assert Recipe.model_validate(yaml.safe_load(dump_recipe(recipe))) == recipe
+    assert build_recipe(yaml.safe_load(dump_recipe(recipe)), where="resolved") == recipe
+
+
+def test_recipes_are_immutable() -> None:
+    recipe = build_recipe(SMALLEST, where="r.yaml")
+    with pytest.raises(Exception, match="frozen"):
+        recipe.seed = 1  # type: ignore[misc]
+
+
+yaml_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+keys = st.sampled_from(["model", "data", "rollout", "objective", "optimizer", "training", "tracking", "seed", "x"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(keys, yaml_values, max_size=5))
+def test_any_mapping_gives_a_recipe_or_a_recipe_error(document: dict) -> None:
+    try:
+        recipe = build_recipe(document, where="fuzz")
+    except RecipeError as error:
+        assert error.problems
+        assert all(isinstance(problem, str) and problem for problem in error.problems)
+    else:
+        assert isinstance(recipe, Recipe)
+
+
+def test_loading_a_recipe_imports_no_torch() -> None:
+    code = (
+        "import sys; from gtpo_cli.recipe import load_recipe; load_recipe('tiny_arithmetic'); "
+        "import gtpo_cli.cli.app; "
+        "heavy = {'torch', 'transformers', 'datasets', 'wandb', 'sympy', 'numpy'} & set(sys.modules); print(heavy)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "set()"

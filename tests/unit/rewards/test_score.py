@@ -1,0 +1,159 @@
+"""Format and accuracy rewards, and the Scorer that sums them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gtpo_cli.errors import RewardError
+from gtpo_cli.recipe.schema import RewardsRecipe
+from gtpo_cli.rewards import Scorer, accuracy_reward, format_reward
+from gtpo_cli.types import Completion, Group, Problem
+
+GOOD = "<reasoning>9+9</reasoning><answer>18</answer>"
+
+
+def completion(text: str) -> Completion:
+    return Completion(token_ids=(), logprobs=(), finish_reason="stop", text=text)
+
+
+def problem(gold: str = "18", name: str = "p1") -> Problem:
+    return Problem(id=name, question="9+9?", gold=gold)
+
+
+# text, format reward in strict, presence and released_code mode
+FORMATS = [
+    (GOOD, 10, 10, 10),
+    ("Well, " + GOOD + " ok", 10, 10, 1.5),
+    ("18", 0, 0, 0),
+    ("", 0, 0, 0),
+    ("<answer>18</answer>", 1, 1, 1),
+    ("<reasoning>9+9</reasoning>", 1, 1, 1),
+    ("<reasoning>9+9</reasoning><answer>18", 1, 1, 1.5),
+    ("<reasoning>9+9</reasoning>18</answer>", 1, 1, 1.5),
+    ("9+9</reasoning><answer>18</answer>", 1, 1, 1.5),
+    ("<reasoning>9+9<answer>18</answer>", 1, 1, 1.5),
+    ("<reasoning>9+9<answer>18", 1, 1, 0),
+    (GOOD + GOOD, 1, 10, 10),
+    (GOOD + "<answer>", 1, 10, 1.5),
+    ("</answer><answer></reasoning><reasoning>", 1, 10, 0),
+    ("<reasoning><answer>18</answer></reasoning>", 1, 10, 1.5),
+    ("<answer>18</answer><reasoning>9+9</reasoning>", 1, 10, 1.5),
+]
+
+
+@pytest.mark.parametrize(("text", "strict", "presence", "released_code"), FORMATS)
+def test_format_reward(text: str, strict: float, presence: float, released_code: float) -> None:
+    assert format_reward(text) == strict
+    assert format_reward(text, mode="presence") == presence
+    assert format_reward(text, mode="released_code") == released_code
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "presence", "released_code"),
+    [
+        (GOOD, 10, 10, 10),
+        ("<reasoning></reasoning><answer> $18.00 </answer>", 10, 10, 10),
+        ("<reasoning></reasoning><answer>19</answer>", 0, 0, 0),
+        ("<reasoning></reasoning><answer>118</answer>", 0, 0, 10),  # the released code's substring
+        ("<reasoning></reasoning><answer>17 or 18</answer>", 0, 0, 10),
+        ("<answer>18</answer>", 0, 10, 0),
+        (GOOD + "<answer>19</answer>", 0, 0, 10),
+        (GOOD + " and so on", 10, 10, 0),
+        ("18", 0, 0, 0),
+        ("<reasoning>18</reasoning><answer></answer>", 0, 0, 0),
+    ],
+)
+def test_accuracy_reward(text: str, strict: float, presence: float, released_code: float) -> None:
+    assert accuracy_reward(text, "18") == strict
+    assert accuracy_reward(text, "18", mode="presence") == presence
+    assert accuracy_reward(text, "18", mode="released_code") == released_code
+
+
+@pytest.mark.parametrize("mode", ["strict", "presence", "released_code"])
+@pytest.mark.parametrize("gold", ["", "  ", r"\frac{1}{"])
+def test_an_unusable_gold_answer_never_scores(mode: str, gold: str) -> None:
+    text = f"<reasoning></reasoning><answer>{gold if mode != 'released_code' else ''}</answer>"
+    assert accuracy_reward(text, gold, mode=mode) == 0  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def scorer() -> Iterator[Scorer]:
+    with Scorer(RewardsRecipe.model_validate({"timeout_seconds": 1.0}), num_workers=1) as scorer:
+        yield scorer
+
+
+def test_the_paper_rewards_are_0_1_10_11_or_20() -> None:
+    texts = ["18", "<answer>19</answer>", "<answer>18</answer>", GOOD.replace("18", "19"), GOOD]
+    with Scorer(RewardsRecipe.model_validate({"format": {"mode": "presence"}}), num_workers=1) as scorer:
+        verdicts = scorer.score(problem(), [completion(text) for text in texts])
+    assert [verdict.reward for verdict in verdicts] == [0, 1, 11, 10, 20]
+    assert [verdict.correct for verdict in verdicts] == [False, False, True, False, True]
+    assert [verdict.extracted for verdict in verdicts] == [None, "19", "18", "19", "18"]
+    assert [verdict.complete_format for verdict in verdicts] == [False, False, False, True, True]
+
+
+def test_verdict_keeps_the_strict_format_apart_from_the_mode() -> None:
+    with Scorer(RewardsRecipe.model_validate({"format": {"mode": "presence"}}), num_workers=1) as scorer:
+        (verdict,) = scorer.score(problem(), [completion(GOOD + GOOD)])
+    assert (verdict.complete_format, verdict.strict_format, verdict.format_score) == (True, False, 10)
+
+
+def test_weights_and_plugins_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_rewards.py").write_text(
+        "def brevity(problem, completion):\n    return -len(completion.text) / len(problem.question)\n"
+        "def three(problem, completion):\n    return 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = RewardsRecipe.model_validate(
+        {
+            "format": {"weight": 0.5},
+            "accuracy": {"weight": 2.0},
+            "plugins": [{"name": "my_rewards:brevity", "weight": 0.1}, {"name": "my_rewards:three", "weight": -1.0}],
+        }
+    )
+    with Scorer(recipe, num_workers=1) as scorer:
+        (verdict,) = scorer.score(problem(), [completion(GOOD)])
+    brevity = -len(GOOD) / len("9+9?")
+    assert verdict.plugins == {"my_rewards:brevity": brevity, "my_rewards:three": 3.0}
+    assert verdict.reward == pytest.approx(0.5 * 10 + 2.0 * 10 + 0.1 * brevity - 3.0, rel=1e-12)
+    assert (verdict.format_score, verdict.accuracy_score) == (10, 10)
+
+
+def test_a_failing_plugin_is_named_with_problem_and_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad_rewards.py").write_text("def nan(problem, completion):\n    return float('nan')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = RewardsRecipe.model_validate({"plugins": [{"name": "bad_rewards:nan", "weight": 1.0}]})
+    with Scorer(recipe, num_workers=1) as scorer, pytest.raises(RewardError, match=r"bad_rewards:nan.*p7.*9\+9"):
+        scorer.score(problem(name="p7"), [completion(GOOD)])
+
+
+def test_groups_are_graded_in_one_batch_in_order(scorer: Scorer) -> None:
+    wrap = "<reasoning></reasoning><answer>{}</answer>".format
+    groups = [
+        Group(problem(r"\frac{\sqrt{3}}{3}", "a"), (1,), tuple(map(completion, [wrap(r"1/\sqrt{3}"), wrap("1"), "x"]))),
+        Group(problem("18", "b"), (2,), (completion(wrap("18")), completion(wrap(r"1/\sqrt{3}")))),
+        Group(problem("18", "c"), (3,), ()),
+    ]
+    scored = scorer.score_groups(groups)
+    assert [[verdict.correct for verdict in group.verdicts] for group in scored] == [
+        [True, False, False],
+        [True, False],
+        [],
+    ]
+    assert [group.problem.id for group in scored] == ["a", "b", "c"]
+    assert [group.prompt_ids for group in scored] == [(1,), (2,), (3,)]
+    assert groups[0].verdicts == ()
+
+
+def test_a_pathological_answer_costs_one_timeout_and_scores_0(scorer: Scorer) -> None:
+    wrap = "<reasoning></reasoning><answer>{}</answer>".format
+    endless = completion(wrap("9^{9^{9^{9}}}"))
+    verdicts = scorer.score(problem(r"\sqrt{8}"), [endless, endless, completion(wrap(r"2\sqrt{2}"))])
+    assert [verdict.timed_out for verdict in verdicts] == [True, True, False]  # graded once: equal pairs share a grade
+    assert [verdict.reward for verdict in verdicts] == [10, 10, 20]
+
+
+def test_a_plugin_that_cannot_be_loaded_fails_at_once() -> None:
+    with pytest.raises(RewardError, match="no_such_module_anywhere"):
+        Scorer(RewardsRecipe.model_validate({"plugins": [{"name": "no_such_module_anywhere:f", "weight": 1.0}]}))

@@ -1,0 +1,34 @@
+"""Small real models of the two architectures gtpo is for, with random weights and the built-in tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gtpo_cli.models.tiny import tiny_tokenizer
+
+
+def random_model(architecture: str = "llama", *, seed: int = 0, **changes: Any) -> tuple[Any, Any]:
+    """(model, tokenizer): 2 layers, width 64; weights large enough that distributions are far from uniform."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = tiny_tokenizer()
+    settings = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    } | changes
+    torch.manual_seed(seed)
+    if architecture == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**settings)), tokenizer
+    return LlamaForCausalLM(LlamaConfig(**settings)), tokenizer

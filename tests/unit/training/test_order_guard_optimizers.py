@@ -1,0 +1,196 @@
+"""The loop's small parts: prompt order, seeds, guard, micro-batch size, optimiser and schedule."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from gtpo_cli.errors import ModelError
+from gtpo_cli.recipe import build_recipe
+from gtpo_cli.recipe.schema import GuardRecipe, OptimizerRecipe
+from gtpo_cli.seeds import derive_seed
+from gtpo_cli.training.guard import CollapseGuard
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.order import PromptOrder
+from gtpo_cli.types import Problem
+
+DOCUMENT = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
+
+
+def order(count: int, *overrides: str) -> PromptOrder:
+    prompts = [(Problem(str(i), "q", "1"), (1,)) for i in range(count)]
+    return PromptOrder(build_recipe(DOCUMENT, overrides, where="r"), prompts)
+
+
+def ids(order: PromptOrder, step: int) -> list[str]:
+    return [problem.id for problem, _ in order.step(step)]
+
+
+def test_each_epoch_has_every_prompt_once_in_a_new_order() -> None:
+    plan = order(10, "rollout.prompts_per_step=4", "training.epochs=2")
+    assert (plan.steps_per_epoch, plan.total_steps) == (3, 6)
+    epochs = [[i for step in range(start, start + 3) for i in ids(plan, step)] for start in (1, 4)]
+    assert [len(ids(plan, step)) for step in range(1, 7)] == [4, 4, 2, 4, 4, 2]
+    for epoch in epochs:
+        assert Counter(epoch) == Counter(map(str, range(10)))
+    assert epochs[0] != epochs[1]
+
+
+def test_a_step_is_the_same_whatever_was_asked_before() -> None:
+    forward, other = order(10, "rollout.prompts_per_step=4"), order(10, "rollout.prompts_per_step=4")
+    expected = [ids(forward, step) for step in range(1, 8)]
+    assert [ids(other, step) for step in (7, 2, 5)] == [expected[6], expected[1], expected[4]]
+
+
+def test_without_shuffle_prompts_come_as_in_the_file_and_max_steps_goes_round() -> None:
+    plan = order(3, "data.shuffle=false", "training.max_steps=5", "rollout.prompts_per_step=1")
+    assert [ids(plan, step) for step in range(1, 6)] == [["0"], ["1"], ["2"], ["0"], ["1"]]
+    assert plan.total_steps == 5
+
+
+def test_the_seed_decides_the_order() -> None:
+    assert ids(order(50, "seed=1"), 1) != ids(order(50, "seed=2"), 1)
+
+
+def test_seeds_differ_by_purpose_and_number_and_never_change() -> None:
+    seeds = {derive_seed(s, purpose, n) for s in range(20) for purpose in ("sample", "order") for n in range(20)}
+    assert len(seeds) == 800
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derive_seed(3407, "sample", 1) == 4562397317613020605  # changing this changes every recorded run
+
+
+def metrics(entropy: float, strict: float) -> dict[str, float]:
+    return {"entropy/mean": entropy, "train/strict_format_rate": strict}
+
+
+def feed(guard: CollapseGuard, *rows: tuple[float, float]) -> list[str]:
+    return [alarm for row in rows if (alarm := guard.observe(metrics(*row)))]
+
+
+def test_guard_sees_entropy_past_ln2_while_format_falls() -> None:
+    guard = CollapseGuard(GuardRecipe(window=3, format_drop=0.2))
+    (alarm,) = feed(guard, *[(0.3, 0.9)] * 3, *[(0.8, 0.5)] * 3)
+    assert "mean entropy is 0.800 nats (ln 2 = 0.693)" in alarm
+    assert "fell from 0.90 to 0.50" in alarm
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(0.3, 0.9)] * 3 + [(0.6, 0.1)] * 3,  # format falls, entropy does not pass ln 2
+        [(0.8, 0.9)] * 3 + [(0.9, 0.8)] * 3,  # entropy high, format falls too little
+        [(0.8, 0.5)] * 3 + [(0.9, 0.9)] * 3,  # format rises
+        [(0.8, 0.1)] * 5,  # not enough steps
+    ],
+)
+def test_guard_is_silent_otherwise(rows: list[tuple[float, float]]) -> None:
+    assert feed(CollapseGuard(GuardRecipe(window=3, format_drop=0.2)), *rows) == []
+
+
+def test_guard_goes_on_from_its_history() -> None:
+    rows = [(0.3, 0.9)] * 3 + [(0.8, 0.5)] * 3
+    recipe = GuardRecipe(window=3, format_drop=0.2)
+    resumed = CollapseGuard(recipe, history=[metrics(*row) for row in rows[:4]])
+    assert len(feed(resumed, *rows[4:])) == 1
+
+
+def test_out_of_memory_halves_the_rows_until_the_work_fits() -> None:
+    tried: list[int] = []
+    notes: list[str] = []
+
+    def work(rows: int) -> None:
+        tried.append(rows)
+        if rows > 3:
+            raise torch.OutOfMemoryError("no room")
+
+    size = MicroBatchSize(12, longest_row=10, warn=notes.append)
+    size.run(work)
+    size.run(work)
+    assert tried == [12, 6, 3, 3]
+    assert notes[-1].startswith("out of memory: 3 completions at a time")
+
+
+def test_a_single_completion_that_does_not_fit_is_an_error() -> None:
+    def work(rows: int) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.raises(ModelError, match="single completion.*max_completion_tokens"):
+        MicroBatchSize(1, longest_row=10, warn=print).run(work)
+
+
+def test_auto_counts_tokens() -> None:
+    assert MicroBatchSize("auto", longest_row=1000, warn=print).rows == 16
+    assert MicroBatchSize("auto", longest_row=10**6, warn=print).rows == 1
+
+
+def updater(total: int = 10, **changes: object) -> tuple[torch.nn.Parameter, torch.nn.Parameter, Updater]:
+    torch.manual_seed(0)
+    matrix, vector = torch.nn.Parameter(torch.ones(4, 64)), torch.nn.Parameter(torch.ones(4))
+    recipe = OptimizerRecipe(**({"name": "adamw", "learning_rate": 0.1, "betas": (0.9, 0.95)} | changes))
+    return matrix, vector, Updater([matrix, vector], recipe, total_steps=total)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+def test_schedule_warms_up_and_follows_its_formula(schedule: str) -> None:
+    *_, update = updater(10, schedule=schedule, warmup_ratio=0.2)
+    rates = []
+    for _ in range(10):
+        rates.append(update.learning_rate)
+        update.update()
+        update.advance_schedule()
+    warm = [0.0, 0.05]
+    after = {
+        "cosine": [0.05 * (1 + math.cos(math.pi * k / 8)) for k in range(8)],
+        "linear": [0.1 * (8 - k) / 8 for k in range(8)],
+        "constant": [0.1] * 8,
+    }[schedule]
+    assert rates == pytest.approx(warm + after)
+
+
+def test_gradients_are_clipped_to_the_norm_of_all_together() -> None:
+    matrix, vector, update = updater(max_grad_norm=0.5, weight_decay=0.0, warmup_ratio=0.0)
+    matrix.grad, vector.grad = torch.full((4, 64), 3.0), torch.full((4,), 4.0)
+    norm = update.update()
+    assert norm == pytest.approx(math.sqrt(256 * 9 + 4 * 16))
+    clipped = math.sqrt(float((matrix.grad**2).sum() + (vector.grad**2).sum()))
+    assert clipped == pytest.approx(0.5, rel=1e-5)
+
+
+def test_weight_decay_spares_vectors() -> None:
+    matrix, vector, update = updater(weight_decay=0.5, warmup_ratio=0.0)
+    matrix.grad, vector.grad = torch.zeros(4, 64), torch.zeros(4)
+    update.update()
+    torch.testing.assert_close(matrix.detach(), torch.full((4, 64), 1 - 0.1 * 0.5))
+    torch.testing.assert_close(vector.detach(), torch.ones(4))
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_8bit", "paged_adamw_8bit"])
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+def test_state_survives_a_file_exactly(name: str, tmp_path) -> None:
+    if name != "adamw":
+        pytest.importorskip("bitsandbytes", reason="8-bit optimisers need the extra bnb")
+
+    def steps(parameters: tuple[torch.nn.Parameter, ...], update: Updater, count: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(count):
+            for parameter in parameters:
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            update.update()
+            update.advance_schedule()
+
+    *ours, update = updater(name=name)
+    steps(tuple(ours), update, 3, seed=1)
+    torch.save(update.state_dict(), tmp_path / "state.pt")
+    *theirs, resumed = updater(name=name)
+    for mine, yours in zip(theirs, ours, strict=True):
+        mine.data.copy_(yours.data)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    steps(tuple(ours), update, 3, seed=2)
+    steps(tuple(theirs), resumed, 3, seed=2)
+    for mine, yours in zip(theirs, ours, strict=True):
+        assert torch.equal(mine, yours)
+    assert resumed.learning_rate == update.learning_rate
