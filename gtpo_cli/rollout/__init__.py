@@ -2,6 +2,6 @@
 
 from gtpo_cli.rollout.collate import collate
 from gtpo_cli.rollout.sample import Prompt, sample
-from gtpo_cli.rollout.score import score
+from gtpo_cli.rollout.score import open_scorer, score
 
-__all__ = ["Prompt", "collate", "sample", "score"]
+__all__ = ["Prompt", "collate", "open_scorer", "sample", "score"]

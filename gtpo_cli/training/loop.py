@@ -18,7 +18,7 @@ from gtpo_cli.evaluation.entropy_probe import probe_entropy
 from gtpo_cli.generation import Sampler, load_sampler
 from gtpo_cli.objective import filter_is_on
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rewards import Scorer
+from gtpo_cli.rollout import open_scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers, find_metric, open_trackers, read_metrics
@@ -85,7 +85,7 @@ def train(recipe: Recipe, run: RunFolder, *, resume: bool = False, quiet: bool =
             else filter_is_on(initial_entropy, recipe.objective.filter.enabled),
             quiet=quiet,
         ) as trackers,
-        Scorer(recipe.rewards) as scorer,
+        open_scorer(recipe.rewards) as scorer,
     ):
         for note in notes:
             trackers.message(note)

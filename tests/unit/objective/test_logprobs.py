@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies without the logits: against full logits in float64, against loops, and by gradcheck."""
+"""Log-probabilities and entropies without the logits: against full logits in float64, loops, and gradcheck."""
 
 import math
 

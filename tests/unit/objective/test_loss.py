@@ -160,7 +160,6 @@ logprob = st.floats(-5, 0)
 
 def draw_arguments(data, step: Step) -> dict:
     """Ragged arguments of a step, as plain lists."""
-    B, G, _ = step.shape
     olds = data.draw(st.none() | per_token(step, logprob))
     refs = data.draw(st.none() | per_token(step, logprob))
     return {

@@ -328,7 +328,7 @@ def test_fractions_in_all_spellings(numerator: int, denominator: int) -> None:
         assert equal_without_algebra(str(value + Fraction(1, 10**9)), spelling) is False
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(-9, 9), min_size=2, max_size=4), st.lists(st.integers(-9, 9), min_size=2, max_size=4))
 def test_polynomials_are_equal_when_sympy_says_so(left: list[int], right: list[int]) -> None:
     x = sympy.Symbol("x")

@@ -40,6 +40,10 @@ def unequal(workers: EqualityWorkers, pairs: list[tuple[str, str]]) -> list[tupl
     return [pair for pair, grade in zip(pairs, workers.equal_many(pairs), strict=True) if not grade.equal]
 
 
+def commas(digits: re.Match[str]) -> str:
+    return f"{int(digits[0]):,}"
+
+
 def test_every_gsm8k_gold_equals_itself_and_not_its_neighbour() -> None:
     golds = [answer.rpartition("####")[2].strip() for answer in answers("gsm8k")]
     assert len(golds) == 8792
@@ -49,6 +53,7 @@ def test_every_gsm8k_gold_equals_itself_and_not_its_neighbour() -> None:
         assert equal_without_algebra(gold, gold + "1") is False
 
 
+@pytest.mark.slow
 def test_all_but_three_math_golds_are_usable(workers: EqualityWorkers) -> None:
     golds = answers("math")
     assert len(golds) == 12500
@@ -58,7 +63,7 @@ def test_all_but_three_math_golds_are_usable(workers: EqualityWorkers) -> None:
 
 
 def test_math_golds_equal_themselves(workers: EqualityWorkers, math_golds: list[str]) -> None:
-    assert unequal(workers, [(gold, gold) for gold in math_golds[:1000]]) == []
+    assert unequal(workers, [(gold, gold) for gold in math_golds[:300]]) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,8 @@ def test_math_golds_equal_themselves(workers: EqualityWorkers, math_golds: list[
         lambda gold: re.sub(r"\\(?:left|right)(?![A-Za-z])", "", gold),
         lambda gold: re.sub(r"^[a-z] ?= ?", "", gold),
         lambda gold: re.sub(r"(?<=[0-9}])\\text\{ [a-z ]+\}$", "", gold),
-        lambda gold: re.sub(r"(?<![0-9_^.{,])[0-9]{4,9}(?![0-9.])", lambda digits: f"{int(digits[0]):,}", gold),
+        # Not in coordinates: (3,281,3280) is a triple.
+        lambda gold: re.sub(r"(?<![0-9_^.{,])[0-9]{4,9}(?![0-9.])", commas, gold) if "," not in gold else gold,
         lambda gold: re.sub(r"\\[$%]", "", gold) if "=" not in gold and r"\approx" not in gold else gold,
     ],
     ids=["dfrac", "dollars", "boxed", "no left", "no name", "no unit", "thousands", "no dollar or percent sign"],
@@ -83,5 +89,5 @@ def test_math_golds_equal_their_rewritings(
 
 
 def test_math_golds_do_not_equal_the_next_one(workers: EqualityWorkers, math_golds: list[str]) -> None:
-    pairs = list(itertools.pairwise(math_golds[:600]))
+    pairs = list(itertools.pairwise(math_golds[:150]))
     assert unequal(workers, pairs) == pairs

@@ -1,0 +1,292 @@
+"""train_step against the specification written out naively: full logits, Python loops, autograd, float64.
+
+Nothing is mocked: a real (small, random) model samples with the real sampler, the real scorer grades, and the step's
+gradient is compared with that of the loss computed one token at a time from objective.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from small_models import random_model
+
+from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.rollout import open_scorer
+from gtpo_cli.tracking import check_metrics
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.samples import sample_rows
+from gtpo_cli.training.step import StepParts, StepResult, train_step
+from gtpo_cli.training.step_metrics import step_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
+from gtpo_cli.types import Completion, Problem
+
+PROMPTS = [
+    (Problem("a", "1+1", "2"), (1, 4, 9, 80, 9, 5)),
+    (Problem("b", "12-4", "8"), (1, 4, 9, 10, 82, 12, 5)),
+    (Problem("c", "7", "7"), (1, 4, 15, 5)),
+]
+DOCUMENT = {
+    "model": {"name": "builtin:tiny"},
+    "data": {"benchmark": "arithmetic", "max_prompt_tokens": 64},
+    "rollout": {"group_size": 6, "prompts_per_step": 3, "max_completion_tokens": 14},
+    # varied rewards from random text: how many letters a completion has
+    "rewards": {"plugins": [{"name": "test_step:letters", "weight": 1.0}]},
+    "optimizer": {"max_grad_norm": 1e6, "warmup_ratio": 0.0, "learning_rate": 1e-3, "betas": [0.9, 0.95]},
+    "training": {"max_steps": 10},
+}
+
+
+def letters(problem: Problem, completion: Completion) -> float:
+    """A user reward: how many of the first four characters are letters; so groups have ties, and shared tokens."""
+    return float(sum(character.isalpha() for character in completion.text[:4]) // 2)
+
+
+def recipe(*overrides: str) -> Recipe:
+    return build_recipe(DOCUMENT, overrides, where="test")
+
+
+@pytest.fixture
+def parts_for() -> Iterator[Any]:
+    scorers = []
+
+    def make(recipe: Recipe, *, initial_entropy: float = 0.5, micro: int = 4) -> StepParts:
+        # weights small enough for entropies on both sides of the thresholds used below, vocabulary of 103
+        model, tokenizer = random_model(initializer_range=0.35)
+        policy = TransformersPolicy(
+            model, tokenizer, temperature=recipe.rollout.temperature, max_seq_length=256, reference=perturbed(model)
+        )
+        policy.eos_token_ids = frozenset({2, *range(60, 80)})  # so that completions end at different lengths
+        updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
+        scorer = open_scorer(recipe.rewards)
+        scorers.append(scorer)
+        size = MicroBatchSize(micro, longest_row=64, warn=print)
+        return StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, initial_entropy, size)
+
+    yield make
+    for scorer in scorers:
+        scorer.close()
+
+
+def perturbed(model: Any) -> Any:
+    """A reference that is not the policy, so that the KL term has a gradient."""
+    reference = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return reference
+
+
+def full_logprobs(model: Any, prompt: tuple[int, ...], completion: Completion, temperature: float) -> torch.Tensor:
+    """(tokens, V) log-softmax of one row, without padding, in float64."""
+    ids = torch.tensor([[*prompt, *completion.token_ids]])
+    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].double() / temperature
+    return torch.log_softmax(logits, dim=-1)
+
+
+def naive_loss(recipe: Recipe, result: StepResult, model: Any, reference: Any, initial_entropy: float) -> torch.Tensor:
+    """-J of objective.md, sections 3 to 7 and 9, one completion and one token at a time."""
+    o, released = recipe.objective, recipe.objective.compat == "released_code"
+    total = torch.zeros((), dtype=torch.float64)
+    for group in result.groups:
+        rewards = [verdict.reward for verdict in group.verdicts]
+        G, mean = len(rewards), sum(rewards) / len(rewards)
+        std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (G - 1))
+        A = [(r - mean) / (std + 1e-4) if o.advantage_scale == "std" else r - mean for r in rewards]
+        ids = [completion.token_ids for completion in group.completions]
+        for i, completion in enumerate(group.completions):
+            full = full_logprobs(model, group.prompt_ids, completion, recipe.rollout.temperature)
+            p = full.exp()
+            log_for_entropy = full.clamp(min=math.log(1e-6)) if released else full
+            H = float((-(p * log_for_entropy).sum(-1)).mean().detach())
+            theta = o.filter.threshold
+            on = o.filter.enabled == "always" or (o.filter.enabled == "auto" and initial_entropy <= math.log(2))
+            delta = 0.0 if on and H > theta and not (o.filter.only_negative and A[i] >= 0) else 1.0
+            if recipe.rollout.mask_truncated and completion.truncated:
+                delta = 0.0
+            if o.skip_uninformative_groups and max(rewards) == min(rewards):
+                delta = 0.0
+            forward, backward = naive_spans(ids, A, i, o.conflict.alignment)
+            lam = naive_lambda(recipe, forward, backward, A[i], released)
+            divisor = 1
+            if released and o.conflict.enabled:
+                divisor = max(1, sum(f or b for f, b in zip(forward, backward[::-1], strict=True)))
+            own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+            c = delta * (A[i] - o.entropy_coef * H)
+            term = (torch.exp(own - own.detach()) * c * torch.tensor(lam, dtype=torch.float64)).sum() / len(own)
+            if o.kl_coef > 0:
+                ref = full_logprobs(reference, group.prompt_ids, completion, recipe.rollout.temperature)
+                ref = ref.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0].detach()
+                kl = torch.exp(ref - own) - (ref - own) - 1
+                term = term - o.kl_coef * kl.mean()
+            total = total - term / divisor / (1 if released else G)
+    return total / len(result.groups)
+
+
+def naive_spans(ids: list[tuple[int, ...]], A: list[float], i: int, alignment: str) -> tuple[list[bool], list[bool]]:
+    def run(rows: list[tuple[int, ...]]) -> list[bool]:
+        mask = []
+        for p, token in enumerate(rows[i]):
+
+            def shares(j: int, p: int = p, token: int = token) -> bool:
+                if alignment == "prefix":
+                    return rows[j][: p + 1] == rows[i][: p + 1]
+                return len(rows[j]) > p and rows[j][p] == token
+
+            positive = any(A[j] > 0 and shares(j) for j in range(len(rows)))
+            negative = any(A[j] < 0 and shares(j) for j in range(len(rows)))
+            mask.append(positive and negative and all(mask))
+        return mask
+
+    return run(ids), run([row[::-1] for row in ids])[::-1]
+
+
+def naive_lambda(recipe: Recipe, forward: list[bool], backward: list[bool], A: float, released: bool) -> list[float]:
+    conflict = recipe.objective.conflict
+    weight = conflict.positive_weight if A > 0 else conflict.negative_weight if A < 0 else 1.0
+    if not conflict.enabled:
+        return [1.0] * len(forward)
+    if released:
+        return [(weight if f else 1.0) * (weight if b else 1.0) for f, b in zip(forward, backward, strict=True)]
+    return [weight if f or b else 1.0 for f, b in zip(forward, backward, strict=True)]
+
+
+CASES = [
+    ("gtpo", ["objective.filter.threshold=2.2"]),
+    ("prefix alignment", ["objective.filter.enabled=never", "objective.conflict.alignment=prefix"]),
+    ("other weights", ["objective.filter.enabled=never", "objective.conflict={positive_weight: 1.5, negative_weight: 0.5}"]),
+    ("filter only negative", ["objective.filter={threshold: 2.2, only_negative: true, enabled: always}"]),
+    ("no filter, large gamma", ["objective.filter.enabled=never", "objective.entropy_coef=1.0"]),
+    ("no filter, no gamma", ["objective.filter.enabled=never", "objective.entropy_coef=0"]),
+    ("no std", ["objective.filter.enabled=never", "objective.advantage_scale=none"]),
+    ("skip uninformative", ["objective.filter.enabled=never", "objective.skip_uninformative_groups=true"]),
+    ("mask truncated", ["objective.filter.enabled=never", "rollout.mask_truncated=true"]),
+    ("grpo", ["objective.name=grpo"]),
+    ("grpo with kl", ["objective.name=grpo", "objective.kl_coef=0.04"]),
+    ("gtpo with kl and filter", ["objective.filter.threshold=2.2", "objective.kl_coef=0.5"]),
+    ("temperature", ["objective.filter.enabled=never", "rollout.temperature=0.8"]),
+    ("released code", ["objective.compat=released_code", "objective.filter.threshold=2.2"]),
+    ("released code, no conflict", ["objective.compat=released_code", "objective={conflict: {enabled: false}, filter: {enabled: never}}"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "overrides"), CASES, ids=[name for name, _ in CASES])
+@pytest.mark.parametrize("micro", [4, 64])
+def test_gradient_and_loss_equal_the_naive_specification(
+    parts_for: Any, name: str, overrides: list[str], micro: int
+) -> None:
+    chosen = recipe(*overrides)
+    parts = parts_for(chosen, micro=micro)
+    before = copy.deepcopy(parts.policy.model)
+    result = train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+    expected = naive_loss(chosen, result, before, parts.policy._reference, parts.initial_entropy)
+    expected.backward()
+    assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)]
+    scale = max(float(p.grad.abs().max()) for p in before.parameters() if p.grad is not None)
+    assert scale > 1e-4
+    for ours, theirs in zip(parts.policy.trainable_parameters(), before.parameters(), strict=True):
+        reference = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
+        torch.testing.assert_close(ours.grad, reference, rtol=1e-4, atol=1e-5 * max(scale, 1e-3))
+
+
+def test_the_cases_exercise_what_they_name(parts_for: Any) -> None:
+    """The naive comparison is worth something only if the groups have conflicts, ties, both filters and truncation."""
+    result = train_step(parts_for(recipe("objective.filter.threshold=2.2")), PROMPTS, seed=8, clock=Stopwatch())
+    kept = result.keep_BG.float().mean()
+    assert 0.1 < kept < 0.9
+    assert result.spans.forward_BGT.any()
+    assert result.spans.backward_BGT.any()
+    assert 0 < result.batch.truncated_BG.float().mean() < 1
+    assert len(result.batch.lengths_BG.unique()) > 3
+    assert (result.advantages_BG != 0).any()
+
+
+def test_the_filter_is_off_when_the_untrained_policy_is_above_ln2(parts_for: Any) -> None:
+    chosen = recipe()
+    on = train_step(parts_for(chosen, initial_entropy=0.6), PROMPTS, seed=8, clock=Stopwatch())
+    off = train_step(parts_for(chosen, initial_entropy=0.7), PROMPTS, seed=8, clock=Stopwatch())
+    assert not on.keep_BG.all()
+    assert off.keep_BG.all()
+
+
+def test_several_iterations_keep_what_the_first_fixed_and_clip(parts_for: Any) -> None:
+    chosen = recipe("objective.num_iterations=3", "optimizer.learning_rate=0.05", "objective.filter.enabled=never")
+    parts = parts_for(chosen)
+    before = copy.deepcopy(parts.policy.model)
+    rate = parts.updater.learning_rate
+    result = train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+    assert len(result.losses) == len(result.grad_norms) == 3
+    assert len(set(result.losses)) == 3
+    assert result.learning_rate == rate
+    assert parts.updater.learning_rate != rate  # the schedule moves once a step
+    for b, group in enumerate(result.groups):  # logp_old and <H> are those of the untrained weights
+        for g, completion in enumerate(group.completions):
+            full = full_logprobs(before, group.prompt_ids, completion, 1.0).detach()
+            own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+            torch.testing.assert_close(result.logprobs_BGT[b, g, : len(own)].double(), own, rtol=1e-5, atol=1e-5)
+
+
+def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
+    parts = parts_for(recipe("objective.filter.threshold=2.2", "objective.kl_coef=0.01"))
+    clock = Stopwatch()
+    result = train_step(parts, PROMPTS, seed=8, clock=clock)
+    metrics = step_metrics(result, clock)
+    check_metrics(metrics)
+    rewards = [verdict.reward for group in result.groups for verdict in group.verdicts]
+    tokens = [len(completion.token_ids) for group in result.groups for completion in group.completions]
+    mean = sum(rewards) / len(rewards)
+    assert metrics["train/reward_mean"] == pytest.approx(mean)
+    assert metrics["train/reward_std"] == pytest.approx(math.sqrt(sum((r - mean) ** 2 for r in rewards) / 17))
+    assert metrics["completions/length_mean"] == pytest.approx(sum(tokens) / 18)
+    assert metrics["rewards/test_step:letters_mean"] == pytest.approx(mean)  # format and accuracy are 0 here
+    assert metrics["entropy/filtered_share"] == pytest.approx(1 - float(result.keep_BG.float().mean()))
+    assert metrics["conflict/forward_share"] == pytest.approx(int(result.spans.forward_BGT.sum()) / sum(tokens))
+    assert metrics["entropy/max"] == pytest.approx(float(result.mean_entropy_BG.max()))
+    assert metrics["policy/kl"] > 0
+    assert 0 < metrics["sampler/gap_mean"] <= metrics["sampler/gap_max"] < 1e-4
+    assert metrics["time/step"] >= metrics["time/sample"] + metrics["time/reward"] + metrics["time/train"]
+    assert metrics["speed/tokens_per_second"] == pytest.approx(sum(tokens) / metrics["time/step"])
+
+
+def test_samples_hold_every_token_as_the_step_saw_it(parts_for: Any) -> None:
+    parts = parts_for(recipe("objective.filter.enabled=never"))
+    result = train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+    rows = sample_rows(result)
+    assert len(rows) == 18
+    for row in rows:
+        b, g = [p.id for p, _ in PROMPTS].index(row["problem"]), row["completion"]
+        n = len(row["token_ids"])
+        assert [len(row[key]) for key in ("logprobs", "entropy", "forward", "backward", "lambda")] == [n] * 5
+        assert row["advantage"] == float(result.advantages_BG[b, g])
+        assert row["lambda"] == result.weights_BGT[b, g, :n].tolist()
+        assert row["forward"] == result.spans.forward_BGT[b, g, :n].int().tolist()
+        assert row["entropy"] == pytest.approx(result.entropy_BGT[b, g, :n].tolist(), abs=1e-6)
+
+
+def test_out_of_memory_in_the_middle_gives_the_same_gradient(parts_for: Any) -> None:
+    """The second forward runs out of memory: the step starts over with smaller micro-batches, nothing counted twice."""
+    gradients = []
+    for fail in (False, True):
+        parts = parts_for(recipe("objective.filter.enabled=never"), micro=12)
+        original, calls = parts.policy.token_logprobs, [0]
+
+        def limited(batch: Any, *, clamp_entropy: bool = False, fail: bool = fail, calls: list[int] = calls,
+                    original: Any = original) -> Any:  # fmt: skip
+            calls[0] += 1
+            if fail and calls[0] == 2:
+                raise torch.OutOfMemoryError("no room")
+            return original(batch, clamp_entropy=clamp_entropy)
+
+        parts.policy.token_logprobs = limited
+        train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+        gradients.append([parameter.grad for parameter in parts.policy.trainable_parameters()])
+        assert parts.micro_batch.rows == (6 if fail else 12)
+    for plain, halved in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, halved, rtol=1e-4, atol=1e-6)
