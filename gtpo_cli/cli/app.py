@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,6 +51,10 @@ def main() -> None:
     """Entry point of the command `gtpo`: errors that a user can act on are printed without a traceback."""
     # Forks of worker processes after the tokenizer was used would only print advice; we start none by fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # User rewards may lie in the working folder, as with `python -m`; last, so that they shadow nothing installed.
+    sys.path.append(str(Path.cwd()))
+    # bitsandbytes says at import that an optional kernel is not there; nothing a user could or should do about it.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         app()
     except GtpoError as error:

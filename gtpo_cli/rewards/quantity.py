@@ -64,12 +64,13 @@ _UNIT_NAMES = {
     "cubic": "cu",
     "per": "",
 }
-_UNITS: dict[str, tuple[str, ...]] = {"mph": ("mi", "per", "hour"), "kph": ("km", "per", "hour")}
-for _name, _others in _UNIT_NAMES.items():
-    for _word in (_name, *_others.split()):
-        if len(_word) > 1:  # single letters are variables
-            _UNITS[_word] = (_name,)
-            _UNITS[_word + "s"] = (_name,)
+_UNITS: dict[str, tuple[str, ...]] = {
+    word + plural: (name,)
+    for name, others in _UNIT_NAMES.items()
+    for word in (name, *others.split())
+    for plural in ("", "s")
+    if len(word) > 1  # single letters are variables
+} | {"mph": ("mi", "per", "hour"), "kph": ("km", "per", "hour")}
 
 # Words behind a number that are part of its value, or of a sentence: never a label.
 _NO_LABEL = frozenset(
@@ -101,7 +102,7 @@ def exact_number(text: str) -> Fraction | None:
     if match := _LATEX_FRACTION.fullmatch(text):
         sign, whole, *arguments = match.groups()
         numerator, denominator = arguments[0] or arguments[1], arguments[2] or arguments[3]
-        if whole and numerator[0] + denominator[0] != (numerator[0] + denominator[0]).strip("+-"):
+        if whole and (numerator[0] in "+-" or denominator[0] in "+-"):
             return None  # 2\frac{-1}{2} is no mixed number
         return _fraction(sign, whole or "0", numerator, denominator)
     if match := _MIXED.fullmatch(text):

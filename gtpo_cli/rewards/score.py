@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards.equivalence import answers_equal
 from gtpo_cli.rewards.extract import (
     ANSWER_CLOSE,
@@ -75,13 +74,41 @@ def _contains(gold: str, answer: str, mode: FormatMode) -> bool:
     return mode == "released_code" and bool(gold.strip()) and gold.strip() in answer
 
 
+class Weighted(Protocol):
+    @property
+    def weight(self) -> float: ...
+
+
+class FormatSettings(Weighted, Protocol):
+    @property
+    def mode(self) -> FormatMode: ...
+
+
+class PluginSettings(Weighted, Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class RewardSettings(Protocol):
+    """What a `Scorer` reads of a recipe: its section `rewards` (`RewardsRecipe`), a neighbour on the same floor."""
+
+    @property
+    def format(self) -> FormatSettings: ...
+    @property
+    def accuracy(self) -> Weighted: ...
+    @property
+    def plugins(self) -> Sequence[PluginSettings]: ...
+    @property
+    def timeout_seconds(self) -> float: ...
+
+
 class Scorer:
     """Scores completions as a recipe says. A context manager, which ends the grading processes.
 
     Raises RewardError at once when a plug-in cannot be loaded, and from the scoring methods when one fails.
     """
 
-    def __init__(self, recipe: RewardsRecipe, *, num_workers: int | None = None) -> None:
+    def __init__(self, recipe: RewardSettings, *, num_workers: int | None = None) -> None:
         self._recipe = recipe
         self._plugins = [(plugin, load_plugin(plugin.name)) for plugin in recipe.plugins]
         self._workers = EqualityWorkers(num_workers, timeout_seconds=recipe.timeout_seconds)

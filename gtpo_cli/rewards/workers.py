@@ -83,7 +83,7 @@ class EqualityWorkers:
             self._kill_all()
 
     def equal_many(self, pairs: Sequence[tuple[str, str]], *, timeout_seconds: float | None = None) -> list[Equality]:
-        """For each (gold, predicted): are they the same answer? In the order of `pairs`; equal pairs are graded once."""
+        """For each (gold, predicted): are they the same answer? In the order of `pairs`; equal pairs share a grade."""
         tasks = {pair: _Task(*pair, result=_known(equal_without_algebra(*pair))) for pair in dict.fromkeys(pairs)}
         self._run(list(tasks.values()), timeout_seconds)
         return [_result(tasks[pair]) for pair in pairs]

@@ -1,0 +1,189 @@
+"""The commands as typed: what they print, what they leave behind, how they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import GTPO, SHARED, Run, environment, metrics
+
+QUICK = ["--set", "training.max_steps=3", "--set", "objective.probe.num_prompts=8"]
+
+
+def test_help_and_recipes_check_are_light(gtpo: Run) -> None:
+    for arguments in (["--help"], ["recipes", "check"]):
+        code = (
+            "import sys; sys.argv = ['gtpo', *%r]\n"
+            "from gtpo_cli.cli.app import main\n"
+            "try: main()\nexcept SystemExit: pass\n"
+            "heavy = {'torch', 'transformers', 'datasets', 'wandb', 'sympy'} & set(sys.modules)\n"
+            "print('heavy', sorted(heavy), file=sys.stderr)"
+        ) % (arguments,)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+        assert "heavy []" in done.stderr
+
+
+def test_two_line_recipe_trains(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text("model: {name: builtin:tiny}\ndata: {benchmark: arithmetic, max_prompt_tokens: 64}\n")
+    output = gtpo("train", "--recipe", "two.yaml", *QUICK, "--set", "tracking.wandb.mode=off").stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("two-")
+    assert f"done: runs/{run.name}: step 3 of 3" in output
+    assert {path.name for path in run.iterdir()} >= {
+        "recipe.yaml", "environment.json", "initial_entropy.json", "metrics.jsonl", "samples", "checkpoints",
+    }  # fmt: skip
+
+
+def test_every_declared_metric_that_applies_is_written(gtpo: Run, tmp_path: Path) -> None:
+    from gtpo_cli.tracking import METRICS
+
+    gtpo("train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=all", "--set", "objective.kl_coef=0.01", *QUICK)
+    for row in metrics(tmp_path / "runs" / "all"):
+        assert set(row) == set(METRICS)
+
+
+def test_dry_run_prints_recipe_prompts_and_steps_and_stops(gtpo: Run, tmp_path: Path) -> None:
+    output = gtpo("train", "--recipe", "tiny_arithmetic", "--dry-run", "--set", "training.max_steps=null").stdout
+    assert "learning_rate: 0.0002" in output
+    assert "# prompts: 4800" in output
+    assert "# steps: 600 (600 an epoch)" in output
+    assert "# completions: 38400" in output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
+    assert "tiny_arithmetic" in gtpo("recipes", "list").stdout
+    assert "entropy_coef: 0.5" in gtpo("recipes", "show", "tiny_arithmetic", "--set", "objective.entropy_coef=0.5").stdout
+    gtpo("recipes", "copy", "tiny_arithmetic", "mine.yaml")
+    assert "ok  mine.yaml" in gtpo("recipes", "check", "mine.yaml").stdout
+    assert "exists already" in gtpo("recipes", "copy", "tiny_arithmetic", "mine.yaml", code=2).stderr
+    (tmp_path / "bad.yaml").write_text("model: {name: builtin:tiny}\ndata: {benchmark: gsm8}\nrolout: {}\n")
+    errors = gtpo("recipes", "check", "bad.yaml", code=2).stderr.splitlines()
+    assert len(errors) == 2
+    assert "did you mean gsm8k?" in errors[0] + errors[1]
+    assert "rolout: unknown key; did you mean rollout?" in errors[0] + errors[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--recipe", "nope"], "no such file and no shipped recipe"),
+        (["train", "--resume"], "there is no run to resume"),
+        (["train", "--resume", "elsewhere"], "is no run folder"),
+        (["train", "--recipe", "tiny_arithmetic", "--set", "model.name=builtin:huge"], "built in: builtin:tiny"),
+        (["train", "--recipe", "tiny_gsm8k", "--set", "data.path=absent.jsonl"], "absent.jsonl"),
+        (["train", "--recipe", "tiny_arithmetic", "--set", "training.keep_best=train/acuracy"], "training.keep_best"),
+        (["train", "--recipe", "tiny_arithmetic", "--set", "rewards.plugins=[{name: nowhere:f}]"], "nowhere"),
+    ],
+)
+def test_errors_say_what_and_where_without_a_traceback(gtpo: Run, arguments: list[str], words: str) -> None:
+    error = gtpo(*arguments, code=2).stderr
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_a_run_is_never_overwritten(gtpo: Run, tmp_path: Path) -> None:
+    arguments = ["train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", *QUICK]
+    gtpo(*arguments)
+    before = (tmp_path / "runs" / "one" / "metrics.jsonl").read_bytes()
+    assert "there is a run here already" in gtpo(*arguments, code=2).stderr
+    assert (tmp_path / "runs" / "one" / "metrics.jsonl").read_bytes() == before
+
+
+def test_probe_entropy_prints_interval_rule_and_the_line_for_the_recipe(gtpo: Run, tmp_path: Path) -> None:
+    text = gtpo("probe-entropy", "--set", "objective.probe.num_prompts=20").stdout
+    assert "<H>_ini = " in text
+    assert "the entropy filter will be on by the paper's rule" in text
+    document = json.loads(gtpo("probe-entropy", "--json", "--set", "objective.probe.num_prompts=20").stdout)
+    assert document["prompts"] == 20
+    values = [value for group in document["entropies"] for value in group]
+    assert document["initial_entropy"] == pytest.approx(sum(values) / 20, rel=1e-6)
+    low, high = document["interval_95"]
+    assert low < document["initial_entropy"] < high
+    assert f"objective: {{initial_entropy: {document['initial_entropy']:.6f}}}" in text
+    # given in the recipe, training does not probe, and records it
+    given = f"objective.initial_entropy={document['initial_entropy']:.6f}"
+    gtpo("train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=given", "--set", given, *QUICK)
+    recorded = json.loads((tmp_path / "runs" / "given" / "initial_entropy.json").read_text())
+    assert recorded == {"initial_entropy": pytest.approx(document["initial_entropy"], abs=1e-6), "source": "recipe"}
+    # and without options the latest run's recipe is probed
+    assert "runs/given/recipe.yaml" in gtpo("probe-entropy", "--set", "objective.probe.num_prompts=4").stdout
+
+
+def test_user_reward_by_dotted_path(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "my_rewards.py").write_text(
+        "def short(problem, completion):\n    return -0.1 * len(completion.token_ids)\n"
+        "def broken(problem, completion):\n    return float('nan')\n"
+    )
+    base = ["train", "-q", "--recipe", "tiny_arithmetic", *QUICK]
+    gtpo(*base, "--set", "run_name=plug", "--set", "rewards.plugins=[{name: my_rewards:short, weight: 2.0}]")
+    row = metrics(tmp_path / "runs" / "plug")[0]
+    assert row["rewards/my_rewards:short_mean"] == pytest.approx(-0.1 * row["completions/length_mean"])
+    error = gtpo(*base, "--set", "rewards.plugins=[{name: my_rewards:broken}]", code=2).stderr
+    assert "my_rewards:broken" in error
+    assert "not finite" in error
+
+
+def test_grpo_and_sft_train_by_the_same_command(gtpo: Run, tmp_path: Path) -> None:
+    base = ["train", "-q", "--recipe", "tiny_arithmetic", *QUICK]
+    gtpo(*base, "--set", "objective.name=grpo", "--set", "run_name=grpo")
+    assert all(row["entropy/filtered_share"] == 0 for row in metrics(tmp_path / "runs" / "grpo"))
+    gtpo(*base, "--set", "objective.name=sft", "--set", "run_name=sft", "--set", "training.max_steps=20")
+    losses = [row["optim/loss"] for row in metrics(tmp_path / "runs" / "sft")]
+    assert losses[-1] < losses[0]
+    assert "train/reward_mean" not in metrics(tmp_path / "runs" / "sft")[0]
+
+
+def test_on_a_terminal_the_display_shows_and_cleans_up(tmp_path: Path) -> None:
+    """A real pseudo-terminal: the progress display must appear, and end in plain lines."""
+    main, follower = pty.openpty()
+    arguments = ["train", "--recipe", "tiny_arithmetic", "--set", "run_name=tty", *QUICK]
+    process = subprocess.Popen(
+        [*GTPO, *arguments], cwd=tmp_path, stdin=follower, stdout=follower, stderr=follower,
+        env=environment() | {"TERM": "xterm-256color", "LINES": "40"},
+    )  # fmt: skip
+    os.close(follower)
+    output, deadline = b"", time.monotonic() + 200
+    while time.monotonic() < deadline:
+        try:
+            chunk = os.read(main, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        output += chunk
+    assert process.wait(timeout=60) == 0
+    text = output.decode()
+    assert "ln 2" in text
+    assert "step 3/3" in text
+    assert "done: runs/tty: step 3 of 3" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no folder shared/ beside the checkout: the real model is not here")
+@pytest.mark.parametrize("four_bit", [False, True], ids=["lora", "4-bit lora"])
+def test_a_real_pretrained_llama_takes_three_steps(gtpo: Run, tmp_path: Path, four_bit: bool) -> None:
+    if four_bit:
+        pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
+    settings = [
+        f"model.name={SHARED}/models/stories260k", f"model.load_in_4bit={str(four_bit).lower()}",
+        "model.lora={rank: 8, alpha: 8}", "model.max_seq_length=512", "data.max_prompt_tokens=400",
+        "data.limit=24", f"data.path={SHARED}/data/gsm8k", "rollout.max_completion_tokens=32", "rollout.group_size=4",
+        "rewards.plugins=[{name: letters:vowels, weight: 1.0}]", "optimizer.name=adamw", "tracking.wandb.mode=off",
+        "objective.probe.num_prompts=4", "training.max_steps=3", "run_name=real",
+    ]  # fmt: skip
+    (tmp_path / "letters.py").write_text("def vowels(problem, completion):\n    return float(completion.text.count('a'))\n")
+    (tmp_path / "r.yaml").write_text("model: {name: x}\ndata: {benchmark: gsm8k}\n")
+    gtpo("train", "-q", "--recipe", "r.yaml", *(a for s in settings for a in ("--set", s)))
+    rows = metrics(tmp_path / "runs" / "real")
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert all(row["optim/grad_norm"] > 0 for row in rows)
+    assert all(row["sampler/gap_max"] < 1e-3 for row in rows)
+    model = tmp_path / "runs" / "real" / "checkpoints" / "step-000003" / "model"
+    assert (model / "adapter_model.safetensors").is_file()

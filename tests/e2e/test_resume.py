@@ -1,0 +1,115 @@
+"""A run that was killed and resumed equals one that was not, bit for bit."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import GTPO, Run, comparable, environment
+
+# Small but with all state there is: iterations, KL reference, dropout (global generator), schedule, best checkpoint.
+SETTINGS = [
+    "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=32",
+    "objective.probe.num_prompts=16", "objective.num_iterations=2", "objective.kl_coef=0.01",
+    "training.max_steps=12", "training.save_every=3", "training.keep_last=2", "tracking.log_completions_every=4",
+]  # fmt: skip
+LORA = ["model.lora={rank: 4, alpha: 8, dropout: 0.1}", "training.threads=1", "optimizer.learning_rate=1e-3"]
+
+
+def train_arguments(name: str, extra: list[str]) -> list[str]:
+    overrides = [f"run_name={name}", *SETTINGS, *extra]
+    return ["train", "--quiet", "--recipe", "tiny_arithmetic", *(a for o in overrides for a in ("--set", o))]
+
+
+def start_and_kill(folder: Path, arguments: list[str], when: Callable[[], bool], number: int = signal.SIGKILL) -> int:
+    """Start gtpo, send the signal as soon as `when()` holds, and return the exit code."""
+    process = subprocess.Popen(
+        [*GTPO, *arguments], cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 200
+    while not when():
+        assert process.poll() is None, f"ended before it could be killed: {process.stderr and process.stderr.read()!r}"
+        assert time.monotonic() < deadline, "the moment to kill never came"
+        time.sleep(0.002)
+    process.send_signal(number)
+    process.communicate(timeout=100)
+    return process.returncode
+
+
+def lines(run: Path) -> int:
+    file = run / "metrics.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+MOMENTS: dict[str, Callable[[Path], bool]] = {
+    "while loading or probing": lambda run: (run / "recipe.yaml").exists(),
+    "before the first checkpoint": lambda run: lines(run) >= 2,
+    "during the first checkpoint": lambda run: any((run / "checkpoints").glob(".step-*")),
+    "after the first checkpoint": lambda run: lines(run) >= 5,
+    "near the end": lambda run: lines(run) >= 11,
+}
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    last = run / "checkpoints" / "step-000012"
+    return {file.name: file.read_bytes() for file in sorted((last / "model").glob("*.safetensors"))} | {
+        "state.json": (last / "state.json").read_bytes()
+    }
+
+
+def samples(run: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((run / "samples").iterdir())}
+
+
+@pytest.mark.parametrize("extra", [[], LORA], ids=["all weights", "lora with dropout"])
+def test_killed_and_resumed_equals_uninterrupted(gtpo: Run, tmp_path: Path, extra: list[str]) -> None:
+    gtpo(*train_arguments("whole", extra))
+    expected = comparable(tmp_path / "runs" / "whole")
+    assert [row["step"] for row in expected] == list(range(1, 13))
+    arguments = train_arguments("killed", extra)
+    run = tmp_path / "runs" / "killed"
+    for moment, holds in MOMENTS.items():
+        code = start_and_kill(tmp_path, arguments, lambda holds=holds: holds(run))
+        assert code == -signal.SIGKILL, moment
+        arguments = ["train", "--quiet", "--resume", "runs/killed"]
+    output = gtpo(*arguments).stdout
+    assert "step 12 of 12" in output
+    # metrics.jsonl is written as text of the same numbers, so equality here is equality of every bit
+    assert comparable(run) == expected
+    found = weights(run)
+    whole = weights(tmp_path / "runs" / "whole")
+    assert {name: found[name] for name in found if name != "state.json"} == {
+        name: whole[name] for name in whole if name != "state.json"
+    }
+    assert samples(run) == samples(tmp_path / "runs" / "whole")
+    assert not list((run / "checkpoints").glob(".step-*"))
+
+
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*train_arguments("whole", []))
+    run = tmp_path / "runs" / "stopped"
+    code = start_and_kill(tmp_path, train_arguments("stopped", []), lambda: lines(run) >= 4, signal.SIGINT)
+    assert code == 130
+    reached = lines(run)
+    assert 4 <= reached < 12
+    assert (run / "checkpoints" / f"step-{reached:06d}").is_dir()
+    output = gtpo("train", "--quiet", "--resume").stdout  # the latest run is found by itself
+    assert "resuming runs/stopped" in output
+    assert comparable(run) == comparable(tmp_path / "runs" / "whole")
+
+
+def test_retention_keeps_the_newest_and_the_best(gtpo: Run, tmp_path: Path) -> None:
+    import json
+
+    gtpo(*train_arguments("kept", ["training.save_every=1", "training.keep_last=2"]))
+    run = tmp_path / "runs" / "kept"
+    rates = [row["train/accuracy_rate"] for row in comparable(run)]
+    best = max(step for step, rate in enumerate(rates, 1) if rate == max(rates))
+    folders = sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
+    assert folders == sorted({best, 11, 12})
+    state = json.loads((run / "checkpoints" / "step-000012" / "state.json").read_text())
+    assert (state["best_step"], state["best_value"]) == (best, max(rates))
