@@ -149,9 +149,7 @@ def _forward_chunk(
     acc = None if unit_NH is None else unit_NH.zero_()
     buffer = torch.empty(2, N * min(_VOCAB_BLOCK, V), dtype=dtype, device=hidden_NH.device)
     order = torch.argsort(token_ids_N)  # so that each block finds its sampled tokens in one slice
-    edges = torch.searchsorted(
-        token_ids_N[order], torch.arange(0, V + _VOCAB_BLOCK, _VOCAB_BLOCK, device=order.device)
-    )
+    edges = torch.searchsorted(token_ids_N[order], torch.arange(0, V + _VOCAB_BLOCK, _VOCAB_BLOCK, device=order.device))
     bounds: list[int] = edges.tolist()
     for index, start in enumerate(range(0, V, _VOCAB_BLOCK)):
         W = lm_head_VH[start : start + _VOCAB_BLOCK].to(dtype)

@@ -19,18 +19,20 @@ QUICK = ["--set", "training.max_steps=3", "--set", "objective.probe.num_prompts=
 def test_help_and_recipes_check_are_light(gtpo: Run) -> None:
     for arguments in (["--help"], ["recipes", "check"]):
         code = (
-            "import sys; sys.argv = ['gtpo', *%r]\n"
+            f"import sys; sys.argv = ['gtpo', *{arguments!r}]\n"
             "from gtpo_cli.cli.app import main\n"
             "try: main()\nexcept SystemExit: pass\n"
             "heavy = {'torch', 'transformers', 'datasets', 'wandb', 'sympy'} & set(sys.modules)\n"
             "print('heavy', sorted(heavy), file=sys.stderr)"
-        ) % (arguments,)
+        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
         assert "heavy []" in done.stderr
 
 
 def test_two_line_recipe_trains(gtpo: Run, tmp_path: Path) -> None:
-    (tmp_path / "two.yaml").write_text("model: {name: builtin:tiny}\ndata: {benchmark: arithmetic, max_prompt_tokens: 64}\n")
+    (tmp_path / "two.yaml").write_text(
+        "model: {name: builtin:tiny}\ndata: {benchmark: arithmetic, max_prompt_tokens: 64}\n"
+    )
     output = gtpo("train", "--recipe", "two.yaml", *QUICK, "--set", "tracking.wandb.mode=off").stdout
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith("two-")
@@ -43,7 +45,9 @@ def test_two_line_recipe_trains(gtpo: Run, tmp_path: Path) -> None:
 def test_every_declared_metric_that_applies_is_written(gtpo: Run, tmp_path: Path) -> None:
     from gtpo_cli.tracking import METRICS
 
-    gtpo("train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=all", "--set", "objective.kl_coef=0.01", *QUICK)
+    gtpo(
+        "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=all", "--set", "objective.kl_coef=0.01", *QUICK
+    )
     for row in metrics(tmp_path / "runs" / "all"):
         assert set(row) == set(METRICS)
 
@@ -59,7 +63,9 @@ def test_dry_run_prints_recipe_prompts_and_steps_and_stops(gtpo: Run, tmp_path: 
 
 def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
     assert "tiny_arithmetic" in gtpo("recipes", "list").stdout
-    assert "entropy_coef: 0.5" in gtpo("recipes", "show", "tiny_arithmetic", "--set", "objective.entropy_coef=0.5").stdout
+    assert (
+        "entropy_coef: 0.5" in gtpo("recipes", "show", "tiny_arithmetic", "--set", "objective.entropy_coef=0.5").stdout
+    )
     gtpo("recipes", "copy", "tiny_arithmetic", "mine.yaml")
     assert "ok  mine.yaml" in gtpo("recipes", "check", "mine.yaml").stdout
     assert "exists already" in gtpo("recipes", "copy", "tiny_arithmetic", "mine.yaml", code=2).stderr
@@ -178,7 +184,9 @@ def test_a_real_pretrained_llama_takes_three_steps(gtpo: Run, tmp_path: Path, fo
         "rewards.plugins=[{name: letters:vowels, weight: 1.0}]", "optimizer.name=adamw", "tracking.wandb.mode=off",
         "objective.probe.num_prompts=4", "training.max_steps=3", "run_name=real",
     ]  # fmt: skip
-    (tmp_path / "letters.py").write_text("def vowels(problem, completion):\n    return float(completion.text.count('a'))\n")
+    (tmp_path / "letters.py").write_text(
+        "def vowels(problem, completion):\n    return float(completion.text.count('a'))\n"
+    )
     (tmp_path / "r.yaml").write_text("model: {name: x}\ndata: {benchmark: gsm8k}\n")
     gtpo("train", "-q", "--recipe", "r.yaml", *(a for s in settings for a in ("--set", s)))
     rows = metrics(tmp_path / "runs" / "real")

@@ -24,4 +24,3 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no folder shared/ beside the checkout: real data and tokenizers are not here")
     return SHARED
-

@@ -49,5 +49,7 @@ def test_an_import_against_the_floors_is_named(
 def test_imports_downwards_and_at_home_are_fine(check_layers: ModuleType, tmp_path: Path) -> None:
     target = tmp_path / "gtpo_cli" / "data" / "x.py"
     target.parent.mkdir(parents=True)
-    target.write_text("import torch\nfrom gtpo_cli.types import Problem\nfrom gtpo_cli.data.y import z\n", encoding="utf-8")
+    target.write_text(
+        "import torch\nfrom gtpo_cli.types import Problem\nfrom gtpo_cli.data.y import z\n", encoding="utf-8"
+    )
     assert check_layers.violations(tmp_path / "gtpo_cli") == []

@@ -157,14 +157,14 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     wider = load(base, lora=LoraRecipe(rank=4, alpha=8, target_modules=("q_proj",)))
     with pytest.raises(CheckpointError, match="does not fit the recipe's adapter"):
         wider.load_adapter(tmp_path / "saved")
-    with pytest.raises(ModelError, match="this model has no attn_proj; it has .*q_proj"):
+    with pytest.raises(ModelError, match=r"this model has no attn_proj; it has .*q_proj"):
         load(base, lora=LoraRecipe(target_modules=("attn_proj",)))
     with pytest.raises(ModelError, match="4-bit weights cannot train"):
         load(base, lora=None, load_in_4bit=True)
     with pytest.raises(ModelError, match=r"no local folder.*builtin:tiny"):
         load(tmp_path / "absent")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match="without config.json"):
+    with pytest.raises(ModelError, match=r"without config\.json"):
         load(tmp_path / "empty")
 
 
@@ -216,7 +216,9 @@ def test_4bit_gradients_flow_after_generation(tmp_path: Path, dtype: str) -> Non
     def gradients() -> list[torch.Tensor]:
         policy.model.zero_grad()
         policy.token_logprobs(batch)[0].sum().backward()
-        return [parameter.grad.float().clone() for name, parameter in policy.model.named_parameters() if "lora_B" in name]
+        return [
+            parameter.grad.float().clone() for name, parameter in policy.model.named_parameters() if "lora_B" in name
+        ]
 
     before = gradients()
     TransformersSampler(policy).sample([PROMPTS[0]], 4, SamplingParams(max_completion_tokens=6))

@@ -42,9 +42,17 @@ def test_eps_is_added_to_the_deviation():
 @pytest.mark.parametrize("scale", ["std", "none"])
 @pytest.mark.parametrize("value", [0.0, 0.1, 11.0, 1e-20, 3e37])
 @pytest.mark.parametrize("G", [1, 2, 3, 7, 49])
-def test_equal_rewards_give_exactly_zero(scale, value, G):
-    # 0.1 has no exact mean over 3; 49 * (1/49) is not 1
-    assert group_advantages(torch.full((2, G), value), scale=scale).eq(0).all()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rewards_give_exactly_zero(scale, value, G, dtype):
+    # (0.1 + 0.1 + 0.1) / 3 is not 0.1 in float64: the mean alone would put the whole group on one side
+    assert group_advantages(torch.full((2, G), value, dtype=dtype), scale=scale).eq(0).all()
+
+
+def test_large_rewards_keep_their_differences():
+    rewards = torch.tensor(
+        [[2.0**24 + 1, 2.0**24 + 3, 2.0**24 + 5]], dtype=torch.float64
+    )  # float32 has no such numbers
+    assert group_advantages(rewards, scale="none").tolist() == [[-2.0, 0.0, 2.0]]
 
 
 def test_groups_do_not_see_each_other():

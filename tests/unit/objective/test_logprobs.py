@@ -224,6 +224,18 @@ def test_confident_tokens_keep_their_gradient_and_their_entropy():
     assert float(((logprobs.double() - exact_logp) / exact_logp).abs().max()) <= 1e-4
 
 
+def test_confident_tokens_keep_the_gradient_of_the_output_layer():
+    hidden, lm_head, ids, _ = confident_case()
+    exact_logp = exact_for_confident(hidden, lm_head, ids)[0]
+    for t in range(0, len(ids), 6):  # one token at a time: its row is (1 - p) h, with no other token's share
+        (found,) = gradients(
+            lambda w, t=t: token_logprobs_and_entropy(hidden[t : t + 1], w, ids[t : t + 1])[0],
+            lm_head,
+            send=torch.ones(1),
+        )
+        assert relative_error(found[ids[t]], -torch.expm1(exact_logp[t]) * hidden[t].double()) <= 1e-4
+
+
 def test_the_naive_path_in_float32_loses_confident_gradients():
     # What the care is for: if this ever holds for log_softmax too, the complement can go.
     hidden, lm_head, ids, send = confident_case()

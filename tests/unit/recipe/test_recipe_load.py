@@ -152,7 +152,7 @@ def test_files_that_are_no_recipe(tmp_path: Path) -> None:
     for name, (content, words) in cases.items():
         file = tmp_path / name
         file.write_bytes(content)
-        with pytest.raises(RecipeError, match="(?s).*") as caught:
+        with pytest.raises(RecipeError) as caught:
             load_recipe(file)
         assert words in str(caught.value), name
         assert str(file) in str(caught.value)
@@ -188,13 +188,16 @@ keys = st.sampled_from(["model", "data", "rollout", "objective", "optimizer", "t
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(keys, yaml_values, max_size=5))
 def test_any_mapping_gives_a_recipe_or_a_recipe_error(document: dict) -> None:
+    problems: list[str] | None = None
     try:
         recipe = build_recipe(document, where="fuzz")
     except RecipeError as error:
-        assert error.problems
-        assert all(isinstance(problem, str) and problem for problem in error.problems)
-    else:
+        problems = error.problems
+    if problems is None:
         assert isinstance(recipe, Recipe)
+    else:
+        assert problems
+        assert all(isinstance(problem, str) and problem for problem in problems)
 
 
 def test_loading_a_recipe_imports_no_torch() -> None:

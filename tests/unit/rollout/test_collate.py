@@ -24,9 +24,7 @@ def group(prompt: tuple[int, ...], *rows: tuple[int, ...], rewards: tuple[float,
 
 
 def test_ragged_groups_by_hand() -> None:
-    batch = collate(
-        [group((7, 8), (5, 0, 2), (9,), rewards=(20, 1)), group((6,), (), (0, 0), rewards=(0, 11))]
-    )
+    batch = collate([group((7, 8), (5, 0, 2), (9,), rewards=(20, 1)), group((6,), (), (0, 0), rewards=(0, 11))])
     assert batch.shape == (2, 2)
     assert batch.prompt_ids_BP.tolist() == [[7, 8], [6, 0]]
     assert batch.prompt_mask_BP.tolist() == [[True, True], [True, False]]

@@ -118,7 +118,7 @@ def test_a_single_completion_that_does_not_fit_is_an_error() -> None:
     def work(rows: int) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    with pytest.raises(ModelError, match="single completion.*max_completion_tokens"):
+    with pytest.raises(ModelError, match=r"single completion.*max_completion_tokens"):
         MicroBatchSize(1, longest_row=10, warn=print).run(work)
 
 

@@ -1,0 +1,119 @@
+"""Checkpoints: exact random states, whole or absent, retention, and clear words for broken ones."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import random_model
+
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, random_states, restore_random_states
+from gtpo_cli.errors import CheckpointError
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+
+
+@pytest.fixture(scope="module")
+def policy() -> TransformersPolicy:
+    model, tokenizer = random_model()
+    return TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64)
+
+
+def draws() -> list[float]:
+    return [
+        *torch.rand(3).tolist(), random.random(), random.gauss(0, 1), *np.random.rand(2), float(np.random.randn()),
+    ]  # fmt: skip
+
+
+def test_random_states_survive_a_file_exactly(tmp_path: Path) -> None:
+    draws()  # leaves half a gaussian pair behind in numpy's and Python's generators
+    torch.save({"random": random_states()}, tmp_path / "r.pt")
+    expected = draws()
+    draws()
+    restore_random_states(torch.load(tmp_path / "r.pt", weights_only=True)["random"])
+    assert draws() == expected
+
+
+def test_save_and_load(tmp_path: Path, policy: TransformersPolicy) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep_last=2)
+    state = CheckpointState(step=7, metrics_bytes=1234, best_step=5, best_value=0.5)
+    folder = store.save(state, policy, {"updater": {"x": torch.arange(3)}})
+    assert folder.name == "step-000007"
+    assert store.steps() == [7]
+    assert store.load_state(7) == state
+    assert store.load_training(7)["updater"]["x"].tolist() == [0, 1, 2]
+    assert sorted(path.name for path in folder.iterdir()) == ["model", "state.json", "training.pt"]
+
+
+def test_retention_keeps_last_and_best(tmp_path: Path, policy: TransformersPolicy) -> None:
+    store = CheckpointStore(tmp_path, keep_last=2)
+    for step in range(1, 6):
+        store.save(CheckpointState(step, 0, best_step=2, best_value=1.0), policy, {})
+    assert store.steps() == [2, 4, 5]
+
+
+def test_what_was_left_half_written_is_no_checkpoint_and_does_not_disturb(
+    tmp_path: Path, policy: TransformersPolicy
+) -> None:
+    store = CheckpointStore(tmp_path, keep_last=2)
+    (tmp_path / ".step-000003.tmp" / "model").mkdir(parents=True)
+    (tmp_path / ".step-000003.tmp" / "training.pt").write_bytes(b"half")
+    assert store.steps() == []
+    store.save(CheckpointState(3, 0), policy, {})
+    assert store.steps() == [3]
+    assert not (tmp_path / ".step-000003.tmp").exists()
+
+
+def test_a_write_that_fails_leaves_the_earlier_one_and_says_so(
+    tmp_path: Path, policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save(CheckpointState(1, 0), policy, {})
+
+    def disk_full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", disk_full)
+    with pytest.raises(CheckpointError, match=r"No space left on device.*earlier ones are untouched"):
+        store.save(CheckpointState(2, 0), policy, {})
+    assert store.steps() == [1]
+    assert store.load_state(1).step == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_broken_files_are_named(tmp_path: Path, policy: TransformersPolicy) -> None:
+    store = CheckpointStore(tmp_path, keep_last=2)
+    store.save(CheckpointState(1, 0), policy, {})
+    (store.path(1) / "state.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"state\.json: cannot be read"):
+        store.load_state(1)
+    (store.path(1) / "state.json").write_text(json.dumps({"step": 1, "unknown": 2}))
+    with pytest.raises(CheckpointError, match=r"state\.json: cannot be read"):
+        store.load_state(1)
+    (store.path(1) / "training.pt").write_bytes(b"PK\x03\x04 not really")
+    with pytest.raises(CheckpointError, match=r"training\.pt: cannot be read"):
+        store.load_training(1)
+
+
+class Danger:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("danger"),))
+
+
+def test_no_pickle_runs(tmp_path: Path, policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = CheckpointStore(tmp_path / "c", keep_last=2)
+    store.save(CheckpointState(1, 0), policy, {})
+    file = store.path(1) / "training.pt"
+    torch.save({"updater": Danger()}, file)
+    with pytest.raises(CheckpointError):
+        store.load_training(1)
+    file.write_bytes(pickle.dumps(Danger()))
+    with pytest.raises(CheckpointError):
+        store.load_training(1)
+    assert not (tmp_path / "danger").exists()

@@ -1,0 +1,46 @@
+"""Pages derived from the code are up to date, and what the README names exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from gtpo_cli.recipe import load_recipe, shipped_recipes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_reference_pages_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/write_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_files_that_documents_name_exist() -> None:
+    missing = []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for name in re.findall(
+            r"`((?:docs|scripts|tests|benchmarks|recipes|gtpo_cli)/[\w./-]+\.\w+)`", page.read_text()
+        ):
+            if not (ROOT / name).exists():
+                missing.append(f"{page.name}: {name}")
+    assert missing == []
+
+
+def test_recipes_that_the_readme_names_load() -> None:
+    text = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"--recipe ([\w.]+)", text)) - {"my.yaml"}
+    assert {"tiny_arithmetic", "llama8b_gsm8k.yaml"} <= named
+    for name in named:
+        load_recipe(name)
+        assert name.removesuffix(".yaml") in shipped_recipes()
+
+
+def test_make_targets_that_documents_name_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
+        named = set(re.findall(r"make ([\w-]+)", page.read_text()))
+        assert named <= targets, page.name

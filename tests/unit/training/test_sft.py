@@ -1,0 +1,60 @@
+"""SFT: cross-entropy on the reference completion only, against torch's own cross-entropy on full logits."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small_models import random_model
+
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe.schema import OptimizerRecipe
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.sft import SftParts, drop_long_references, reference_completion, sft_step
+from gtpo_cli.training.stopwatch import Stopwatch
+from gtpo_cli.types import Problem
+
+PROMPTS = [
+    (Problem("a", "1+1", "2", "one and one"), (1, 4, 9, 80, 9, 5)),
+    (Problem("b", "7", "7", ""), (1, 4, 15, 5)),
+    (Problem("c", "12-4", "8", "twelve take away four"), (1, 4, 9, 10, 82, 12, 5)),
+]
+
+
+@pytest.mark.parametrize("micro", [1, 8])
+def test_loss_and_gradient_equal_torchs_cross_entropy(micro: int) -> None:
+    model, tokenizer = random_model()
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=256)
+    recipe = OptimizerRecipe(name="adamw", max_grad_norm=1e6, warmup_ratio=0.0, learning_rate=1e-4)
+    updater = Updater(policy.trainable_parameters(), recipe, total_steps=3)
+    before = copy.deepcopy(model)
+    size = MicroBatchSize(micro, longest_row=100, warn=print)
+    metrics = sft_step(SftParts(policy, updater, size), PROMPTS, clock=Stopwatch())
+
+    logits, targets = [], []
+    for problem, prompt in PROMPTS:
+        text = f"<reasoning>{problem.solution}</reasoning><answer>{problem.gold}</answer>"
+        completion = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        row = torch.tensor([[*prompt, *completion]])
+        logits.append(before(input_ids=row).logits[0, len(prompt) - 1 : -1])
+        targets.append(torch.tensor(completion))
+    loss = torch.nn.functional.cross_entropy(torch.cat(logits), torch.cat(targets))
+    loss.backward()
+    assert metrics["optim/loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert metrics["completions/length_mean"] == pytest.approx(sum(map(len, targets)) / 3)
+    for ours, theirs in zip(policy.trainable_parameters(), before.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_references_that_do_not_fit_are_dropped_and_named() -> None:
+    tokenizer = random_model()[1]
+    prompts = [*PROMPTS, (Problem("d", "q", "1", None, source="f.jsonl:4"), (1, 2))]
+    kept, dropped = drop_long_references(prompts, tokenizer, max_completion_tokens=30, max_seq_length=64)
+    assert [problem.id for problem, _ in kept] == ["a", "b"]
+    assert [(row.source, row.reason.partition(":")[0]) for row in dropped] == [
+        ("c", "reference too long"),
+        ("f.jsonl:4", "no worked solution to imitate (SFT needs one)"),
+    ]
+    assert len(reference_completion(PROMPTS[1][0], tokenizer).token_ids) == 16  # 14 of tags, the answer, the end
