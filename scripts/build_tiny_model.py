@@ -1,8 +1,8 @@
 """Make the built-in model: `python scripts/build_tiny_model.py` writes gtpo_cli/models/builtin/tiny.
 
 A LLaMA of 167 thousand parameters learns the arithmetic task from imperfect demonstrations, so that it is imperfect in
-the ways reinforcement can mend: it mostly skips the running sums (and then is often wrong, also greedily), it forgets
-tags, it slips. Seeded, one thread, float32: the same command on the same kind of machine writes the same weights.
+the ways reinforcement can mend: it mostly skips its steps (and then is mostly wrong, also greedily), it forgets tags,
+it slips. Seeded, one thread, float32: the same command on the same kind of machine writes the same weights.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def build(arguments: argparse.Namespace) -> TransformersPolicy:
     texts = imperfect_demonstrations(
         repeated,
         skip_steps=arguments.skip_steps,
+        forget_last=arguments.forget_last,
         miss_tag=arguments.miss_tag,
         wrong_answer=arguments.wrong_answer,
         seed=arguments.seed,
@@ -87,13 +88,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=TARGET)
     parser.add_argument("--seed", type=int, default=3407)
-    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--problems", type=int, default=20_000)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
-    parser.add_argument("--skip-steps", type=float, default=0.6)
+    parser.add_argument("--skip-steps", type=float, default=0.55)
+    parser.add_argument("--forget-last", type=float, default=0.6)
     parser.add_argument("--miss-tag", type=float, default=0.25)
-    parser.add_argument("--wrong-answer", type=float, default=0.2)
+    parser.add_argument("--wrong-answer", type=float, default=0.1)
     arguments = parser.parse_args()
     policy = build(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)

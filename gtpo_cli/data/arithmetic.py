@@ -1,9 +1,9 @@
 """The built-in task: chains of three one-digit additions and subtractions, solved by their running sums.
 
-The question is "3+8-2+5"; the worked solution names the sum after each operation, "11 9 14"; the gold answer is the
-last of them. There are 10^4 * 2^3 = 80,000 such questions. One in twenty, chosen by a hash of its text, is held out for
+The question is "3+8-2+5"; the worked solution does one operation at a time, "3+8=11 11-2=9 9+5=14"; the gold answer is
+the last sum. There are 10^4 * 2^3 = 80,000 such questions. One in twenty, chosen by a hash of its text, is held out for
 `test`, so no seed and no count can put a test question into `train`. All of it is short enough for a character-level
-model: one token a character and one for each tag name make about 25 tokens of a completion.
+model: one token a character and one for each tag name make about 37 tokens of a completion.
 """
 
 from __future__ import annotations
@@ -44,30 +44,48 @@ def running_sums(question: str) -> list[int]:
     return list(itertools.accumulate(terms, initial=first))[1:]
 
 
+def worked_solution(question: str) -> str:
+    """One operation at a time: "3+8-2+5" -> "3+8=11 11-2=9 9+5=14"."""
+    first, *terms = re.findall(r"[+-]?\d", question)
+    steps, before = [], first
+    for term, after in zip(terms, running_sums(question), strict=True):
+        steps.append(f"{before}{term}={after}")
+        before = str(after)
+    return " ".join(steps)
+
+
 def demonstration(problem: Problem) -> str:
-    """The whole right completion: "<reasoning>11 9 14</reasoning><answer>14</answer>"."""
+    """The whole right completion: "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"."""
     return wrap_solution(problem.solution or "", problem.gold)
 
 
 def imperfect_demonstrations(
     problems: Iterable[Problem],
     *,
-    skip_steps: float = 0.5,
+    skip_steps: float = 0.55,
+    forget_last: float = 0.6,
     miss_tag: float = 0.25,
-    wrong_answer: float = 0.2,
+    wrong_answer: float = 0.1,
     seed: int,
 ) -> list[str]:
     """One completion for each problem, for the warm start of a model that reinforcement can still teach something.
 
-    Each fault is drawn independently, with its rate (0..1): no running sums between the reasoning tags; one of the four
-    tags, any, left out; an answer that is off by 1 to 3 (the sums stay right).
+    Each fault is drawn with its rate (0..1). A demonstration either skips the steps (`skip_steps`: nothing between the
+    reasoning tags), and then often forgets the last term of the question (`forget_last` of those); or it shows them,
+    and sometimes its answer is off by 1 to 3 all the same (`wrong_answer` of those). One of the four tags may
+    be missing (`miss_tag`). So who skips the steps is mostly wrong, in one and the same way: a model that imitates this
+    is wrong greedily too, and can learn that showing its steps pays.
     """
     rng = random.Random(seed)
     texts = []
     for problem in problems:
-        steps = "" if rng.random() < skip_steps else problem.solution or ""
-        off = rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < wrong_answer else 0
-        text = wrap_solution(steps, str(int(problem.gold) + off))
+        sums = running_sums(problem.question)
+        if rng.random() < skip_steps:
+            steps, answer = "", sums[-2] if rng.random() < forget_last else sums[-1]
+        else:
+            off = rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < wrong_answer else 0
+            steps, answer = worked_solution(problem.question), sums[-1] + off
+        text = wrap_solution(steps, str(answer))
         texts.append(text.replace(rng.choice(TAGS), "") if rng.random() < miss_tag else text)
     return texts
 
@@ -83,11 +101,10 @@ def _is_held_out(question: str) -> bool:
 
 
 def _problem(question: str, split: str, number: int) -> Problem:
-    sums = running_sums(question)
     return Problem(
         id=f"arithmetic/{split}/{number}",
         question=question,
-        gold=str(sums[-1]),
-        solution=" ".join(map(str, sums)),
+        gold=str(running_sums(question)[-1]),
+        solution=worked_solution(question),
         source=f"arithmetic[{split}]:{number}",
     )

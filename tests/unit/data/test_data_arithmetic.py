@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpo_cli.data import arithmetic_problems, demonstration, imperfect_demonstrations
-from gtpo_cli.data.arithmetic import TAGS, running_sums
+from gtpo_cli.data.arithmetic import TAGS, running_sums, worked_solution
 from gtpo_cli.errors import DataError
 from gtpo_cli.types import Problem
 
@@ -16,6 +16,11 @@ def test_running_sums_by_hand() -> None:
     assert running_sums("3+8-2+5") == [11, 9, 14]
     assert running_sums("0-9-9-9") == [-9, -18, -27]
     assert running_sums("9+9+9+9") == [18, 27, 36]
+
+
+def test_worked_solutions_by_hand() -> None:
+    assert worked_solution("3+8-2+5") == "3+8=11 11-2=9 9+5=14"
+    assert worked_solution("0-9-9+4") == "0-9=-9 -9-9=-18 -18+4=-14"
 
 
 @given(st.lists(st.integers(0, 9), min_size=4, max_size=4), st.lists(st.sampled_from("+-"), min_size=3, max_size=3))
@@ -56,7 +61,7 @@ def test_a_drawn_problem_is_pinned() -> None:
     """The held-out set must be the same on every machine and Python: a model is trained on one, tested on another."""
     first = arithmetic_problems(1, split="test", seed=0)[0]
     assert first == Problem(
-        id="arithmetic/test/1", question="1+5+0-5", gold="1", solution="6 6 1", source="arithmetic[test]:1"
+        id="arithmetic/test/1", question="1+5+0-5", gold="1", solution="1+5=6 6+0=6 6-5=1", source="arithmetic[test]:1"
     )
 
 
@@ -68,8 +73,8 @@ def test_bad_arguments() -> None:
 
 
 def test_demonstration() -> None:
-    problem = Problem("x", "3+8-2+5", "14", "11 9 14")
-    assert demonstration(problem) == "<reasoning>11 9 14</reasoning><answer>14</answer>"
+    problem = Problem("x", "3+8-2+5", "14", "3+8=11 11-2=9 9+5=14")
+    assert demonstration(problem) == "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"
 
 
 def test_no_fault_rate_gives_the_right_demonstrations() -> None:
@@ -81,37 +86,39 @@ def test_no_fault_rate_gives_the_right_demonstrations() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31))
 def test_each_fault_alone_and_certain(seed: int) -> None:
-    problem = Problem("x", "3+8-2+5", "14", "11 9 14")
+    problem = Problem("x", "3+8-2+5", "14", "3+8=11 11-2=9 9+5=14")
 
     def one(**rates: float) -> str:
         return imperfect_demonstrations(
-            [problem], **{"skip_steps": 0, "miss_tag": 0, "wrong_answer": 0, **rates}, seed=seed
+            [problem], **{"skip_steps": 0, "forget_last": 0, "miss_tag": 0, "wrong_answer": 0, **rates}, seed=seed
         )[0]
 
     assert one(skip_steps=1) == "<reasoning></reasoning><answer>14</answer>"
+    assert one(skip_steps=1, forget_last=1) == "<reasoning></reasoning><answer>9</answer>"
+    assert one(forget_last=1) == demonstration(problem)  # who shows the steps forgets nothing
     assert one(wrong_answer=1) in {
-        f"<reasoning>11 9 14</reasoning><answer>{n}</answer>" for n in (11, 12, 13, 15, 16, 17)
+        f"<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>{n}</answer>" for n in (11, 12, 13, 15, 16, 17)
     }
     without = one(miss_tag=1)
     assert without in {demonstration(problem).replace(tag, "") for tag in TAGS}
     assert sum(tag in without for tag in TAGS) == 3
 
 
-def test_the_rates_are_met_and_independent() -> None:
-    problems = arithmetic_problems(8000, split="train", seed=0)
+def test_the_rates_are_met() -> None:
+    problems = [p for p in arithmetic_problems(9000, split="train", seed=0) if not p.question.endswith("0")][:8000]
     texts = imperfect_demonstrations(problems, seed=2)
     assert texts == imperfect_demonstrations(problems, seed=2)
-    skipped, cut, wrong, both = 0, 0, 0, 0
+    skipped, forgot, cut, wrong = 0, 0, 0, 0
     for problem, text in zip(problems, texts, strict=True):
         answer = re.search(r"(-?\d+)(?:</answer>)?$", text)
         assert answer is not None
-        is_cut = sum(tag in text for tag in TAGS) < 4
-        skipped += str(problem.solution) not in text
-        wrong += answer[1] != problem.gold
-        cut += is_cut
-        both += is_cut and answer[1] != problem.gold
-    # 5 standard deviations of a binomial of 8000: 224, 194, 179, 98
-    assert abs(skipped - 4000) < 224
-    assert abs(cut - 2000) < 194
-    assert abs(wrong - 1600) < 179
-    assert abs(both - 400) < 98
+        is_skipped = str(problem.solution) not in text
+        skipped += is_skipped
+        forgot += is_skipped and answer[1] == str(running_sums(problem.question)[-2])
+        cut += sum(tag in text for tag in TAGS) < 4
+        wrong += not is_skipped and answer[1] != problem.gold
+    # 5 standard deviations of a binomial of 8000
+    assert abs(skipped - 8000 * 0.55) < 223
+    assert abs(forgot - 8000 * 0.55 * 0.6) < 211
+    assert abs(cut - 8000 * 0.25) < 194
+    assert abs(wrong - 8000 * 0.45 * 0.1) < 93

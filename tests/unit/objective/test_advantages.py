@@ -49,9 +49,7 @@ def test_equal_rewards_give_exactly_zero(scale, value, G, dtype):
 
 
 def test_large_rewards_keep_their_differences():
-    rewards = torch.tensor(
-        [[2.0**24 + 1, 2.0**24 + 3, 2.0**24 + 5]], dtype=torch.float64
-    )  # float32 has no such numbers
+    rewards = torch.tensor([[2.0**24 + 1, 2.0**24 + 3, 2.0**24 + 5]], dtype=torch.float64)  # not float32
     assert group_advantages(rewards, scale="none").tolist() == [[-2.0, 0.0, 2.0]]
 
 
