@@ -73,7 +73,12 @@ def run(*, steps: int = 60) -> list[Figure]:
         with tempfile.TemporaryDirectory() as folder:
             recipe = load_recipe(
                 "tiny_arithmetic",
-                [f"output_dir={folder}", "run_name=bench", f"training.max_steps={steps}", "objective.initial_entropy=0.2"],
+                [
+                    f"output_dir={folder}",
+                    "run_name=bench",
+                    f"training.max_steps={steps}",
+                    "objective.initial_entropy=0.2",
+                ],
             )
             run_folder = RunFolder(Path(folder) / "bench")
             run_folder.create(recipe)
@@ -87,7 +92,9 @@ def run(*, steps: int = 60) -> list[Figure]:
         shares.append(overhead / (end - start))
         overheads.append(overhead)
     milliseconds = statistics.median(overheads) * 1e3
-    note = f"{milliseconds:.1f} ms a step; median over {len(shares)} steps of tiny_arithmetic (8 prompts x 8 completions)"
+    note = (
+        f"{milliseconds:.1f} ms a step; median over {len(shares)} steps of tiny_arithmetic (8 prompts x 8 completions)"
+    )
     return [Figure("loop overhead", statistics.median(shares), "of a step", limit=0.05, note=note)]
 
 

@@ -62,7 +62,7 @@ def demonstration(problem: Problem) -> str:
 def imperfect_demonstrations(
     problems: Iterable[Problem],
     *,
-    skip_steps: float = 0.55,
+    skip_steps: float = 0.5,
     forget_last: float = 0.6,
     miss_tag: float = 0.25,
     wrong_answer: float = 0.1,

@@ -19,7 +19,8 @@ def group_advantages(rewards_BG: Tensor, *, scale: AdvantageScale = "std", eps: 
         A_i = (R_i - mean(R)) / (std(R) + eps)          arXiv 2508.03772, Eq. 12
 
     `std` is the sample standard deviation (divisor G-1). `scale="none"` leaves the division out (the authors' released
-    code; also "Dr. GRPO", arXiv 2503.20783). A group whose rewards are all equal has A_i exactly 0 for all i.
+    code; also "Dr. GRPO", arXiv 2503.20783). A group whose rewards are all equal has A_i exactly 0 for all i, and so
+    has a reward that equals the mean up to rounding: the sign of A decides about conflicts.
 
     Args:
         rewards_BG: rewards, any real dtype, shape (B, G), G >= 2 unless all is 0 anyway.
@@ -33,11 +34,12 @@ def group_advantages(rewards_BG: Tensor, *, scale: AdvantageScale = "std", eps: 
         raise ValueError(f"rewards_BG must have shape (B, G), got {tuple(rewards_BG.shape)}")
     if scale not in ("std", "none"):
         raise ValueError(f"scale must be 'std' or 'none', got {scale!r}")
-    # float64 inside: a group of equal rewards must give exactly 0, and the mean of float32 rewards need not be equal.
     rewards = rewards_BG.double()
     centred = rewards - rewards.mean(dim=1, keepdim=True)
-    uninformative = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
-    centred = centred.masked_fill(uninformative, 0.0)
+    # A reward equal to the mean must be neither right nor wrong: what is left of it is rounding of the rewards' type.
+    kind = rewards_BG.dtype if rewards_BG.is_floating_point() else torch.float64
+    rounding = torch.finfo(kind).eps * rewards.abs().amax(dim=1, keepdim=True)
+    centred = centred.masked_fill(centred.abs() <= rounding, 0.0)
     if scale == "std" and rewards.shape[1] > 1:
         centred = centred / (rewards.std(dim=1, keepdim=True) + eps)
     return centred.to(torch.float32)

@@ -163,7 +163,7 @@ class ConflictRecipe(Section):
 
 class FilterRecipe(Section):
     enabled: Literal["auto", "always", "never"] = Field(
-        "auto", description="auto: on when the untrained policy's mean entropy is at most ln 2 (Eq. 10)"
+        "auto", description="auto: on when the untrained policy's mean entropy is below ln 2 (Eq. 10)"
     )
     threshold: float = Field(LN_2, gt=0.0, le=100.0, description="theta, nats: completions above are filtered")
     only_negative: bool = Field(False, description="filter only completions with A < 0 (Figure 4c)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -165,7 +166,7 @@ def test_on_a_terminal_the_display_shows_and_cleans_up(tmp_path: Path) -> None:
             break
         output += chunk
     assert process.wait(timeout=60) == 0
-    text = output.decode()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
     assert "ln 2" in text
     assert "step 3/3" in text
     assert "done: runs/tty: step 3 of 3" in text

@@ -84,3 +84,13 @@ def test_errors_name_the_argument():
         group_advantages(torch.zeros(3))
     with pytest.raises(ValueError, match="scale must be 'std' or 'none', got 'mad'"):
         group_advantages(torch.zeros(1, 3), scale="mad")
+
+
+@pytest.mark.parametrize("rewards", [[0.1, 0.2, 0.3], [0.7, 0.1, 0.4], [1e6 + 0.25, 1e6, 1e6 + 0.5]])
+def test_a_reward_equal_to_the_mean_is_neither_right_nor_wrong(rewards: list[float]) -> None:
+    """In float32, 0.2 is not the mean of 0.1, 0.2 and 0.3: without care its A is -2.5e-8, and it counts as wrong."""
+    middle = sorted(range(3), key=lambda i: rewards[i])[1]
+    for scale in ("std", "none"):
+        A = group_advantages(torch.tensor([rewards]), scale=scale)[0]  # type: ignore[arg-type]
+        assert A[middle] == 0.0
+        assert (A != 0).sum() == 2

@@ -107,7 +107,7 @@ def naive_loss(recipe: Recipe, result: StepResult, model: Any, reference: Any, i
             log_for_entropy = full.clamp(min=math.log(1e-6)) if released else full
             H = float((-(p * log_for_entropy).sum(-1)).mean().detach())
             theta = o.filter.threshold
-            on = o.filter.enabled == "always" or (o.filter.enabled == "auto" and initial_entropy <= math.log(2))
+            on = o.filter.enabled == "always" or (o.filter.enabled == "auto" and initial_entropy < math.log(2))
             delta = 0.0 if on and H > theta and not (o.filter.only_negative and A[i] >= 0) else 1.0
             if recipe.rollout.mask_truncated and completion.truncated:
                 delta = 0.0
