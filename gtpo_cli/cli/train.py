@@ -99,12 +99,21 @@ def _finish(result: TrainResult) -> None:
     where = f"{result.run.path}: step {result.step} of {result.total_steps}"
     if result.stopped is None:
         print(f"done: {where}")
+        _print_changes(result)
         print(f"  metrics      {result.run.metrics_file}")
         print(f"  checkpoints  {result.run.checkpoints}")
         print(f"  samples      {result.run.samples}")
         return
     print(f"stopped ({result.stopped}): {where} is saved. Continue with:\n  gtpo train --resume {result.run.path}")
     raise typer.Exit(EXIT_INTERRUPTED if result.stopped == "interrupted" else EXIT_GUARD)
+
+
+def _print_changes(result: TrainResult) -> None:
+    from gtpo_cli.tracking import read_metrics
+    from gtpo_cli.training.summary import changes
+
+    for change in changes(read_metrics(result.run.metrics_file)):
+        print(f"  {change.words:<14} {change}")
 
 
 def _print_plan(recipe: Recipe) -> None:

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from gtpo_cli.training.summary import changes
+
+
+def rows(count: int) -> list[dict[str, float]]:
+    return [{"step": i, "train/accuracy_rate": i / count, "optim/loss": float(i)} for i in range(1, count + 1)]
+
+
+def test_first_and_last_twentieth() -> None:
+    (accuracy,) = changes(rows(60))  # the loss of a policy gradient is no progress
+    assert accuracy.steps == 3
+    assert (accuracy.first, accuracy.last) == (pytest.approx(2 / 60), pytest.approx(59 / 60))
+    assert str(accuracy) == "3.3% -> 98.3% (means of the first and last 3 steps)"
+    (loss,) = changes([{"optim/loss": row["optim/loss"]} for row in rows(60)])
+    assert str(loss) == "2.0000 -> 59.0000 (means of the first and last 3 steps)"
+
+
+def test_short_runs_and_metrics_that_are_not_there() -> None:
+    assert changes([]) == []
+    assert changes(rows(1)) == []
+    assert [(change.first, change.last) for change in changes(rows(2))] == [(0.5, 1.0)]
+    assert changes([{"step": 1.0}, {"step": 2.0}]) == []
+    mixed = [{"optim/loss": 1.0, "entropy/mean": 1.0}, {"optim/loss": 2.0}]
+    assert [change.name for change in changes(mixed)] == ["optim/loss"]
