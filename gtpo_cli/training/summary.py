@@ -38,7 +38,7 @@ def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
     if len(rows) < 2:
         return []
     steps = math.ceil(len(rows) / 20)
-    result = []
+    result: list[Change] = []
     for name, words, shown in SUMMARISED:
         if name == "optim/loss" and result:
             continue  # a policy-gradient loss says nothing about progress; only SFT's does
