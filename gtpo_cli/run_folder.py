@@ -11,10 +11,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
-import sys
 import time
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +33,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recipe_file = path / RECIPE_FILE
+        self.environment_file = path / "environment.json"
+        self.initial_entropy_file = path / "initial_entropy.json"
         self.metrics_file = path / "metrics.jsonl"
         self.samples = path / "samples"
         self.checkpoints = path / "checkpoints"
@@ -56,6 +58,18 @@ class RunFolder:
                 f"{self.path}: cannot write the run folder ({error.strerror}); see output_dir"
             ) from error
 
+    def discard_if_not_begun(self) -> None:
+        """Take back what a run wrote that failed before its first step: a corrected recipe may use its name again.
+
+        Only the run's own small files go, and the folder if it is empty then: it may have held something else before.
+        """
+        if self.checkpoints.exists() or (self.metrics_file.exists() and self.metrics_file.stat().st_size):
+            return
+        for file in (self.recipe_file, self.environment_file, self.initial_entropy_file, self.metrics_file):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty
+            self.path.rmdir()
+
     def recipe(self) -> Recipe:
         return load_recipe(self.recipe_file)
 
@@ -69,17 +83,16 @@ class RunFolder:
             "packages": package_versions(),
             **facts,
         }
-        write_atomically(self.path / "environment.json", json.dumps(document, indent=2) + "\n")
+        write_atomically(self.environment_file, json.dumps(document, indent=2) + "\n")
 
     def write_initial_entropy(self, document: dict[str, Any]) -> None:
-        write_atomically(self.path / "initial_entropy.json", json.dumps(document, indent=2) + "\n")
+        write_atomically(self.initial_entropy_file, json.dumps(document, indent=2) + "\n")
 
     def initial_entropy(self) -> float | None:
         """<H>_ini as the run recorded it, nats; None when it has not been measured yet."""
-        file = self.path / "initial_entropy.json"
-        if not file.is_file():
+        if not self.initial_entropy_file.is_file():
             return None
-        return float(json.loads(file.read_text(encoding="utf-8"))["initial_entropy"])
+        return float(json.loads(self.initial_entropy_file.read_text(encoding="utf-8"))["initial_entropy"])
 
 
 def latest_run(output_dir: Path) -> RunFolder | None:
@@ -107,11 +120,6 @@ def write_atomically(file: Path, text: str) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     aside.replace(file)
-
-
-def command_line() -> str:
-    """The command as typed, for the record."""
-    return " ".join(sys.argv)
 
 
 def _last_touched(run: RunFolder) -> float:

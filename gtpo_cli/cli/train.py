@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.options import RecipeOption, SetOption
+from gtpo_cli.errors import GtpoError
 
 if TYPE_CHECKING:
     from gtpo_cli.recipe import Recipe
@@ -57,7 +58,12 @@ def train(
     assert loaded.run_name is not None
     folder = RunFolder(Path(loaded.output_dir) / loaded.run_name)
     folder.create(loaded)
-    _finish(_train(loaded, folder, resume=False, quiet=quiet))
+    try:
+        result = _train(loaded, folder, resume=False, quiet=quiet)
+    except (GtpoError, KeyboardInterrupt):
+        folder.discard_if_not_begun()
+        raise
+    _finish(result)
 
 
 def _named(recipe: str, overrides: list[str]) -> Recipe:
@@ -92,7 +98,11 @@ def _train(recipe: Recipe, folder: RunFolder, *, resume: bool, quiet: bool) -> T
     from gtpo_cli.training.loop import train as run_training
 
     print(f"{'resuming' if resume else 'training'} {folder.path}", flush=True)
-    return run_training(recipe, folder, resume=resume, quiet=quiet)
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    return run_training(recipe, folder, resume=resume, quiet=quiet, say=say)
 
 
 def _finish(result: TrainResult) -> None:

@@ -47,32 +47,34 @@ class TrainResult:
     stopped: str | None
 
 
-def train(recipe: Recipe, run: RunFolder, *, resume: bool = False, quiet: bool = False) -> TrainResult:
+def train(
+    recipe: Recipe, run: RunFolder, *, resume: bool = False, quiet: bool = False, say: Say = lambda text: None
+) -> TrainResult:
     """Train as the recipe says, in the run folder, which exists; with `resume`, from its newest checkpoint.
 
-    Ctrl-C finishes the step, saves and returns. Raises GtpoError; whatever was saved before stays good.
+    `say` gets a line for each thing a user should know before the first step; afterwards the display speaks, unless
+    `quiet`. Ctrl-C finishes the step, saves and returns. Raises GtpoError; whatever was saved before stays good.
     """
     store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
     saved = store.steps()
     state = store.load_state(saved[-1]) if resume and saved else CheckpointState(step=0, metrics_bytes=0)
     _check_keep_best(recipe)
-    torch.manual_seed(derive_seed(recipe.seed, "torch"))
-    notes: list[str] = []
-    setup = prepare(recipe, say=notes.append)
-    run.write_environment(setup.facts)
-    sampler = load_sampler(setup.policy)
-    initial_entropy = None
-    if recipe.objective.name != "sft":
-        initial_entropy = _initial_entropy(recipe, run, setup, sampler, notes.append)
-    order = PromptOrder(recipe, setup.prompts)
-    updater = Updater(setup.policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps)
-    if state.step:
-        setup.policy.load_adapter(store.path(state.step) / "model")
-        loaded = store.load_training(state.step)
-        updater.load_state_dict(loaded["updater"])
-        restore_random_states(loaded["random"])
-    with (
-        open_trackers(
+    with open_scorer(recipe.rewards) as scorer:  # first: a reward that cannot be loaded is known before the model is
+        torch.manual_seed(derive_seed(recipe.seed, "torch"))
+        setup = prepare(recipe, say=say)
+        run.write_environment(setup.facts)
+        sampler = load_sampler(setup.policy)
+        initial_entropy = None
+        if recipe.objective.name != "sft":
+            initial_entropy = _initial_entropy(recipe, run, setup, sampler, say)
+        order = PromptOrder(recipe, setup.prompts)
+        updater = Updater(setup.policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps)
+        if state.step:
+            setup.policy.load_adapter(store.path(state.step) / "model")
+            loaded = store.load_training(state.step)
+            updater.load_state_dict(loaded["updater"])
+            restore_random_states(loaded["random"])
+        with open_trackers(
             recipe,
             run.path,
             run_name=run.name,
@@ -80,27 +82,18 @@ def train(recipe: Recipe, run: RunFolder, *, resume: bool = False, quiet: bool =
             start_step=state.step,
             keep_bytes=state.metrics_bytes if resume else None,
             initial_entropy=initial_entropy,
-            filter_on=None
-            if initial_entropy is None
-            else filter_is_on(initial_entropy, recipe.objective.filter.enabled),
+            filter_on=_filter_on(recipe, initial_entropy),
             quiet=quiet,
-        ) as trackers,
-        open_scorer(recipe.rewards) as scorer,
-    ):
-        for note in notes:
-            trackers.message(note)
-        micro = MicroBatchSize(
-            recipe.training.micro_batch_size,
-            longest_row=longest_row(setup.prompts, recipe, setup.policy),
-            warn=trackers.warn,
-        )
-        stepper: _Stepper
-        if initial_entropy is None:
-            stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)
-        else:
-            parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)
-            stepper = _GroupStepper(parts, order, run)
-        return _Loop(recipe, run, store, setup, updater, trackers, stepper, order.total_steps).run(state)
+        ) as trackers:
+            longest = longest_row(setup.prompts, recipe, setup.policy)
+            micro = MicroBatchSize(recipe.training.micro_batch_size, longest_row=longest, warn=trackers.warn)
+            stepper: _Stepper
+            if initial_entropy is None:
+                stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)
+            else:
+                parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)
+                stepper = _GroupStepper(parts, order, run)
+            return _Loop(recipe, run, store, setup, updater, trackers, stepper, order.total_steps).run(state)
 
 
 class _Stepper(Protocol):
@@ -196,6 +189,8 @@ def _initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: Samp
         raise CheckpointError(
             f"{run.path}: initial_entropy.json is missing, and a trained policy cannot be probed again"
         )
+    prompts = min(recipe.objective.probe.num_prompts, len(setup.prompts))
+    say(f"measuring the initial entropy <H>_ini on the first {prompts} problems")
     probe = probe_entropy(setup.policy, sampler, setup.prompts, recipe)
     run.write_initial_entropy(
         {
@@ -211,6 +206,11 @@ def _initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: Samp
         f"(95 % interval {probe.interval.low:.4f} to {probe.interval.high:.4f}, {len(probe.by_prompt)} prompts)"
     )
     return probe.initial_entropy
+
+
+def _filter_on(recipe: Recipe, initial_entropy: float | None) -> bool | None:
+    """Whether completions can be filtered; None where nothing is sampled (SFT)."""
+    return None if initial_entropy is None else filter_is_on(initial_entropy, recipe.objective.filter.enabled)
 
 
 def _check_keep_best(recipe: Recipe) -> None:

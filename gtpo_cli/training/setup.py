@@ -36,6 +36,7 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
     loaded = load_problems(recipe.data, seed=recipe.seed)
     if warning := loaded.warning():
         say(warning)
+    say(f"{len(loaded.problems)} problems; loading {recipe.model.name}")
     policy = load_policy(recipe)
     trainable = sum(parameter.numel() for parameter in policy.trainable_parameters())
     _set_threads(recipe, policy)

@@ -89,10 +89,13 @@ def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
         (["train", "--recipe", "tiny_arithmetic", "--set", "rewards.plugins=[{name: nowhere:f}]"], "nowhere"),
     ],
 )
-def test_errors_say_what_and_where_without_a_traceback(gtpo: Run, arguments: list[str], words: str) -> None:
+def test_errors_say_what_and_where_without_a_traceback(
+    gtpo: Run, tmp_path: Path, arguments: list[str], words: str
+) -> None:
     error = gtpo(*arguments, code=2).stderr
     assert words in error
     assert "Traceback" not in error
+    assert not list(tmp_path.glob("runs/*"))  # a run that did not begin leaves nothing behind
 
 
 def test_a_run_is_never_overwritten(gtpo: Run, tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""The run folder: created once, found again, taken back only when nothing happened in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.run_folder import RunFolder, latest_run, write_atomically
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return load_recipe("tiny_arithmetic", ["objective.entropy_coef=0.25"])
+
+
+def test_a_recipe_written_is_the_recipe_read(tmp_path: Path, recipe: Recipe) -> None:
+    run = RunFolder(tmp_path / "a" / "b")
+    run.create(recipe)
+    assert run.recipe() == recipe
+    with pytest.raises(RecipeError, match="there is a run here already; continue it with gtpo train --resume"):
+        run.create(recipe)
+
+
+def test_environment_has_versions_and_no_secrets(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "s3cr3t-k3y")
+    run = RunFolder(tmp_path / "run")
+    run.create(recipe)
+    run.write_environment({"model": "m"})
+    document = json.loads(run.environment_file.read_text())
+    assert document["model"] == "m"
+    assert {"torch", "transformers", "gtpo_cli"} <= set(document["packages"])
+    assert not [file for file in run.path.iterdir() if "s3cr3t-k3y" in file.read_text()]
+
+
+def test_initial_entropy_is_kept(tmp_path: Path, recipe: Recipe) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.create(recipe)
+    assert run.initial_entropy() is None
+    run.write_initial_entropy({"initial_entropy": 0.1234567890123456, "source": "probe"})
+    assert run.initial_entropy() == 0.1234567890123456
+
+
+def test_latest_is_the_run_that_logged_last(tmp_path: Path, recipe: Recipe) -> None:
+    assert latest_run(tmp_path / "absent") is None
+    for age, name in ((30, "old"), (10, "new"), (20, "middle")):
+        run = RunFolder(tmp_path / name)
+        run.create(recipe)
+        run.metrics_file.write_text('{"step": 1}\n')
+        stamp = 1_000_000_000 - age
+        os.utime(run.metrics_file, (stamp, stamp))
+    (tmp_path / "no run").mkdir()
+    found = latest_run(tmp_path)
+    assert found is not None
+    assert found.name == "new"
+
+
+def test_only_a_run_that_did_not_begin_is_taken_back(tmp_path: Path, recipe: Recipe) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.create(recipe)
+    run.write_environment({})
+    run.metrics_file.touch()
+    run.discard_if_not_begun()
+    assert not run.path.exists()
+
+    run.create(recipe)
+    run.metrics_file.write_text('{"step": 1}\n')
+    run.discard_if_not_begun()
+    assert run.recipe_file.exists()
+
+
+def test_what_was_in_the_folder_before_stays(tmp_path: Path, recipe: Recipe) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / "thesis.txt").write_text("mine")
+    run.create(recipe)
+    run.discard_if_not_begun()
+    assert [path.name for path in run.path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    write_atomically(file, "one")
+    write_atomically(file, "two")
+    assert file.read_text() == "two"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
