@@ -32,7 +32,8 @@ class Policy(Protocol):
     def token_logprobs(self, batch: TokenBatch, *, clamp_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """(logprobs_BGT with gradient, entropy_BGT detached), float32 nats, 0 at padding; one forward, no logits kept.
 
-        `clamp_entropy` gives the released code's entropy instead (objective.md, section 9, point 6).
+        Without gradient (torch.no_grad) nothing random happens: adapter dropout is off. `clamp_entropy` gives the
+        released code's entropy instead (docs/released_code.md).
         """
         ...
 

@@ -62,7 +62,8 @@ class TransformersPolicy:
     # -- log-probabilities -------------------------------------------------------------------------------------------
 
     def token_logprobs(self, batch: TokenBatch, *, clamp_entropy: bool = False) -> tuple[Tensor, Tensor]:
-        self.model.train()  # checkpointing and adapter dropout ask for it
+        # Checkpointing and adapter dropout are for training; measuring (without gradient) must not draw at random.
+        self.model.train(torch.is_grad_enabled())
         return self._logprobs(self.backbone, self.lm_head, batch, clamp_entropy=clamp_entropy)
 
     @torch.no_grad()

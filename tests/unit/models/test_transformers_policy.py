@@ -191,6 +191,19 @@ def test_all_end_of_sequence_ids_count(tmp_path: Path) -> None:
     assert policy.eos_token_ids == {2, 17}
 
 
+def test_dropout_is_for_training_only(tmp_path: Path) -> None:
+    policy = load(save_model(tmp_path), lora=LoraRecipe(rank=4, alpha=8, dropout=0.5))
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_()
+    batch, state = ragged_batch(), torch.get_rng_state()
+    with torch.no_grad():
+        first, second = (policy.token_logprobs(batch)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(policy.token_logprobs(batch)[0], policy.token_logprobs(batch)[0])
+
+
 def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
     base = save_model(tmp_path)
     gradients = []

@@ -1,0 +1,76 @@
+"""<H>_ini against full logits, one completion at a time, on the built-in model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gtpo_cli.data import PromptEncoder, arithmetic_problems
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.evaluation.entropy_probe import probe_entropy
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models import load_policy
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.rollout import Prompt
+from gtpo_cli.seeds import derive_seed
+
+RECIPE = load_recipe(
+    "tiny_arithmetic", ["objective.probe={num_prompts: 20, completions_per_prompt: 2}", "rollout.temperature=0.9"]
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> TransformersPolicy:
+    loaded = load_policy(RECIPE)
+    assert isinstance(loaded, TransformersPolicy)
+    return loaded
+
+
+def prompts_for(policy: TransformersPolicy, recipe: Recipe = RECIPE, count: int = 30) -> list[Prompt]:
+    encoder = PromptEncoder(policy.tokenizer, recipe.data.system_prompt)
+    return [(p, encoder.encode(p.question)) for p in arithmetic_problems(count, split="train", seed=recipe.seed)]
+
+
+@torch.no_grad()
+def test_mean_entropies_equal_full_logits_on_the_first_problems(policy: TransformersPolicy) -> None:
+    prompts = prompts_for(policy)
+    sampler = TransformersSampler(policy)
+    seen: list[tuple[int, int]] = []
+    probe = probe_entropy(policy, sampler, prompts, RECIPE, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(16, 20), (20, 20)]
+    expected = []
+    for start in (0, 16):  # the probe samples sixteen prompts at a time
+        block = prompts[:20][start : start + 16]
+        params = SamplingParams(0.9, max_completion_tokens=64, seed=derive_seed(RECIPE.seed, "probe", start))
+        for (_, ids), row in zip(block, sampler.sample([ids for _, ids in block], 2, params), strict=True):
+            for completion in row:
+                logits = policy.model(input_ids=torch.tensor([[*ids, *completion.token_ids]])).logits[0]
+                logp = torch.log_softmax(logits[len(ids) - 1 : -1].double() / 0.9, dim=-1)
+                expected.append(float((-(logp.exp() * logp).sum(-1)).mean()))
+    values = [value for group in probe.by_prompt for value in group]
+    assert values == pytest.approx(expected, rel=1e-5)
+    assert probe.initial_entropy == pytest.approx(sum(expected) / 40, rel=1e-6)
+    assert probe.interval.low < probe.initial_entropy < probe.interval.high
+
+
+def test_a_probe_changes_nothing_that_training_draws_from(policy: TransformersPolicy) -> None:
+    state = torch.get_rng_state()
+    before = [parameter.clone() for parameter in policy.trainable_parameters()]
+    prompts = prompts_for(policy)
+    first = probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.trainable_parameters(), strict=True))
+    assert probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE) == first
+
+
+def test_weights_that_are_broken_are_an_error(policy: TransformersPolicy) -> None:
+    from gtpo_cli.errors import GenerationError
+
+    broken = load_policy(RECIPE)
+    assert isinstance(broken, TransformersPolicy)
+    with torch.no_grad():
+        next(iter(broken.trainable_parameters())).fill_(float("nan"))
+    with pytest.raises((EvaluationError, GenerationError), match="not finite"):
+        probe_entropy(broken, TransformersSampler(broken), prompts_for(broken), RECIPE)
