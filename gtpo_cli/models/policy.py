@@ -18,7 +18,7 @@ class Policy(Protocol):
 
     tokenizer: a Hugging Face tokenizer.
     device: where its inputs must be.
-    temperature: divides the logits of every distribution, as in sampling (objective.md, section 5).
+    temperature: divides the logits of every distribution, as in sampling (docs/objective.md, section 5).
     eos_token_ids: all ids that end a completion.
     max_seq_length: most tokens of prompt and completion together.
     """

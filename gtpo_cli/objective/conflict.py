@@ -2,7 +2,7 @@
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded).
 
-Readings of the text that this file settles (objective.md, section 4):
+Readings of the text that this file settles (docs/objective.md, section 4):
 - a run of conflict tokens is anchored: it starts at the first token (forward) or at the last real one (backward);
 - sharing a token at a position does not ask that what stands before agrees (`alignment="position"`, the paper);
   `alignment="prefix"` asks it: the two completions agree on every token from the anchored end up to this one;

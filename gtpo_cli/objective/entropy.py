@@ -36,7 +36,7 @@ def filter_is_on(initial_entropy: float, enabled: FilterMode = "auto") -> bool:
     """Whether completions can be filtered at all in this run.
 
     `auto` is the paper's rule: on if the untrained policy's mean entropy <H>_ini (nats) is below ln 2, always ln 2
-    whatever the threshold of the filter itself. Equality keeps all completions. (Eq. 10; objective.md, section 5)
+    whatever the threshold of the filter itself. Equality keeps all completions. (Eq. 10; docs/objective.md, section 5)
     """
     if enabled not in ("auto", "always", "never"):
         raise ValueError(f"enabled must be 'auto', 'always' or 'never', got {enabled!r}")

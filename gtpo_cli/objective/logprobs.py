@@ -6,7 +6,7 @@ Departures from the textbook (log_softmax over full logits, autograd behind it):
 - The vocabulary is walked in blocks with a running maximum, as flash attention walks keys. While a block's
   exponentials E exist, E @ W_block is added to the gradient accumulator. So the logits are computed once, no more than
   one block of them exists, and the gradient with respect to the hidden states is ready when the forward pass ends:
-      d logp_t / d h_t = (W[token_t] - softmax(h_t W^T) W) / temperature          (objective.md, section 10)
+      d logp_t / d h_t = (W[token_t] - softmax(h_t W^T) W) / temperature          (docs/objective.md, section 10)
   One (N, H) tensor is kept for it; backward only scales its rows.
 - The sampled token is kept out of the running sum: log p = -softplus(logsumexp(others) - z_token), and
   1 - p = -expm1(log p). For a confident token the direct 1 - p is rounding noise; this keeps its gradient exact.
@@ -38,7 +38,7 @@ def token_logprobs_and_entropy(
     """Log-probability of each given token and entropy of the distribution at its place.
 
         logits = (hidden @ lm_head^T + bias) / temperature,   p = softmax(logits) over the whole vocabulary
-        logprobs_t = ln p[token_t]        entropy_t = -sum_v p_v ln p_v          (Section 4.2; objective.md, section 5)
+        logprobs_t = ln p[token_t]        entropy_t = -sum_v p_v ln p_v          (Section 4.2; docs/objective.md, section 5)
 
     Args:
         hidden_NH: final hidden states, any floating dtype, (N, H). Gets a gradient.

@@ -1,4 +1,4 @@
-"""What the authors' released trainer computes where it departs from the paper (objective.md, section 9).
+"""What the authors' released trainer computes where it departs from the paper (docs/objective.md, section 9).
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded).
 

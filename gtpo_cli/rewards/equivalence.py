@@ -15,7 +15,7 @@ __all__ = ["Equality", "EqualityWorkers", "answers_equal", "gold_is_usable"]
 
 
 def answers_equal(gold: str, predicted: str, *, timeout_seconds: float = 5.0) -> bool:
-    r"""Is `predicted` the same answer as `gold`? objective.md, section 2.
+    r"""Is `predicted` the same answer as `gold`? docs/objective.md, section 2.
 
     Numbers compare as exact numbers (`1,319`, `$18.00`, `36/2`), LaTeX as mathematics (`\frac{1}{2}` = `0.5`), plain
     text case-folded; never by substring. An answer that takes longer than `timeout_seconds` of wall time, or more

@@ -1,6 +1,6 @@
 """Reading a completion: are the four tags there, and what stands between the answer tags.
 
-Modes, as in objective.md, section 2 (recipe key `rewards.format.mode`):
+Modes, as in docs/objective.md, section 2 (recipe key `rewards.format.mode`):
 - strict: all four tags once each and in order.
 - presence: the paper's sentence taken literally; each tag occurs somewhere.
 - released_code: the authors' pattern; a reasoning block anywhere, and an answer block that ends the text.

@@ -1,4 +1,4 @@
-"""Rewards of completions: format, accuracy, plug-ins, and their weighted sum (objective.md, section 2)."""
+"""Rewards of completions: format, accuracy, plug-ins, and their weighted sum (docs/objective.md, section 2)."""
 
 from __future__ import annotations
 

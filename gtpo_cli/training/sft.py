@@ -1,7 +1,7 @@
 """One step of supervised fine-tuning: next-token cross-entropy on the reference completion only (prompt masked).
 
 The reference solution is wrapped in the four tags and ends with the end-of-sequence token. The loss is the mean over
-all reference tokens of the step (objective.md, section 7).
+all reference tokens of the step (docs/objective.md, section 7).
 """
 
 from __future__ import annotations
