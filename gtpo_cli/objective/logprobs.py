@@ -38,7 +38,7 @@ def token_logprobs_and_entropy(
     """Log-probability of each given token and entropy of the distribution at its place.
 
         logits = (hidden @ lm_head^T + bias) / temperature,   p = softmax(logits) over the whole vocabulary
-        logprobs_t = ln p[token_t]        entropy_t = -sum_v p_v ln p_v          (Section 4.2; docs/objective.md, section 5)
+        logprobs_t = ln p[token_t]     entropy_t = -sum_v p_v ln p_v     (Section 4.2; docs/objective.md, section 5)
 
     Args:
         hidden_NH: final hidden states, any floating dtype, (N, H). Gets a gradient.
