@@ -22,6 +22,7 @@ from torch import Tensor
 # Block of the vocabulary: W's block and the block of exponentials should stay in cache, and the matrix products
 # should stay long. Measured on a CPU with 1 MiB L2 per core; flat between 256 and 2048 (docs/benchmarks.md).
 _VOCAB_BLOCK = 1024
+_SLICE = 1 << 17  # numbers worked on between two matrix products while they are in cache
 _MAX_CHUNK_TOKENS = 4096
 _OUT = -1e30  # logit of a token taken out of a sum: its exponential is exactly 0, and 0 * _OUT is finite
 
@@ -136,54 +137,73 @@ def _forward_chunk(
 ) -> None:
     """One pass over the vocabulary for the rows of a chunk; hidden and bias are divided by the temperature already.
 
-    Running values, all over the tokens other than the sampled one, relative to the running maximum m:
-    s = sum e^(z-m),  u = sum e^(z-m) (z-m),  acc = sum e^(z-m) W.
+    Blocks of logits stand as (vocabulary, tokens): the matrix library is faster in that orientation on a CPU.
     """
     logprobs_N, entropy_N, lse_N, unit_NH = out
-    dtype = hidden_NH.dtype
     N, V = hidden_NH.shape[0], lm_head_VH.shape[0]
-    # Equal to the entry of the matrix product up to rounding; read from it below, where the block passes by.
-    z_token = torch.zeros(N, dtype=dtype, device=hidden_NH.device)
-    m = torch.full_like(z_token, _OUT)
-    s, u = torch.zeros_like(z_token), torch.zeros_like(z_token)
-    acc = None if unit_NH is None else unit_NH.zero_()
-    buffer = torch.empty(2, N * min(_VOCAB_BLOCK, V), dtype=dtype, device=hidden_NH.device)
+    hidden_HN = hidden_NH.T.contiguous()
+    others = _Others(hidden_HN, with_gradient=unit_NH is not None)
+    z_token = torch.zeros_like(logprobs_N)
+    buffer = hidden_NH.new_empty(N * min(_VOCAB_BLOCK, V))
     order = torch.argsort(token_ids_N)  # so that each block finds its sampled tokens in one slice
     edges = torch.searchsorted(token_ids_N[order], torch.arange(0, V + _VOCAB_BLOCK, _VOCAB_BLOCK, device=order.device))
     bounds: list[int] = edges.tolist()
     for index, start in enumerate(range(0, V, _VOCAB_BLOCK)):
-        W = lm_head_VH[start : start + _VOCAB_BLOCK].to(dtype)
-        z = buffer[0, : N * W.shape[0]].view(N, W.shape[0])
-        exp = buffer[1, : N * W.shape[0]].view(N, W.shape[0])
-        torch.mm(hidden_NH, W.T, out=z)
+        W = lm_head_VH[start : start + _VOCAB_BLOCK].to(hidden_NH.dtype)
+        z = buffer[: N * W.shape[0]].view(W.shape[0], N)
+        torch.mm(W, hidden_HN, out=z)
         if bias_V is not None:
-            z += bias_V[start : start + _VOCAB_BLOCK]
+            z += bias_V[start : start + _VOCAB_BLOCK, None]
         here = order[bounds[index] : bounds[index + 1]]
-        column = token_ids_N[here] - start
-        z_token[here] = z[here, column]
-        z[here, column] = _OUT
-        m_new = torch.maximum(m, z.amax(dim=1))
-        shift = m - m_new
-        shrink = shift.exp()
-        z -= m_new[:, None]
-        torch.exp(z, out=exp)
-        # sum e^(z - m_new) (z - m_new) of what came before: u' = shrink * (u + shift * s). 0 while s is 0.
-        u = torch.where(s > 0, shrink * (u + shift * s), 0.0).add_(torch.linalg.vecdot(exp, z))
-        s = s.mul_(shrink).add_(exp.sum(dim=1))
-        if acc is not None:
-            torch.addmm(acc.mul_(shrink[:, None]), exp, W, out=acc)
-        m = m_new
-    lse_others = m + s.log()
+        row = token_ids_N[here] - start
+        z_token[here] = z[row, here]
+        z[row, here] = _OUT
+        others.add(z, W)
+    lse_others = others.m + others.s.log()
     logp = -torch.logaddexp(torch.zeros_like(z_token), lse_others - z_token)  # -softplus, without its cut-off at 20
     lse = torch.logaddexp(lse_others, z_token)
-    p_scale = (m - lse).exp()  # e^(z - m) * p_scale is the probability of another token
+    p_scale = (others.m - lse).exp()  # e^(z - m) * p_scale is the probability of another token
     logprobs_N.copy_(logp)
     lse_N.copy_(lse)
     # H = -p ln p of the sampled token + sum over others of p_v (lse - z_v): no term is negative, nothing cancels.
-    entropy_N.copy_(-logp.exp() * logp + p_scale * ((lse - m) * s - u))
-    if acc is not None:
+    entropy_N.copy_(-logp.exp() * logp + p_scale * ((lse - others.m) * others.s - others.u))
+    if unit_NH is not None and others.acc_HN is not None:
         one_minus_p = -torch.expm1(logp)
-        acc.mul_(-p_scale[:, None]).addcmul_(one_minus_p[:, None], lm_head_VH[token_ids_N].to(dtype))
+        torch.mul(others.acc_HN.T, -p_scale[:, None], out=unit_NH)
+        unit_NH.addcmul_(one_minus_p[:, None], lm_head_VH[token_ids_N].to(hidden_NH.dtype))
+
+
+class _Others:
+    """Running values over the vocabulary other than the sampled token, relative to the running maximum m:
+
+    s = sum e^(z-m),   u = sum e^(z-m) (z-m),   acc = sum e^(z-m) W.
+    """
+
+    def __init__(self, hidden_HN: Tensor, *, with_gradient: bool) -> None:
+        N = hidden_HN.shape[1]
+        self.m = hidden_HN.new_full((N,), _OUT)
+        self.s, self.u = torch.zeros_like(self.m), torch.zeros_like(self.m)
+        self.acc_HN = torch.zeros_like(hidden_HN) if with_gradient else None
+        self._rows = max(1, _SLICE // max(1, N))
+        self._slice = hidden_HN.new_empty(self._rows * N)
+
+    def add(self, z_VN: Tensor, W_VH: Tensor) -> None:
+        """Take in a block of logits, which is overwritten, and its rows of the output embedding."""
+        m_new = torch.maximum(self.m, z_VN.amax(dim=0))
+        shift = self.m - m_new
+        shrink = shift.exp()
+        # what came before, relative to the new maximum; 0 while s is 0
+        self.u = torch.where(self.s > 0, shrink * (self.u + shift * self.s), 0.0)
+        self.s = self.s * shrink
+        self.m = m_new
+        for z in torch.split(z_VN, self._rows):  # pieces that stay in cache for the whole of this
+            z -= m_new
+            product = self._slice[: z.numel()].view(z.shape).copy_(z)
+            z.exp_()
+            self.s += z.sum(dim=0)
+            self.u += product.mul_(z).sum(dim=0)
+        if self.acc_HN is not None:
+            torch.addmm(self.acc_HN.mul_(shrink), W_VH.T, z_VN, out=self.acc_HN)
 
 
 def _head_gradients(
