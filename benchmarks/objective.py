@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -65,7 +66,12 @@ def two_products(hidden_NH: Tensor, lm_head_VH: Tensor, ids_N: Tensor, send_N: T
 def path_time(V: int, H: int, N: int, *, rounds: int) -> Figure:
     arguments = inputs(V, H, N)
     lean_path = partial(naive_path, temperature=None)
-    paths = {"gtpo": gtpo_path, "naive": naive_path, "lean": lean_path, "products": two_products}
+    paths: dict[str, Callable[..., Tensor]] = {
+        "gtpo": gtpo_path,
+        "naive": naive_path,
+        "lean": lean_path,
+        "products": two_products,
+    }
     seconds = interleaved({name: partial(path, *arguments) for name, path in paths.items()}, rounds=rounds)
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     return Figure(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections import Counter
 
 import pytest
 import torch
 
-from gtpo_cli.errors import ModelError
+from gtpo_cli.errors import ModelError, RecipeError
+from gtpo_cli.models.quantization import nf4_config
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.schema import GuardRecipe, OptimizerRecipe
 from gtpo_cli.seeds import derive_seed
@@ -166,6 +168,16 @@ def test_weight_decay_spares_vectors() -> None:
     update.update()
     torch.testing.assert_close(matrix.detach(), torch.full((4, 64), 1 - 0.1 * 0.5))
     torch.testing.assert_close(vector.detach(), torch.ones(4))
+
+
+@pytest.mark.parametrize("name", ["adamw_8bit", "paged_adamw_8bit"])
+def test_without_bitsandbytes_the_error_says_what_to_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "bitsandbytes" else find_spec(n, *a))
+    with pytest.raises(RecipeError, match=r"optimizer\.name: .*_8bit needs bitsandbytes.*--set optimizer\.name=adamw"):
+        updater(name=name)
+    with pytest.raises(ModelError, match=r"load_in_4bit: true needs bitsandbytes.*load_in_4bit=false"):
+        nf4_config(torch.float32)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw_8bit", "paged_adamw_8bit"])
