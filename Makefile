@@ -45,7 +45,7 @@ format: install-dev  ## rewrite the code as ruff formats it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install-dev  ## the figures of docs/benchmarks.md (about ten minutes)
+bench: install-dev  ## the figures of docs/benchmarks.md (about five minutes)
 	$(BIN)/python benchmarks/run.py
 
 tiny-model: install  ## build the built-in model's weights again

@@ -1,4 +1,4 @@
-"""All figures of docs/benchmarks.md: `python benchmarks/run.py` (about ten minutes on one core)."""
+"""All figures of docs/benchmarks.md: `python benchmarks/run.py` (about five minutes on one core)."""
 
 from __future__ import annotations
 
