@@ -2,8 +2,8 @@
 
 A LLaMA of 167 thousand parameters learns the arithmetic task from imperfect demonstrations, so that it is imperfect in
 the ways reinforcement can mend: it mostly skips its steps (and then is mostly wrong, also greedily), it forgets tags,
-it slips. Seeded, one thread, float32: the same commit on the same kind of
-machine writes the same weights. The weights that ship were made at commit 9ed450b (docs/results.md).
+it slips. Seeded, one thread, float32: the same commit on the same kind of machine writes the same weights. Those that
+ship were made at commit 9ed450b (docs/results.md).
 """
 
 from __future__ import annotations

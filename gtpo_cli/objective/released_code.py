@@ -18,7 +18,6 @@ from torch import Tensor
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_weights
 
 ENTROPY_CLAMP = 1e-6
-ENTROPY_THRESHOLD = 0.7
 
 
 def released_weights(
