@@ -7,6 +7,8 @@
   metrics.jsonl      one JSON object a step
   samples/           completions of some steps, with advantages, masks, lambda
   checkpoints/       step-000500/, ...
+  evaluation/        graded completions and scores of gtpo eval
+  report/            what gtpo report draws
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.samples = path / "samples"
         self.checkpoints = path / "checkpoints"
+        self.evaluation = path / "evaluation"
+        self.report = path / "report"
 
     @property
     def name(self) -> str:

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "types", "seeds"),
-    ("recipe", "rewards", "objective", "estimators"),
-    ("data", "models", "tracking"),
+    ("recipe", "rewards", "objective"),
+    ("estimators", "data", "models", "tracking"),
     ("generation",),
     ("rollout", "checkpoints", "run_folder"),
     ("evaluation",),

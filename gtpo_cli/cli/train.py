@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.options import RecipeOption, SetOption
+from gtpo_cli.cli.runs import find_run, suggest
 from gtpo_cli.errors import GtpoError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def train(
     if run is not None and not resume:
         raise typer.BadParameter(f"unexpected argument {run}; did you mean --recipe {run}, or --resume {run}?")
     if resume:
-        folder = _find_run(run)
+        folder = find_run(run, what="train --resume")
         _finish(_train(folder.recipe(), folder, resume=True, quiet=quiet))
         return
     loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
@@ -77,23 +78,6 @@ def _named(recipe: str, overrides: list[str]) -> Recipe:
     return loaded.model_copy(update={"run_name": f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"})
 
 
-def _find_run(run: str | None) -> RunFolder:
-    from gtpo_cli.errors import CheckpointError
-    from gtpo_cli.run_folder import RunFolder, latest_run
-
-    if run is None:
-        latest = latest_run(Path("runs"))
-        if latest is None:
-            raise CheckpointError("runs/: there is no run to resume; name its folder: gtpo train --resume FOLDER")
-        return latest
-    folder = RunFolder(Path(run))
-    if not folder.recipe_file.is_file():
-        raise CheckpointError(
-            f"{run}: is no run folder (recipe.yaml is missing); runs are in runs/ unless output_dir says"
-        )
-    return folder
-
-
 def _train(recipe: Recipe, folder: RunFolder, *, resume: bool, quiet: bool) -> TrainResult:
     from gtpo_cli.training.loop import train as run_training
 
@@ -113,8 +97,10 @@ def _finish(result: TrainResult) -> None:
         print(f"  metrics      {result.run.metrics_file}")
         print(f"  checkpoints  {result.run.checkpoints}")
         print(f"  samples      {result.run.samples}")
+        suggest("eval", result.run.path, "--base")
         return
-    print(f"stopped ({result.stopped}): {where} is saved. Continue with:\n  gtpo train --resume {result.run.path}")
+    print(f"stopped ({result.stopped}): {where} is saved")
+    suggest("train", "--resume", result.run.path)
     raise typer.Exit(EXIT_INTERRUPTED if result.stopped == "interrupted" else EXIT_GUARD)
 
 

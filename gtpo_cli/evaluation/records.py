@@ -1,0 +1,141 @@
+"""What an evaluation leaves on disk, as frozen records: conditions, graded completions, results. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from gtpo_cli.estimators import Interval
+from gtpo_cli.types import FinishReason, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What was measured and how. Two evaluations with equal conditions are one: the second continues the first.
+
+    `subject`: "base" (the untrained model) or a checkpoint, "step-000600". `data_digest` covers id, question and gold
+    answer of every problem, in order. `samples`: completions for each problem.
+    """
+
+    benchmark: str
+    split: str
+    subject: str
+    model: str
+    problems: int
+    data_digest: str
+    samples: int
+    temperature: float
+    top_p: float
+    max_completion_tokens: int
+    format_mode: str
+    system_prompt: str | None
+    seed: int
+
+    @property
+    def digest(self) -> str:
+        """Eight hexadecimal digits that name these conditions."""
+        return _digest(asdict(self))[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class GradedCompletion:
+    """One completion with its grade.
+
+    `tokens`: length, end-of-sequence token included. `mean_entropy`: <H>_i in nats at the evaluation's temperature, 0
+    for an empty completion. `answer`: what stands in the answer tags, None without a well-formed answer.
+    `parsable`: the answer can be compared (a number, mathematics, or text); false where there is none.
+    """
+
+    text: str
+    tokens: int
+    finish_reason: FinishReason
+    mean_entropy: float
+    answer: str | None
+    correct: bool
+    parsable: bool
+    strict_format: bool
+    complete_format: bool
+    timed_out: bool = False
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedProblem:
+    """A problem with its graded completions, in the order in which they were sampled: one line of samples.jsonl."""
+
+    id: str
+    question: str
+    gold: str
+    completions: tuple[GradedCompletion, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> EvaluatedProblem:
+        """Raises ValueError, KeyError or TypeError for a line that is none."""
+        row = json.loads(line)
+        completions = tuple(GradedCompletion(**completion) for completion in row["completions"])
+        return cls(row["id"], row["question"], row["gold"], completions)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One metric of an evaluation: its mean over problems with a 95 % bootstrap interval, and each problem's value."""
+
+    interval: Interval
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything that is reported of a finished evaluation.
+
+    `scores`: metric -> Score, in the order of display. Names: `accuracy` (mean over all completions), `pass@K`
+    (unbiased), `first_pass@K` (the first K completions), `maj@K`, `format_rate`, `strict_format_rate`,
+    `truncated_share`, `unparsable_share`, `mean_entropy` (nats), `mean_length` (tokens).
+    `problem_ids` and `problem_digests` (of question and gold answer) go with the values of each score.
+    `dropped`: problems of the benchmark that could not be used.
+    """
+
+    problem_ids: tuple[str, ...]
+    problem_digests: tuple[str, ...]
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    dropped: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Results:
+        document = json.loads(text)
+        scores = {
+            name: Score(Interval(*score["interval"]), tuple(score["values"]))
+            for name, score in document["scores"].items()
+        }
+        return cls(
+            tuple(document["problem_ids"]), tuple(document["problem_digests"]), scores, int(document["dropped"])
+        )
+
+    def ks(self, family: str) -> list[int]:
+        """The k for which there are scores of a family (`pass`, `first_pass`, `maj`), ascending."""
+        return sorted(int(name.partition("@")[2]) for name in self.scores if name.partition("@")[0] == family)
+
+
+def problem_digest(question: str, gold: str) -> str:
+    """Sixteen hexadecimal digits that change when the question or its gold answer does."""
+    return _digest([question, gold])[:16]
+
+
+def data_digest(problems: Sequence[Problem]) -> str:
+    """Sixteen hexadecimal digits of all problems in their order."""
+    return _digest([[problem.id, problem.question, problem.gold] for problem in problems])[:16]
+
+
+def _digest(document: object) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

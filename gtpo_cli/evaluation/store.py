@@ -1,0 +1,122 @@
+"""Evaluations on disk, inside a run folder, so that a killed one continues and a finished one is not sampled again.
+
+    evaluation/<benchmark>/<subject>-n<samples>-<digest of the conditions>/
+      conditions.json   what is measured, and how
+      samples.jsonl     one problem a line, with its graded completions, appended as they come
+      results.json      the scores; there once the evaluation is finished
+
+A line that was cut short by a kill is dropped when the evaluation continues.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
+from gtpo_cli.run_folder import RunFolder, write_atomically
+
+
+class StoredEvaluation:
+    """One evaluation's folder. Making one touches nothing."""
+
+    def __init__(self, path: Path, conditions: Conditions) -> None:
+        self.path = path
+        self.conditions = conditions
+        self.samples_file = path / "samples.jsonl"
+        self.results_file = path / "results.json"
+
+    @property
+    def finished(self) -> bool:
+        return self.results_file.is_file()
+
+    def problems(self) -> list[EvaluatedProblem]:
+        """The problems evaluated so far. Raises EvaluationError, naming file and line, for a broken line."""
+        if not self.samples_file.exists():
+            return []
+        problems = []
+        for number, line in enumerate(self.samples_file.read_bytes().split(b"\n")[:-1], start=1):
+            try:
+                problems.append(EvaluatedProblem.from_json(line.decode()))
+            except (ValueError, KeyError, TypeError) as error:
+                raise EvaluationError(
+                    f"{self.samples_file}:{number}: is no evaluated problem ({error}); sample it anew with --again"
+                ) from error
+        return problems
+
+    def results(self) -> Results:
+        """The scores of a finished evaluation. Raises EvaluationError where they cannot be read."""
+        try:
+            return Results.from_json(self.results_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EvaluationError(
+                f"{self.results_file}: cannot be read ({error}); delete it and evaluate again: nothing is sampled twice"
+            ) from error
+
+    def open(self, *, again: bool = False) -> list[EvaluatedProblem]:
+        """Make the folder ready to append to; the problems that are already there. `again` forgets them.
+
+        Raises EvaluationError when the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if again:
+                self.results_file.unlink(missing_ok=True)
+                self.samples_file.unlink(missing_ok=True)
+            write_atomically(self.path / "conditions.json", json.dumps(asdict(self.conditions), indent=2) + "\n")
+            self._drop_cut_line()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return self.problems()
+
+    def append(self, problems: Sequence[EvaluatedProblem]) -> None:
+        """Add evaluated problems; they are on the disk on return. Raises EvaluationError."""
+        try:
+            with self.samples_file.open("ab") as stream:
+                stream.write("".join(problem.to_json() + "\n" for problem in problems).encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def finish(self, results: Results) -> None:
+        """Write the scores. Raises EvaluationError."""
+        try:
+            write_atomically(self.results_file, results.to_json() + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _drop_cut_line(self) -> None:
+        if self.samples_file.exists():
+            whole = self.samples_file.read_bytes().rpartition(b"\n")
+            os.truncate(self.samples_file, len(whole[0]) + len(whole[1]))
+
+    def _unwritable(self, error: OSError) -> EvaluationError:
+        return EvaluationError(
+            f"{self.path}: cannot be written ({error.strerror or error}); make room or mend the rights, then give the "
+            "same command again: it continues"
+        )
+
+
+def evaluation_at(run: RunFolder, conditions: Conditions) -> StoredEvaluation:
+    """Where an evaluation with these conditions is or will be."""
+    name = f"{conditions.subject}-n{conditions.samples}-{conditions.digest}"
+    return StoredEvaluation(run.evaluation / conditions.benchmark / name, conditions)
+
+
+def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:
+    """The finished evaluations of a run, oldest first. Raises EvaluationError for conditions that cannot be read."""
+    files = sorted(run.evaluation.glob("*/*/results.json"), key=lambda file: (file.stat().st_mtime, str(file)))
+    return [_read(file.parent) for file in files]
+
+
+def _read(path: Path) -> StoredEvaluation:
+    file = path / "conditions.json"
+    try:
+        return StoredEvaluation(path, Conditions(**json.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError) as error:
+        raise EvaluationError(f"{file}: cannot be read ({error}); delete {path} and evaluate again") from error
