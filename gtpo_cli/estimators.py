@@ -1,11 +1,23 @@
-"""Estimators with their intervals: pure numpy, no torch."""
+"""Estimators with their intervals: pure numpy, no torch.
+
+pass@k and maj@k say what a model with k tries is worth; both are means over problems of what is defined here for one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gtpo_cli.rewards import answers_equal
+
+EqualMany = Callable[[Sequence[tuple[str, str]]], Sequence[bool]]
+RIGHT = 0  # the class of right answers among votes
+_RESAMPLES_AT_ONCE = 500  # bounds the memory of the bootstrap
 
 
 class Interval(NamedTuple):
@@ -14,6 +26,121 @@ class Interval(NamedTuple):
     estimate: float
     low: float
     high: float
+
+
+# -- k tries at one problem -------------------------------------------------------------------------------------------
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """The chance that at least one of k completions is right, estimated without bias from n >= k of them.
+
+    pass@k = 1 - C(n - c, k) / C(n, k), with n = `num_samples`, c = `num_correct` (Chen et al. 2021, Eq. 1): the share
+    of all k-subsets of the n completions that hold a right one.
+
+    Range: 0 to 1. Raises ValueError for k < 1, n < k, or c outside 0..n.
+    """
+    _check_k(k, num_samples)
+    if not 0 <= num_correct <= num_samples:
+        raise ValueError(f"pass@k: {num_correct} right completions of {num_samples}")
+    subsets = math.comb(num_samples, k)
+    return (subsets - math.comb(num_samples - num_correct, k)) / subsets
+
+
+def first_k_pass(correct_in_order: Sequence[bool], k: int) -> bool:
+    """Is one of the first k completions right? One draw of what `pass_at_k` averages over all k-subsets.
+
+    This is what the GTPO paper's table must have used: its figures are multiples of 1/30 (AIME) and 1/40 (AMC).
+    Raises ValueError for k < 1 or fewer than k completions.
+    """
+    _check_k(k, len(correct_in_order))
+    return any(correct_in_order[:k])
+
+
+def majority_at_k(
+    answers: Sequence[str | None],
+    gold: str,
+    k: int,
+    *,
+    equal: Callable[[str, str], bool] = answers_equal,
+    num_subsets: int = 1000,
+    seed: int = 0,
+) -> float:
+    r"""maj@k: the chance that the most frequent answer among k of the n completions of one problem is right.
+
+    `answers` are those of the n completions, None where a completion has none. Equal answers (`equal(gold,
+    predicted)`) vote together, so 0.5 and \frac12 are one answer; see `vote_classes` and `majority_of_votes`.
+
+    Range: 0 to 1. Raises ValueError for k < 1, n < k or num_subsets < 1, and whatever `equal` raises.
+    """
+
+    def equal_many(pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        return [equal(*pair) for pair in pairs]
+
+    correct = [answer is not None and equal(gold, answer) for answer in answers]
+    return majority_of_votes(vote_classes(answers, correct, equal_many), k, num_subsets=num_subsets, seed=seed)
+
+
+def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_many: EqualMany) -> list[int | None]:
+    """The class of equal answers that each completion votes for; None for a completion without an answer.
+
+    All right answers are class RIGHT, so that what equals the gold answer votes together. A wrong answer joins the
+    first class whose first answer equals it, taken either way round: equality trusts its left side (the gold answer),
+    and here neither side is gold. `equal_many` answers several questions at once, `(left, right)` each.
+    """
+    classes = {answer: RIGHT for answer, right in zip(answers, correct, strict=True) if answer is not None and right}
+    waiting = [answer for answer in dict.fromkeys(answers) if answer is not None and answer.strip()]
+    waiting = [answer for answer in waiting if answer not in classes]
+    number = RIGHT
+    while waiting:
+        number += 1
+        first, *others = waiting
+        same = np.array(equal_many([(first, other) for other in others]), dtype=bool)
+        undecided = [other for other, found in zip(others, same, strict=True) if not found]
+        reverse = dict(zip(undecided, equal_many([(other, first) for other in undecided]), strict=True))
+        joined = {other for other, found in zip(others, same, strict=True) if found or reverse[other]}
+        classes |= dict.fromkeys((first, *joined), number)
+        waiting = [other for other in others if other not in joined]
+    return [classes.get(answer) if answer is not None else None for answer in answers]
+
+
+def majority_of_votes(votes: Sequence[int | None], k: int, *, num_subsets: int = 1000, seed: int = 0) -> float:
+    """The mean over k-subsets of the votes of: does class RIGHT win?
+
+    The class with most votes wins; where t classes are tied, RIGHT among them scores 1/t. None votes for nobody and
+    cannot win, so a subset without any answer scores 0. All C(n, k) subsets are taken where they are at most
+    `num_subsets` (then the result is exact), else `num_subsets` random ones, each drawn without replacement.
+    """
+    n = len(votes)
+    _check_k(k, n)
+    if num_subsets < 1:
+        raise ValueError(f"maj@k: num_subsets must be 1 or more, got {num_subsets}")
+    classes = sorted({vote for vote in votes if vote is not None} | {RIGHT})  # RIGHT is the smallest: column 0
+    votes_NC = np.array([[vote == number for number in classes] for vote in votes], dtype=np.float32)
+    counts_SC = _subsets(n, k, num_subsets, seed) @ votes_NC
+    top_S = counts_SC.max(axis=1)
+    winners_SC = (counts_SC == top_S[:, None]) & (top_S[:, None] > 0)
+    return float(np.mean(winners_SC[:, 0] / np.maximum(1, winners_SC.sum(axis=1))))
+
+
+def _subsets(n: int, k: int, num_subsets: int, seed: int) -> NDArray[np.float32]:
+    """(S, n) zeros and ones: which of n are in each k-subset."""
+    if math.comb(n, k) <= num_subsets:
+        chosen = np.array(list(combinations(range(n), k)))
+        members = np.zeros((len(chosen), n), dtype=np.float32)
+        np.put_along_axis(members, chosen, 1.0, axis=1)
+        return members
+    first_k = (np.arange(n) < k).astype(np.float32)
+    return np.random.default_rng(seed).permuted(np.tile(first_k, (num_subsets, 1)), axis=1)
+
+
+def _check_k(k: int, n: int) -> None:
+    if k < 1:
+        raise ValueError(f"k must be 1 or more, got {k}")
+    if n < k:
+        raise ValueError(f"k = {k} needs at least {k} completions of each problem; there are {n}")
+
+
+# -- means over problems ----------------------------------------------------------------------------------------------
 
 
 def bootstrap_mean(
@@ -32,12 +159,47 @@ def bootstrap_mean(
     """
     if not values or any(len(cluster) == 0 for cluster in values):
         raise ValueError("bootstrap_mean needs at least one cluster, each with at least one value")
+    sums_and_counts = np.array([(float(np.sum(cluster)), len(cluster)) for cluster in values])
+    drawn_R2 = _resampled_sums(sums_and_counts, resamples, seed)
+    sums, counts = sums_and_counts.sum(axis=0)
+    return _percentiles(sums / counts, drawn_R2[:, 0] / drawn_R2[:, 1], confidence)
+
+
+def bootstrap_means(
+    values_PM: ArrayLike, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> list[Interval]:
+    """The mean over problems of each of M metrics, with percentile bootstrap intervals over the P problems.
+
+    `values_PM` has one row a problem. All metrics see the same resamples, so they can be compared. Where every problem
+    has the same value the interval is that point: a percentile bootstrap knows no more. Raises ValueError for an
+    empty table or a confidence outside (0, 1).
+    """
+    table = np.asarray(values_PM, dtype=np.float64)
+    if table.ndim != 2 or not table.size:
+        raise ValueError(f"bootstrap_means needs a table of problems by metrics, got the shape {table.shape}")
+    means_RM = _resampled_sums(table, resamples, seed) / len(table)
+    return [
+        _percentiles(float(estimate), means, confidence)
+        for estimate, means in zip(table.mean(axis=0), means_RM.T, strict=True)
+    ]
+
+
+def _resampled_sums(table_PM: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
+    """(R, M): column sums of the table with its rows drawn anew, with replacement, R times."""
+    rng = np.random.default_rng(seed)
+    problems = len(table_PM)
+    sums = np.empty((resamples, table_PM.shape[1]))
+    for start in range(0, resamples, _RESAMPLES_AT_ONCE):
+        size = min(_RESAMPLES_AT_ONCE, resamples - start)
+        drawn = rng.integers(0, problems, size=(size, problems)) + problems * np.arange(size)[:, None]
+        times_drawn = np.bincount(drawn.ravel(), minlength=size * problems).reshape(size, problems)
+        sums[start : start + size] = times_drawn @ table_PM
+    return sums
+
+
+def _percentiles(estimate: float, resampled: NDArray[np.float64], confidence: float) -> Interval:
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must be in (0, 1), got {confidence}")
-    sums = np.array([float(np.sum(cluster)) for cluster in values])
-    counts = np.array([len(cluster) for cluster in values])
-    drawn = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
     tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(means, [tail, 1.0 - tail])
-    return Interval(float(sums.sum() / counts.sum()), float(low), float(high))
+    low, high = np.quantile(resampled, [tail, 1.0 - tail])
+    return Interval(float(estimate), float(low), float(high))

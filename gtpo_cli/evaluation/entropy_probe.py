@@ -9,14 +9,12 @@ import torch
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, bootstrap_mean
+from gtpo_cli.evaluation.entropy import mean_entropies
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
-from gtpo_cli.objective import mean_entropy
-from gtpo_cli.objective.batch import TokenBatch
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rollout import Prompt, collate, sample
+from gtpo_cli.rollout import Prompt, sample
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.types import Group
 
 _PROMPTS_AT_ONCE = 16
 
@@ -64,7 +62,7 @@ def probe_entropy(
             seed=derive_seed(recipe.seed, "probe", start),
         )
         groups = sample(sampler, block, probe.completions_per_prompt, params)
-        by_prompt.extend(_group_entropies(policy, groups))
+        by_prompt.extend(mean_entropies(policy, groups))
         truncated += sum(completion.truncated for group in groups for completion in group.completions)
         tokens += sum(len(completion.token_ids) for group in groups for completion in group.completions)
         progress(len(by_prompt), len(chosen))
@@ -73,17 +71,3 @@ def probe_entropy(
         raise EvaluationError("the probe's entropies are not finite: the model's weights or their type are broken")
     interval = bootstrap_mean(by_prompt, seed=derive_seed(recipe.seed, "probe bootstrap"))
     return EntropyProbe(tuple(by_prompt), interval, truncated / len(values), tokens / len(values))
-
-
-@torch.no_grad()
-def _group_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
-    batch = collate(groups, device=policy.device)
-    entropies_BG = torch.zeros(batch.shape)
-    for micro in batch.split(batch.shape[1]):  # one prompt's completions at a time
-        entropies_BG[micro.index] = _mean_entropy(policy, micro.batch).cpu()
-    return [tuple(row) for row in entropies_BG.tolist()]
-
-
-def _mean_entropy(policy: Policy, batch: TokenBatch) -> torch.Tensor:
-    _, entropy_BGT = policy.token_logprobs(batch)
-    return mean_entropy(entropy_BGT, batch.completion_mask_BGT)

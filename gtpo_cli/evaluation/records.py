@@ -118,9 +118,7 @@ class Results:
             name: Score(Interval(*score["interval"]), tuple(score["values"]))
             for name, score in document["scores"].items()
         }
-        return cls(
-            tuple(document["problem_ids"]), tuple(document["problem_digests"]), scores, int(document["dropped"])
-        )
+        return cls(tuple(document["problem_ids"]), tuple(document["problem_digests"]), scores, int(document["dropped"]))
 
     def ks(self, family: str) -> list[int]:
         """The k for which there are scores of a family (`pass`, `first_pass`, `maj`), ascending."""

@@ -1,0 +1,26 @@
+"""<H>_i of completions that were sampled, by one forward pass of the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gtpo_cli.models import Policy
+from gtpo_cli.objective import mean_entropy
+from gtpo_cli.rollout import collate
+from gtpo_cli.types import Group
+
+_TOKENS_AT_ONCE = 16_384  # prompt, completion and padding of one forward: bounds its memory
+
+
+@torch.no_grad()
+def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+    """<H>_i in nats at the policy's temperature, one tuple a group; 0 for an empty completion."""
+    batch = collate(groups, device=policy.device)
+    width = batch.prompt_mask_BP.shape[-1] + batch.completion_mask_BGT.shape[-1]
+    entropies_BG = torch.zeros(batch.shape)
+    for micro in batch.split(max(1, _TOKENS_AT_ONCE // width)):
+        _, entropy_BGT = policy.token_logprobs(micro.batch)
+        entropies_BG[micro.index] = mean_entropy(entropy_BGT, micro.batch.completion_mask_BGT).cpu()
+    return [tuple(row) for row in entropies_BG.tolist()]

@@ -1,0 +1,80 @@
+"""Completions -> graded completions: the rewards' own extraction and equality, in their killable processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from gtpo_cli.estimators import vote_classes
+from gtpo_cli.evaluation.records import EvaluatedProblem, GradedCompletion
+from gtpo_cli.recipe.schema import RewardsRecipe
+from gtpo_cli.rewards import EqualityWorkers, extract_answer, format_reward, is_strict_format
+from gtpo_cli.rewards.score import FULL_MARKS
+from gtpo_cli.types import Group
+
+
+class Grader:
+    """Grades in as many processes as there are CPUs. A context manager, which ends them.
+
+    Answers are read in the recipe's format mode and compared by `answers_equal`. Weights and plug-ins play no part, nor
+    does the released code's substring rule: an evaluation asks whether the answer is right.
+    """
+
+    def __init__(self, rewards: RewardsRecipe) -> None:
+        self._mode = rewards.format.mode
+        self._workers = EqualityWorkers(timeout_seconds=rewards.timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._workers.close()
+
+    def grade(self, groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]]) -> list[EvaluatedProblem]:
+        """Grade the completions of groups; `mean_entropies` holds <H>_i in nats for each of them."""
+        answers = [[self._answer(completion.text) for completion in group.completions] for group in groups]
+        pairs = [
+            (group.problem.gold, answer)
+            for group, own in zip(groups, answers, strict=True)
+            for answer in own
+            if answer is not None
+        ]
+        grades = dict(zip(pairs, self._workers.equal_many(pairs), strict=True))
+        given = list(dict.fromkeys(answer for _, answer in pairs))
+        parsable = dict(zip(given, self._workers.usable_many(given), strict=True))
+        problems = []
+        for group, own, entropies in zip(groups, answers, mean_entropies, strict=True):
+            graded = []
+            for completion, answer, entropy in zip(group.completions, own, entropies, strict=True):
+                grade = None if answer is None else grades[group.problem.gold, answer]
+                graded.append(
+                    GradedCompletion(
+                        text=completion.text,
+                        tokens=len(completion.token_ids),
+                        finish_reason=completion.finish_reason,
+                        mean_entropy=entropy,
+                        answer=answer,
+                        correct=grade is not None and grade.equal,
+                        parsable=answer is not None and parsable[answer],
+                        strict_format=is_strict_format(completion.text),
+                        complete_format=format_reward(completion.text, mode=self._mode) == FULL_MARKS,
+                        timed_out=grade is not None and (grade.timed_out or grade.crashed),
+                    )
+                )
+            problem = group.problem
+            problems.append(EvaluatedProblem(problem.id, problem.question, problem.gold, tuple(graded)))
+        return problems
+
+    def votes(self, problem: EvaluatedProblem) -> list[int | None]:
+        """The class of equal answers each completion votes for: see `vote_classes`."""
+        return vote_classes(
+            [completion.answer for completion in problem.completions],
+            [completion.correct for completion in problem.completions],
+            lambda pairs: [grade.equal for grade in self._workers.equal_many(pairs)],
+        )
+
+    def _answer(self, text: str) -> str | None:
+        return extract_answer(text, mode=self._mode)

@@ -1,0 +1,188 @@
+"""pass@k, first-k pass and maj@k against hand-worked cases, exhaustive enumeration and independent implementations."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gtpo_cli.estimators import bootstrap_means, first_k_pass, majority_at_k, majority_of_votes, pass_at_k, vote_classes
+
+# -- pass@k -----------------------------------------------------------------------------------------------------------
+
+
+def test_pass_at_k_by_hand() -> None:
+    assert pass_at_k(4, 1, 2) == 0.5  # 3 of the 6 pairs hold the right one
+    assert pass_at_k(5, 2, 3) == 0.9  # only one of the ten triples misses both
+    assert pass_at_k(10, 3, 1) == 0.3
+    assert pass_at_k(64, 1, 64) == 1.0
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_pass_at_k_is_the_share_of_all_subsets_that_hold_a_right_completion(n: int) -> None:
+    for correct in range(n + 1):
+        row = [True] * correct + [False] * (n - correct)
+        for k in range(1, n + 1):
+            subsets = list(itertools.combinations(row, k))
+            assert pass_at_k(n, correct, k) == float(Fraction(sum(map(any, subsets)), len(subsets)))
+
+
+def test_pass_at_k_equals_the_product_form_on_random_tables() -> None:
+    """Chen et al. 2021 compute it as 1 - prod_{i = n-c+1}^{n} (1 - k / i): written here on its own."""
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        n = int(rng.integers(1, 300))
+        c, k = int(rng.integers(0, n + 1)), int(rng.integers(1, n + 1))
+        product = 1.0 if n - c < k else 1.0 - float(np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
+        assert pass_at_k(n, c, k) == pytest.approx(product, abs=1e-12)
+
+
+@given(st.integers(1, 60), st.data())
+def test_pass_at_k_grows_with_k_and_with_right_completions(n: int, data: st.DataObject) -> None:
+    c = data.draw(st.integers(0, n))
+    values = [pass_at_k(n, c, k) for k in range(1, n + 1)]
+    assert values == sorted(values)
+    assert values[0] == c / n
+    assert values[-1] == float(c > 0)
+    if c < n:
+        assert all(pass_at_k(n, c + 1, k) >= value for k, value in enumerate(values, start=1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [((3, 1, 4), "k = 4 needs at least 4 completions"), ((3, 1, 0), "k must be 1"), ((3, 4, 1), "4 right .* of 3"),
+     ((3, -1, 1), "-1 right"), ((0, 0, 1), "there are 0")],
+)  # fmt: skip
+def test_pass_at_k_refuses_what_has_no_answer(arguments: tuple[int, int, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        pass_at_k(*arguments)
+
+
+# -- first k ----------------------------------------------------------------------------------------------------------
+
+
+def test_first_k_pass_looks_at_the_first_k_only() -> None:
+    row = [False, False, True, False]
+    assert [first_k_pass(row, k) for k in (1, 2, 3, 4)] == [False, False, True, True]
+    with pytest.raises(ValueError, match="k = 5 needs at least 5"):
+        first_k_pass(row, 5)
+    with pytest.raises(ValueError, match="k must be 1"):
+        first_k_pass(row, 0)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
+def test_pass_at_k_is_the_mean_of_first_k_pass_over_all_orders(row: list[bool], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(row)))
+    orders = [first_k_pass(order, k) for order in itertools.permutations(row)]
+    assert pass_at_k(len(row), sum(row), k) == pytest.approx(sum(orders) / len(orders), abs=1e-12)
+
+
+# -- maj@k ------------------------------------------------------------------------------------------------------------
+
+
+def naive_majority(answers: list[str | None], gold: str, k: int) -> float:
+    """Every k-subset, every vote counted by hand; answers are equal when their text is."""
+    scores = []
+    for subset in itertools.combinations(answers, k):
+        given_answers = [answer for answer in subset if answer is not None]
+        counts = {answer: given_answers.count(answer) for answer in given_answers}
+        winners = [answer for answer, count in counts.items() if count == max(counts.values())]
+        scores.append(Fraction(winners.count(gold), len(winners)) if winners else Fraction(0))
+    return float(sum(scores) / len(scores))
+
+
+def same_text(left: str, right: str) -> bool:
+    return left == right
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(["5", "6", "7", "8", None]), min_size=1, max_size=9), st.data())
+def test_majority_equals_brute_force(answers: list[str | None], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(answers)))
+    expected = naive_majority(answers, "5", k)
+    assert majority_at_k(answers, "5", k, equal=same_text) == pytest.approx(expected, abs=1e-12)
+
+
+def test_equal_answers_vote_together_by_the_reward_s_equality() -> None:
+    # two votes for one half in two spellings beat... only because 0.5 and \frac12 are one answer
+    assert majority_at_k(["0.5", r"\frac12", "7", "8"], r"\dfrac{1}{2}", 4) == 1.0
+    assert majority_at_k(["0.5", r"\frac12", "7", "8"], r"\dfrac{1}{2}", 4, equal=same_text) == 0.0
+    # wrong answers join forces too: 7 and 7.0 are two votes against one
+    assert majority_at_k(["7", "7.0", "5"], "5", 3) == 0.0
+
+
+def test_ties_score_the_share_of_tied_classes_that_are_right() -> None:
+    assert majority_at_k(["5", "6"], "5", 2, equal=same_text) == 0.5
+    assert majority_at_k(["5", "6", "7"], "5", 3, equal=same_text) == pytest.approx(1 / 3)
+    assert majority_at_k(["6", "7"], "5", 2, equal=same_text) == 0.0
+
+
+def test_no_answer_votes_for_nobody_and_cannot_win() -> None:
+    assert majority_at_k([None, None, None, "5"], "5", 4, equal=same_text) == 1.0
+    assert majority_at_k([None, "", " ", "5"], "5", 4, equal=same_text) == 1.0  # an empty answer is none
+    assert majority_at_k([None, None, None], "5", 2, equal=same_text) == 0.0
+    assert majority_at_k([None, None, "5"], "5", 1, equal=same_text) == pytest.approx(1 / 3)  # it still counts in k
+
+
+def test_all_right_all_wrong() -> None:
+    for k in (1, 3, 6):
+        assert majority_at_k(["5"] * 6, "5", k, equal=same_text) == 1.0
+        assert majority_at_k(["6"] * 6, "5", k, equal=same_text) == 0.0
+
+
+def test_random_subsets_come_near_the_exact_value_and_repeat_with_their_seed() -> None:
+    votes = [0] * 5 + [1] * 4 + [2] * 3 + [None] * 4
+    answers = [None if vote is None else str(vote) for vote in votes]
+    exact = naive_majority(answers, "0", 6)  # C(16, 6) = 8008 subsets
+    assert majority_of_votes(votes, 6, num_subsets=8008) == pytest.approx(exact, abs=1e-12)
+    estimates = [majority_of_votes(votes, 6, num_subsets=2000, seed=seed) for seed in range(5)]
+    assert np.mean(estimates) == pytest.approx(exact, abs=0.02)  # four standard errors of 10,000 subsets
+    assert len(set(estimates)) > 1
+    assert estimates[0] == majority_of_votes(votes, 6, num_subsets=2000, seed=0)
+
+
+def test_a_wrong_answer_joins_its_class_whichever_way_round_they_are_equal() -> None:
+    """Equality trusts its left side: it may hold a label that the right side leaves out, not the other way round."""
+
+    def equal_many(pairs: list[tuple[str, str]]) -> list[bool]:
+        return [left.removesuffix(" dogs") == right for left, right in pairs]
+
+    answers = ["3 dogs", "3", "4", None, "4 dogs", "5"]
+    correct = [False, False, False, False, False, True]
+    assert vote_classes(answers, correct, equal_many) == [1, 1, 2, None, 2, 0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("k", "subsets", "words"), [(3, 10, "k = 3 needs"), (0, 10, "k must"), (1, 0, "num_subsets")])
+def test_majority_refuses_what_has_no_answer(k: int, subsets: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        majority_at_k(["5", "6"], "5", k, equal=same_text, num_subsets=subsets)
+
+
+# -- intervals --------------------------------------------------------------------------------------------------------
+
+
+def test_bootstrap_means_agree_with_enumeration_of_all_resamples() -> None:
+    table = [[0.0, 1.0], [2.0, 1.0], [4.0, 7.0]]
+    resampled = np.array(
+        [np.mean([table[i] for i in drawn], axis=0) for drawn in itertools.product(range(3), repeat=3)]
+    )
+    low, high = np.quantile(resampled, [0.2, 0.8], method="inverted_cdf", axis=0)
+    intervals = bootstrap_means(table, confidence=0.6, resamples=100_000)
+    assert [interval.estimate for interval in intervals] == [2.0, 3.0]
+    assert [interval.low for interval in intervals] == pytest.approx(list(low), abs=1e-12)
+    assert [interval.high for interval in intervals] == pytest.approx(list(high), abs=1e-12)
+
+
+def test_bootstrap_means_gives_equal_columns_equal_intervals_and_one_problem_a_point() -> None:
+    rng = np.random.default_rng(1)
+    column = rng.random(50)
+    first, second = bootstrap_means(np.stack([column, column], axis=1), resamples=1000)
+    assert first == second
+    assert first.low < first.estimate < first.high
+    assert bootstrap_means([[0.25]]) == [(0.25, 0.25, 0.25)]
+    with pytest.raises(ValueError, match="table of problems by metrics"):
+        bootstrap_means([])
