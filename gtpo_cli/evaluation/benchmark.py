@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gtpo_cli.data import PromptEncoder, encode_prompts, load_problems, summarise_dropped
 from gtpo_cli.errors import DataError
-from gtpo_cli.models import Policy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt
 
@@ -24,9 +24,18 @@ class Benchmark:
 
 
 def load_benchmark(
-    recipe: Recipe, name: str, policy: Policy, *, split: str = "test", data_path: Path | None = None
+    recipe: Recipe,
+    name: str,
+    tokenizer: Any,
+    *,
+    max_seq_length: int,
+    split: str = "test",
+    data_path: Path | None = None,
 ) -> Benchmark:
     """The first `evaluation.limit` problems of a benchmark's split, with the recipe's system prompt.
+
+    Problems whose prompt is longer than `data.max_prompt_tokens`, or leaves no room within `max_seq_length`, are
+    dropped and counted.
 
     `data_path`: a file, or a folder with one file a split, or a folder with one such folder a benchmark. Without it
     the recipe's own `data.path` where it is the recipe's benchmark and a folder, else the hub.
@@ -41,8 +50,8 @@ def load_benchmark(
         }
     )
     loaded = load_problems(data, seed=recipe.seed)
-    encoder = PromptEncoder(policy.tokenizer, data.system_prompt)
-    longest = min(data.max_prompt_tokens, policy.max_seq_length - 1)
+    encoder = PromptEncoder(tokenizer, data.system_prompt)
+    longest = min(data.max_prompt_tokens, max_seq_length - 1)
     prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
     notes = [note for note in (loaded.warning(), summarise_dropped(too_long) if too_long else None) if note]
     return Benchmark(name, split, prompts, len(loaded.dropped) + len(too_long), tuple(notes))

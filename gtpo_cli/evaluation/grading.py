@@ -31,6 +31,10 @@ class Grader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the grading processes."""
         self._workers.close()
 
     def grade(self, groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]]) -> list[EvaluatedProblem]:

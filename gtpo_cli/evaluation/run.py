@@ -27,21 +27,20 @@ Progress = Callable[[int, int], None]  # problems done, problems in all
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is evaluated: the policy, and what to call it ("base" or "step-000600")."""
+    """What is evaluated."""
 
-    label: str
-    policy: Policy
+    policy: Policy  # its temperature is the evaluation's
     sampler: Sampler
 
 
-def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, label: str) -> StoredEvaluation:
-    """Where the evaluation of a subject under the recipe's `evaluation` settings is, or will be."""
+def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, subject: str) -> StoredEvaluation:
+    """Where the evaluation of "base" or "step-000600" under the recipe's `evaluation` settings is, or will be."""
     settings = recipe.evaluation
     problems = [problem for problem, _ in benchmark.prompts]
     conditions = Conditions(
         benchmark=benchmark.name,
         split=benchmark.split,
-        subject=label,
+        subject=subject,
         model=recipe.model.name,
         problems=len(problems),
         data_digest=data_digest(problems),
@@ -58,7 +57,7 @@ def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, label:
 
 def evaluate(
     recipe: Recipe,
-    subject: Subject,
+    load: Callable[[], Subject],
     benchmark: Benchmark,
     stored: StoredEvaluation,
     grader: Grader,
@@ -66,7 +65,7 @@ def evaluate(
     again: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Results:
-    """Evaluate what is not on disk yet, and score everything.
+    """Evaluate what is not on disk yet, and score everything. `load` is called when something has to be sampled.
 
     What is sampled for a problem depends on the recipe's seed, the benchmark and the problem's place in it, never on
     what was sampled before, so an evaluation that was killed ends with the results of one that was not. `again` samples
@@ -87,7 +86,7 @@ def evaluate(
         if all(problem.id in problems for problem, _ in block):
             continue
         seed = derive_seed(recipe.seed, f"evaluation {benchmark.name}", number)
-        evaluated = sample_and_grade(recipe, subject, block, grader, samples=settings.samples, seed=seed)
+        evaluated = sample_and_grade(recipe, load(), block, grader, samples=settings.samples, seed=seed)
         new = [problem for problem in evaluated if problem.id not in problems]  # a kill may have cut the block short
         stored.append(new)
         problems |= {problem.id: problem for problem in new}

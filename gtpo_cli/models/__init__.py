@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import Recipe
 
-__all__ = ["Policy", "load_policy"]
+__all__ = ["Policy", "load_policy", "load_tokenizer"]
 
 
 def load_policy(recipe: Recipe) -> Policy:
@@ -20,3 +22,15 @@ def load_policy(recipe: Recipe) -> Policy:
         with_reference=recipe.objective.kl_coef > 0,
         seed=recipe.seed,
     )
+
+
+def load_tokenizer(recipe: Recipe) -> tuple[Any, int]:
+    """The recipe's tokenizer, and the most tokens of prompt and completion together, without loading any weights.
+
+    Raises ModelError with the remedy.
+    """
+    from gtpo_cli.models.tiny import resolve_name
+    from gtpo_cli.models.transformers_policy import context_length, load_tokenizer
+
+    path = resolve_name(recipe.model.name)
+    return load_tokenizer(recipe.model, path), context_length(recipe.model, path)

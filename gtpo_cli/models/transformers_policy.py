@@ -37,8 +37,7 @@ class TransformersPolicy:
         self.device: torch.device = next(model.parameters()).device
         self._reference = reference
         self._is_peft = hasattr(model, "peft_config")
-        positions = getattr(self._causal_lm.config, "max_position_embeddings", None)
-        self.max_seq_length = min(max_seq_length, positions) if positions else max_seq_length
+        self.max_seq_length = _context_length(self._causal_lm.config, max_seq_length)
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
         _check_logits_are_linear(self._causal_lm, self.device)
 
@@ -182,6 +181,25 @@ def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
             )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(_load_failure(path, error)) from error
+
+
+def context_length(recipe: ModelRecipe, path: str) -> int:
+    """Most tokens of prompt and completion together: the recipe's, or fewer where the model has fewer positions."""
+    from transformers import AutoConfig
+
+    try:
+        with _quiet():
+            config = AutoConfig.from_pretrained(
+                path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+            )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(_load_failure(path, error)) from error
+    return _context_length(config, recipe.max_seq_length)
+
+
+def _context_length(config: Any, max_seq_length: int) -> int:
+    positions = getattr(config, "max_position_embeddings", None)
+    return min(max_seq_length, positions) if positions else max_seq_length
 
 
 def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:

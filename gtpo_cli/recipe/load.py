@@ -14,14 +14,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe
 
-# Values that parse but cannot be honoured by this version: (dotted key, value or None for "any but null", what to do).
-NOT_YET: tuple[tuple[str, Any, str], ...] = (
+# Values that parse but cannot be honoured by this version: (dotted key, value, what to do).
+NOT_YET: tuple[tuple[str, str, str], ...] = (
     ("model.backend", "unsloth", "use backend: transformers"),
     ("rollout.engine", "vllm", "use engine: transformers"),
     ("rollout.importance_correction", "truncated", "use importance_correction: none"),
-    ("training.eval_every", None, "leave training.eval_every null"),
     ("training.guard.action", "rollback", "use action: warn or stop"),
 )
 
@@ -133,9 +132,10 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults that follow from `model.name`, `objective.name` and `objective.compat`."""
-    model, objective = (
-        section if isinstance(section, Mapping) else {} for section in (written.get("model"), written.get("objective"))
+    """The defaults that follow from `model.name`, `objective.name`, `objective.compat`, and from what is trained on."""
+    model, objective, data, rollout = (
+        section if isinstance(section := written.get(name), Mapping) else {}
+        for name in ("model", "objective", "data", "rollout")
     )
     chosen: dict[str, Any] = {}
     if str(model.get("name", "")).startswith("builtin:"):
@@ -143,6 +143,11 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     chosen |= OBJECTIVE_DEFAULTS.get(str(objective.get("name", "gtpo")), {})
     if objective.get("compat") == "released_code":
         chosen |= RELEASED_CODE_DEFAULTS
+    if data.get("benchmark") in get_args(Benchmark):
+        chosen["evaluation.benchmarks"] = [data["benchmark"]]
+    longest = rollout.get("max_completion_tokens")
+    if isinstance(longest, int) and longest > 0:  # anything else is refused where it stands
+        chosen["evaluation.max_completion_tokens"] = longest
     defaults: dict[str, Any] = {}
     for key, value in chosen.items():
         defaults = _merge(defaults, _nest(key, value))
@@ -169,7 +174,7 @@ def _not_yet(recipe: Recipe) -> Iterator[str]:
         value: Any = recipe
         for part in dotted.split("."):
             value = getattr(value, part)
-        if value == refused if refused is not None else value is not None:
+        if value == refused:
             yield f"{dotted}: {value}: not yet supported by this version; {remedy}"
 
 

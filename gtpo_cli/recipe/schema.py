@@ -223,19 +223,23 @@ class TrainingRecipe(Section):
     keep_best: str | None = Field(
         "train/accuracy_rate", description="metric whose best checkpoint is kept; null = none"
     )
-    eval_every: Count | None = Field(None, description="steps between evaluations on held-out problems; null = none")
+    eval_every: Count | None = Field(None, description="steps between evaluations on the test split; null = none")
     guard: GuardRecipe = Field(default_factory=GuardRecipe, description="watches for policy collapse")
 
 
 class EvaluationRecipe(Section):
-    benchmarks: tuple[Benchmark, ...] = Field(("gsm8k",), description="what gtpo eval runs")
+    benchmarks: tuple[Benchmark, ...] = Field(
+        ("gsm8k",), min_length=1, description="what gtpo eval asks; by default the benchmark that is trained on"
+    )
     samples: int = Field(64, ge=1, le=100_000, description="completions for each problem")
     pass_k: tuple[Count, ...] = Field((1, 2, 4, 8, 16, 32, 64), description="k of pass@k")
     majority_k: tuple[Count, ...] = Field((4, 8, 16, 32, 64), description="k of maj@k")
     temperature: float = Field(1.0, gt=0.0, le=100.0, description="softmax temperature")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
-    max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut at this length")
-    limit: Count | None = Field(None, description="only the first so many problems")
+    max_completion_tokens: int = Field(
+        1500, ge=1, description="a completion is cut at this length; by default as in rollout"
+    )
+    limit: Count | None = Field(None, description="only the first so many problems of each benchmark")
 
 
 class WandbRecipe(Section):
@@ -288,6 +292,10 @@ class Recipe(Section):
             )
         if self.rewards.format.weight == 0 and self.rewards.accuracy.weight == 0 and not self.rewards.plugins:
             problems.append("rewards: all weights are 0, so nothing can be learned; give one of them a weight")
+        if self.training.eval_every is not None and self.evaluation.limit is None:
+            problems.append("training.eval_every: bound these evaluations, e.g. with evaluation.limit: 100 (problems)")
+        if self.training.eval_every is None and (self.training.keep_best or "").startswith("eval/"):
+            problems.append(f"training.keep_best: {self.training.keep_best} is only measured with training.eval_every")
         if problems:
             raise ValueError("\n".join(problems))
         return self

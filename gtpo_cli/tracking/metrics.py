@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 
@@ -93,16 +93,54 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 """All metrics by name, in the order in which they are written and documented."""
 
 _ORDER = {name: place for place, name in enumerate(METRICS)}
-_USER_REWARD = re.compile(r"rewards/(?P<reward>.+)_mean")
+# Names that hold a name of the user's: (pattern, declaration; its name shows the pattern in the documentation).
+_EVALUATED = "one completion of each of the first evaluation.limit test problems, sampled with the current weights"
+_PATTERNS = (
+    (
+        re.compile(r"rewards/.+_mean"),
+        Metric(
+            "rewards/<name>_mean", "mean of the unweighted score of a user reward over the step's completions", "points"
+        ),
+    ),
+    (
+        re.compile(r"eval/[a-z0-9]+/accuracy_rate"),
+        _share("eval/<benchmark>/accuracy_rate", f"right answers / completions; {_EVALUATED}"),
+    ),
+    (
+        re.compile(r"eval/[a-z0-9]+/strict_format_rate"),
+        _share("eval/<benchmark>/strict_format_rate", "as train/strict_format_rate, of the completions evaluated"),
+    ),
+    (
+        re.compile(r"eval/[a-z0-9]+/truncated_share"),
+        _share("eval/<benchmark>/truncated_share", "completions that ran into evaluation.max_completion_tokens / all"),
+    ),
+    (
+        re.compile(r"eval/[a-z0-9]+/length_mean"),
+        Metric("eval/<benchmark>/length_mean", "completion tokens / completions, of those evaluated", "tokens", 0.0),
+    ),
+    (
+        re.compile(r"eval/[a-z0-9]+/entropy_mean"),
+        Metric(
+            "eval/<benchmark>/entropy_mean",
+            "mean of <H>_i over the completions evaluated, at rollout.temperature",
+            "nats",
+            0.0,
+        ),
+    ),
+    (
+        re.compile(r"eval/time"),
+        Metric("eval/time", "wall-clock time of the evaluation after the step (not part of time/step)", "s", 0.0),
+    ),
+)
 
 
 def find_metric(name: str) -> Metric:
-    """The declaration of `name`: one of METRICS, or `rewards/<name>_mean` of a user reward. Raises ValueError."""
+    """The declaration of `name`: one of METRICS, or of the metrics with a user's name in them. Raises ValueError."""
     if (declared := METRICS.get(name)) is not None:
         return declared
-    if (user_reward := _USER_REWARD.fullmatch(name)) is not None:
-        formula = f"mean of the unweighted score of the reward {user_reward['reward']} over the step's completions"
-        return Metric(name, formula, "points")
+    for pattern, metric in _PATTERNS:
+        if pattern.fullmatch(name):
+            return replace(metric, name=name)
     raise ValueError(f"{name} is not a declared metric; declare it in gtpo_cli/tracking/metrics.py")
 
 
@@ -120,12 +158,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def metrics_table() -> str:
     """The declarations as a Markdown table, for the documentation."""
-    rows = [
-        *METRICS.values(),
-        Metric(
-            "rewards/<name>_mean", "mean of the unweighted score of a user reward over the step's completions", "points"
-        ),
-    ]
+    rows = [*METRICS.values(), *(metric for _, metric in _PATTERNS)]
     lines = ["| name | unit | range | what it is |", "|---|---|---|---|"]
     lines += [f"| `{row.name}` | {row.unit} | {_range(row)} | {row.formula} |" for row in rows]
     return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import statistics
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
@@ -23,6 +23,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers, find_metric, open_trackers, read_metrics
 from gtpo_cli.training.guard import CollapseGuard
+from gtpo_cli.training.held_out import HeldOut
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.order import PromptOrder
@@ -33,8 +34,8 @@ from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.step_metrics import step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 
-# Metrics of which less is better, for training.keep_best; of all others more is.
-_LESS_IS_BETTER = {"optim/loss", "policy/kl", "completions/truncated_share", "completions/length_mean"}
+# Metrics (last part of the name) of which less is better, for training.keep_best; of all others more is.
+_LESS_IS_BETTER = {"loss", "kl", "truncated_share", "length_mean"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,16 @@ def train(
     saved = store.steps()
     state = store.load_state(saved[-1]) if resume and saved else CheckpointState(step=0, metrics_bytes=0)
     _check_keep_best(recipe)
-    with open_scorer(recipe.rewards) as scorer:  # first: a reward that cannot be loaded is known before the model is
+    with ExitStack() as stack:
+        # First: a reward that cannot be loaded is known before the model is.
+        scorer = stack.enter_context(open_scorer(recipe.rewards))
         torch.manual_seed(derive_seed(recipe.seed, "torch"))
         setup = prepare(recipe, say=say)
         run.write_environment(setup.facts)
         sampler = load_sampler(setup.policy)
+        held_out = None
+        if recipe.training.eval_every is not None:
+            held_out = stack.enter_context(HeldOut(recipe, setup.policy, sampler))
         initial_entropy = None
         if recipe.objective.name != "sft":
             initial_entropy = _initial_entropy(recipe, run, setup, sampler, say)
@@ -74,26 +80,28 @@ def train(
             loaded = store.load_training(state.step)
             updater.load_state_dict(loaded["updater"])
             restore_random_states(loaded["random"])
-        with open_trackers(
-            recipe,
-            run.path,
-            run_name=run.name,
-            total_steps=order.total_steps,
-            start_step=state.step,
-            keep_bytes=state.metrics_bytes if resume else None,
-            initial_entropy=initial_entropy,
-            filter_on=_filter_on(recipe, initial_entropy),
-            quiet=quiet,
-        ) as trackers:
-            longest = longest_row(setup.prompts, recipe, setup.policy)
-            micro = MicroBatchSize(recipe.training.micro_batch_size, longest_row=longest, warn=trackers.warn)
-            stepper: _Stepper
-            if initial_entropy is None:
-                stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)
-            else:
-                parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)
-                stepper = _GroupStepper(parts, order, run)
-            return _Loop(recipe, run, store, setup, updater, trackers, stepper, order.total_steps).run(state)
+        trackers = stack.enter_context(
+            open_trackers(
+                recipe,
+                run.path,
+                run_name=run.name,
+                total_steps=order.total_steps,
+                start_step=state.step,
+                keep_bytes=state.metrics_bytes if resume else None,
+                initial_entropy=initial_entropy,
+                filter_on=_filter_on(recipe, initial_entropy),
+                quiet=quiet,
+            )
+        )
+        longest = longest_row(setup.prompts, recipe, setup.policy)
+        micro = MicroBatchSize(recipe.training.micro_batch_size, longest_row=longest, warn=trackers.warn)
+        stepper: _Stepper
+        if initial_entropy is None:
+            stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)
+        else:
+            parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)
+            stepper = _GroupStepper(parts, order, run)
+        return _Loop(recipe, run, store, setup, updater, trackers, stepper, held_out, order.total_steps).run(state)
 
 
 class _Stepper(Protocol):
@@ -137,6 +145,7 @@ class _Loop:
     updater: Updater
     trackers: Trackers
     stepper: _Stepper
+    held_out: HeldOut | None
     total_steps: int
     _since_save: list[float] = field(default_factory=list)  # the keep_best metric of each step since the last save
 
@@ -148,6 +157,8 @@ class _Loop:
         with _interrupt_flag() as interrupted:
             for number in range(state.step + 1, self.total_steps + 1):
                 metrics = self.stepper.run(number)
+                if self._evaluates_after(number):
+                    metrics |= self._evaluate()
                 self.trackers.log(number, metrics)
                 if training.keep_best in metrics:
                     self._since_save.append(metrics[training.keep_best])
@@ -162,12 +173,25 @@ class _Loop:
                     break
         return TrainResult(self.run_folder, state.step, self.total_steps, stopped)
 
+    def _evaluates_after(self, number: int) -> bool:
+        every = self.recipe.training.eval_every
+        return every is not None and (number % every == 0 or number == self.total_steps)
+
+    def _evaluate(self) -> dict[str, float]:
+        assert self.held_out is not None
+        metrics = self.held_out.evaluate()
+        rates = {name: value for name, value in metrics.items() if name.endswith("/accuracy_rate")}
+        self.trackers.message("held out: " + ", ".join(f"{name} {value:.3f}" for name, value in rates.items()))
+        return metrics
+
     def _save(self, number: int, before: CheckpointState) -> CheckpointState:
         best_step, best_value = before.best_step, before.best_value
         if self._since_save:
-            # One step's rate is noise; the mean since the last checkpoint says how good these weights are.
-            value = statistics.fmean(self._since_save)
-            sign = -1 if self.recipe.training.keep_best in _LESS_IS_BETTER else 1
+            # One step's rate is noise; the mean since the last checkpoint says how good these weights are. What was
+            # measured on test problems counts as it was measured last.
+            name = self.recipe.training.keep_best or ""
+            value = self._since_save[-1] if name.startswith("eval/") else statistics.fmean(self._since_save)
+            sign = -1 if name.rpartition("/")[2] in _LESS_IS_BETTER else 1
             if best_value is None or sign * value >= sign * best_value:
                 best_step, best_value = number, value
             self._since_save.clear()
@@ -215,11 +239,15 @@ def _filter_on(recipe: Recipe, initial_entropy: float | None) -> bool | None:
 
 def _check_keep_best(recipe: Recipe) -> None:
     name = recipe.training.keep_best
-    if name is not None:
-        try:
-            find_metric(name)
-        except ValueError as error:
-            raise RecipeError(f"training.keep_best: {error}") from error
+    if name is None:
+        return
+    try:
+        find_metric(name)
+    except ValueError as error:
+        raise RecipeError(f"training.keep_best: {error}") from error
+    if name.startswith("eval/") and name.split("/")[1] not in (*recipe.evaluation.benchmarks, "time"):
+        asked = ", ".join(recipe.evaluation.benchmarks)
+        raise RecipeError(f"training.keep_best: {name} is not measured; evaluation.benchmarks holds {asked}")
 
 
 @contextmanager

@@ -65,6 +65,19 @@ def test_what_is_written_wins_over_the_objectives_defaults() -> None:
     assert recipe.objective.filter.enabled == "never"
 
 
+def test_evaluation_follows_what_is_trained_on_unless_it_is_written() -> None:
+    document = SMALLEST | {"data": {"benchmark": "math"}, "rollout": {"max_completion_tokens": 333}}
+    recipe = build_recipe(document, where="r.yaml")
+    assert recipe.evaluation.benchmarks == ("math",)
+    assert recipe.evaluation.max_completion_tokens == 333
+    written = build_recipe(
+        document | {"evaluation": {"benchmarks": ["aime24", "amc23"], "max_completion_tokens": 4000}}, where="r.yaml"
+    )
+    assert written.evaluation.benchmarks == ("aime24", "amc23")
+    assert written.evaluation.max_completion_tokens == 4000
+    assert build_recipe(SMALLEST, where="r.yaml").evaluation.max_completion_tokens == 1500
+
+
 def test_released_code_brings_its_threshold_and_scale() -> None:
     recipe = build_recipe(SMALLEST, ["objective.compat=released_code"], where="r.yaml")
     assert recipe.objective.advantage_scale == "none"
@@ -125,7 +138,8 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
         ("model.backend=unsloth", "not yet supported"),
         ("rollout.engine=vllm", "not yet supported"),
         ("rollout.importance_correction=truncated", "not yet supported"),
-        ("training.eval_every=10", "not yet supported"),
+        ("training.eval_every=10", "bound these evaluations"),
+        ("training.keep_best=eval/gsm8k/accuracy_rate", "only measured with training.eval_every"),
         ("training.guard.action=rollback", "not yet supported"),
         ("rollout.group_size=1", "a group of 1 has no advantage"),
         ("model.max_seq_length=1000", "leaves no room for a completion"),

@@ -64,12 +64,31 @@ def test_each_metric_says_what_it_is(name: str) -> None:
 def test_user_rewards_follow_a_rule() -> None:
     metric = find_metric("rewards/my_pkg.rewards:brevity_mean")
     assert metric.name == "rewards/my_pkg.rewards:brevity_mean"
-    assert "my_pkg.rewards:brevity" in metric.formula
+    assert "unweighted score of a user reward" in metric.formula
     assert metric.low == -math.inf
     assert find_metric("rewards/timeouts") is METRICS["rewards/timeouts"]
 
 
-@pytest.mark.parametrize("name", ["train/reward", "rewards/_mean", "rewards/brevity", "xrewards/a_mean", "Step", ""])
+def test_evaluations_during_training_are_named_after_their_benchmark() -> None:
+    metric = find_metric("eval/aime24/accuracy_rate")
+    assert (metric.name, metric.unit, metric.low, metric.high) == ("eval/aime24/accuracy_rate", "share", 0.0, 1.0)
+    assert find_metric("eval/arithmetic/length_mean").unit == "tokens"
+    assert find_metric("eval/time").unit == "s"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train/reward",
+        "rewards/_mean",
+        "eval/aime24/accuracy",
+        "eval//accuracy_rate",
+        "rewards/brevity",
+        "xrewards/a_mean",
+        "Step",
+        "",
+    ],
+)
 def test_an_undeclared_name_is_a_programming_error(name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{name} is not a declared metric")):
         check_metrics({"optim/loss": 0.1, name: 1.0})
@@ -93,7 +112,13 @@ def test_order_is_declared_order_then_user_rewards_by_name() -> None:
 def test_the_table_has_one_well_formed_row_a_metric() -> None:
     header, rule, *rows = metrics_table().splitlines()
     assert (header, rule) == ("| name | unit | range | what it is |", "|---|---|---|---|")
-    assert [row.split("`")[1] for row in rows] == [*NAMES, "rewards/<name>_mean"]
+    assert [row.split("`")[1] for row in rows] == [
+        *NAMES,
+        "rewards/<name>_mean",
+        *(f"eval/<benchmark>/{leaf}" for leaf in ("accuracy_rate", "strict_format_rate", "truncated_share")),
+        *(f"eval/<benchmark>/{leaf}" for leaf in ("length_mean", "entropy_mean")),
+        "eval/time",
+    ]
     assert all(row.count("|") == 5 for row in rows), "a bar inside a cell would split it"
     assert "| `conflict/share` | share | 0 to 1 | completion tokens with M = 1" in metrics_table()
     assert "| `optim/loss` | loss | any |" in metrics_table()

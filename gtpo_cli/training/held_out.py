@@ -1,0 +1,66 @@
+"""Evaluation during training: one completion of each of a few test problems, apart from the rewards."""
+
+from __future__ import annotations
+
+import time
+from statistics import fmean
+from types import TracebackType
+from typing import Self
+
+from gtpo_cli.errors import DataError
+from gtpo_cli.evaluation.benchmark import load_benchmark
+from gtpo_cli.evaluation.grading import Grader
+from gtpo_cli.evaluation.run import Subject, sample_and_grade
+from gtpo_cli.generation import Sampler
+from gtpo_cli.models import Policy
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.seeds import derive_seed
+
+
+class HeldOut:
+    """The test problems of `evaluation.benchmarks`, asked again every `training.eval_every` steps.
+
+    The same seed each time: what changes between two evaluations is the policy. A context manager, which ends the
+    grading processes. Raises DataError when there is nothing to test on.
+    """
+
+    def __init__(self, recipe: Recipe, policy: Policy, sampler: Sampler) -> None:
+        self._recipe = recipe
+        self._subject = Subject(policy, sampler)
+        self._benchmarks = []
+        for name in recipe.evaluation.benchmarks:
+            try:
+                benchmark = load_benchmark(recipe, name, policy.tokenizer, max_seq_length=policy.max_seq_length)
+            except DataError as error:
+                raise DataError(f"training.eval_every: nothing to evaluate on: {error}") from error
+            self._benchmarks.append(benchmark)
+        self._grader = Grader(recipe.rewards)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._grader.close()
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics `eval/...` of the policy as it is now. Raises GenerationError, RewardError."""
+        started = time.perf_counter()
+        metrics: dict[str, float] = {}
+        self._subject.sampler.sync(self._subject.policy)
+        for benchmark in self._benchmarks:
+            seed = derive_seed(self._recipe.seed, f"held out {benchmark.name}")
+            problems = sample_and_grade(
+                self._recipe, self._subject, benchmark.prompts, self._grader, samples=1, seed=seed
+            )
+            completions = [completion for problem in problems for completion in problem.completions]
+            prefix = f"eval/{benchmark.name}"
+            metrics |= {
+                f"{prefix}/accuracy_rate": fmean(completion.correct for completion in completions),
+                f"{prefix}/strict_format_rate": fmean(completion.strict_format for completion in completions),
+                f"{prefix}/truncated_share": fmean(completion.truncated for completion in completions),
+                f"{prefix}/length_mean": fmean(completion.tokens for completion in completions),
+                f"{prefix}/entropy_mean": fmean(completion.mean_entropy for completion in completions),
+            }
+        return metrics | {"eval/time": time.perf_counter() - started}

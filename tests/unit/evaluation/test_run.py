@@ -1,0 +1,232 @@
+"""An evaluation of the built-in model: interrupted anywhere it ends as if it were not; finished, it is only read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gtpo_cli.errors import DataError, EvaluationError
+from gtpo_cli.evaluation.benchmark import Benchmark, load_benchmark
+from gtpo_cli.evaluation.grading import Grader
+from gtpo_cli.evaluation.records import Results
+from gtpo_cli.evaluation.run import Subject, evaluate, find_evaluation
+from gtpo_cli.evaluation.store import StoredEvaluation
+from gtpo_cli.generation import load_sampler
+from gtpo_cli.models import load_policy, load_tokenizer
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.run_folder import RunFolder
+
+# 64 completions a problem: four problems are sampled at once, so ten problems are three blocks
+RECIPE = load_recipe("tiny_arithmetic", ["evaluation={samples: 64, limit: 10, max_completion_tokens: 48}"])
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    policy = load_policy(RECIPE)
+    return Subject(policy, load_sampler(policy))
+
+
+@pytest.fixture(scope="module")
+def benchmark_(subject: Subject) -> Benchmark:
+    return load_benchmark(RECIPE, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    with Grader(RECIPE.rewards) as grader:
+        yield grader
+
+
+@pytest.fixture(scope="module")
+def whole(
+    subject: Subject, benchmark_: Benchmark, grader: Grader, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[StoredEvaluation, Results]:
+    """An evaluation that nothing interrupted."""
+    stored = find_evaluation(RECIPE, RunFolder(tmp_path_factory.mktemp("whole")), benchmark_, "base")
+    return stored, evaluate(RECIPE, lambda: subject, benchmark_, stored, grader)
+
+
+def nothing_to_load() -> Subject:
+    raise AssertionError("a finished evaluation was about to be sampled")
+
+
+def test_scores_are_those_of_the_stored_completions(whole: tuple[StoredEvaluation, Results]) -> None:
+    stored, results = whole
+    rows = [json.loads(line) for line in stored.samples_file.read_text().splitlines()]
+    assert [row["id"] for row in rows] == list(results.problem_ids)
+    assert all(len(row["completions"]) == 64 for row in rows)
+    for row, accuracy in zip(rows, results.scores["pass@1"].values, strict=True):
+        right = 0
+        for completion in row["completions"]:
+            sums = completion["text"].partition("<answer>")[2].partition("</answer>")[0]
+            well_formed = all(completion["text"].count(tag) == 1 for tag in ("<answer>", "</answer>", "<reasoning>"))
+            right += well_formed and completion["text"].count("</reasoning>") == 1 and sums == row["gold"]
+        assert accuracy == pytest.approx(right / 64)
+    assert 0.2 < results.scores["accuracy"].interval.estimate < 0.8  # the built-in model is half right
+    assert results.scores["pass@64"].interval.estimate > results.scores["pass@1"].interval.estimate
+    assert stored.results() == results
+
+
+@torch.no_grad()
+def test_mean_entropy_equals_full_logits(whole: tuple[StoredEvaluation, Results], subject: Subject) -> None:
+    policy = subject.policy
+    assert isinstance(policy, TransformersPolicy)
+    stored, _ = whole
+    checked = 0
+    for problem in stored.problems()[:3]:
+        prompt = policy.tokenizer.apply_chat_template(
+            [{"role": "user", "content": problem.question}], add_generation_prompt=True
+        )["input_ids"]
+        for completion in problem.completions[:5]:
+            if completion.truncated:
+                continue
+            ids = policy.tokenizer(completion.text, add_special_tokens=False)["input_ids"] + [2]
+            assert len(ids) == completion.tokens
+            logits = policy.model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].double()
+            logp = torch.log_softmax(logits, dim=-1)
+            assert completion.mean_entropy == pytest.approx(float(-(logp.exp() * logp).sum(-1).mean()), rel=1e-5)
+            checked += 1
+    assert checked > 5
+
+
+class Killed(BaseException):
+    """Not an Exception, as a signal is none."""
+
+
+@pytest.mark.parametrize(("blocks", "cut"), [(1, 0), (2, 0), (1, 7), (2, 5000), (3, 30_000)])
+def test_an_interrupted_evaluation_continues_to_the_same_bytes(
+    whole: tuple[StoredEvaluation, Results],
+    subject: Subject,
+    benchmark_: Benchmark,
+    grader: Grader,
+    tmp_path: Path,
+    blocks: int,
+    cut: int,
+) -> None:
+    """Killed after some blocks of problems; `cut` bytes of the last one never reached the disk."""
+    stored = find_evaluation(RECIPE, RunFolder(tmp_path), benchmark_, "base")
+    seen = 0
+
+    def kill(done: int, total: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == blocks + 1:  # the first report says what is there already
+            raise Killed
+
+    with pytest.raises(Killed):
+        evaluate(RECIPE, lambda: subject, benchmark_, stored, grader, progress=kill)
+    os.truncate(stored.samples_file, stored.samples_file.stat().st_size - cut)
+    assert not stored.finished
+    results = evaluate(RECIPE, lambda: subject, benchmark_, stored, grader)
+    assert results == whole[1]
+    assert stored.samples_file.read_bytes() == whole[0].samples_file.read_bytes()
+    assert stored.results_file.read_bytes() == whole[0].results_file.read_bytes()
+
+
+def test_a_finished_evaluation_is_not_sampled_again_unless_asked(
+    whole: tuple[StoredEvaluation, Results], subject: Subject, benchmark_: Benchmark, grader: Grader
+) -> None:
+    stored, results = whole
+    before = stored.samples_file.read_bytes()
+    assert evaluate(RECIPE, nothing_to_load, benchmark_, stored, grader) == results
+    stored.results_file.unlink()  # killed before the scores were written
+    assert evaluate(RECIPE, nothing_to_load, benchmark_, stored, grader) == results
+    with pytest.raises(AssertionError, match="about to be sampled"):
+        evaluate(RECIPE, nothing_to_load, benchmark_, stored, grader, again=True)
+    assert evaluate(RECIPE, lambda: subject, benchmark_, stored, grader, again=True) == results
+    assert stored.samples_file.read_bytes() == before
+
+
+def test_another_k_is_scored_from_what_is_stored_and_loses_none(
+    whole: tuple[StoredEvaluation, Results], benchmark_: Benchmark, grader: Grader
+) -> None:
+    stored, results = whole
+    settings = RECIPE.evaluation.model_copy(update={"pass_k": (3,), "majority_k": (5,)})
+    more = evaluate(RECIPE.model_copy(update={"evaluation": settings}), nothing_to_load, benchmark_, stored, grader)
+    assert more.ks("pass") == sorted({3, *results.ks("pass")})
+    assert more.ks("maj") == sorted({5, *results.ks("maj")})
+    for name, score in results.scores.items():
+        assert more.scores[name].values == score.values
+
+
+def test_what_is_sampled_for_a_block_does_not_depend_on_the_limit(
+    whole: tuple[StoredEvaluation, Results], subject: Subject, grader: Grader, tmp_path: Path
+) -> None:
+    settings = RECIPE.evaluation.model_copy(update={"limit": 4})
+    recipe = RECIPE.model_copy(update={"evaluation": settings})
+    first = load_benchmark(recipe, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
+    stored = find_evaluation(recipe, RunFolder(tmp_path), first, "base")
+    assert stored.path.name != whole[0].path.name
+    evaluate(recipe, lambda: subject, first, stored, grader)
+    assert stored.problems() == whole[0].problems()[:4]
+
+
+def test_a_k_that_is_larger_than_the_samples_is_refused_before_sampling(
+    benchmark_: Benchmark, grader: Grader, tmp_path: Path
+) -> None:
+    settings = RECIPE.evaluation.model_copy(update={"samples": 8, "majority_k": (4,)})
+    recipe = RECIPE.model_copy(update={"evaluation": settings})
+    stored = find_evaluation(recipe, RunFolder(tmp_path), benchmark_, "base")
+    with pytest.raises(EvaluationError, match=r"evaluation\.pass_k: k = 64 .* evaluation\.samples is 8"):
+        evaluate(recipe, nothing_to_load, benchmark_, stored, grader)
+    assert not stored.path.exists()
+
+
+# -- which problems ---------------------------------------------------------------------------------------------------
+
+
+def rows(file: Path, *questions: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps({"question": q, "answer": "1"}) + "\n" for q in questions))
+
+
+def local_recipe(path: Path | None) -> Recipe:
+    return load_recipe("tiny_arithmetic", ["data.benchmark=local", f"data.path={path}"])
+
+
+def questions(recipe: Recipe, name: str = "local", data_path: Path | None = None, split: str = "test") -> list[str]:
+    tokenizer, longest = load_tokenizer(RECIPE)
+    loaded = load_benchmark(recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path)
+    assert loaded.split == split
+    return [problem.question for problem, _ in loaded.prompts]
+
+
+def test_a_folder_that_was_trained_on_is_tested_on_its_test_file(tmp_path: Path) -> None:
+    rows(tmp_path / "train.jsonl", "1+0")
+    rows(tmp_path / "test.jsonl", "2-1", "3-2")
+    assert questions(local_recipe(tmp_path)) == ["2-1", "3-2"]
+    assert questions(local_recipe(tmp_path), split="train") == ["1+0"]
+
+
+def test_the_one_file_that_was_trained_on_is_no_test(tmp_path: Path) -> None:
+    rows(tmp_path / "mine.jsonl", "1+0")
+    rows(tmp_path / "other.jsonl", "2-1")
+    recipe = local_recipe(tmp_path / "mine.jsonl")
+    with pytest.raises(DataError, match=r"mine\.jsonl is the one file that was trained on.* --data-path"):
+        questions(recipe)
+    assert questions(recipe, data_path=tmp_path / "other.jsonl") == ["2-1"]
+
+
+def test_a_folder_of_benchmarks_and_a_benchmark_that_is_not_the_recipes(tmp_path: Path) -> None:
+    folder = tmp_path / "amc23"
+    folder.mkdir()
+    (folder / "test.jsonl").write_text(json.dumps({"id": 0, "problem": "1+1", "answer": "2"}) + "\n")
+    assert questions(RECIPE, "amc23", data_path=tmp_path) == ["1+1"]
+    assert questions(RECIPE, "amc23", data_path=folder) == ["1+1"]
+    with pytest.raises(DataError, match="--data-path"):
+        questions(RECIPE, "local")
+
+
+def test_problems_that_do_not_fit_are_dropped_counted_and_named(tmp_path: Path) -> None:
+    rows(tmp_path / "test.jsonl", "1+0", "9" * 80)
+    tokenizer, longest = load_tokenizer(RECIPE)
+    loaded = load_benchmark(local_recipe(tmp_path), "local", tokenizer, max_seq_length=longest)
+    assert longest == 512
+    assert (len(loaded.prompts), loaded.dropped) == (1, 1)
+    assert "1 " in loaded.notes[0]

@@ -1,0 +1,122 @@
+"""Scores of graded completions, by hand; grading of real texts; the records' round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gtpo_cli.evaluation.grading import Grader
+from gtpo_cli.evaluation.records import EvaluatedProblem, GradedCompletion, Results, data_digest, problem_digest
+from gtpo_cli.evaluation.scores import score_problems
+from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
+from gtpo_cli.types import Completion, Group, Problem
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    with Grader(RewardsRecipe()) as grader:
+        yield grader
+
+
+def graded(answer: str | None, *, correct: bool = False, **fields: object) -> GradedCompletion:
+    values: dict[str, object] = {
+        "text": "", "tokens": 10, "finish_reason": "stop", "mean_entropy": 0.25, "answer": answer, "correct": correct,
+        "parsable": answer is not None, "strict_format": answer is not None, "complete_format": answer is not None,
+    }  # fmt: skip
+    return GradedCompletion(**(values | fields))  # type: ignore[arg-type]
+
+
+FIRST = EvaluatedProblem(
+    "a/1", "2+3", "5",
+    (graded("6", tokens=20), graded("5", correct=True), graded("5.0", correct=True), graded("6.0", mean_entropy=0.65)),
+)  # fmt: skip
+SECOND = EvaluatedProblem(
+    "a/2", "1+1", "2",
+    (graded("7"), graded("8"), graded(None, finish_reason="length", tokens=50, strict_format=True), graded("7")),
+)  # fmt: skip
+SETTINGS = EvaluationRecipe(samples=4, pass_k=(1, 2, 4), majority_k=(1, 4))
+
+
+def test_scores_by_hand(grader: Grader) -> None:
+    results = score_problems([FIRST, SECOND], SETTINGS, grader, seed=1, dropped=3)
+    values = {name: score.values for name, score in results.scores.items()}
+    assert values["accuracy"] == (0.5, 0.0)
+    assert values["pass@1"] == (0.5, 0.0)
+    assert values["pass@2"] == (pytest.approx(5 / 6), 0.0)  # one of six pairs holds two wrong answers
+    assert values["pass@4"] == (1.0, 0.0)
+    assert values["first_pass@1"] == (0.0, 0.0)
+    assert values["first_pass@2"] == (1.0, 0.0)
+    assert values["maj@4"] == (0.5, 0.0)  # 5 and 5.0 against 6 and 6.0: a tie; then 7 wins
+    assert values["maj@1"] == (0.5, 0.0)
+    assert values["strict_format_rate"] == (1.0, 1.0)
+    assert values["format_rate"] == (1.0, 0.75)
+    assert values["truncated_share"] == (0.0, 0.25)
+    assert values["unparsable_share"] == (0.0, 0.25)
+    assert values["mean_entropy"] == (pytest.approx(0.35), 0.25)
+    assert values["mean_length"] == (12.5, 20.0)
+    assert {name: score.interval.estimate for name, score in results.scores.items()} == {
+        name: pytest.approx(sum(column) / 2) for name, column in values.items()
+    }
+    assert results.scores["accuracy"].interval == (0.25, 0.0, 0.5)  # of two problems, resampled
+    assert results.problem_ids == ("a/1", "a/2")
+    assert results.dropped == 3
+    assert results.ks("pass") == [1, 2, 4]
+    assert results.ks("maj") == [1, 4]
+
+
+def test_results_and_problems_survive_the_disk(grader: Grader) -> None:
+    results = score_problems([FIRST, SECOND], SETTINGS, grader, seed=1)
+    assert Results.from_json(results.to_json()) == results
+    assert EvaluatedProblem.from_json(FIRST.to_json()) == FIRST
+
+
+def test_digests_see_every_part_of_a_problem_and_their_order() -> None:
+    one, other = Problem("a/1", "2+3", "5"), Problem("a/2", "1+1", "2")
+    assert problem_digest("2+3", "5") != problem_digest("2+3", "6")
+    assert problem_digest("2+3", "5") != problem_digest("2+35", "")
+    assert data_digest([one, other]) != data_digest([other, one])
+    assert data_digest([one]) != data_digest([Problem("a/3", "2+3", "5")])
+
+
+def completion(text: str, *, reason: str = "stop") -> Completion:
+    return Completion((1,) * len(text), (0.0,) * len(text), reason, text)  # type: ignore[arg-type]
+
+
+def test_grading_reads_tags_and_compares_as_the_rewards_do(grader: Grader) -> None:
+    def tagged(answer: str) -> Completion:
+        return completion(f"<reasoning>r</reasoning><answer>{answer}</answer>")
+
+    group = Group(
+        Problem("m/1", "one half?", r"\frac{1}{2}"),
+        (),
+        (
+            tagged("0.5"),
+            tagged(r"\dfrac12"),
+            tagged("5"),
+            tagged(r"\frac{1}{"),  # no mathematics
+            tagged(""),
+            completion("<answer>0.5</answer>"),  # right, but strict mode wants all four tags
+            completion("<reasoning>and so on", reason="length"),
+        ),
+    )
+    (problem,) = grader.grade([group], [[0.1 * i for i in range(7)]])
+    rows = problem.completions
+    assert [row.correct for row in rows] == [True, True, False, False, False, False, False]
+    assert [row.answer for row in rows] == ["0.5", r"\dfrac12", "5", r"\frac{1}{", "", None, None]
+    assert [row.parsable for row in rows] == [True, True, True, False, False, False, False]
+    assert [row.strict_format for row in rows] == [True] * 5 + [False] * 2
+    assert [row.truncated for row in rows] == [False] * 6 + [True]
+    assert [row.tokens for row in rows] == [len(c.text) for c in group.completions]
+    assert [row.mean_entropy for row in rows] == pytest.approx([0.1 * i for i in range(7)])
+    # one half in two spellings is the right class; an empty answer votes for nobody
+    assert grader.votes(problem) == [0, 0, 1, 2, None, None, None]
+
+
+def test_the_format_mode_is_the_recipes() -> None:
+    group = Group(Problem("m/1", "q", "5"), (), (completion("<answer>5</answer>"),))
+    presence = RewardsRecipe.model_validate({"format": {"mode": "presence"}})
+    with Grader(presence) as grader:
+        (problem,) = grader.grade([group], [[0.0]])
+    assert problem.completions[0].correct
+    assert not problem.completions[0].complete_format

@@ -1,0 +1,94 @@
+"""Evaluations on disk: where they are, what a kill leaves, what cannot be read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.estimators import Interval
+from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, Results, Score
+from gtpo_cli.evaluation.store import evaluation_at, find_evaluations
+from gtpo_cli.run_folder import RunFolder
+
+CONDITIONS = Conditions(
+    benchmark="arithmetic", split="test", subject="step-000600", model="builtin:tiny", problems=2, data_digest="d" * 16,
+    samples=2, temperature=1.0, top_p=1.0, max_completion_tokens=64, format_mode="strict", system_prompt=None, seed=1,
+)  # fmt: skip
+RESULTS = Results(("a/1",), ("0" * 16,), {"accuracy": Score(Interval(0.5, 0.25, 0.75), (0.5,))}, 0)
+
+
+def problem(number: int) -> EvaluatedProblem:
+    row = GradedCompletion(f"text {number} é\u2028x", 3, "stop", 0.5, "5", True, True, True, True)
+    return EvaluatedProblem(f"a/{number}", "q", "5", (row, replace(row, correct=False)))
+
+
+def test_equal_conditions_have_one_folder_and_others_another(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    path = evaluation_at(run, CONDITIONS).path
+    assert path.parent == tmp_path / "evaluation" / "arithmetic"
+    assert path.name.startswith("step-000600-n2-")
+    assert evaluation_at(run, replace(CONDITIONS)).path == path
+    for change in ({"temperature": 0.6}, {"data_digest": "e" * 16}, {"subject": "base"}, {"system_prompt": ""}):
+        assert evaluation_at(run, replace(CONDITIONS, **change)).path != path  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_line_that_was_cut_short_is_dropped_and_the_others_stay(tmp_path: Path, cut: int) -> None:
+    stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
+    assert stored.open() == []
+    stored.append([problem(1)])
+    stored.append([problem(2)])
+    os.truncate(stored.samples_file, stored.samples_file.stat().st_size - cut)
+    assert stored.open() == [problem(1)]
+    stored.append([problem(2)])
+    assert stored.open() == [problem(1), problem(2)]
+
+
+def test_again_forgets_samples_and_results(tmp_path: Path) -> None:
+    stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
+    stored.open()
+    stored.append([problem(1)])
+    stored.finish(RESULTS)
+    assert stored.finished
+    assert stored.results() == RESULTS
+    assert stored.open(again=True) == []
+    assert not stored.finished
+
+
+def test_finished_evaluations_are_found_oldest_first(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for age, subject in ((30, "step-000600"), (20, "base"), (10, "step-000100")):
+        stored = evaluation_at(run, replace(CONDITIONS, subject=subject))
+        stored.open()
+        stored.finish(RESULTS)
+        written = stored.results_file.stat().st_mtime - age
+        os.utime(stored.results_file, (written, written))
+    evaluation_at(run, replace(CONDITIONS, subject="step-000500")).open()  # not finished
+    assert [found.conditions.subject for found in find_evaluations(run)] == ["step-000600", "base", "step-000100"]
+    assert find_evaluations(run)[0].conditions == CONDITIONS
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
+    stored.open()
+    stored.append([problem(1)])
+    with stored.samples_file.open("a") as stream:
+        stream.write('{"id": 3}\n')
+    with pytest.raises(EvaluationError, match=r"samples\.jsonl:2: is no evaluated problem .* --again"):
+        stored.problems()
+    stored.results_file.write_text("{}")
+    with pytest.raises(EvaluationError, match=r"results\.json: cannot be read"):
+        stored.results()
+    (stored.path / "conditions.json").write_text('{"benchmark": 1}')
+    with pytest.raises(EvaluationError, match=r"conditions\.json: cannot be read"):
+        find_evaluations(RunFolder(tmp_path))
+
+
+def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "evaluation").write_text("a file where a folder should be")
+    with pytest.raises(EvaluationError, match=r"cannot be written .* it continues"):
+        evaluation_at(RunFolder(tmp_path), CONDITIONS).open()
