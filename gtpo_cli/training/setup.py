@@ -11,12 +11,12 @@ import torch
 from gtpo_cli.data import PromptEncoder, encode_prompts, load_problems, summarise_dropped
 from gtpo_cli.errors import DataError
 from gtpo_cli.models import Policy, load_policy
+from gtpo_cli.models.threads import set_threads
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt
 from gtpo_cli.training.sft import drop_long_references
 
 Say = Callable[[str], None]
-_SMALL_MODEL = 20_000_000  # parameters; below it a second thread costs more than it gives on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
     say(f"{len(loaded.problems)} problems; loading {recipe.model.name}")
     policy = load_policy(recipe)
     trainable = sum(parameter.numel() for parameter in policy.trainable_parameters())
-    _set_threads(recipe, policy)
+    set_threads(recipe, policy)
     if policy.max_seq_length < recipe.model.max_seq_length:
         say(f"the model's context is {policy.max_seq_length} tokens, so model.max_seq_length is that")
     encoder = PromptEncoder(policy.tokenizer, recipe.data.system_prompt)
@@ -75,12 +75,3 @@ def longest_row(prompts: list[Prompt], recipe: Recipe, policy: Policy) -> int:
     """Most tokens of prompt and completion together that the run can see."""
     longest_prompt = max(len(ids) for _, ids in prompts)
     return min(policy.max_seq_length, longest_prompt + recipe.rollout.max_completion_tokens)
-
-
-def _set_threads(recipe: Recipe, policy: Policy) -> None:
-    threads = recipe.training.threads
-    if threads == "auto":
-        size = sum(parameter.numel() for parameter in policy.trainable_parameters())
-        small = size < _SMALL_MODEL and recipe.model.lora is None
-        threads = 1 if small else torch.get_num_threads()
-    torch.set_num_threads(threads)

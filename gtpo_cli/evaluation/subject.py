@@ -1,0 +1,97 @@
+"""Loading what is evaluated: the untrained model of a recipe, or one of a run's checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gtpo_cli.checkpoints import CheckpointStore
+from gtpo_cli.errors import CheckpointError
+from gtpo_cli.models import Policy, load_policy, load_tokenizer
+from gtpo_cli.models.threads import set_threads
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint of a run: steps finished, and its folder (the weights are in `model/`)."""
+
+    step: int
+    path: Path
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def has_full_weights(self) -> bool:
+        """False where it holds an adapter, which needs its base model."""
+        return (self.model / "config.json").is_file()
+
+
+def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
+    """ "best" by `training.keep_best` (the newest where nothing was compared), "last", or the step of a checkpoint.
+
+    Raises CheckpointError that lists the steps there are.
+    """
+    store = CheckpointStore(run.checkpoints, keep_last=1)
+    steps = store.steps()
+    if not steps:
+        raise CheckpointError(f"{run.path}: has no checkpoint yet; go on with gtpo train --resume {run.path}")
+    if which == "best":
+        best = store.load_state(steps[-1]).best_step
+        step = best if best in steps else steps[-1]
+    elif which == "last":
+        step = steps[-1]
+    else:
+        step = which if isinstance(which, int) else -1
+    if step not in steps:
+        there = ", ".join(map(str, steps))
+        raise CheckpointError(f"{run.path}: there is no checkpoint {which}; there are best, last and the steps {there}")
+    assert step is not None
+    return Checkpoint(step, store.path(step))
+
+
+def load_base(recipe: Recipe, *, temperature: float) -> Policy:
+    """The recipe's model before training, measuring at `temperature`. Raises ModelError."""
+    policy = load_policy(_for_measuring(recipe, temperature))
+    set_threads(recipe, policy)
+    return policy
+
+
+def load_trained(run: RunFolder, checkpoint: Checkpoint, *, temperature: float) -> Policy:
+    """A run's policy at a checkpoint, measuring at `temperature`: full weights as they are, an adapter on its base.
+
+    Raises ModelError, CheckpointError.
+    """
+    recipe = run.recipe()
+    policy = load_policy(_for_measuring(_of_checkpoint(recipe, checkpoint), temperature))
+    if not checkpoint.has_full_weights:
+        policy.load_adapter(checkpoint.model)
+    set_threads(recipe, policy)
+    return policy
+
+
+def load_prompting(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[Any, int]:
+    """The tokenizer, and the most tokens of prompt and completion together, without loading weights."""
+    return load_tokenizer(recipe if checkpoint is None else _of_checkpoint(recipe, checkpoint))
+
+
+def _of_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> Recipe:
+    """Full weights need nothing but their own folder: the base model may be gone by now."""
+    if not checkpoint.has_full_weights:
+        return recipe
+    model = recipe.model.model_copy(update={"name": str(checkpoint.model), "revision": None})
+    return recipe.model_copy(update={"model": model})
+
+
+def _for_measuring(recipe: Recipe, temperature: float) -> Recipe:
+    """The recipe with the temperature of the measurement, and without a KL term: no reference model is loaded."""
+    return recipe.model_copy(
+        update={
+            "rollout": recipe.rollout.model_copy(update={"temperature": temperature}),
+            "objective": recipe.objective.model_copy(update={"kl_coef": 0.0}),
+        }
+    )

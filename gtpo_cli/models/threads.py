@@ -1,0 +1,20 @@
+"""How many CPU threads torch uses."""
+
+from __future__ import annotations
+
+import torch
+
+from gtpo_cli.models.policy import Policy
+from gtpo_cli.recipe.schema import Recipe
+
+_SMALL_MODEL = 20_000_000  # parameters; below it a second thread costs more than it gives on a busy machine
+
+
+def set_threads(recipe: Recipe, policy: Policy) -> None:
+    """`training.threads`, or by the model's size: one for a small model that trains whole."""
+    threads = recipe.training.threads
+    if threads == "auto":
+        size = sum(parameter.numel() for parameter in policy.trainable_parameters())
+        small = size < _SMALL_MODEL and recipe.model.lora is None
+        threads = 1 if small else torch.get_num_threads()
+    torch.set_num_threads(threads)
