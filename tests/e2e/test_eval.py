@@ -1,0 +1,126 @@
+"""gtpo eval as typed: base beside trained, killed half-way and continued, local data, a bare model, an adapter."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import GTPO, Run, environment
+
+TRAIN = [
+    "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
+    "--set", "objective.initial_entropy=0.16",
+]  # fmt: skip
+EVAL = ["eval", "--pass-k", "64", "--limit", "200", "--base"]
+
+
+def table(output: str) -> list[str]:
+    """The lines with scores."""
+    return [line for line in output.splitlines() if " to " in line]
+
+
+def stored(run: Path) -> dict[str, bytes]:
+    folder = run / "evaluation"
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.json*"))}
+
+
+def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*TRAIN)
+    run = tmp_path / "runs" / "one"
+    whole = gtpo(*EVAL, timeout=600)
+    assert len(table(whole.stdout)) == 26
+    assert whole.stdout.splitlines()[-1] == "next: gtpo compare runs/one@base runs/one"
+    expected = stored(run)
+    assert {name.split("/")[1].split("-n64-")[0] for name in expected} == {"base", "step-000004"}
+    (run / "evaluation").rename(tmp_path / "uninterrupted")
+
+    for share in (0.5, 1.5):  # half of the base model's completions; then half of the trained one's
+        process = subprocess.Popen(
+            [*GTPO, *EVAL], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 300
+        while sum(file.read_bytes().count(b"\n") for file in run.glob("evaluation/*/*/samples.jsonl")) < 200 * share:
+            assert process.poll() is None, "finished before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not list(run.glob("evaluation/arithmetic/step-*/results.json"))
+    continued = gtpo(*EVAL, timeout=600)
+    assert table(continued.stdout) == table(whole.stdout)
+    assert stored(run) == expected
+
+
+def test_a_finished_evaluation_is_read_and_its_scores_are_json(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*TRAIN)
+    arguments = ["eval", "--pass-k", "1,4", "--maj-k", "4", "--limit", "12", "--json"]
+    (first,) = json.loads(gtpo(*arguments).stdout)
+    assert (first["benchmark"], first["subject"], first["problems"], first["samples"]) == (
+        "arithmetic", "step-000004", 12, 4,
+    )  # fmt: skip
+    assert {"pass@1", "pass@4", "first_pass@4", "maj@4"} <= set(first["scores"])
+    samples = tmp_path / first["folder"] / "samples.jsonl"
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    right = [completion["correct"] for row in rows for completion in row["completions"]]
+    assert first["scores"]["pass@1"]["estimate"] == pytest.approx(sum(right) / 48)
+    before = samples.stat().st_mtime_ns
+    assert json.loads(gtpo(*arguments).stdout) == [first]
+    assert samples.stat().st_mtime_ns == before
+    gtpo(*arguments, "--again")
+    assert samples.stat().st_mtime_ns > before
+
+
+def test_an_adapter_is_evaluated_on_its_base_and_step_zero_knowledge_is_the_base(gtpo: Run, tmp_path: Path) -> None:
+    lora = "model.lora={rank: 4, alpha: 4, target_modules: [q_proj, v_proj]}"
+    gtpo(*TRAIN, "--set", lora, "--set", "optimizer.learning_rate=0.01")
+    base, trained = json.loads(gtpo("eval", "--base", "--pass-k", "8", "--limit", "16", "--json").stdout)
+    assert (base["subject"], trained["subject"]) == ("base", "step-000004")
+    bare = json.loads(gtpo("eval", "builtin:tiny", "--pass-k", "8", "--limit", "16", "--json").stdout)[0]
+    assert bare["folder"].startswith("runs/models/builtin-tiny/evaluation/arithmetic/base-n8-")
+    assert bare["scores"] == base["scores"]  # a fresh adapter changes nothing
+    assert trained["scores"] != base["scores"]
+    assert (
+        "runs/one/evaluation" in gtpo("eval", "--pass-k", "1", "--limit", "4").stdout
+    )  # a bare model is no run: the latest is still the trained one
+
+
+def test_audit_lists_what_the_grader_may_have_missed(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*TRAIN)
+    output = gtpo("eval", "--audit", "--pass-k", "2", "--limit", "8").stdout
+    assert "audit of step-000004: " in output
+    assert "judged wrong, but it looks right" in output
+
+
+def test_local_data_and_several_benchmarks(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*TRAIN)
+    for name, column in (("gsm8k", "question"), ("amc23", "problem")):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        rows = [{column: f"{a}+1", "answer": f"#### {a + 1}" if name == "gsm8k" else str(a + 1)} for a in range(5)]
+        (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output = gtpo("eval", "-b", "gsm8k", "-b", "amc23", "--data-path", "data", "--pass-k", "2").stdout
+    assert "gsm8k test: 5 problems, 2 completions each" in output
+    assert "amc23 test: 5 problems, 2 completions each" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["eval"], "there is no run here"),
+        (["eval", "runs/none"], "is no run folder"),
+        (["eval", "builtin:tiny", "-b", "math50"], "did you mean math500?"),
+        (["eval", "builtin:tiny", "--set", "evaluation.samples=4"], "k = 64 needs as many completions"),
+        (["eval", "builtin:tiny", "-b", "local"], "--data-path"),
+        (["eval", "builtin:tiny", "-b", "gsm8k", "--data-path", "absent"], "absent"),
+        (["eval", "builtin:tiny", "--pass-k", "two"], "expected a number like 64"),
+    ],
+)
+def test_errors(gtpo: Run, arguments: list[str], words: str) -> None:
+    error = gtpo(*arguments, code=2).stderr
+    assert words in " ".join(error.split())
+    assert "Traceback" not in error
