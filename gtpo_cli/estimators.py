@@ -184,6 +184,46 @@ def bootstrap_means(
     ]
 
 
+# -- two models on the same problems ----------------------------------------------------------------------------------
+
+
+def paired_bootstrap_means(
+    before_PM: ArrayLike, after_PM: ArrayLike, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> list[Interval]:
+    """The mean over problems of after - before for each of M metrics, with percentile bootstrap intervals.
+
+    Problems are resampled in pairs, each with its two values (Efron & Tibshirani 1993, chapter 8), so that what makes
+    a problem easy or hard for both cancels. Raises ValueError for tables that differ in shape, and as
+    `bootstrap_means`.
+    """
+    before, after = np.asarray(before_PM, dtype=np.float64), np.asarray(after_PM, dtype=np.float64)
+    if before.shape != after.shape:
+        raise ValueError(f"paired tables must have one shape, got {before.shape} and {after.shape}")
+    return bootstrap_means(after - before, confidence=confidence, resamples=resamples, seed=seed)
+
+
+class McNemar(NamedTuple):
+    """Problems that only one of two models solves, and the p-value of the hypothesis that both are equally likely."""
+
+    only_before: int
+    only_after: int
+    p_value: float
+
+
+def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> McNemar:
+    """McNemar's test (1947) for two models on the same problems, exact and two-sided.
+
+    Only the b + c problems that one model solves and the other does not say anything. Under the hypothesis each of
+    them falls to either model with probability 1/2: p = min(1, 2 P(X <= min(b, c))), X ~ Binomial(b + c, 1/2).
+    Without such problems p = 1. Raises ValueError for lists of different length.
+    """
+    only_before = sum(b and not a for b, a in zip(before, after, strict=True))
+    only_after = sum(a and not b for b, a in zip(before, after, strict=True))
+    discordant = only_before + only_after
+    tail = sum(math.comb(discordant, x) for x in range(min(only_before, only_after) + 1))
+    return McNemar(only_before, only_after, min(1.0, 2 * tail / 2**discordant))
+
+
 def _resampled_sums(table_PM: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
     """(R, M): column sums of the table with its rows drawn anew, with replacement, R times."""
     rng = np.random.default_rng(seed)

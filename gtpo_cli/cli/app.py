@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from gtpo_cli import __version__
+from gtpo_cli.cli.compare import compare
 from gtpo_cli.cli.evaluate import evaluate
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.recipes import app as recipes_app
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.command("compare")(compare)
 app.command("probe-entropy")(probe_entropy)
 app.add_typer(recipes_app, name="recipes")
 

@@ -47,11 +47,21 @@ def words(name: str) -> str:
     return _WORDS.get(name, name.replace("first_pass@", "first-k pass@"))
 
 
-def shown(name: str, interval: Interval) -> str:
-    """`93.1 % (91.0 to 95.0)`, or with a unit of its own."""
+def shown(name: str, interval: Interval, *, difference: bool = False) -> str:
+    """`93.1 % (91.0 to 95.0)`; a difference with its signs and without its unit: `+2.1 (-0.3 to +4.5)`."""
+    if difference:
+        estimate, low, high = (number(name, value, sign=True).split()[0] for value in interval)
+    else:
+        estimate = number(name, interval.estimate)
+        low, high = (number(name, value).split()[0] for value in interval[1:])
+    return f"{estimate} ({low} to {high})"
+
+
+def number(name: str, value: float, *, sign: bool = False) -> str:
+    """`93.1 %`, `0.161 nats`; with `sign` always one."""
     unit, digits = _UNITS.get(name, ("%", 1))
-    estimate, low, high = (100 * value if unit == "%" else value for value in interval)
-    return f"{estimate:.{digits}f} {unit} ({low:.{digits}f} to {high:.{digits}f})"
+    value = 100 * value if unit == "%" else value
+    return f"{value:{'+' if sign else ''}.{digits}f} {unit}"
 
 
 def print_audit(subject: str, problems: Sequence[EvaluatedProblem]) -> None:

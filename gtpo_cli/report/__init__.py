@@ -1,0 +1,1 @@
+"""Finished runs -> pages, pictures, tables (no torch)."""

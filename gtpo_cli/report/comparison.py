@@ -1,0 +1,229 @@
+"""Two evaluated runs on the problems they share: paired differences, what only one of them solves, recipes.
+
+A side of a comparison is a run folder, or one of its evaluated subjects: `runs/a`, `runs/a@base`, `runs/a@step-000600`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.estimators import Interval, McNemar, mcnemar, paired_bootstrap_means
+from gtpo_cli.evaluation.records import Results
+from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.run_folder import RunFolder
+
+_SHOWN_IDS = 10
+# Conditions that may differ between two sides and are then said; what was asked of the models is compared row by row.
+_SAID = (
+    "model", "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt",
+    "seed",
+)  # fmt: skip
+_UNCOMPARED = {"run_name", "output_dir"}  # keys of a recipe that every run has its own value of
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side: a run, and which of its subjects (None: its newest evaluated checkpoint, else the untrained model)."""
+
+    name: str
+    run: RunFolder
+    subject: str | None
+
+    def evaluations(self) -> dict[str, list[StoredEvaluation]]:
+        """Benchmark -> the finished evaluations of the subject, oldest first."""
+        found = find_evaluations(self.run)
+        if self.subject is None:
+            trained = [stored.conditions.subject for stored in found if stored.conditions.subject != "base"]
+            chosen = trained[-1] if trained else "base"
+        else:
+            chosen = self.subject
+        by_benchmark: dict[str, list[StoredEvaluation]] = {}
+        for stored in found:
+            if stored.conditions.subject == chosen:
+                by_benchmark.setdefault(stored.conditions.benchmark, []).append(stored)
+        return by_benchmark
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A score on both sides, over the shared problems; `interval` is that of after - before, paired."""
+
+    score: str
+    before: float
+    after: float
+    interval: Interval
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.interval.low > 0 or self.interval.high < 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two evaluations of one benchmark. `shared`: problems compared; `left_out`: those that only one side has.
+
+    McNemar's test and `only_before`, `only_after` (ids) are about the first completion of each problem: solved or not.
+    `never_before`, `never_after`: ids of problems that one side solves with some completion, the other with none.
+    `notes`: conditions of sampling that differ.
+    """
+
+    benchmark: str
+    before: StoredEvaluation
+    after: StoredEvaluation
+    shared: int
+    left_out: int
+    notes: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    test: McNemar
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    never_after: tuple[str, ...]
+    never_before: tuple[str, ...]
+
+
+def find_side(text: str) -> Side:
+    """ "runs/a@base" -> that run's side. Raises EvaluationError when the run or its evaluations are not there."""
+    path, _, subject = text.rpartition("@") if "@" in text and not Path(text).exists() else (text, "", "")
+    run = RunFolder(Path(path))
+    if not run.recipe_file.is_file():
+        raise EvaluationError(f"{path}: is no run folder (recipe.yaml is missing)")
+    side = Side(text, run, subject or None)
+    if not side.evaluations():
+        there = sorted({stored.conditions.subject for stored in find_evaluations(run)})
+        if there:
+            raise EvaluationError(f"{path}: nothing was evaluated of {subject}; there is {', '.join(there)}")
+        raise EvaluationError(f"{path}: has no finished evaluation; make one: gtpo eval {path}")
+    return side
+
+
+def compare(before: Side, after: Side, *, benchmark: str | None = None) -> list[Comparison]:
+    """All benchmarks (or the one named) that both sides were evaluated on. Raises EvaluationError: see `compare_pair`,
+    and where there is none."""
+    one, other = before.evaluations(), after.evaluations()
+    shared = [name for name in one if name in other and benchmark in (None, name)]
+    if not shared:
+        asked = f"on {benchmark}" if benchmark else "on the same benchmark"
+        raise EvaluationError(
+            f"{before.name} and {after.name} were not both evaluated {asked}: {before.name} on {', '.join(one)}; "
+            f"{after.name} on {', '.join(other)}"
+        )
+    return [compare_pair(*_best_match(one[name], other[name])) for name in shared]
+
+
+def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Comparison:
+    """Compare two finished evaluations of one benchmark on the problems that both have, matched by id.
+
+    Raises EvaluationError when a problem's question or gold answer differs, and where no problem is shared.
+    """
+    one, other = before.results(), after.results()
+    ids = _shared_ids(before, one, after, other)
+    table_before, table_after = _columns(one, ids), _columns(other, ids)
+    names = [name for name in one.scores if name in other.scores]
+    intervals = paired_bootstrap_means(
+        [[table_before[name][row] for name in names] for row in range(len(ids))],
+        [[table_after[name][row] for name in names] for row in range(len(ids))],
+    )
+    differences = tuple(
+        Difference(name, _mean(table_before[name]), _mean(table_after[name]), interval)
+        for name, interval in zip(names, intervals, strict=True)
+    )
+    first_before, first_after = _solved(before, one, ids, first=True), _solved(after, other, ids, first=True)
+    any_before, any_after = _solved(before, one, ids, first=False), _solved(after, other, ids, first=False)
+    return Comparison(
+        benchmark=before.conditions.benchmark,
+        before=before,
+        after=after,
+        shared=len(ids),
+        left_out=len(set(one.problem_ids) ^ set(other.problem_ids)),
+        notes=tuple(_condition_notes(before, after)),
+        differences=differences,
+        test=mcnemar(first_before, first_after),
+        only_before=_where(ids, first_before, first_after),
+        only_after=_where(ids, first_after, first_before),
+        never_after=_where(ids, any_before, any_after),
+        never_before=_where(ids, any_after, any_before),
+    )
+
+
+def recipe_differences(recipes: Sequence[Recipe]) -> list[tuple[str, list[Any]]]:
+    """(dotted key, its value in each recipe) where not all are equal; run_name and output_dir are left out."""
+    flat = [dict(_flatten(recipe.model_dump(mode="json"))) for recipe in recipes]
+    keys = [key for key in dict.fromkeys(key for recipe in flat for key in recipe) if key not in _UNCOMPARED]
+    rows = [(key, [recipe.get(key) for recipe in flat]) for key in keys]
+    return [(key, values) for key, values in rows if any(value != values[0] for value in values)]
+
+
+def _best_match(
+    before: Sequence[StoredEvaluation], after: Sequence[StoredEvaluation]
+) -> tuple[StoredEvaluation, StoredEvaluation]:
+    """Of evaluations that differ in their conditions, the pair that says most: most shared problems, then most
+    completions of each, then newest."""
+
+    def worth(pair: tuple[int, int]) -> tuple[int, int, int]:
+        one, other = before[pair[0]], after[pair[1]]
+        shared = set(one.results().problem_ids) & set(other.results().problem_ids)
+        return len(shared), min(one.conditions.samples, other.conditions.samples), sum(pair)
+
+    one, other = max(((i, j) for i in range(len(before)) for j in range(len(after))), key=worth)
+    return before[one], after[other]
+
+
+def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _shared_ids(before: StoredEvaluation, one: Results, after: StoredEvaluation, other: Results) -> list[str]:
+    digests = dict(zip(other.problem_ids, other.problem_digests, strict=True))
+    shared = [(id_, digest) for id_, digest in zip(one.problem_ids, one.problem_digests, strict=True) if id_ in digests]
+    if not shared:
+        raise EvaluationError(
+            f"{before.path} and {after.path} have no problem in common; evaluate both on the same data"
+        )
+    differ = [id_ for id_, digest in shared if digests[id_] != digest]
+    if differ:
+        more = f" and {len(differ) - _SHOWN_IDS} more" if len(differ) > _SHOWN_IDS else ""
+        raise EvaluationError(
+            f"{before.path} and {after.path} were graded on different data: question or gold answer of {len(differ)} "
+            f"of {len(shared)} shared problems differ: {', '.join(differ[:_SHOWN_IDS])}{more}. "
+            "Evaluate both on the same file (gtpo eval --data-path ...)"
+        )
+    return [id_ for id_, _ in shared]
+
+
+def _columns(results: Results, ids: Sequence[str]) -> dict[str, list[float]]:
+    """Score -> its values for these problems."""
+    rows = {id_: row for row, id_ in enumerate(results.problem_ids)}
+    return {name: [score.values[rows[id_]] for id_ in ids] for name, score in results.scores.items()}
+
+
+def _solved(stored: StoredEvaluation, results: Results, ids: Sequence[str], *, first: bool) -> list[bool]:
+    """For each problem: is its first completion right (or any of them)?"""
+    score = "first_pass@1" if first else f"pass@{stored.conditions.samples}"
+    if score in results.scores:
+        return [value == 1.0 for value in _columns(results, ids)[score]]
+    completions = {problem.id: problem.completions for problem in stored.problems()}
+    return [any(completion.correct for completion in completions[id_][: 1 if first else None]) for id_ in ids]
+
+
+def _where(ids: Sequence[str], here: Sequence[bool], there: Sequence[bool]) -> tuple[str, ...]:
+    return tuple(id_ for id_, h, t in zip(ids, here, there, strict=True) if h and not t)
+
+
+def _condition_notes(before: StoredEvaluation, after: StoredEvaluation) -> Iterator[str]:
+    one, other = asdict(before.conditions), asdict(after.conditions)
+    for key in _SAID:
+        if one[key] != other[key]:
+            yield f"{key} differs: {one[key]!r} and {other[key]!r}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
