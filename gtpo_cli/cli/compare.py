@@ -81,7 +81,10 @@ def _print(before: Side, after: Side, comparison: Comparison) -> None:
         table.add_row(words(row.score), number(row.score, row.before), number(row.score, row.after), difference, star)
     Console(soft_wrap=True).print(table)
     print(f"* the interval excludes 0. {len(comparison.differences)} scores are listed: by chance about one in twenty")
-    print("intervals of scores that do not differ would exclude it.")
+    print(
+        "intervals of scores that do not differ would exclude it. They are over problems: how far another seed of the"
+    )
+    print("training would fall is not in them.")
     print(_verdict(comparison))
     _print_only(comparison)
 

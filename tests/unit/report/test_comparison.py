@@ -1,0 +1,180 @@
+"""Comparisons of stored evaluations: values against naive computation, refusals, which evaluations are taken."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from scipy.stats import binomtest
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.evaluation.grading import Grader
+from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, data_digest
+from gtpo_cli.evaluation.scores import score_problems
+from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
+from gtpo_cli.recipe import build_recipe, dump_recipe
+from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
+from gtpo_cli.report.comparison import compare, compare_pair, find_side, recipe_differences
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.types import Problem
+
+SETTINGS = EvaluationRecipe(samples=3, pass_k=(1, 3), majority_k=(3,))
+_clock = itertools.count(1_700_000_000)
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    with Grader(RewardsRecipe()) as grader:
+        yield grader
+
+
+def run_at(path: Path) -> RunFolder:
+    run = RunFolder(path)
+    path.mkdir(exist_ok=True)
+    recipe = build_recipe({"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}, where="test")
+    run.recipe_file.write_text(dump_recipe(recipe))
+    return run
+
+
+def store(
+    run: RunFolder,
+    grader: Grader,
+    right: Sequence[str],
+    *,
+    first_problem: int = 1,
+    subject: str = "step-000010",
+    golds: str = "5",
+    **conditions: object,
+) -> StoredEvaluation:
+    """`right`: for each problem which of its three completions are right, "101"."""
+    import os
+
+    problems = []
+    for number, marks in enumerate(right, start=first_problem):
+        rows = tuple(
+            GradedCompletion("", 9, "stop", 0.5, "5" if mark == "1" else "6", mark == "1", True, True, True)
+            for mark in marks
+        )
+        problems.append(EvaluatedProblem(f"arithmetic/test/{number}", f"q{number}", golds, rows))
+    made = Conditions(
+        benchmark="arithmetic", split="test", subject=subject, model="builtin:tiny", problems=len(problems),
+        data_digest=data_digest([Problem(p.id, p.question, p.gold) for p in problems]), samples=3, temperature=1.0,
+        top_p=1.0, max_completion_tokens=64, format_mode="strict", system_prompt=None, seed=1,
+    )  # fmt: skip
+    stored = evaluation_at(run, replace(made, **conditions))  # type: ignore[arg-type]
+    stored.open()
+    stored.append(problems)
+    stored.finish(score_problems(problems, SETTINGS, grader, seed=1))
+    now = next(_clock)
+    os.utime(stored.results_file, (now, now))
+    return stored
+
+
+BEFORE = ["100", "000", "011", "111", "000", "010"]
+AFTER = ["111", "110", "100", "011", "001", "010"]
+
+
+def test_scores_differences_and_test_against_naive_computation(grader: Grader, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), grader, BEFORE)
+    other = store(run_at(tmp_path / "b"), grader, AFTER)
+    found = compare_pair(one, other)
+    assert (found.shared, found.left_out, found.notes) == (6, 0, ())
+    by_score = {row.score: row for row in found.differences}
+    shares = [[marks.count("1") / 3 for marks in side] for side in (BEFORE, AFTER)]
+    accuracy = by_score["accuracy"]
+    assert (accuracy.before, accuracy.after) == (pytest.approx(fmean(shares[0])), pytest.approx(fmean(shares[1])))
+    assert accuracy.interval.estimate == pytest.approx(fmean(shares[1]) - fmean(shares[0]))
+    assert accuracy.interval.low <= accuracy.interval.estimate <= accuracy.interval.high
+    assert by_score["pass@3"].interval.estimate == pytest.approx((6 - 4) / 6)
+    assert not by_score["mean_length"].excludes_zero
+    # first completions: 1..1.. of before, 111... of after
+    assert found.only_before == ("arithmetic/test/4",)
+    assert found.only_after == ("arithmetic/test/2", "arithmetic/test/3")
+    assert found.never_after == ()
+    assert found.never_before == ("arithmetic/test/2", "arithmetic/test/5")
+    assert found.test == (1, 2, pytest.approx(binomtest(1, 3, 0.5).pvalue))
+
+
+def test_only_shared_problems_are_compared(grader: Grader, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), grader, BEFORE)
+    other = store(run_at(tmp_path / "b"), grader, AFTER[2:], first_problem=3)
+    found = compare_pair(one, other)
+    assert (found.shared, found.left_out) == (4, 2)
+    accuracy = found.differences[0]
+    assert accuracy.before == pytest.approx(fmean([2 / 3, 1, 0, 1 / 3]))
+    assert accuracy.after == pytest.approx(fmean([1 / 3, 2 / 3, 1 / 3, 1 / 3]))
+    with pytest.raises(EvaluationError, match="no problem in common"):
+        compare_pair(one, store(run_at(tmp_path / "c"), grader, AFTER, first_problem=7))
+
+
+def test_different_data_is_refused_and_the_rows_are_named(grader: Grader, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), grader, ["100"] * 12)
+    other = store(run_at(tmp_path / "b"), grader, ["100"] * 12, golds="6")
+    with pytest.raises(
+        EvaluationError, match=r"12 of 12 shared .* arithmetic/test/1, .*test/10 and 2 more.*--data-path"
+    ):
+        compare_pair(one, other)
+
+
+def test_conditions_that_differ_are_said(grader: Grader, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), grader, BEFORE)
+    other = store(run_at(tmp_path / "b"), grader, AFTER, temperature=0.6, seed=2)
+    assert compare_pair(one, other).notes == ("temperature differs: 1.0 and 0.6", "seed differs: 1 and 2")
+
+
+def test_of_a_run_its_newest_checkpoint_is_taken_and_the_evaluation_that_shares_most(
+    grader: Grader, tmp_path: Path
+) -> None:
+    a, b = run_at(tmp_path / "a"), run_at(tmp_path / "b")
+    store(a, grader, BEFORE, subject="base")
+    whole = store(a, grader, BEFORE, subject="step-000010")
+    store(a, grader, BEFORE[:2], subject="step-000010")
+    store(a, grader, BEFORE, subject="base", seed=5)
+    other = store(b, grader, AFTER)
+    side = find_side(str(tmp_path / "a"))
+    (found,) = compare(side, find_side(str(tmp_path / "b")))
+    assert (found.before.path, found.after.path) == (whole.path, other.path)
+    (base,) = compare(find_side(f"{tmp_path / 'a'}@base"), side)
+    assert (base.before.conditions.subject, base.after.conditions.subject) == ("base", "step-000010")
+    with pytest.raises(EvaluationError, match="not both evaluated on math"):
+        compare(side, find_side(str(tmp_path / "b")), benchmark="math")
+
+
+def test_sides_that_are_not_there(grader: Grader, tmp_path: Path) -> None:
+    run = run_at(tmp_path / "a")
+    with pytest.raises(EvaluationError, match="has no finished evaluation; make one: gtpo eval"):
+        find_side(str(run.path))
+    store(run, grader, BEFORE)
+    with pytest.raises(EvaluationError, match="nothing was evaluated of base; there is step-000010"):
+        find_side(f"{run.path}@base")
+    with pytest.raises(EvaluationError, match="is no run folder"):
+        find_side(str(tmp_path / "nowhere"))
+    assert find_side(str(run.path)).subject is None
+
+
+def test_a_missing_first_pass_is_read_from_the_samples(grader: Grader, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), grader, BEFORE)
+    other = store(run_at(tmp_path / "b"), grader, AFTER)
+    expected = compare_pair(one, other)
+    results = one.results()
+    one.finish(replace(results, scores={"accuracy": results.scores["accuracy"]}))
+    found = compare_pair(one, other)
+    assert (found.test, found.only_after) == (expected.test, expected.only_after)
+    assert found.never_before == expected.never_before
+    assert [row.score for row in found.differences] == ["accuracy"]
+
+
+def test_recipes_differ_by_dotted_key_without_the_run_s_own_name() -> None:
+    base = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
+    gtpo = build_recipe(base | {"run_name": "a"}, where="t")
+    grpo = build_recipe(base | {"run_name": "b", "objective": {"name": "grpo"}, "seed": 7}, where="t")
+    differ = dict(recipe_differences([gtpo, grpo, gtpo]))
+    assert differ["seed"] == [3407, 7, 3407]
+    assert differ["objective.name"] == ["gtpo", "grpo", "gtpo"]
+    assert differ["objective.conflict.enabled"] == [True, False, True]
+    assert "run_name" not in differ
+    assert recipe_differences([gtpo, gtpo]) == []
