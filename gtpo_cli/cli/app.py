@@ -15,6 +15,7 @@ from gtpo_cli.cli.compare import compare
 from gtpo_cli.cli.evaluate import evaluate
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.recipes import app as recipes_app
+from gtpo_cli.cli.report import report
 from gtpo_cli.cli.train import train
 from gtpo_cli.errors import GtpoError
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("compare")(compare)
+app.command("report")(report)
 app.command("probe-entropy")(probe_entropy)
 app.add_typer(recipes_app, name="recipes")
 

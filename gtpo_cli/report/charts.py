@@ -1,0 +1,320 @@
+"""The charts of a report, drawn by matplotlib: curves over training steps, and pass@k and maj@k over k.
+
+Every run has one colour and one line style on all charts (Okabe & Ito's palette, legible to the colour-blind). A
+drawing function gets the colour of text and axes, `ink`: black for files, a placeholder on the page that becomes the
+page's own text colour.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gtpo_cli.recipe.schema import LN_2
+from gtpo_cli.report.runs import BASE, Evaluation, RunRecord
+from gtpo_cli.tracking import find_metric
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+STYLES = ("-", "--", "-.", ":")
+_BASE_COLOUR = "#888888"
+_PAGE_INK = "#010203"  # stands for currentColor until the SVG is written
+_SIZE = (4.6, 3.0)  # inches
+_BINS = 400  # most points of a curve on paper; more steps are drawn as the range within each bin
+_WINDOWS = 40  # the running mean looks at this part of the run
+
+Series = tuple[str, str, str]  # label, colour, line style
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart: its file name, title, caption, and how it is drawn with a given ink."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[str], Figure]
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """A chart of one metric over steps. `share`: its axis is in percent. `line`: a level worth seeing."""
+
+    name: str
+    title: str
+    metric: str
+    share: bool = False
+    line: tuple[float, str] | None = None
+    held_out: str | None = None  # last part of the names of evaluations during training, drawn as points
+
+
+_CURVES = (
+    _Curve("accuracy", "Accuracy", "train/accuracy_rate", share=True, held_out="accuracy_rate"),
+    _Curve("strict_format", "Strict format", "train/strict_format_rate", share=True, held_out="strict_format_rate"),
+    _Curve("format", "Format, in the reward's mode", "train/format_rate", share=True),
+    _Curve("reward", "Reward", "train/reward_mean"),
+    _Curve("entropy", "Entropy", "entropy/mean", line=(LN_2, "ln 2")),
+    _Curve("filtered", "Filtered completions", "entropy/filtered_share", share=True),
+    _Curve("conflict", "Conflict tokens", "conflict/share", share=True),
+    _Curve("kl", "KL to the untrained policy", "policy/kl"),
+    _Curve("length", "Completion length", "completions/length_mean"),
+    _Curve("truncated", "Truncated completions", "completions/truncated_share", share=True),
+    _Curve("loss", "Loss", "optim/loss"),
+    _Curve("gradient", "Gradient norm", "optim/grad_norm"),
+)
+
+
+def training_charts(runs: Sequence[RunRecord]) -> list[Chart]:
+    """A chart for each metric that at least one run has; `format` only where it differs from strict format."""
+    return [_training_chart(curve, runs) for curve in _CURVES if _worth_drawing(curve, runs)]
+
+
+def evaluation_charts(runs: Sequence[RunRecord]) -> list[Chart]:
+    """pass@k and maj@k over k for each benchmark, where there is more than one k."""
+    charts = []
+    for benchmark in dict.fromkeys(e.conditions.benchmark for run in runs for e in run.evaluations):
+        shown = evaluated_series(runs, benchmark)
+        for family, title in (("pass", "pass@k"), ("maj", "maj@k")):
+            if any(len(evaluation.results.ks(family)) > 1 for _, evaluation in shown):
+                charts.append(_k_chart(benchmark, family, title, shown))
+    return charts
+
+
+def evaluated_series(runs: Sequence[RunRecord], benchmark: str) -> list[tuple[Series, Evaluation]]:
+    """Label, colour and evaluation of everything that was evaluated on a benchmark; equal evaluations once."""
+    shown: dict[str, tuple[Series, Evaluation]] = {}
+    for index, run in enumerate(runs):
+        for evaluation in run.evaluations:
+            conditions = evaluation.conditions
+            if conditions.benchmark != benchmark:
+                continue
+            if conditions.subject == BASE:  # runs of one model and seed share it
+                series = (f"{conditions.model} (base)", _BASE_COLOUR, style(len(shown))[1])
+                shown.setdefault(conditions.digest, (series, evaluation))
+            else:
+                shown[f"{index} {conditions.digest}"] = ((run.name, *style(index)), evaluation)
+    return list(shown.values())
+
+
+def style(index: int) -> tuple[str, str]:
+    """Colour and line style of the run at this place."""
+    return COLOURS[index % len(COLOURS)], STYLES[index % len(STYLES)]
+
+
+def window(steps: int) -> int:
+    """Steps of the running mean."""
+    return max(1, steps // _WINDOWS)
+
+
+def running_mean(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Mean of the last `size` values at each place (fewer at the start); values that are not finite are left out."""
+    finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    start = np.maximum(0, np.arange(len(values)) + 1 - size)
+    number = counts[1:] - counts[start]
+    with np.errstate(invalid="ignore"):
+        return np.where(number > 0, (sums[1:] - sums[start]) / np.maximum(1, number), np.nan)
+
+
+def page_svg(chart: Chart) -> str:
+    """The chart as an SVG element for the page: scales with its box, text in the page's colour and font."""
+    svg = _svg(chart.draw(_PAGE_INK))
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', _opening(chart), svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{chart.name}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{chart.name}-\1)", svg)
+    svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{chart.name}-\1"', svg)
+    return svg.replace(_PAGE_INK, "currentColor").replace("'DejaVu Sans'", "var(--font)")
+
+
+def file_svg(chart: Chart) -> str:
+    """The chart as an SVG file, black on a transparent ground."""
+    return _svg(chart.draw("#000000"))
+
+
+def file_png(chart: Chart) -> bytes:
+    """The chart as a PNG of 300 dots an inch on white."""
+    stream = io.BytesIO()
+    chart.draw("#000000").savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
+    return stream.getvalue()
+
+
+# -- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def _worth_drawing(curve: _Curve, runs: Sequence[RunRecord]) -> bool:
+    if curve.name == "format":
+        return any(
+            row.get("train/format_rate") != row.get("train/strict_format_rate") for run in runs for row in run.rows
+        )
+    return any(curve.metric in row for run in runs for row in run.rows)
+
+
+def _training_chart(curve: _Curve, runs: Sequence[RunRecord]) -> Chart:
+    metric = find_metric(curve.metric)
+    longest = max(len(run.rows) for run in runs)
+    caption = f"{curve.metric}: {metric.formula}. Faint: every step; line: mean of the last {window(longest)} steps."
+    if curve.held_out and any(name.endswith(f"/{curve.held_out}") for name in _eval_names(runs)):
+        caption += " Points: test problems, evaluated during training."
+    if longest > _BINS:
+        caption += f" Faint bands show the range within {_BINS} equal parts."
+
+    def draw(ink: str) -> Figure:
+        figure, axes = _figure(ink, curve.title)
+        for index, run in enumerate(runs):
+            colour, line = style(index)
+            steps, values = _column(run, curve.metric)
+            if len(steps):
+                _draw_steps(axes, steps, values, colour)
+                axes.plot(
+                    *_thinned(steps, running_mean(values, window(longest))), line, color=colour, label=_label(run.name)
+                )
+            for name in _eval_names([run]):
+                if curve.held_out and name.endswith(f"/{curve.held_out}"):
+                    axes.plot(*_column(run, name), "o", color=colour, markersize=4, markeredgecolor=ink)
+        if curve.line is not None:
+            level, words = curve.line
+            axes.axhline(level, color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
+            axes.annotate(words, (1.0, level), xycoords=("axes fraction", "data"), xytext=(-2, 2),
+                          textcoords="offset points", ha="right", va="bottom", color=ink)  # fmt: skip
+        axes.set_xlabel("step")
+        _share_axis(axes) if curve.share else axes.set_ylabel(metric.unit)
+        _legend(figure, axes, ink)
+        return figure
+
+    return Chart(curve.name, curve.title, caption, draw)
+
+
+def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Series, Evaluation]]) -> Chart:
+    caption = "Mean over problems; band: 95 % bootstrap interval over problems."
+    if family == "pass":
+        caption = "Line: unbiased pass@k; crosses: the first k completions. " + caption
+
+    def draw(ink: str) -> Figure:
+        figure, axes = _figure(ink, f"{title}, {benchmark}")
+        ticks: set[int] = set()
+        for (label, colour, line), evaluation in shown:
+            ks = evaluation.results.ks(family)
+            if not ks:
+                continue
+            ticks.update(ks)
+            intervals = np.array([evaluation.results.scores[f"{family}@{k}"].interval for k in ks])
+            axes.plot(ks, intervals[:, 0], line, color=colour, label=_label(label))
+            axes.fill_between(ks, intervals[:, 1], intervals[:, 2], color=colour, alpha=0.18, linewidth=0)
+            if family == "pass":
+                first = [evaluation.results.scores[f"first_pass@{k}"].interval.estimate for k in ks]
+                axes.plot(ks, first, "x", color=colour, markersize=4)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(ticks), [str(k) for k in sorted(ticks)])
+        axes.minorticks_off()
+        axes.set_xlabel("k")
+        _share_axis(axes)
+        _legend(figure, axes, ink)
+        return figure
+
+    return Chart(f"{benchmark}_{family}_at_k", f"{title}, {benchmark}", caption, draw)
+
+
+def _figure(ink: str, title: str) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.add_subplot()
+    axes.patch.set_alpha(0)
+    axes.set_title(title, color=ink, loc="left", fontsize=11, fontweight="bold")
+    axes.grid(visible=True, color=ink, alpha=0.12, linewidth=0.6)
+    axes.tick_params(colors=ink, labelsize=9, length=3)
+    axes.xaxis.label.set_color(ink)
+    axes.yaxis.label.set_color(ink)
+    for side, spine in axes.spines.items():
+        spine.set_color(ink)
+        spine.set_alpha(0.5)
+        spine.set_visible(side in ("left", "bottom"))
+    return figure, axes
+
+
+def _draw_steps(axes: Axes, steps: NDArray[np.float64], values: NDArray[np.float64], colour: str) -> None:
+    """Every step, faint; where there are too many for the paper, the range within each bin, so that no peak is lost."""
+    if len(steps) <= _BINS:
+        axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.7)
+        return
+    edges = np.linspace(0, len(steps), _BINS + 1).astype(int)
+    parts = [values[a:b][np.isfinite(values[a:b])] for a, b in pairwise(edges)]
+    low = [part.min() if len(part) else math.nan for part in parts]
+    high = [part.max() if len(part) else math.nan for part in parts]
+    axes.fill_between(steps[edges[:-1]], low, high, color=colour, alpha=0.22, linewidth=0)
+
+
+def _thinned(
+    steps: NDArray[np.float64], values: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """At most _BINS points of a smooth line, the last one among them."""
+    if len(steps) <= _BINS:
+        return steps, values
+    chosen = np.unique(np.linspace(0, len(steps) - 1, _BINS).round().astype(int))
+    return steps[chosen], values[chosen]
+
+
+def _share_axis(axes: Axes) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    low, high = axes.get_ylim()
+    if high > 0.2:
+        axes.set_ylim(-0.02, 1.02)
+    else:  # a small share keeps its own scale, from zero
+        axes.set_ylim(min(0.0, low), max(high, 0.01))
+
+
+def _legend(figure: Figure, axes: Axes, ink: str) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 1:
+        longest = max(map(len, labels))
+        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=ink,
+                      ncols=1 if longest > 24 else 2 if longest > 12 else 3)  # fmt: skip
+
+
+def _label(name: str) -> str:
+    """A name in a legend: matplotlib would read $ as mathematics, and hide what begins with _."""
+    return (name.lstrip("_") or name).replace("$", r"\$")
+
+
+def _svg(figure: Figure) -> str:
+    import matplotlib as mpl
+
+    stream = io.StringIO()
+    # Text stays text; the same drawing gives the same bytes.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gtpo"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return stream.getvalue()
+
+
+def _opening(chart: Chart) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\\1" role="img" aria-label="{chart.title}" '
+        'preserveAspectRatio="xMidYMid meet">'
+    )
+
+
+def _column(run: RunRecord, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    rows = [(row["step"], row[metric]) for row in run.rows if metric in row]
+    table: NDArray[Any] = np.array(rows, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _eval_names(runs: Sequence[RunRecord]) -> list[str]:
+    return sorted({name for run in runs for row in run.rows for name in row if name.startswith("eval/")})

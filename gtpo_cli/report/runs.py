@@ -1,0 +1,84 @@
+"""What a report reads of a run folder, as one record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gtpo_cli.errors import EvaluationError, GtpoError
+from gtpo_cli.evaluation.records import Conditions, Results
+from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.tracking import read_metrics
+
+BASE = "base"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A finished evaluation and its scores."""
+
+    stored: StoredEvaluation
+    conditions: Conditions
+    results: Results
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as a report shows it. `rows`: metrics.jsonl, empty for a model that was only evaluated. `evaluations`: one
+    for each benchmark and subject, see `_most_telling`."""
+
+    name: str
+    run: RunFolder
+    recipe: Recipe
+    environment: dict[str, Any]
+    initial_entropy: float | None
+    rows: list[dict[str, float]]
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def method(self) -> str:
+        """GTPO, GRPO, SFT: how the run trained."""
+        return self.recipe.objective.name.upper() if self.rows else "untrained"
+
+
+def read_run(run: RunFolder) -> RunRecord:
+    """Raises GtpoError, naming the file, for what is there and cannot be read."""
+    rows = read_metrics(run.metrics_file) if run.metrics_file.exists() else []
+    environment = {}
+    if run.environment_file.exists():
+        try:
+            environment = json.loads(run.environment_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise GtpoError(f"{run.environment_file}: cannot be read ({error}); delete it: it only informs") from error
+    record = RunRecord(
+        name=run.name or run.path.resolve().name,
+        run=run,
+        recipe=run.recipe(),
+        environment=environment,
+        initial_entropy=run.initial_entropy(),
+        rows=rows,
+        evaluations=_most_telling([Evaluation(s, s.conditions, s.results()) for s in find_evaluations(run)]),
+    )
+    if not record.rows and not record.evaluations:
+        raise EvaluationError(f"{run.path}: there is nothing to report yet: no step and no evaluation")
+    return record
+
+
+def _most_telling(evaluations: list[Evaluation]) -> tuple[Evaluation, ...]:
+    """Of several evaluations of one subject on one benchmark: most problems, then most completions, then the newest.
+
+    The untrained model first, then checkpoints by step.
+    """
+    chosen: dict[tuple[str, str], Evaluation] = {}
+    for evaluation in evaluations:  # oldest first
+        key = (evaluation.conditions.benchmark, evaluation.conditions.subject)
+        if key not in chosen or _size(evaluation) >= _size(chosen[key]):
+            chosen[key] = evaluation
+    return tuple(chosen[key] for key in sorted(chosen))  # "base" < "step-..."
+
+
+def _size(evaluation: Evaluation) -> tuple[int, int]:
+    return evaluation.conditions.problems, evaluation.conditions.samples
