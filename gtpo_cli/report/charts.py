@@ -1,8 +1,8 @@
 """The charts of a report, drawn by matplotlib: curves over training steps, and pass@k and maj@k over k.
 
-Every run has one colour and one line style on all charts (Okabe & Ito's palette, legible to the colour-blind). A
-drawing function gets the colour of text and axes, `ink`: black for files, a placeholder on the page that becomes the
-page's own text colour.
+Every run has one colour and one line style on all charts (after Okabe & Ito's palette: legible to the colour-blind, on
+white and on black). A drawing function gets the colour of text and axes, `ink`: black for files, a placeholder on the
+page that becomes the page's own text colour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":")
 _BASE_COLOUR = "#888888"
 _PAGE_INK = "#010203"  # stands for currentColor until the SVG is written
@@ -77,7 +77,13 @@ _CURVES = (
 
 def training_charts(runs: Sequence[RunRecord]) -> list[Chart]:
     """A chart for each metric that at least one run has; `format` only where it differs from strict format."""
-    return [_training_chart(curve, runs) for curve in _CURVES if _worth_drawing(curve, runs)]
+    charts = []
+    for curve in _CURVES:
+        # Of a policy-gradient loss the level says nothing; only SFT's can be read.
+        shown = [None if curve.name == "loss" and run.method != "SFT" else run for run in runs]
+        if _worth_drawing(curve, [run for run in shown if run is not None]):
+            charts.append(_training_chart(curve, shown))
+    return charts
 
 
 def evaluation_charts(runs: Sequence[RunRecord]) -> list[Chart]:
@@ -163,26 +169,26 @@ def _worth_drawing(curve: _Curve, runs: Sequence[RunRecord]) -> bool:
     return any(curve.metric in row for run in runs for row in run.rows)
 
 
-def _training_chart(curve: _Curve, runs: Sequence[RunRecord]) -> Chart:
+def _training_chart(curve: _Curve, runs: Sequence[RunRecord | None]) -> Chart:
+    """Runs keep their place, and with it their colour; None is not drawn."""
     metric = find_metric(curve.metric)
-    longest = max(len(run.rows) for run in runs)
-    caption = f"{curve.metric}: {metric.formula}. Faint: every step; line: mean of the last {window(longest)} steps."
-    if curve.held_out and any(name.endswith(f"/{curve.held_out}") for name in _eval_names(runs)):
+    drawn = [(style(index), run) for index, run in enumerate(runs) if run is not None]
+    longest = max(len(run.rows) for _, run in drawn)
+    faint = "every step" if longest <= _BINS else f"the range within each {_BINS}th of the steps"
+    caption = f"{curve.metric}: {metric.formula}. Faint: {faint}; line: mean of the last {window(longest)} steps."
+    if curve.held_out and any(name.endswith(f"/{curve.held_out}") for _, run in drawn for name in _eval_names(run)):
         caption += " Points: test problems, evaluated during training."
-    if longest > _BINS:
-        caption += f" Faint bands show the range within {_BINS} equal parts."
 
     def draw(ink: str) -> Figure:
         figure, axes = _figure(ink, curve.title)
-        for index, run in enumerate(runs):
-            colour, line = style(index)
+        for (colour, line), run in drawn:
             steps, values = _column(run, curve.metric)
             if len(steps):
                 _draw_steps(axes, steps, values, colour)
                 axes.plot(
                     *_thinned(steps, running_mean(values, window(longest))), line, color=colour, label=_label(run.name)
                 )
-            for name in _eval_names([run]):
+            for name in _eval_names(run):
                 if curve.held_out and name.endswith(f"/{curve.held_out}"):
                     axes.plot(*_column(run, name), "o", color=colour, markersize=4, markeredgecolor=ink)
         if curve.line is not None:
@@ -273,11 +279,12 @@ def _share_axis(axes: Axes) -> None:
     from matplotlib.ticker import PercentFormatter
 
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    low, high = axes.get_ylim()
+    high = axes.get_ylim()[1]
     if high > 0.2:
         axes.set_ylim(-0.02, 1.02)
     else:  # a small share keeps its own scale, from zero
-        axes.set_ylim(min(0.0, low), max(high, 0.01))
+        top = max(high, 0.01)
+        axes.set_ylim(-0.02 * top, top)
 
 
 def _legend(figure: Figure, axes: Axes, ink: str) -> None:
@@ -316,5 +323,5 @@ def _column(run: RunRecord, metric: str) -> tuple[NDArray[np.float64], NDArray[n
     return table[:, 0], table[:, 1]
 
 
-def _eval_names(runs: Sequence[RunRecord]) -> list[str]:
-    return sorted({name for run in runs for row in run.rows for name in row if name.startswith("eval/")})
+def _eval_names(run: RunRecord) -> list[str]:
+    return sorted({name for row in run.rows for name in row if name.startswith("eval/")})

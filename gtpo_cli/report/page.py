@@ -85,6 +85,10 @@ def _run(index: int, run: RunRecord) -> dict[str, Any]:
     """What the page shows of one run."""
     recipe = run.recipe
     colour, line = style(index)
+    found = changes(run.rows)
+    parts = [f"Training: means of the first and the last {found[0].steps} steps"] if found else []
+    if run.evaluations:
+        parts.append("Test: accuracy over all completions (95 % interval)")
     return {
         "name": run.name,
         "method": run.method,
@@ -92,9 +96,13 @@ def _run(index: int, run: RunRecord) -> dict[str, Any]:
         "data": recipe.data.benchmark,
         "steps": int(run.rows[-1]["step"]) if run.rows else 0,
         "seed": recipe.seed,
-        "started": run.environment.get("started"),
+        "started": str(run.environment.get("started", ""))[:10],
         "initial_entropy": run.initial_entropy,
-        "changes": [(change.words, str(change)) for change in changes(run.rows)],
+        "changes": [
+            (change.words, f"{change.shown.format(change.first)} → {change.shown.format(change.last)}")
+            for change in found
+        ],
+        "changes_over": "; ".join(parts),
         "colour": colour,
         "dashes": {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}[line],
         "evaluated": list(_headlines(run)),
@@ -104,16 +112,14 @@ def _run(index: int, run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _headlines(run: RunRecord) -> Iterator[tuple[str, str]]:
-    """Benchmark and accuracy: of the newest checkpoint, and of the untrained model where that was evaluated too."""
+def _headlines(run: RunRecord) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Benchmark, and the accuracy of the untrained model (where that was evaluated) and of the newest checkpoint."""
     by_subject = {(e.conditions.benchmark, e.conditions.subject): e for e in run.evaluations}
     for benchmark in dict.fromkeys(e.conditions.benchmark for e in run.evaluations):
         subjects = [subject for name, subject in by_subject if name == benchmark]
-        parts = []
-        for subject in ([BASE] if BASE in subjects else []) + [s for s in subjects if s != BASE][-1:]:
-            score = by_subject[benchmark, subject].results.scores["accuracy"]
-            parts.append(f"{subject} {_shown_interval(score.interval)} %")
-        yield f"{benchmark}, accuracy over all completions", "; ".join(parts)
+        shown = [*(s for s in subjects if s == BASE), *[s for s in subjects if s != BASE][-1:]]
+        scores = [(s, by_subject[benchmark, s].results.scores["accuracy"].interval) for s in shown]
+        yield benchmark, [(subject, _shown_interval(interval)) for subject, interval in scores]
 
 
 def _shown_interval(interval: Interval, unit: str = "%") -> str:
