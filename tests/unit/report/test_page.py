@@ -1,0 +1,267 @@
+"""The report: figures in it against the run folder, self-contained, escaped, deterministic; charts and tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from stored_runs import run_at, store
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.evaluation.grading import Grader
+from gtpo_cli.recipe.schema import RewardsRecipe
+from gtpo_cli.report.charts import evaluation_charts, file_png, file_svg, page_svg, running_mean, training_charts
+from gtpo_cli.report.page import render, write_report
+from gtpo_cli.report.runs import RunRecord, read_run
+from gtpo_cli.report.tables import benchmark_table, csv_text, escape_latex, latex, markdown
+
+ROWS = [
+    {
+        "step": step,
+        "train/accuracy_rate": step / 60,
+        "train/strict_format_rate": 0.5,
+        "train/format_rate": 0.5,
+        "entropy/mean": 0.2 if step != 7 else float("nan"),
+        "entropy/filtered_share": 0.0,
+        "conflict/share": 0.3,
+        "completions/length_mean": 30.0,
+    }
+    | ({"eval/arithmetic/accuracy_rate": 0.4} if step % 20 == 0 else {})
+    for step in range(1, 61)
+]
+HOSTILE = "<script>alert(1)</script>&"
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    with Grader(RewardsRecipe()) as grader:
+        yield grader
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, grader: Grader) -> list[RunRecord]:
+    folder = tmp_path_factory.mktemp("runs")
+    gtpo = run_at(folder / "gtpo_1", ROWS)
+    store(gtpo, grader, ["000", "100", "000", "011"], subject="base")
+    store(gtpo, grader, ["111", "110", "100", "011"], text=HOSTILE)
+    grpo = run_at(folder / "grpo", [row | {"policy/kl": 0.1} for row in ROWS], objective={"name": "grpo"})
+    store(grpo, grader, ["000", "100", "000", "011"], subject="base")
+    store(grpo, grader, ["101", "010", "000", "111"], temperature=0.6)
+    sft = run_at(folder / "sft", [{"step": n, "optim/loss": 5 / n} for n in range(1, 31)], objective={"name": "sft"})
+    return [read_run(run) for run in (gtpo, grpo, sft)]
+
+
+class Reader(HTMLParser):
+    """Tags with their attributes, and all text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[RunRecord]) -> str:
+    return render(runs, [*training_charts(runs), *evaluation_charts(runs)])
+
+
+@pytest.fixture(scope="module")
+def reader(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+def test_the_page_loads_nothing_and_runs_nothing(page: str, reader: Reader) -> None:
+    loading = [
+        value
+        for _, attributes in reader.tags
+        for name, value in attributes.items()
+        if name in ("src", "href", "xlink:href", "data", "action") and not (value or "").startswith("#")
+    ]
+    assert loading == []
+    assert "script" not in {tag for tag, _ in reader.tags}
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+
+
+def test_text_from_models_is_escaped(page: str, reader: Reader) -> None:
+    assert HOSTILE not in page
+    assert HOSTILE in reader.text
+
+
+def test_ids_are_unique_so_that_no_chart_borrows_from_another(reader: Reader) -> None:
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = {value[1:] for _, a in reader.tags for value in a.values() if value and value.startswith("#") and a}
+    assert {name for name in used if not re.fullmatch(r"[0-9A-Fa-f]{3,8}", name)} <= set(ids)
+
+
+def test_figures_are_those_of_the_run_folder(runs: list[RunRecord], reader: Reader) -> None:
+    text = " ".join(reader.text.split())
+    assert "GTPO, builtin:tiny on arithmetic, 60 steps, seed 3407" in text
+    assert "3.3% → 98.3%" in text  # means of steps 1-3 and 58-60
+    low, high = (100 * value for value in runs[0].evaluations[1].results.scores["accuracy"].interval[1:])
+    assert f"step-000010 66.7 ({low:.1f} to {high:.1f}) %" in text  # 8 of 12
+    assert "objective.name gtpo grpo sft" in text
+    assert "evaluated differently from the first row of arithmetic: temperature 0.6, not 1.0" in text
+
+
+def test_which_charts_there_are(runs: list[RunRecord]) -> None:
+    names = [chart.name for chart in training_charts(runs)]
+    assert names == ["accuracy", "strict_format", "entropy", "filtered", "conflict", "kl", "length", "loss"]
+    assert "format" not in names  # equal to strict format everywhere
+    assert [chart.name for chart in evaluation_charts(runs)] == ["arithmetic_pass_at_k"]  # one k of maj@k is no curve
+    captions = {chart.name: chart.caption for chart in training_charts(runs)}
+    assert "completions whose extracted answer equals the gold answer" in captions["accuracy"]
+    assert "evaluated during training" in captions["accuracy"]
+    assert "evaluated" not in captions["conflict"]
+
+
+def test_curves_draw_the_numbers(runs: list[RunRecord]) -> None:
+    chart = next(chart for chart in training_charts(runs) if chart.name == "accuracy")
+    axes = chart.draw("#000000").axes[0]
+    lines = {str(line.get_label()): np.asarray(line.get_ydata()) for line in axes.lines}
+    assert lines["gtpo_1"][-1] == pytest.approx(60 / 60)  # a window of 60 // 40 = 1 step
+    assert len(lines["gtpo_1"]) == 60
+    points = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [list(line.get_xdata()) for line in points] == [[20, 40, 60]] * 2
+    entropy = next(chart for chart in training_charts(runs) if chart.name == "entropy").draw("#000000").axes[0]
+    assert any(np.allclose(np.asarray(line.get_ydata(), dtype=float), np.log(2)) for line in entropy.lines)
+    assert "ln 2" in [text.get_text() for text in entropy.texts]
+    ks = evaluation_charts(runs)[0].draw("#000000").axes[0]
+    drawn = {str(line.get_label()): list(line.get_ydata()) for line in ks.lines if str(line.get_label())[0] != "_"}
+    scores = runs[0].evaluations[1].results.scores
+    assert drawn["gtpo_1"] == [scores["pass@1"].interval.estimate, scores["pass@3"].interval.estimate]
+    assert list(drawn) == ["builtin:tiny (base)", "gtpo_1", "grpo"]  # the base of two runs once
+
+
+def test_running_mean_against_a_loop_and_with_gaps() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.random(50)
+    values[[3, 4, 20]] = np.nan
+    expected = [np.nanmean(values[max(0, i - 6) : i + 1]) for i in range(50)]
+    assert running_mean(values, 7) == pytest.approx(expected)
+    assert running_mean(np.array([np.nan, np.nan, 2.0]), 2) == pytest.approx([np.nan, np.nan, 2.0], nan_ok=True)
+
+
+def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
+    rows = [{"step": n, "completions/length_mean": 900.0 if n == 70_001 else 30.0} for n in range(1, 100_001)]
+    record = read_run(run_at(tmp_path / "long", rows))
+    (chart,) = training_charts([record])
+    assert len(page_svg(chart)) < 100_000
+    axes = chart.draw("#000000").axes[0]
+    assert max(path.vertices[:, 1].max() for path in axes.collections[0].get_paths()) == 900.0
+
+
+def test_the_same_runs_give_the_same_bytes(runs: list[RunRecord], page: str) -> None:
+    charts = [*training_charts(runs), *evaluation_charts(runs)]
+    assert render(runs, charts) == page
+    assert file_svg(charts[0]) == file_svg(charts[0])
+    assert file_png(charts[0]) == file_png(charts[0])
+
+
+def test_files_for_papers(runs: list[RunRecord], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("not yours")
+    page = write_report(runs, tmp_path)
+    assert page == tmp_path / "report.html"
+    assert (tmp_path / "mine.txt").read_text() == "not yours"
+    for chart in ("accuracy", "arithmetic_pass_at_k"):
+        ElementTree.parse(tmp_path / "charts" / f"{chart}.svg")
+        png = (tmp_path / "charts" / f"{chart}.png").read_bytes()
+        assert png[:8] == b"\x89PNG\r\n\x1a\n"
+        width, height = (int.from_bytes(png[a : a + 4], "big") for a in (16, 20))
+        assert (width, height) == (1380, 900)  # 4.6 x 3 inches at 300 dots an inch
+    assert {file.name for file in tmp_path.iterdir()} >= {"table.md", "table.tex", "table.csv"}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EvaluationError, match=r"cannot be written .* --out"):
+        write_report(runs, tmp_path / "file" / "report")
+
+
+def test_the_table_by_hand(runs: list[RunRecord]) -> None:
+    table = benchmark_table(runs)
+    assert table.columns == ("1", "3")
+    rows = {(row.estimator, row.method): row for row in table.rows}
+    assert list(rows) == [
+        (estimator, method)
+        for estimator in ("pass@k", "first-k pass@k", "maj@k")
+        for method in ("base", "GTPO", "GRPO")
+    ]
+    base, gtpo, grpo = (rows["pass@k", method] for method in ("base", "GTPO", "GRPO"))
+    # right completions of 12: base 3, GTPO 8, GRPO 6; solved problems of 4: 2, 4, 3
+    estimates = [[cell.estimate if cell else None for cell in row.cells] for row in (base, gtpo, grpo)]
+    assert estimates == [[0.25, 0.5], [pytest.approx(8 / 12), 1.0], [0.5, 0.75]]
+    assert (base.best, gtpo.best, grpo.best) == ((False, False), (True, True), (False, False))
+    assert (base.note, gtpo.note, grpo.note) == (None, None, 1)
+    assert rows["maj@k", "GTPO"].cells[0] is None
+    assert [row.best for key, row in rows.items() if key[0] == "first-k pass@k"] == [
+        (False, False),
+        (True, True),
+        (False, False),
+    ]
+
+
+def test_markdown_csv_and_latex_hold_the_same_figures(runs: list[RunRecord]) -> None:
+    table = benchmark_table(runs)
+    gtpo = table.rows[1].cells[0]
+    assert gtpo is not None
+    low, high = f"{100 * gtpo.low:.1f}", f"{100 * gtpo.high:.1f}"
+    assert f"| arithmetic | pass@k | GTPO | gtpo_1 step-000010 | **66.7** ({low} to {high}) | **100.0** " in markdown(
+        table
+    )
+    assert "[1] evaluated differently" in markdown(table)
+    text = latex(table)
+    assert rf"gtpo\_1 step-000010 & \textbf{{66.7}} {{\scriptsize ({low}--{high})}}" in text
+    assert text.count(r"\midrule") == 3
+    rows = list(csv.DictReader(io.StringIO(csv_text(runs))))
+    found = next(row for row in rows if row["method"] == "GTPO" and row["score"] == "pass@1")
+    assert [float(found[name]) for name in ("estimate", "low_95", "high_95")] == list(gtpo)
+    assert {row["score"] for row in rows} >= {"accuracy", "first_pass@3", "maj@3", "mean_length"}
+
+
+def test_latex_escapes_what_latex_reads() -> None:
+    assert (
+        escape_latex("a_b & 5% of $x^2~{y}\\#")
+        == r"a\_b \& 5\% of \$x\textasciicircum{}2\textasciitilde{}\{y\}\textbackslash{}\#"
+    )
+
+
+def test_names_that_matplotlib_would_read_as_markup(tmp_path: Path) -> None:
+    record = read_run(run_at(tmp_path / "_a$x$b", ROWS))
+    other = read_run(run_at(tmp_path / "plain", ROWS))
+    (chart, *_) = training_charts([record, other])
+    assert "a$x$b" in file_svg(chart)
+
+
+def test_a_run_without_anything_is_refused_and_one_without_evaluation_is_not(
+    tmp_path: Path, runs: list[RunRecord]
+) -> None:
+    with pytest.raises(EvaluationError, match="nothing to report yet"):
+        read_run(run_at(tmp_path / "empty"))
+    write_report([runs[2]], tmp_path / "out")
+    assert not (tmp_path / "out" / "table.md").exists()
+    assert [chart.name for chart in training_charts([runs[2]])] == ["loss"]
+
+
+def test_reporting_imports_no_torch() -> None:
+    code = (
+        "import sys\nimport gtpo_cli.report.page, gtpo_cli.report.comparison, gtpo_cli.report.tables\n"
+        "print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
