@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
 _SHOWN_PROBLEMS = 5
 _QUESTION_WIDTH = 60
+_FEW_PROBLEMS = 20  # with fewer a percentile bootstrap is too sure of itself
+
+Say = Callable[[str], None]
+Draw = Callable[[Sequence[str], Sequence[Sequence[str]], str], None]  # header, rows, justification of all but the first
 
 
 def compare(
     sides: Annotated[
         list[str],
-        typer.Argument(metavar="A B...", help="Run folders; runs/a@base or runs/a@step-000600 for one of its"),
+        typer.Argument(metavar="A B...", help="Run folders; runs/a@base or runs/a@600 for one of its subjects."),
     ],
     benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", metavar="NAME", help="Only this one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown on standard output.")] = False,
 ) -> None:
     """Is B better than A, and by how much? Evaluated runs side by side on the problems they share.
 
@@ -40,6 +45,8 @@ def compare(
     from gtpo_cli.report.comparison import compare as compare_sides
     from gtpo_cli.report.comparison import find_side
 
+    if as_json and as_markdown:
+        raise typer.BadParameter("choose one of --json and --markdown")
     if len(sides) < 2:
         raise EvaluationError(
             f"compare needs two sides: gtpo compare OTHER {sides[0]}, or with the model it started from: "
@@ -54,91 +61,152 @@ def compare(
     if as_json:
         print(json.dumps([_document(*comparison) for comparison in comparisons]))
         return
+    say, draw = _markdown() if as_markdown else _plain()
     for before, after, comparison in comparisons:
-        _print(before, after, comparison)
-    _print_recipes(found)
-    suggest("report", *dict.fromkeys(str(side.run.path) for side in found))
+        _print(before, after, comparison, say, draw)
+    _print_recipes(found, say, draw)
+    _print_cautions([comparison for _, _, comparison in comparisons], say)
+    if not as_markdown:
+        suggest("report", *dict.fromkeys(str(side.run.path) for side in found))
 
 
-def _print(before: Side, after: Side, comparison: Comparison) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+# -- what is said -----------------------------------------------------------------------------------------------------
 
-    print(
-        f"\n{comparison.benchmark}: A = {_label(before, comparison.before)}, B = {_label(after, comparison.after)}\n"
-        f"{comparison.shared} shared problems"
-        + (f"; {comparison.left_out} that only one side has are left out" if comparison.left_out else "")
-    )
+
+def _print(before: Side, after: Side, comparison: Comparison, say: Say, draw: Draw) -> None:
+    say(f"\n{comparison.benchmark}: A = {_label(before, comparison.before)}, B = {_label(after, comparison.after)}")
+    left_out = f"; {comparison.left_out} that only one side has are left out" if comparison.left_out else ""
+    say(f"{comparison.shared} shared problems{left_out}")
     for note in comparison.notes:
-        print(f"note: {note}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("", "A", "B", "B - A (95 % interval)", ""):
-        table.add_column(column, justify="right" if column else "left")
-    for row in comparison.differences:
-        difference = shown(row.score, row.interval, difference=True)
-        star = "*" if row.excludes_zero else ""
-        table.add_row(words(row.score), number(row.score, row.before), number(row.score, row.after), difference, star)
-    Console(soft_wrap=True).print(table)
-    print(f"* the interval excludes 0. {len(comparison.differences)} scores are listed: by chance about one in twenty")
-    print(
-        "intervals of scores that do not differ would exclude it. They are over problems: how far another seed of the"
-    )
-    print("training would fall is not in them.")
-    print(_verdict(comparison))
-    _print_only(comparison)
+        say(f"note: {note}")
+    rows = [
+        [
+            words(row.score),
+            number(row.score, row.before),
+            number(row.score, row.after),
+            shown(row.score, row.interval, difference=True),
+            "*" if row.excludes_zero else "",
+        ]
+        for row in comparison.differences
+    ]
+    draw(("", "A", "B", "B - A (95 % interval)", ""), rows, "right")
+    for sentence in _verdict(comparison):
+        say(sentence)
+    _print_only(comparison, say)
 
 
-def _verdict(comparison: Comparison) -> str:
-    """What the first completion of each problem says, in words."""
+def _verdict(comparison: Comparison) -> list[str]:
+    """In words: pass@1 over all completions, the first completion of each problem, how much of the table differs."""
+    accuracy = next(row for row in comparison.differences if row.score == "accuracy")  # pass@1 is the mean accuracy
+    low, high = sorted(abs(100 * value) for value in accuracy.interval[1:])
+    size = abs(100 * accuracy.interval.estimate)
+    problems = f"the {comparison.shared} shared problems"
+    if accuracy.excludes_zero:
+        more = "more" if accuracy.interval.estimate > 0 else "fewer"
+        solved = f"B solves {size:.1f} percentage points {more} ({low:.1f} to {high:.1f}) of {problems} than A"
+    else:
+        difference = shown("accuracy", accuracy.interval, difference=True)
+        solved = f"no significant difference on {problems}: B - A = {difference} percentage points"
     test = comparison.test
-    counts = f"A alone solves {test.only_before} of {comparison.shared} problems, B alone {test.only_after}"
-    p_value = f"McNemar p = {test.p_value:.2g}"
-    if test.p_value >= 0.05:
-        return f"pass@1, first completion: {counts}; that is no significant difference ({p_value})"
-    better = "B" if test.only_after > test.only_before else "A"
-    return f"pass@1, first completion: {counts}; {better} is better ({p_value})"
+    marked, listed = sum(row.excludes_zero for row in comparison.differences), len(comparison.differences)
+    return [
+        f"pass@1, all completions: {solved}",
+        f"pass@1, first completion only: A alone solves {test.only_before} problems, B alone {test.only_after}; "
+        f"McNemar p = {test.p_value:.2g}" + ("" if test.p_value < 0.05 else ", no significant difference"),
+        f"{marked} of the {listed} scores differ significantly (*: the interval excludes 0)"
+        if marked
+        else f"none of the {listed} scores differs significantly: every interval includes 0",
+    ]
 
 
-def _print_only(comparison: Comparison) -> None:
+def _print_only(comparison: Comparison, say: Say) -> None:
     groups = (
         ("first completion right in A only", comparison.only_before),
         ("first completion right in B only", comparison.only_after),
         (f"solved by A, never by B in {comparison.after.conditions.samples} completions", comparison.never_after),
         (f"solved by B, never by A in {comparison.before.conditions.samples} completions", comparison.never_before),
     )
-    shown = {id_ for _, ids in groups for id_ in ids[:_SHOWN_PROBLEMS]}
-    problems = {problem.id: problem for problem in comparison.before.problems() if problem.id in shown}
+    problems = {problem.id: problem for problem in comparison.before.problems()}
     for title, ids in groups:
-        print(f"{title}: {len(ids) or 'none'}")
+        lines = [f"{title}: {len(ids) or 'none'}"]
         for id_ in ids[:_SHOWN_PROBLEMS]:
-            question = " ".join(problems[id_].question.split())
-            cut = question if len(question) <= _QUESTION_WIDTH else question[: _QUESTION_WIDTH - 3] + "..."
-            print(f"    {id_}  {cut}  gold {problems[id_].gold}")
+            if id_ in problems:
+                question = " ".join(problems[id_].question.split())
+                cut = question if len(question) <= _QUESTION_WIDTH else question[: _QUESTION_WIDTH - 3] + "..."
+                lines.append(f"- {id_}  {cut}  gold {problems[id_].gold}")
+            else:  # samples.jsonl was removed
+                lines.append(f"- {id_}")
         if len(ids) > _SHOWN_PROBLEMS:
-            print(f"    and {len(ids) - _SHOWN_PROBLEMS} more (--json has all)")
+            lines.append(f"- and {len(ids) - _SHOWN_PROBLEMS} more (--json has all)")
+        say("\n".join(lines))
 
 
-def _print_recipes(sides: Sequence[Side]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+def _print_recipes(sides: Sequence[Side], say: Say, draw: Draw) -> None:
     from gtpo_cli.report.comparison import recipe_differences
 
     runs = {str(side.run.path): side.run for side in sides}
     if len(runs) < 2:
         return
-    rows = recipe_differences([run.recipe() for run in runs.values()])
-    print("\nrecipes: " + ("equal" if not rows else "keys that differ"))
-    if rows:
+    differences = recipe_differences([run.recipe() for run in runs.values()])
+    say("\nrecipes: " + ("keys that differ" if differences else "equal"))
+    if differences:
+        rows = [[key, *(json.dumps(value, ensure_ascii=False) for value in values)] for key, values in differences]
+        draw(("", *runs), rows, "left")
+
+
+def _print_cautions(comparisons: Sequence[Comparison], say: Say) -> None:
+    listed = sum(len(comparison.differences) for comparison in comparisons)
+    say(
+        f"\n{listed} differences are listed: were there none in truth, by chance about {max(1, round(listed / 20))} "
+        "would be marked *; decide beforehand which score counts. Intervals are over problems: how far another seed of "
+        "the training would fall is not in them."
+    )
+    fewest = min(comparison.shared for comparison in comparisons)
+    if fewest < _FEW_PROBLEMS:
+        said = f"{fewest} shared problem{'s' if fewest > 1 else ''}"
+        say(f"With {said} the intervals are too narrow and * means little: evaluate {_FEW_PROBLEMS} or more.")
+
+
+# -- how it is drawn --------------------------------------------------------------------------------------------------
+
+
+def _plain() -> tuple[Say, Draw]:
+    """For the terminal; as wide as it needs to be when piped, so that nothing is folded."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, emoji=False, width=100_000)
+
+    def draw(header: Sequence[str], rows: Sequence[Sequence[str]], justify: str) -> None:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in ("", *runs):
-            table.add_column(column, overflow="fold")
-        for key, values in rows:
-            table.add_row(key, *(Text(json.dumps(value)) for value in values))
-        Console(soft_wrap=True).print(table)
+        for column, name in enumerate(header):
+            table.add_column(Text(name), justify="right" if column and justify == "right" else "left", overflow="fold")
+        for row in rows:
+            style = "bold" if row[-1] == "*" else ""
+            table.add_row(*(Text(cell, style=style) for cell in row))  # Text: brackets are no markup
+        console.print(table)
+
+    return console.print, draw
+
+
+def _markdown() -> tuple[Say, Draw]:
+    def draw(header: Sequence[str], rows: Sequence[Sequence[str]], justify: str) -> None:
+        aligned = ["---"] + ["---:" if justify == "right" else "---"] * (len(header) - 1)
+        for line in (header, aligned, *rows):
+            print("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |")
+        print()
+
+    def say(text: str) -> None:
+        print(text.strip().replace("*", r"\*"), end="\n\n")
+
+    return say, draw
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
 
 
 def _label(side: Side, stored: StoredEvaluation) -> str:
@@ -146,6 +214,9 @@ def _label(side: Side, stored: StoredEvaluation) -> str:
 
 
 def _document(before: Side, after: Side, comparison: Comparison) -> dict[str, Any]:
+    from gtpo_cli.report.comparison import recipe_differences
+
+    recipes = recipe_differences([before.run.recipe(), after.run.recipe()])
     return {
         "benchmark": comparison.benchmark,
         "a": {"run": str(before.run.path), "subject": comparison.before.conditions.subject},
@@ -167,4 +238,5 @@ def _document(before: Side, after: Side, comparison: Comparison) -> dict[str, An
         "first_right_in_b_only": list(comparison.only_after),
         "never_solved_by_b": list(comparison.never_after),
         "never_solved_by_a": list(comparison.never_before),
+        "recipe_differences": {key: {"a": values[0], "b": values[1]} for key, values in recipes},
     }

@@ -1,10 +1,11 @@
 """Two evaluated runs on the problems they share: paired differences, what only one of them solves, recipes.
 
-A side of a comparison is a run folder, or one of its evaluated subjects: `runs/a`, `runs/a@base`, `runs/a@step-000600`.
+A side of a comparison is a run folder, or one of its evaluated subjects: `runs/a`, `runs/a@base`, `runs/a@600`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 
 _SHOWN_IDS = 10
+_ROUNDING = 1e-12  # by so much a resampled mean of differences that cancel may miss 0
 # Conditions that may differ between two sides and are then said; what was asked of the models is compared row by row.
 _SAID = (
     "model", "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt",
@@ -60,7 +62,7 @@ class Difference:
 
     @property
     def excludes_zero(self) -> bool:
-        return self.interval.low > 0 or self.interval.high < 0
+        return self.interval.low > _ROUNDING or self.interval.high < -_ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,11 @@ class Comparison:
 
 
 def find_side(text: str) -> Side:
-    """ "runs/a@base" -> that run's side. Raises EvaluationError when the run or its evaluations are not there."""
+    """ "runs/a@base", "runs/a@600" -> that run's side. Raises EvaluationError when the run or its evaluations are not
+    there."""
     path, _, subject = text.rpartition("@") if "@" in text and not Path(text).exists() else (text, "", "")
+    step = re.fullmatch(r"(?:step-)?(\d+)", subject)
+    subject = f"step-{int(step[1]):06d}" if step else subject
     run = RunFolder(Path(path))
     if not run.recipe_file.is_file():
         raise EvaluationError(f"{path}: is no run folder (recipe.yaml is missing)")
@@ -118,8 +123,14 @@ def compare(before: Side, after: Side, *, benchmark: str | None = None) -> list[
 def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Comparison:
     """Compare two finished evaluations of one benchmark on the problems that both have, matched by id.
 
-    Raises EvaluationError when a problem's question or gold answer differs, and where no problem is shared.
+    Raises EvaluationError when a problem's question or gold answer differs, where no problem is shared, and for one
+    evaluation given twice.
     """
+    if before.path.resolve() == after.path.resolve():
+        raise EvaluationError(
+            f"{before.path}: both sides are this evaluation; name another run, or another subject of it: RUN@base "
+            "after gtpo eval RUN --base, RUN@STEP after gtpo eval RUN --checkpoint STEP"
+        )
     one, other = before.results(), after.results()
     ids = _shared_ids(before, one, after, other)
     table_before, table_after = _columns(one, ids), _columns(other, ids)
@@ -206,12 +217,18 @@ def _columns(results: Results, ids: Sequence[str]) -> dict[str, list[float]]:
 
 
 def _solved(stored: StoredEvaluation, results: Results, ids: Sequence[str], *, first: bool) -> list[bool]:
-    """For each problem: is its first completion right (or any of them)?"""
-    score = "first_pass@1" if first else f"pass@{stored.conditions.samples}"
-    if score in results.scores:
-        return [value == 1.0 for value in _columns(results, ids)[score]]
+    """For each problem: is its first completion right (or any of them)? Raises EvaluationError."""
+    if not first:
+        return [share > 0.0 for share in _columns(results, ids)["accuracy"]]
+    if "first_pass@1" in results.scores:
+        return [value == 1.0 for value in _columns(results, ids)["first_pass@1"]]
     completions = {problem.id: problem.completions for problem in stored.problems()}
-    return [any(completion.correct for completion in completions[id_][: 1 if first else None]) for id_ in ids]
+    if not completions.keys() >= set(ids):
+        raise EvaluationError(
+            f"{stored.samples_file}: completions are missing, and k = 1 was not evaluated, so it is not known which "
+            "problems the first completion solves; sample them anew with gtpo eval --again"
+        )
+    return [completions[id_][0].correct for id_ in ids]
 
 
 def _where(ids: Sequence[str], here: Sequence[bool], there: Sequence[bool]) -> tuple[str, ...]:

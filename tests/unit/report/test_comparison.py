@@ -2,26 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 from scipy.stats import binomtest
-from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.grading import Grader
-from gtpo_cli.recipe import build_recipe
-from gtpo_cli.recipe.schema import RewardsRecipe
-from gtpo_cli.report.comparison import compare, compare_pair, find_side, recipe_differences
+from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, data_digest
+from gtpo_cli.evaluation.scores import score_problems
+from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
+from gtpo_cli.recipe import build_recipe, dump_recipe
+from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
+from gtpo_cli.report.comparison import Difference, compare, compare_pair, find_side, recipe_differences
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.types import Problem
+
+SETTINGS = EvaluationRecipe(samples=3, pass_k=(1, 3), majority_k=(3,))
+_clock = itertools.count(1_700_000_000)
 
 
 @pytest.fixture(scope="module")
 def grader() -> Iterator[Grader]:
     with Grader(RewardsRecipe()) as grader:
         yield grader
+
+
+def run_at(path: Path) -> RunFolder:
+    run = RunFolder(path)
+    path.mkdir(exist_ok=True)
+    recipe = build_recipe({"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}, where="test")
+    run.recipe_file.write_text(dump_recipe(recipe))
+    return run
+
+
+def store(
+    run: RunFolder,
+    grader: Grader,
+    right: Sequence[str],
+    *,
+    first_problem: int = 1,
+    subject: str = "step-000010",
+    golds: str = "5",
+    **conditions: object,
+) -> StoredEvaluation:
+    """`right`: for each problem which of its three completions are right, "101"."""
+    import os
+
+    problems = []
+    for number, marks in enumerate(right, start=first_problem):
+        rows = tuple(
+            GradedCompletion("", 9, "stop", 0.5, "5" if mark == "1" else "6", mark == "1", True, True, True)
+            for mark in marks
+        )
+        problems.append(EvaluatedProblem(f"arithmetic/test/{number}", f"q{number}", golds, rows))
+    made = Conditions(
+        benchmark="arithmetic", split="test", subject=subject, model="builtin:tiny", problems=len(problems),
+        data_digest=data_digest([Problem(p.id, p.question, p.gold) for p in problems]), samples=3, temperature=1.0,
+        top_p=1.0, max_completion_tokens=64, format_mode="strict", system_prompt=None, seed=1,
+    )  # fmt: skip
+    stored = evaluation_at(run, replace(made, **conditions))  # type: ignore[arg-type]
+    stored.open()
+    stored.append(problems)
+    stored.finish(score_problems(problems, SETTINGS, grader, seed=1))
+    now = next(_clock)
+    os.utime(stored.results_file, (now, now))
+    return stored
 
 
 BEFORE = ["100", "000", "011", "111", "000", "010"]
@@ -63,7 +114,7 @@ def test_only_shared_problems_are_compared(grader: Grader, tmp_path: Path) -> No
 
 def test_different_data_is_refused_and_the_rows_are_named(grader: Grader, tmp_path: Path) -> None:
     one = store(run_at(tmp_path / "a"), grader, ["100"] * 12)
-    other = store(run_at(tmp_path / "b"), grader, ["100"] * 12, gold="6")
+    other = store(run_at(tmp_path / "b"), grader, ["100"] * 12, golds="6")
     with pytest.raises(
         EvaluationError, match=r"12 of 12 shared .* arithmetic/test/1, .*test/10 and 2 more.*--data-path"
     ):
@@ -128,3 +179,13 @@ def test_recipes_differ_by_dotted_key_without_the_run_s_own_name() -> None:
     assert differ["objective.conflict.enabled"] == [True, False, True]
     assert "run_name" not in differ
     assert recipe_differences([gtpo, gtpo]) == []
+
+
+def test_an_interval_that_misses_zero_by_rounding_does_not_exclude_it() -> None:
+    def row(low: float, high: float) -> Difference:
+        return Difference("accuracy", 0.5, 0.5, Interval(0.0, low, high))
+
+    assert not row(-0.24, -4.4e-17).excludes_zero  # resampled differences of thirds and ninths that cancel
+    assert not row(2.2e-17, 0.2).excludes_zero
+    assert row(1e-6, 0.2).excludes_zero
+    assert row(-0.2, -1e-6).excludes_zero

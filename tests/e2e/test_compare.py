@@ -1,0 +1,247 @@
+"""gtpo compare as typed, on stored evaluations: values against naive computation, what is said, what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import comb
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from conftest import Run, environment
+
+from gtpo_cli.evaluation.grading import Grader
+from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, data_digest
+from gtpo_cli.evaluation.scores import score_problems
+from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
+from gtpo_cli.recipe import build_recipe, dump_recipe
+from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.types import Problem
+
+SAMPLES = 4
+SETTINGS = EvaluationRecipe(samples=SAMPLES, pass_k=(1, 2, 4), majority_k=(4,))
+
+Table = list[list[bool]]  # is completion c of problem p right
+
+
+def table(problems: int, chance: float, seed: int) -> Table:
+    rng = random.Random(seed)
+    return [[rng.random() < chance for _ in range(SAMPLES)] for _ in range(problems)]
+
+
+def store(
+    folder: Path,
+    right: Table,
+    *,
+    objective: str = "gtpo",
+    subject: str = "step-000600",
+    first: int = 1,
+    gold: str = "5",
+) -> StoredEvaluation:
+    """A run folder with one finished evaluation, whose completions are right where `right` says."""
+    run = RunFolder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}, "objective": {"name": objective}}
+    run.recipe_file.write_text(dump_recipe(build_recipe(recipe, where="test")))
+    problems = [
+        EvaluatedProblem(
+            f"arithmetic/test/{number}",
+            f"{number}+0",
+            gold,
+            tuple(GradedCompletion("", 9, "stop", 0.5, gold if hit else "x", hit, True, True, True) for hit in row),
+        )
+        for number, row in enumerate(right, start=first)
+    ]
+    conditions = Conditions(
+        benchmark="arithmetic", split="test", subject=subject, model="builtin:tiny", problems=len(problems),
+        data_digest=data_digest([Problem(p.id, p.question, p.gold) for p in problems]), samples=SAMPLES,
+        temperature=1.0, top_p=1.0, max_completion_tokens=64, format_mode="strict", system_prompt=None, seed=1,
+    )  # fmt: skip
+    stored = evaluation_at(run, conditions)
+    stored.open()
+    stored.append(problems)
+    with Grader(RewardsRecipe()) as grader:
+        stored.finish(score_problems(problems, SETTINGS, grader, seed=1))
+    return stored
+
+
+def naive_interval(values: Sequence[float]) -> tuple[float, float]:
+    rng = random.Random(5)
+    means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(4000))
+    return means[100], means[-101]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, Table]:
+    """Three runs of 60 problems: a poor one, a better one, and the poor one again with other draws."""
+    tables = {"a": table(60, 0.3, 1), "b": table(60, 0.7, 2), "c": table(60, 0.3, 3)}
+    for name, right in tables.items():
+        store(tmp_path / "runs" / name, right, objective="grpo" if name == "a" else "gtpo")
+    return tables
+
+
+def test_json_holds_what_a_naive_computation_finds(gtpo: Run, runs: dict[str, Table]) -> None:
+    found = json.loads(gtpo("compare", "runs/a", "runs/b", "runs/c", "--json").stdout)
+    assert [(pair["a"]["run"], pair["b"]["run"]) for pair in found] == [("runs/a", "runs/b"), ("runs/a", "runs/c")]
+    assert found == json.loads(gtpo("compare", "runs/a", "runs/b", "runs/c", "--json").stdout)
+    one = runs["a"]
+    for pair, other in zip(found, (runs["b"], runs["c"]), strict=True):
+        assert (pair["problems"], pair["left_out"]) == (60, 0)
+        naive: dict[str, Callable[[list[bool]], float]] = {
+            "accuracy": fmean,
+            "pass@1": fmean,
+            "pass@2": lambda row: 1 - comb(SAMPLES - sum(row), 2) / comb(SAMPLES, 2),
+            "pass@4": any,
+            "first_pass@1": lambda row: row[0],
+            "first_pass@2": lambda row: row[0] or row[1],
+        }
+        for name, value in naive.items():
+            score = pair["scores"][name]
+            before, after = ([float(value(row)) for row in side] for side in (one, other))
+            paired = [y - x for x, y in zip(before, after, strict=True)]
+            assert score["a"] == pytest.approx(fmean(before))
+            assert score["b"] == pytest.approx(fmean(after))
+            assert score["difference"] == pytest.approx(fmean(paired))
+            assert score["interval_95"] == pytest.approx(naive_interval(paired), abs=0.02)
+        lost = [f"arithmetic/test/{p}" for p in range(1, 61) if one[p - 1][0] and not other[p - 1][0]]
+        won = [f"arithmetic/test/{p}" for p in range(1, 61) if other[p - 1][0] and not one[p - 1][0]]
+        assert (pair["first_right_in_a_only"], pair["first_right_in_b_only"]) == (lost, won)
+        tail = sum(comb(len(lost + won), x) for x in range(min(len(lost), len(won)) + 1)) / 2 ** len(lost + won)
+        assert pair["mcnemar"]["p_value"] == pytest.approx(min(1.0, 2 * tail))
+        assert pair["never_solved_by_b"] == [
+            f"arithmetic/test/{p}" for p in range(1, 61) if any(one[p - 1]) and not any(other[p - 1])
+        ]
+    assert found[0]["scores"]["accuracy"]["interval_95"][0] > 0.2  # a test of nothing if the runs did not differ
+    assert found[0]["mcnemar"]["p_value"] < 0.05
+
+
+def test_marks_recipes_and_next_command_on_the_terminal(gtpo: Run, runs: dict[str, Table]) -> None:
+    (pair,) = json.loads(gtpo("compare", "runs/a", "runs/b", "--json").stdout)
+    output = gtpo("compare", "runs/a", "runs/b").stdout
+    last = output.splitlines()[-1]  # the command is named as it can be typed here: by its path where it is not in PATH
+    assert last.startswith("next: ")
+    assert last.endswith("gtpo report runs/a runs/b")
+    rows = [
+        line for line in output.splitlines() if " to " in line and "%" in line and line.split()[0] in pair["scores"]
+    ]
+    assert {line.split()[0] for line in rows} == {"accuracy", "pass@1", "pass@2", "pass@4", "maj@4"}
+    for line in rows:
+        low, high = pair["scores"][line.split()[0]]["interval_95"]
+        assert line.rstrip().endswith("*") == (low > 0 or high < 0)
+    assert f"{100 * pair['scores']['pass@1']['a']:.1f} %" in output
+    assert ["objective.name", '"grpo"', '"gtpo"'] in [line.split() for line in output.splitlines()]
+    assert "run_name" not in output
+    assert pair["recipe_differences"]["objective.name"] == {"a": "grpo", "b": "gtpo"}
+
+
+def test_only_shared_problems_are_compared_and_the_others_are_counted(gtpo: Run, tmp_path: Path) -> None:
+    right = table(30, 0.5, 4)
+    store(tmp_path / "one", right)
+    store(tmp_path / "two", right[10:], first=11)
+    output = gtpo("compare", "one", "two").stdout
+    assert "20 shared problems; 10 that only one side has are left out" in output
+    (pair,) = json.loads(gtpo("compare", "one", "two", "--json").stdout)
+    assert pair["scores"]["accuracy"]["interval_95"] == [0.0, 0.0]
+    assert pair["scores"]["accuracy"]["a"] == pytest.approx(fmean(fmean(row) for row in right[10:]))
+
+
+def test_base_beside_trained_of_one_run(gtpo: Run, tmp_path: Path) -> None:
+    store(tmp_path / "one", table(30, 0.2, 5), subject="base")
+    store(tmp_path / "one", table(30, 0.9, 6))
+    (pair,) = json.loads(gtpo("compare", "one@base", "one", "--json").stdout)
+    assert (pair["a"]["subject"], pair["b"]["subject"]) == ("base", "step-000600")
+    assert pair["scores"]["accuracy"]["difference"] > 0.5
+
+
+def test_errors(gtpo: Run, tmp_path: Path) -> None:
+    store(tmp_path / "one", table(12, 0.5, 7))
+    store(tmp_path / "other_gold", table(12, 0.5, 7), gold="7")
+    store(tmp_path / "elsewhere", table(12, 0.5, 7), first=100)
+    store(tmp_path / "untouched", table(1, 0.5, 7)).results_file.unlink()
+    for arguments, words in (
+        (["one"], "gtpo compare one@base one"),
+        (["one", "untouched"], "gtpo eval untouched"),
+        (["one", "nowhere"], "nowhere: is no run folder"),
+        (["one", "one@base"], "there is step-000600"),
+        (["one", "elsewhere"], "no problem in common"),
+        (["one", "one@step-000600", "-b", "math"], "math"),
+    ):
+        error = gtpo("compare", *arguments, code=2).stderr
+        assert words in " ".join(error.split())
+        assert "Traceback" not in error
+    refused = " ".join(gtpo("compare", "one", "other_gold", code=2).stderr.split())
+    assert "12 of 12 shared problems differ: arithmetic/test/1, arithmetic/test/2, " in refused
+    assert "arithmetic/test/10 and 2 more" in refused
+
+
+def test_comparing_loads_no_torch(runs: dict[str, Table], tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['gtpo', 'compare', 'runs/a', 'runs/b']\n"
+        "from gtpo_cli.cli.app import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print('heavy', sorted({'torch', 'transformers', 'sympy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=120
+    )
+    assert "next: " in done.stdout
+    assert "heavy []" in done.stderr
+
+
+def test_in_words_all_completions_and_the_first_one_are_kept_apart(gtpo: Run, tmp_path: Path) -> None:
+    # one more right completion of four everywhere, and never the first: pass@1 differs, McNemar sees nothing
+    store(tmp_path / "one", [[True, True, False, False]] * 20)
+    store(tmp_path / "two", [[True, True, True, False]] * 20)
+    output = gtpo("compare", "one", "two").stdout
+    assert "B solves 25.0 percentage points more (25.0 to 25.0) of the 20 shared problems than A" in output
+    assert "A alone solves 0 problems, B alone 0; McNemar p = 1, no significant difference" in output
+    # accuracy and pass@1, pass@2 (5/6 to 1), maj@4 (two against two, to three against one)
+    assert "4 of the 14 scores differ significantly" in output
+    store(tmp_path / "three", [[True, True, False, False]] * 20)
+    output = gtpo("compare", "one", "three").stdout
+    assert "no significant difference on the 20 shared problems: B - A = +0.0 (+0.0 to +0.0) percentage" in output
+    assert "none of the 14 scores differs significantly" in output
+
+
+def test_few_problems_and_many_scores_are_cautioned(gtpo: Run, tmp_path: Path) -> None:
+    for name, right in (("one", table(3, 0.5, 1)), ("two", table(3, 0.5, 2)), ("three", table(3, 0.5, 3))):
+        store(tmp_path / name, right)
+    output = gtpo("compare", "one", "two", "three").stdout
+    assert "28 differences are listed: were there none in truth, by chance about 1 would be marked *" in output
+    assert "With 3 shared problems the intervals are too narrow" in output
+
+
+def test_markdown_is_tables_and_paragraphs(gtpo: Run, runs: dict[str, Table]) -> None:
+    output = gtpo("compare", "runs/a", "runs/b", "--markdown").stdout
+    assert "|  | A | B | B - A (95 % interval) |  |\n| --- | ---: | ---: | ---: | ---: |\n| accuracy | " in output
+    assert '\n| objective.name | "grpo" | "gtpo" |\n' in output
+    assert "next: " not in output
+    assert "choose one of" in " ".join(
+        gtpo("compare", "runs/a", "runs/b", "--markdown", "--json", code=2).stderr.split()
+    )
+
+
+def test_a_step_by_its_number_and_one_evaluation_twice(gtpo: Run, tmp_path: Path) -> None:
+    store(tmp_path / "one", table(30, 0.2, 5), subject="step-000100")
+    store(tmp_path / "one", table(30, 0.9, 6))
+    (pair,) = json.loads(gtpo("compare", "one@100", "one@step-000600", "--json").stdout)
+    assert (pair["a"]["subject"], pair["b"]["subject"]) == ("step-000100", "step-000600")
+    assert "both sides are this evaluation" in " ".join(gtpo("compare", "one", "one@600", code=2).stderr.split())
+
+
+def test_samples_that_were_removed_and_brackets_in_a_name(gtpo: Run, tmp_path: Path) -> None:
+    stored = store(tmp_path / "a[red]", table(30, 0.2, 5), objective="grpo")
+    store(tmp_path / "two", table(30, 0.9, 6))
+    stored.samples_file.unlink()
+    output = gtpo("compare", "a[red]", "two").stdout
+    assert "first completion right in B only: " in output
+    assert ["a[red]", "two"] in [line.split() for line in output.splitlines()]
+    results = stored.results()
+    stored.finish(replace(results, scores={"accuracy": results.scores["accuracy"]}))
+    assert "--again" in gtpo("compare", "a[red]", "two", code=2).stderr
