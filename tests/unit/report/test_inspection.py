@@ -1,0 +1,238 @@
+"""Inspection of a real stored step: the reasons it gives are those of the objective's own masks."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.objective import LN_2, conflict_spans
+from gtpo_cli.objective import filter_is_on as objective_filter_is_on
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, read_step
+from gtpo_cli.report.inspection_html import render
+from gtpo_cli.report.inspection_text import filter_is_on, print_step, print_tokens, token_lines, visible
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.training.loop import train
+
+
+def trained(folder: Path, *overrides: str) -> RunFolder:
+    recipe = load_recipe(
+        "tiny_arithmetic",
+        ["training.max_steps=1", "objective.initial_entropy=0.16", "rollout.prompts_per_step=6", *overrides],
+    )
+    run = RunFolder(folder)
+    run.create(recipe)
+    train(recipe, run, quiet=True)
+    return run
+
+
+@pytest.fixture(scope="module")
+def position(tmp_path_factory: pytest.TempPathFactory) -> InspectedStep:
+    return read_step(trained(tmp_path_factory.mktemp("runs") / "position"))
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> InspectedStep:
+    return read_step(trained(tmp_path_factory.mktemp("runs") / "prefix", "objective.conflict.alignment=prefix"))
+
+
+def spans(group: InspectedGroup, alignment: str) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(len(completion.tokens) for completion in group.completions)
+    ids = torch.zeros(1, len(group.completions), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    for row, completion in enumerate(group.completions):
+        ids[0, row, : len(completion.tokens)] = torch.tensor([token.id for token in completion.tokens])
+        mask[0, row, : len(completion.tokens)] = True
+    advantages = torch.tensor([[completion.advantage for completion in group.completions]])
+    found = conflict_spans(ids, mask, advantages, alignment=alignment)  # type: ignore[arg-type]
+    return found.forward_BGT[0], found.backward_BGT[0]
+
+
+@pytest.mark.parametrize("alignment", ["position", "prefix"])
+def test_a_token_is_in_a_span_exactly_where_all_tokens_up_to_it_have_partners(
+    alignment: str, request: pytest.FixtureRequest
+) -> None:
+    step: InspectedStep = request.getfixturevalue(alignment)
+    marked = 0
+    for group in step.groups:
+        forward, backward = spans(group, alignment)
+        for row, completion in enumerate(group.completions):
+            length = len(completion.tokens)
+            ahead = [bool(group.partners(completion, p, alignment, backward=False)) for p in range(length)]
+            behind = [bool(group.partners(completion, p, alignment, backward=True)) for p in range(length)]
+            for place, token in enumerate(completion.tokens):
+                assert token.forward == bool(forward[row, place]) == all(ahead[: place + 1])
+                assert token.backward == bool(backward[row, place]) == all(behind[place:])
+                marked += token.forward + token.backward
+    assert marked > 50
+
+
+def test_the_reasons_say_who_shares_it_and_where(position: InspectedStep) -> None:
+    recipe = position.recipe
+    seen = set()
+    for group in position.groups:
+        for completion in group.completions:
+            for place, token in enumerate(completion.tokens):
+                why = group.why(completion, place, recipe)
+                if completion.advantage == 0:
+                    assert why.startswith("A = 0")
+                elif token.weight == 1:
+                    assert "is not" in why or re.fullmatch(r"no (punished|rewarded) completion has it here", why)
+                else:
+                    numbers = [int(n) for n in re.findall(r"\d+", why.split("with ")[1].split(" from")[0])][:-1]
+                    assert numbers, why
+                    assert all(group.completions[n - 1].advantage * completion.advantage < 0 for n in numbers)
+                    distance = place if "from the start" in why else len(completion.tokens) - 1 - place
+                    assert f"{distance} from the" in why
+                seen.add((token.weight, why.split()[0]))
+    assert {weight for weight, _ in seen} == {0.0, 1.0, 2.0}
+
+
+def test_coefficients_are_those_of_the_loss(position: InspectedStep) -> None:
+    group = position.choose(None)[0]
+    assert group.informative
+    rewards = torch.tensor([completion.reward for completion in group.completions])
+    for completion in group.completions:
+        expected = (completion.reward - rewards.mean()) / (rewards.std() + 1e-4)
+        assert completion.advantage == pytest.approx(float(expected), rel=1e-5)
+        coefficient = completion.advantage - 0.1 * completion.mean_entropy
+        assert completion.coefficient(position.recipe) == pytest.approx(coefficient)
+        assert completion.mean_entropy == pytest.approx(
+            sum(token.entropy for token in completion.tokens) / len(completion.tokens), abs=1e-5
+        )
+        token = completion.tokens[0]
+        assert completion.token_weight(token, position.recipe) == pytest.approx(
+            coefficient * token.weight / len(completion.tokens)
+        )
+    assert group.reward_mean == pytest.approx(float(rewards.mean()))
+    assert group.reward_std == pytest.approx(float(rewards.std()), rel=1e-6)
+
+
+def plain(step: InspectedStep, *, width: int = 100) -> str:
+    stream = StringIO()
+    print_step(Console(file=stream, width=width, color_system=None), step, step.choose("all"))
+    return stream.getvalue()
+
+
+def test_without_colour_the_marks_carry_the_spans(position: InspectedStep) -> None:
+    text = plain(position)
+    assert "lambda in conflict spans: 0 where A < 0, 2 where A > 0 (position alignment); 1 elsewhere" in text
+    assert "filter on: <H>_ini = 0.1600" in text
+    completion = next(c for c in position.choose(None)[0].completions if c.forward_length and c.backward_length)
+    tokens, marks = (str(line) for line in list(token_lines(completion, 500)))
+    cells = [token.mark * len(visible(token.text)) for token in completion.tokens]
+    assert marks == ("  " + "".join(cells)).rstrip()
+    assert tokens == "  " + "".join(visible(token.text) for token in completion.tokens)
+    assert tokens in text.replace("\r", "") or len(tokens) > 98
+
+
+def test_long_completions_wrap_and_keep_marks_below_their_tokens(position: InspectedStep) -> None:
+    completion = max(position.choose(None)[0].completions, key=lambda c: len(c.tokens))
+    lines = [str(line) for line in token_lines(completion, 20)]
+    assert all(len(line) <= 22 for line in lines)
+    assert "".join(line[2:] for line in lines if set(line) - set(" fbx")) == "".join(
+        visible(token.text) for token in completion.tokens
+    )
+
+
+def test_control_characters_are_signs() -> None:
+    assert visible("a\nb\tc") == "a⏎b⇥c"
+    assert visible("\x1b[31m") == "␛[31m"
+    assert visible("") == "∅"
+
+
+class Titles(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens: list[tuple[str, str, str]] = []
+        self.tags: set[str] = set()
+        self._open: tuple[str, str] | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        attributes = dict(attrs)
+        if tag == "span" and "title" in attributes:
+            self._open = (attributes.get("class") or "", attributes["title"] or "")
+
+    def handle_data(self, data: str) -> None:
+        if self._open is not None:
+            self.tokens.append((*self._open, data))
+            self._open = None
+
+
+def test_the_page_holds_every_token_with_its_figures(position: InspectedStep) -> None:
+    reader = Titles()
+    page = render(position)
+    reader.feed(page)
+    tokens = [token for group in position.groups for c in group.completions for token in c.tokens]
+    assert [text for *_, text in reader.tokens] == [visible(token.text) for token in tokens]
+    for (classes, title, _), token in zip(reader.tokens, tokens, strict=True):
+        names = set(classes.split())
+        assert ("less" in names, "more" in names) == (token.weight < 1, token.weight > 1)
+        assert ("f" in names, "b" in names) == (token.forward, token.backward)
+        assert f"lambda {token.weight:g}, ln p {token.logprob:.4f}, entropy {token.entropy:.4f} nats" in title
+    assert "script" not in reader.tags
+    assert not re.search(r'(src|href)="(?!#)', page)
+
+
+def test_hostile_text_is_escaped(position: InspectedStep, tmp_path: Path) -> None:
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    (folder / "recipe.yaml").write_bytes(position.run.recipe_file.read_bytes())
+    rows = [json.loads(line) for line in (position.run.samples / "step-000001.jsonl").read_text().splitlines()[:8]]
+    rows[0]["tokens"][0] = "<script>alert(1)</script>"
+    rows[0]["question"] = '"><img src=x onerror=alert(1)>'
+    (folder / "samples").mkdir()
+    (folder / "samples" / "step-000001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = render(read_step(RunFolder(folder)))
+    assert "<script>" not in page
+    assert "<img" not in page
+    stream = StringIO()
+    step = read_step(RunFolder(folder))
+    print_tokens(Console(file=stream, width=120), step.groups[0], step.groups[0].completions[0], step.recipe)
+    assert "alert(1)" in stream.getvalue()
+
+
+def test_switches_are_said_truly(tmp_path: Path) -> None:
+    grpo = read_step(trained(tmp_path / "grpo", "objective.name=grpo"))
+    assert {token.weight for g in grpo.groups for c in g.completions for token in c.tokens} == {1.0}
+    assert "conflict correction is off" in plain(grpo)
+    assert grpo.groups[0].why(grpo.groups[0].completions[0], 0, grpo.recipe).startswith("conflict correction is off")
+    gentle = read_step(trained(tmp_path / "gentle", "objective.conflict={positive_weight: 1.5, negative_weight: 0.5}"))
+    assert "lambda in conflict spans: 0.5 where A < 0, 1.5 where A > 0" in plain(gentle)
+    released = read_step(trained(tmp_path / "released", "objective.compat=released_code"))
+    assert "released_code divides by the completion's conflict count" in " ".join(plain(released, width=200).split())
+    assert 4.0 in {token.weight for g in released.groups for c in g.completions for token in c.tokens}
+
+
+@pytest.mark.parametrize("enabled", ["auto", "always", "never"])
+@pytest.mark.parametrize("initial", [0.1, LN_2, 1.0])
+def test_the_filter_rule_is_the_objective_s(enabled: str, initial: float) -> None:
+    assert filter_is_on(initial, enabled) == objective_filter_is_on(initial, enabled)  # type: ignore[arg-type]
+
+
+def test_what_is_not_there(position: InspectedStep, tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="step 2 was not stored; there is 1"):
+        read_step(position.run, 2)
+    with pytest.raises(EvaluationError, match="has no problem 99; there are 1 to 6: arithmetic/train/"):
+        position.choose("99")
+    assert position.choose(position.groups[3].problem) == [position.groups[3]] == position.choose("4")
+    sft = RunFolder(tmp_path / "sft")
+    sft.create(load_recipe("tiny_gsm8k_sft"))
+    with pytest.raises(EvaluationError, match="SFT samples nothing"):
+        read_step(sft)
+    (sft.samples).mkdir()
+    (sft.samples / "step-000001.jsonl").write_text('{"completion": 0, "problem": "a"}\nnot json\n')
+    with pytest.raises(EvaluationError, match=r"step-000001\.jsonl:2: is no stored completion"):
+        read_step(sft)
+    (sft.samples / "step-000001.jsonl").write_text('{"completion": 0, "problem": "a"}\n')
+    with pytest.raises(EvaluationError, match="lacks 'question'"):
+        read_step(sft)
