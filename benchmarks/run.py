@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import grading
 import loop
 import objective
 from measure import write
@@ -14,7 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     arguments = parser.parse_args()
-    for name, module in (("objective", objective), ("loop", loop)):
+    for name, module in (("objective", objective), ("loop", loop), ("grading", grading)):
         print(write(arguments.out, name, module.TITLE, module.run()))
 
 

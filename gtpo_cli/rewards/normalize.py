@@ -28,10 +28,21 @@ _SYMBOLS = str.maketrans(
         "\N{UNION}": r"\cup ",
     }
 )
+_SUPERSCRIPTS = "\N{SUPERSCRIPT ZERO}\N{SUPERSCRIPT ONE}\N{SUPERSCRIPT TWO}\N{SUPERSCRIPT THREE}" + "".join(
+    map(chr, range(0x2074, 0x207A))  # four to nine
+)
 
 
 def _without_commas(match: re.Match[str]) -> str:
     return match[1].replace(",", "")
+
+
+def _without_spaces(match: re.Match[str]) -> str:
+    return match[0].replace(" ", "")
+
+
+def _power(match: re.Match[str]) -> str:
+    return "^{" + "".join(str(_SUPERSCRIPTS.index(digit)) for digit in match[0]) + "}"
 
 
 def _spelled_out_unit(match: re.Match[str]) -> str:
@@ -40,9 +51,14 @@ def _spelled_out_unit(match: re.Match[str]) -> str:
 
 _TEXT_COMMANDS = "text|textnormal|textrm|textbf|textit|mbox|hbox|mathrm|mathbf|mathit"
 _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (rf"[{_SUPERSCRIPTS}]+", _power),
+    ("\N{SQUARE ROOT} ?([0-9]+|[A-Za-z])", r"\\sqrt{\1}"),
+    ("\N{SQUARE ROOT} ?[(]([^()]*)[)]", r"\\sqrt{\1}"),
+    (r"^[1-9][0-9]{0,2}(?: [0-9]{3})+$", _without_spaces),  # 1 319
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
     (r"\\frac ?(\\[A-Za-z]+(?![A-Za-z{])) ?(\\[A-Za-z]+(?![A-Za-z{])|[0-9A-Za-z])", r"\\frac{\1}{\2}"),
     (r"\\frac ?([0-9A-Za-z]) ?(\\[A-Za-z]+(?![A-Za-z{]))", r"\\frac{\1}{\2}"),
+    (r"\\frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}"),
     (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|rm|bf|it)(?![A-Za-z])", ""),
     (r"(?<=[0-9]), ?\\! ?(?=[0-9])", ","),
     (r"(?<!\\)\\!", ""),

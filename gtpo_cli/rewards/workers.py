@@ -82,6 +82,10 @@ class EqualityWorkers:
         with self._lock:
             self._kill_all()
 
+    def process_ids(self) -> list[int]:
+        """The processes that run now, for whoever measures or watches them."""
+        return [worker.process.pid for worker in self._workers]
+
     def equal_many(self, pairs: Sequence[tuple[str, str]], *, timeout_seconds: float | None = None) -> list[Equality]:
         """For each (gold, predicted): are they the same answer? In the order of `pairs`; equal pairs share a grade."""
         tasks = {pair: _Task(*pair, result=_known(equal_without_algebra(*pair))) for pair in dict.fromkeys(pairs)}
