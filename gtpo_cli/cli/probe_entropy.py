@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.options import RecipeOption, SetOption
+from gtpo_cli.cli.runs import suggest
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.entropy_probe import EntropyProbe
@@ -42,6 +43,8 @@ def probe_entropy(
     for note in notes:
         print(f"note: {note}")
     _print(name, loaded, measured)
+    overrides = [part for override in set_ or [] for part in ("--set", override)]
+    suggest("train", "--recipe", name, *overrides, "--set", f"objective.initial_entropy={measured.initial_entropy:.6f}")
 
 
 def _choose_recipe(recipe: str | None, overrides: list[str]) -> tuple[Recipe, str]:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gtpo_cli.cli.options import SetOption
+from gtpo_cli.cli.runs import suggest
 
 app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True)
 
@@ -17,6 +18,7 @@ app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=Tr
 @app.command("list")
 def list_recipes() -> None:
     """The recipes that come with gtpo."""
+    from gtpo_cli.cli.train import DEFAULT_RECIPE
     from gtpo_cli.recipe import shipped_recipes
 
     shipped = shipped_recipes()
@@ -24,6 +26,7 @@ def list_recipes() -> None:
     for name, path in shipped.items():
         first = path.read_text(encoding="utf-8").splitlines()[0]
         print(f"{name:<{width}}  {first.removeprefix('#').strip() if first.startswith('#') else ''}")
+    suggest("recipes", "copy", DEFAULT_RECIPE)
 
 
 @app.command("show")
@@ -35,6 +38,8 @@ def show(
     from gtpo_cli.recipe import dump_recipe, load_recipe
 
     print(dump_recipe(load_recipe(recipe, set_ or [])), end="")
+    overrides = [part for override in set_ or [] for part in ("--set", override)]
+    suggest("train", "--recipe", recipe, *overrides, comment=True)
 
 
 @app.command("copy")
@@ -53,7 +58,8 @@ def copy(
     if written.exists():
         raise RecipeError(f"{written}: exists already; name another file")
     shutil.copyfile(source, written)
-    print(f"{written}\ntrain it with: gtpo train --recipe {written}")
+    print(written)
+    suggest("train", "--recipe", written)
 
 
 @app.command("check")
@@ -77,3 +83,7 @@ def check(
             print(f"ok  {name}")
     if failed:
         raise typer.Exit(2)
+    if recipe:
+        suggest("train", "--recipe", recipe[0], "--dry-run")
+    else:
+        suggest("recipes", "list")

@@ -38,9 +38,12 @@ def find_run(run: str | None, *, what: str) -> RunFolder:
     return folder
 
 
-def suggest(*arguments: str | Path) -> None:
-    """Print the command that comes next, as it can be typed here: the last line of every command."""
-    print("next: " + shlex.join([_command(), *map(str, arguments)]))
+def suggest(*arguments: str | Path, comment: bool = False) -> None:
+    """Print the command that comes next, as it can be typed here: the last line of every command.
+
+    `comment`: as a YAML comment, below a recipe.
+    """
+    print(("# " if comment else "") + "next: " + shlex.join([_command(), *map(str, arguments)]))
 
 
 def _command() -> str:

@@ -53,6 +53,8 @@ def train(
     loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
     if dry_run:
         _print_plan(loaded)
+        overrides = [part for override in set_ or [] for part in ("--set", override)]
+        suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *overrides, comment=True)
         return
     from gtpo_cli.run_folder import RunFolder
 

@@ -99,7 +99,7 @@ def test_every_usable_math_gold_equals_itself_and_all_its_rewritings(
 ) -> None:
     assert unequal(workers, [(gold, gold) for gold in math_golds]) == []
     pairs = {name: rewritten(math_golds, name) for name in REWRITINGS}
-    assert {name: unequal(workers, made) for name, made in pairs.items()} == dict.fromkeys(REWRITINGS, [])
+    assert {name: unequal(workers, made) for name, made in pairs.items()} == {name: [] for name in REWRITINGS}
     assert {name: len(made) for name, made in pairs.items()} == REWRITTEN
 
 

@@ -1,0 +1,108 @@
+"""gtpo report and gtpo inspect as typed; the pages in a real browser where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+TRAIN = [
+    "train",
+    "-q",
+    "--recipe",
+    "tiny_arithmetic",
+    "--set",
+    "training.max_steps=12",
+    "--set",
+    "training.eval_every=4",
+]
+
+
+@pytest.fixture
+def three_runs(gtpo: Run, tmp_path: Path) -> Path:
+    """GTPO, GRPO and SFT on the built-in task, evaluated."""
+    for name in ("gtpo", "grpo", "sft"):
+        gtpo(*TRAIN, "--set", f"run_name={name}", "--set", f"objective.name={name}",
+             "--set", "objective.initial_entropy=0.16")  # fmt: skip
+        gtpo("eval", f"runs/{name}", "--pass-k", "4", "--limit", "12", *(["--base"] if name == "gtpo" else []))
+    return tmp_path
+
+
+def rendered(page: Path) -> tuple[str, str]:
+    """(the document after the browser has loaded it, what the browser logged)."""
+    assert BROWSER is not None
+    done = subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0",
+         "--virtual-time-budget=2000", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_three_runs_in_one_report(gtpo: Run, three_runs: Path) -> None:
+    output = gtpo("report", "runs/gtpo", "runs/grpo", "runs/sft").stdout.splitlines()
+    page = three_runs / "runs" / "report-gtpo-grpo-sft" / "report.html"
+    assert output[0] == str(page.relative_to(three_runs))
+    assert page.resolve().as_uri() in output[1]
+    assert output[-1] == "next: gtpo inspect runs/gtpo"
+    rows = (page.parent / "table.csv").read_text().splitlines()
+    assert {row.split(",")[2] for row in rows[1:]} == {"base", "GTPO", "GRPO", "SFT"}
+    text = page.read_text()
+    for name in ("accuracy", "strict_format", "entropy", "conflict", "filtered", "length", "arithmetic_pass_at_k"):
+        assert f'<figure id="{name}">' in text
+        assert (page.parent / "charts" / f"{name}.png").stat().st_size > 5000
+    before = page.read_bytes()
+    gtpo("report", "runs/gtpo", "runs/grpo", "runs/sft")
+    assert page.read_bytes() == before
+    if BROWSER:
+        document, log = rendered(page)
+        assert not re.findall(r"CONSOLE.*", log)
+        assert document.count("<figure") == document.count('role="img"') == text.count("<figure")
+        assert len(re.findall(r"<path ", document)) > 100
+
+
+def test_one_run_and_a_folder_of_ones_own(gtpo: Run, three_runs: Path) -> None:
+    gtpo("report", "runs/sft")
+    assert (three_runs / "runs" / "sft" / "report" / "report.html").is_file()
+    gtpo("report", "runs/gtpo", "--out", "mine")
+    assert (three_runs / "mine" / "table.tex").is_file()
+    assert "is no run folder" in gtpo("report", "runs/none", code=2).stderr
+
+
+def test_a_model_that_was_only_evaluated_has_a_report(gtpo: Run, tmp_path: Path) -> None:
+    gtpo("eval", "builtin:tiny", "--pass-k", "4", "--limit", "12")
+    gtpo("report", "runs/models/builtin-tiny")
+    page = (tmp_path / "runs/models/builtin-tiny/report/report.html").read_text()
+    assert "untrained" in page
+
+
+def test_inspect_shows_a_step_a_completion_and_a_page(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*TRAIN, "--set", "run_name=one", "--set", "objective.initial_entropy=0.16",
+         "--set", "tracking.log_completions_every=6")  # fmt: skip
+    run = tmp_path / "runs" / "one"
+    output = gtpo("inspect", "runs/one", "--step", "6").stdout
+    rows = [json.loads(line) for line in (run / "samples" / "step-000006.jsonl").read_text().splitlines()]
+    assert f"{run.relative_to(tmp_path)}, step 6: 8 problems; objective gtpo" in output
+    assert output.splitlines()[-1] == "next: gtpo generate runs/one"
+    shown = re.findall(r"A ([+-]\d\.\d{3}), <H> (\d\.\d{4})", output)
+    number = int(re.findall(r"^problem (\d)", output, re.MULTILINE)[0])
+    group = rows[8 * number - 8 : 8 * number]
+    assert shown == [(f"{row['advantage']:+.3f}", f"{row['mean_entropy']:.4f}") for row in group]
+    table = gtpo("inspect", "--problem", str(number), "--completion", "2", "--step", "6").stdout
+    assert len(re.findall(r"^ +\d+ ", table, re.MULTILINE)) == len(group[1]["token_ids"])
+    newest = gtpo("inspect").stdout
+    assert "step 12:" in newest
+    assert "there is 1, 6, 12" in gtpo("inspect", "--step", "7", code=2).stderr
+    gtpo("inspect", "--html")
+    page = run / "report" / "inspect-step-000012.html"
+    if BROWSER:
+        document, log = rendered(page)
+        assert not re.findall(r"CONSOLE.*", log)
+        assert document.count('class="completion ') == 64
