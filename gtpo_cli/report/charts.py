@@ -190,7 +190,8 @@ def _training_chart(curve: _Curve, runs: Sequence[RunRecord | None]) -> Chart:
                 )
             for name in _eval_names(run):
                 if curve.held_out and name.endswith(f"/{curve.held_out}"):
-                    axes.plot(*_column(run, name), "o", color=colour, markersize=4, markeredgecolor=ink)
+                    label = None if len(steps) else _label(run.name)  # SFT has test points and no curve
+                    axes.plot(*_column(run, name), "o", color=colour, markersize=3.5, markeredgewidth=0, label=label)
         if curve.line is not None:
             level, words = curve.line
             axes.axhline(level, color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
