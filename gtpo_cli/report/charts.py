@@ -1,16 +1,13 @@
 """The charts of a report, drawn by matplotlib: curves over training steps, and pass@k and maj@k over k.
 
 Every run has one colour and one line style on all charts (after Okabe & Ito's palette: legible to the colour-blind, on
-white and on black). A drawing function gets the colour of text and axes, `ink`: black for files, a placeholder on the
-page that becomes the page's own text colour.
+white and on black).
 """
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.recipe.schema import LN_2
+from gtpo_cli.report.figures import Chart, add_legend, label_text, new_figure, share_axis
 from gtpo_cli.report.runs import BASE, Evaluation, RunRecord
 from gtpo_cli.tracking import find_metric
 
@@ -29,22 +27,10 @@ if TYPE_CHECKING:
 COLOURS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":")
 _BASE_COLOUR = "#888888"
-_PAGE_INK = "#010203"  # stands for currentColor until the SVG is written
-_SIZE = (4.6, 3.0)  # inches
 _BINS = 400  # most points of a curve on paper; more steps are drawn as the range within each bin
 _WINDOWS = 40  # the running mean looks at this part of the run
 
 Series = tuple[str, str, str]  # label, colour, line style
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart: its file name, title, caption, and how it is drawn with a given ink."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[str], Figure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,30 +120,6 @@ def running_mean(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
         return np.where(number > 0, (sums[1:] - sums[start]) / np.maximum(1, number), np.nan)
 
 
-def page_svg(chart: Chart) -> str:
-    """The chart as an SVG element for the page: scales with its box, text in the page's colour and font."""
-    svg = _svg(chart.draw(_PAGE_INK))
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', _opening(chart), svg, count=1, flags=re.DOTALL)
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{chart.name}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{chart.name}-\1)", svg)
-    svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{chart.name}-\1"', svg)
-    return svg.replace(_PAGE_INK, "currentColor").replace("'DejaVu Sans'", "var(--font)")
-
-
-def file_svg(chart: Chart) -> str:
-    """The chart as an SVG file, black on a transparent ground."""
-    return _svg(chart.draw("#000000"))
-
-
-def file_png(chart: Chart) -> bytes:
-    """The chart as a PNG of 300 dots an inch on white."""
-    stream = io.BytesIO()
-    chart.draw("#000000").savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
-    return stream.getvalue()
-
-
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
@@ -180,17 +142,20 @@ def _training_chart(curve: _Curve, runs: Sequence[RunRecord | None]) -> Chart:
         caption += " Points: test problems, evaluated during training."
 
     def draw(ink: str) -> Figure:
-        figure, axes = _figure(ink, curve.title)
+        figure, axes = new_figure(ink, curve.title)
         for (colour, line), run in drawn:
             steps, values = _column(run, curve.metric)
             if len(steps):
                 _draw_steps(axes, steps, values, colour)
                 axes.plot(
-                    *_thinned(steps, running_mean(values, window(longest))), line, color=colour, label=_label(run.name)
+                    *_thinned(steps, running_mean(values, window(longest))),
+                    line,
+                    color=colour,
+                    label=label_text(run.name),
                 )
             for name in _eval_names(run):
                 if curve.held_out and name.endswith(f"/{curve.held_out}"):
-                    label = None if len(steps) else _label(run.name)  # SFT has test points and no curve
+                    label = None if len(steps) else label_text(run.name)  # SFT has test points and no curve
                     axes.plot(*_column(run, name), "o", color=colour, markersize=3.5, markeredgewidth=0, label=label)
         if curve.line is not None:
             level, words = curve.line
@@ -198,8 +163,8 @@ def _training_chart(curve: _Curve, runs: Sequence[RunRecord | None]) -> Chart:
             axes.annotate(words, (1.0, level), xycoords=("axes fraction", "data"), xytext=(-2, 2),
                           textcoords="offset points", ha="right", va="bottom", color=ink)  # fmt: skip
         axes.set_xlabel("step")
-        _share_axis(axes) if curve.share else axes.set_ylabel(metric.unit)
-        _legend(figure, axes, ink)
+        share_axis(axes) if curve.share else axes.set_ylabel(metric.unit)
+        add_legend(figure, axes, ink)
         return figure
 
     return Chart(curve.name, curve.title, caption, draw)
@@ -211,7 +176,7 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Seri
         caption = "Line: unbiased pass@k; crosses: the first k completions. " + caption
 
     def draw(ink: str) -> Figure:
-        figure, axes = _figure(ink, f"{title}, {benchmark}")
+        figure, axes = new_figure(ink, f"{title}, {benchmark}")
         ticks: set[int] = set()
         for (label, colour, line), evaluation in shown:
             ks = evaluation.results.ks(family)
@@ -219,7 +184,7 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Seri
                 continue
             ticks.update(ks)
             intervals = np.array([evaluation.results.scores[f"{family}@{k}"].interval for k in ks])
-            axes.plot(ks, intervals[:, 0], line, color=colour, label=_label(label))
+            axes.plot(ks, intervals[:, 0], line, color=colour, label=label_text(label))
             axes.fill_between(ks, intervals[:, 1], intervals[:, 2], color=colour, alpha=0.18, linewidth=0)
             if family == "pass":
                 first = [evaluation.results.scores[f"first_pass@{k}"].interval.estimate for k in ks]
@@ -228,30 +193,11 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Seri
         axes.set_xticks(sorted(ticks), [str(k) for k in sorted(ticks)])
         axes.minorticks_off()
         axes.set_xlabel("k")
-        _share_axis(axes)
-        _legend(figure, axes, ink)
+        share_axis(axes)
+        add_legend(figure, axes, ink)
         return figure
 
     return Chart(f"{benchmark}_{family}_at_k", f"{title}, {benchmark}", caption, draw)
-
-
-def _figure(ink: str, title: str) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    figure.patch.set_alpha(0)
-    axes = figure.add_subplot()
-    axes.patch.set_alpha(0)
-    axes.set_title(title, color=ink, loc="left", fontsize=11, fontweight="bold")
-    axes.grid(visible=True, color=ink, alpha=0.12, linewidth=0.6)
-    axes.tick_params(colors=ink, labelsize=9, length=3)
-    axes.xaxis.label.set_color(ink)
-    axes.yaxis.label.set_color(ink)
-    for side, spine in axes.spines.items():
-        spine.set_color(ink)
-        spine.set_alpha(0.5)
-        spine.set_visible(side in ("left", "bottom"))
-    return figure, axes
 
 
 def _draw_steps(axes: Axes, steps: NDArray[np.float64], values: NDArray[np.float64], colour: str) -> None:
@@ -274,48 +220,6 @@ def _thinned(
         return steps, values
     chosen = np.unique(np.linspace(0, len(steps) - 1, _BINS).round().astype(int))
     return steps[chosen], values[chosen]
-
-
-def _share_axis(axes: Axes) -> None:
-    from matplotlib.ticker import PercentFormatter
-
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    high = axes.get_ylim()[1]
-    if high > 0.2:
-        axes.set_ylim(-0.02, 1.02)
-    else:  # a small share keeps its own scale, from zero
-        top = max(high, 0.01)
-        axes.set_ylim(-0.02 * top, top)
-
-
-def _legend(figure: Figure, axes: Axes, ink: str) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 1:
-        longest = max(map(len, labels))
-        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=ink,
-                      ncols=1 if longest > 24 else 2 if longest > 12 else 3)  # fmt: skip
-
-
-def _label(name: str) -> str:
-    """A name in a legend: matplotlib would read $ as mathematics, and hide what begins with _."""
-    return (name.lstrip("_") or name).replace("$", r"\$")
-
-
-def _svg(figure: Figure) -> str:
-    import matplotlib as mpl
-
-    stream = io.StringIO()
-    # Text stays text; the same drawing gives the same bytes.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gtpo"}):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return stream.getvalue()
-
-
-def _opening(chart: Chart) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\\1" role="img" aria-label="{chart.title}" '
-        'preserveAspectRatio="xMidYMid meet">'
-    )
 
 
 def _column(run: RunRecord, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -12,8 +12,9 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import GradedCompletion
 from gtpo_cli.recipe import dump_recipe
-from gtpo_cli.report.charts import Chart, evaluation_charts, file_png, file_svg, page_svg, style, training_charts
+from gtpo_cli.report.charts import evaluation_charts, style, training_charts
 from gtpo_cli.report.comparison import recipe_differences
+from gtpo_cli.report.figures import Chart, file_png, file_svg, page_svg
 from gtpo_cli.report.runs import BASE, RunRecord
 from gtpo_cli.report.tables import OTHER_SCORES, benchmark_table, csv_text, latex, markdown, other_scores_table
 from gtpo_cli.run_folder import write_atomically

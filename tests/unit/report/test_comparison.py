@@ -2,77 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 from scipy.stats import binomtest
+from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.grading import Grader
-from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, data_digest
-from gtpo_cli.evaluation.scores import score_problems
-from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
-from gtpo_cli.recipe import build_recipe, dump_recipe
-from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
+from gtpo_cli.recipe import build_recipe
+from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.comparison import Difference, compare, compare_pair, find_side, recipe_differences
-from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.types import Problem
-
-SETTINGS = EvaluationRecipe(samples=3, pass_k=(1, 3), majority_k=(3,))
-_clock = itertools.count(1_700_000_000)
 
 
 @pytest.fixture(scope="module")
 def grader() -> Iterator[Grader]:
     with Grader(RewardsRecipe()) as grader:
         yield grader
-
-
-def run_at(path: Path) -> RunFolder:
-    run = RunFolder(path)
-    path.mkdir(exist_ok=True)
-    recipe = build_recipe({"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}, where="test")
-    run.recipe_file.write_text(dump_recipe(recipe))
-    return run
-
-
-def store(
-    run: RunFolder,
-    grader: Grader,
-    right: Sequence[str],
-    *,
-    first_problem: int = 1,
-    subject: str = "step-000010",
-    golds: str = "5",
-    **conditions: object,
-) -> StoredEvaluation:
-    """`right`: for each problem which of its three completions are right, "101"."""
-    import os
-
-    problems = []
-    for number, marks in enumerate(right, start=first_problem):
-        rows = tuple(
-            GradedCompletion("", 9, "stop", 0.5, "5" if mark == "1" else "6", mark == "1", True, True, True)
-            for mark in marks
-        )
-        problems.append(EvaluatedProblem(f"arithmetic/test/{number}", f"q{number}", golds, rows))
-    made = Conditions(
-        benchmark="arithmetic", split="test", subject=subject, model="builtin:tiny", problems=len(problems),
-        data_digest=data_digest([Problem(p.id, p.question, p.gold) for p in problems]), samples=3, temperature=1.0,
-        top_p=1.0, max_completion_tokens=64, format_mode="strict", system_prompt=None, seed=1,
-    )  # fmt: skip
-    stored = evaluation_at(run, replace(made, **conditions))  # type: ignore[arg-type]
-    stored.open()
-    stored.append(problems)
-    stored.finish(score_problems(problems, SETTINGS, grader, seed=1))
-    now = next(_clock)
-    os.utime(stored.results_file, (now, now))
-    return stored
 
 
 BEFORE = ["100", "000", "011", "111", "000", "010"]
@@ -114,7 +64,7 @@ def test_only_shared_problems_are_compared(grader: Grader, tmp_path: Path) -> No
 
 def test_different_data_is_refused_and_the_rows_are_named(grader: Grader, tmp_path: Path) -> None:
     one = store(run_at(tmp_path / "a"), grader, ["100"] * 12)
-    other = store(run_at(tmp_path / "b"), grader, ["100"] * 12, golds="6")
+    other = store(run_at(tmp_path / "b"), grader, ["100"] * 12, gold="6")
     with pytest.raises(
         EvaluationError, match=r"12 of 12 shared .* arithmetic/test/1, .*test/10 and 2 more.*--data-path"
     ):

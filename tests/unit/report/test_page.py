@@ -19,7 +19,8 @@ from stored_runs import run_at, store
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.grading import Grader
 from gtpo_cli.recipe.schema import RewardsRecipe
-from gtpo_cli.report.charts import evaluation_charts, file_png, file_svg, page_svg, running_mean, training_charts
+from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
+from gtpo_cli.report.figures import file_png, file_svg, page_svg
 from gtpo_cli.report.page import render, write_report
 from gtpo_cli.report.runs import RunRecord, read_run
 from gtpo_cli.report.tables import benchmark_table, csv_text, escape_latex, latex, markdown

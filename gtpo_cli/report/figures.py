@@ -1,0 +1,121 @@
+"""What all charts share: the empty figure, percent axes, the legend, and the ways out (page, SVG file, PNG file).
+
+A drawing function gets the colour of text and axes, `ink`: black for files, a placeholder on the page that becomes the
+page's own text colour.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PAGE_INK = "#010203"  # stands for currentColor until the SVG is written
+_SIZE = (4.6, 3.0)  # inches
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart: its file name, title, caption, and how it is drawn with a given ink."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[str], Figure]
+
+
+def new_figure(ink: str, title: str) -> tuple[Figure, Axes]:
+    """An empty chart with its title, in the ink's colour, without a ground of its own."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.add_subplot()
+    axes.patch.set_alpha(0)
+    axes.set_title(title, color=ink, loc="left", fontsize=11, fontweight="bold")
+    axes.grid(visible=True, color=ink, alpha=0.12, linewidth=0.6)
+    axes.tick_params(colors=ink, labelsize=9, length=3)
+    axes.xaxis.label.set_color(ink)
+    axes.yaxis.label.set_color(ink)
+    for side, spine in axes.spines.items():
+        spine.set_color(ink)
+        spine.set_alpha(0.5)
+        spine.set_visible(side in ("left", "bottom"))
+    return figure, axes
+
+
+def share_axis(axes: Axes) -> None:
+    """A y axis in percent: from 0 to 100, or closer where everything is small."""
+    from matplotlib.ticker import PercentFormatter
+
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    high = axes.get_ylim()[1]
+    if high > 0.2:
+        axes.set_ylim(-0.02, 1.02)
+    else:  # a small share keeps its own scale, from zero
+        top = max(high, 0.01)
+        axes.set_ylim(-0.02 * top, top)
+
+
+def add_legend(figure: Figure, axes: Axes, ink: str) -> None:
+    """Below the axes, so that it covers nothing; none for a single line."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 1:
+        longest = max(map(len, labels))
+        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=ink,
+                      ncols=1 if longest > 24 else 2 if longest > 12 else 3)  # fmt: skip
+
+
+def label_text(name: str) -> str:
+    """A name in a legend: matplotlib would read $ as mathematics, and hide what begins with _."""
+    return (name.lstrip("_") or name).replace("$", r"\$")
+
+
+# -- ways out --------------------------------------------------------------------------------------------------------
+
+
+def page_svg(chart: Chart) -> str:
+    """The chart as an SVG element for the page: scales with its box, text in the page's colour and font."""
+    svg = _svg(chart.draw(_PAGE_INK))
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', _opening(chart), svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{chart.name}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{chart.name}-\1)", svg)
+    svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{chart.name}-\1"', svg)
+    return svg.replace(_PAGE_INK, "currentColor").replace("'DejaVu Sans'", "var(--font)")
+
+
+def file_svg(chart: Chart) -> str:
+    """The chart as an SVG file, black on a transparent ground."""
+    return _svg(chart.draw("#000000"))
+
+
+def file_png(chart: Chart) -> bytes:
+    """The chart as a PNG of 300 dots an inch on white."""
+    stream = io.BytesIO()
+    chart.draw("#000000").savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
+    return stream.getvalue()
+
+
+def _svg(figure: Figure) -> str:
+    import matplotlib as mpl
+
+    stream = io.StringIO()
+    # Text stays text; the same drawing gives the same bytes.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gtpo"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return stream.getvalue()
+
+
+def _opening(chart: Chart) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\\1" role="img" aria-label="{chart.title}" '
+        'preserveAspectRatio="xMidYMid meet">'
+    )
