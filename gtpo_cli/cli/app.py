@@ -13,6 +13,8 @@ import typer
 from gtpo_cli import __version__
 from gtpo_cli.cli.compare import compare
 from gtpo_cli.cli.evaluate import evaluate
+from gtpo_cli.cli.generate import generate
+from gtpo_cli.cli.inspect import inspect
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.recipes import app as recipes_app
 from gtpo_cli.cli.report import report
@@ -33,6 +35,8 @@ app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("compare")(compare)
 app.command("report")(report)
+app.command("inspect")(inspect)
+app.command("generate")(generate)
 app.command("probe-entropy")(probe_entropy)
 app.add_typer(recipes_app, name="recipes")
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from gtpo_cli.checkpoints import CheckpointStore
-from gtpo_cli.errors import CheckpointError
+from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.models import Policy, load_policy, load_tokenizer
 from gtpo_cli.models.threads import set_threads
+from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 
@@ -56,7 +61,8 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
 
 def load_base(recipe: Recipe, *, temperature: float) -> Policy:
     """The recipe's model before training, measuring at `temperature`. Raises ModelError."""
-    policy = load_policy(_for_measuring(recipe, temperature))
+    with _relative_names_explained(recipe):
+        policy = load_policy(_for_measuring(recipe, temperature))
     set_threads(recipe, policy)
     return policy
 
@@ -67,16 +73,26 @@ def load_trained(run: RunFolder, checkpoint: Checkpoint, *, temperature: float) 
     Raises ModelError, CheckpointError.
     """
     recipe = run.recipe()
-    policy = load_policy(_for_measuring(_of_checkpoint(recipe, checkpoint), temperature))
-    if not checkpoint.has_full_weights:
-        policy.load_adapter(checkpoint.model)
+    try:
+        with _relative_names_explained(recipe):
+            policy = load_policy(_for_measuring(_of_checkpoint(recipe, checkpoint), temperature))
+        if not checkpoint.has_full_weights:
+            policy.load_adapter(checkpoint.model)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{checkpoint.model}: the weights cannot be read ({error}); choose another checkpoint"
+        ) from error
     set_threads(recipe, policy)
     return policy
 
 
 def load_prompting(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[Any, int]:
-    """The tokenizer, and the most tokens of prompt and completion together, without loading weights."""
-    return load_tokenizer(recipe if checkpoint is None else _of_checkpoint(recipe, checkpoint))
+    """The tokenizer, and the most tokens of prompt and completion together, without loading weights.
+
+    Raises ModelError.
+    """
+    with _relative_names_explained(recipe):
+        return load_tokenizer(recipe if checkpoint is None else _of_checkpoint(recipe, checkpoint))
 
 
 def _of_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> Recipe:
@@ -95,3 +111,18 @@ def _for_measuring(recipe: Recipe, temperature: float) -> Recipe:
             "objective": recipe.objective.model_copy(update={"kl_coef": 0.0}),
         }
     )
+
+
+@contextmanager
+def _relative_names_explained(recipe: Recipe) -> Iterator[None]:
+    """A model that is not there may be a folder whose relative path counted from where training ran: say so."""
+    try:
+        yield
+    except ModelError as error:
+        folder = Path(recipe.model.name)
+        if recipe.model.name.startswith(BUILTIN_PREFIX) or folder.is_absolute() or folder.exists():
+            raise
+        raise ModelError(
+            f"{error} If it is a folder: a relative path counts from the working folder, and for a run from the one it "
+            "was trained in; call gtpo there."
+        ) from error

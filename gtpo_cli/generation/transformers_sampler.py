@@ -66,8 +66,8 @@ class TransformersSampler:
         """One batch of len(prompts) * n rows, from prefill to the last token."""
         room = torch.tensor([self._policy.max_seq_length - len(prompt) for prompt in prompts]).repeat_interleave(n)
         limits = room.clamp(max=params.max_completion_tokens).to(self._policy.device)
-        decoder = _Decoder(self._policy, prompts, n)
-        choose = _chooser(params, generator)
+        decoder = Decoder(self._policy, prompts, n)
+        choose = chooser(params, generator)
         eos = torch.tensor(sorted(self._policy.eos_token_ids), device=self._policy.device)
         rows = torch.arange(len(limits), device=self._policy.device)  # which completion each batch row belongs to
         alive = torch.ones_like(rows, dtype=torch.bool)
@@ -101,7 +101,7 @@ class TransformersSampler:
         ]
 
 
-class _Decoder:
+class Decoder:
     """The model's state while a batch is decoded: cache, attention mask, and the hidden state of the last token."""
 
     def __init__(self, policy: TransformersPolicy, prompts: list[Sequence[int]], n: int) -> None:
@@ -154,7 +154,7 @@ class _Decoder:
         return hidden
 
 
-def _chooser(params: SamplingParams, generator: torch.Generator) -> Any:
+def chooser(params: SamplingParams, generator: torch.Generator) -> Any:
     """logits (rows, V) -> (sampled ids, their log-probabilities before top-k and top-p cut the distribution)."""
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 

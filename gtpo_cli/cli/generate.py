@@ -1,0 +1,282 @@
+"""gtpo generate"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gtpo_cli.cli.runs import RUNS, find_run, suggest
+from gtpo_cli.errors import GenerationError
+
+if TYPE_CHECKING:
+    from gtpo_cli.evaluation.subject import Checkpoint
+    from gtpo_cli.generation import SamplingParams
+    from gtpo_cli.models import Policy
+    from gtpo_cli.recipe import Recipe
+    from gtpo_cli.rewards import Scorer
+    from gtpo_cli.run_folder import RunFolder
+    from gtpo_cli.types import Completion, Problem
+
+_NAME = re.compile(r"[\w.:~/\\-]+")  # a folder or hub id that is not here; anything else on its own is a question
+
+
+def generate(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN|MODEL", help="A run folder, builtin:tiny, a hub id or a model folder."),
+    ] = None,
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="Without it: questions are read from the keyboard.")
+    ] = None,
+    gold: Annotated[
+        str | None, typer.Option("--gold", metavar="ANSWER", help="The right answer: shows verdict and reward.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")] = "best",
+    base: Annotated[bool, typer.Option("--base", help="Ask the untrained model of the run.")] = False,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, max=100.0, help="Softmax temperature; 0 = --greedy.")
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always the likeliest token.")] = False,
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; 1 = off.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="An answer is cut off at this length.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The same seed repeats the answers; default: the recipe's.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 1,
+) -> None:
+    """Ask a model and watch it answer: streamed text, the answer as the rewards read it, and with --gold what it earns.
+
+    RUN comes before QUESTION; without QUESTION, one question after the other is read (piped input: one a line), and
+    without RUN the latest run is asked. What no option says is as in the recipe's evaluation.
+
+    gtpo generate runs/my-run "What is 7 times 8?" --gold 56
+
+    gtpo generate
+    """
+    if gold is not None and question is None:
+        raise typer.BadParameter("--gold is the answer to a QUESTION: gtpo generate RUN QUESTION --gold ANSWER")
+    if question is not None and not question.strip():
+        raise typer.BadParameter("the question is empty")
+    if top_p == 0.0:
+        raise typer.BadParameter("--top-p 0 leaves no token; use --greedy")
+    chosen = _find_target(target, checkpoint, base=base)
+    params = _params(chosen.recipe, temperature, top_p, max_tokens)
+    greedy = greedy or temperature == 0.0
+    how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
+    with contextlib.ExitStack() as stack:
+        problem, scorer = _judge(question, gold, chosen.recipe, stack)
+        print(f"{chosen.words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
+        model = _Model(chosen, params, greedy=greedy, seed=chosen.recipe.seed if seed is None else seed, count=count)
+        if question is None:
+            _answer_questions(model)
+        else:
+            model.answer(question, problem, scorer)
+    suggest("recipes", "list")
+
+
+# -- what is asked ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A checkpoint of a run, or without one the recipe's untrained model."""
+
+    run: RunFolder | None
+    recipe: Recipe
+    checkpoint: Checkpoint | None
+
+    @property
+    def words(self) -> str:
+        if self.checkpoint is not None:
+            assert self.run is not None
+            return f"{self.run.path}, step {self.checkpoint.step} of {self.recipe.model.name}"
+        return f"{self.recipe.model.name}, untrained" if self.run else self.recipe.model.name
+
+    def load(self, temperature: float) -> Policy:
+        from gtpo_cli.evaluation.subject import load_base, load_trained
+
+        if self.checkpoint is None:
+            return load_base(self.recipe, temperature=temperature)
+        assert self.run is not None
+        return load_trained(self.run, self.checkpoint, temperature=temperature)
+
+
+def _find_target(target: str | None, which: str, *, base: bool) -> _Target:
+    from gtpo_cli.evaluation.subject import choose_checkpoint
+
+    is_run = target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
+    if not is_run:
+        assert target is not None
+        if not Path(target).exists() and not _NAME.fullmatch(target):
+            raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
+        if which != "best":
+            raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
+        return _Target(None, _recipe_of(target), None)
+    run = find_run(target, what="generate")
+    recipe = run.recipe()
+    # The folder of an untrained model that was evaluated has a recipe, and neither metrics nor checkpoints.
+    untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
+    if base or untrained:
+        return _Target(run, recipe, None)
+    return _Target(run, recipe, choose_checkpoint(run, int(which) if which.isdigit() else which))
+
+
+def _recipe_of(model: str) -> Recipe:
+    from gtpo_cli.recipe import build_recipe
+
+    plain = {"name": model, "load_in_4bit": False, "lora": None}
+    return build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=model)
+
+
+def _params(recipe: Recipe, temperature: float | None, top_p: float | None, max_tokens: int | None) -> SamplingParams:
+    from gtpo_cli.generation import SamplingParams
+
+    settings = recipe.evaluation
+    return SamplingParams(
+        temperature=temperature or settings.temperature,
+        top_p=top_p or settings.top_p,
+        max_completion_tokens=max_tokens or settings.max_completion_tokens,
+    )
+
+
+def _judge(
+    question: str | None, gold: str | None, recipe: Recipe, stack: contextlib.ExitStack
+) -> tuple[Problem | None, Scorer | None]:
+    """The problem and what scores it, where there is a gold answer: before a model is loaded for nothing."""
+    if question is None or gold is None:
+        return None, None
+    from gtpo_cli.rewards import gold_is_usable
+    from gtpo_cli.rollout import open_scorer
+    from gtpo_cli.types import Problem
+
+    if not gold_is_usable(gold):
+        raise typer.BadParameter(f"--gold {gold!r}: is no answer that could be compared")
+    return Problem("question", question, gold, source="--gold"), stack.enter_context(open_scorer(recipe.rewards))
+
+
+def _answer_questions(model: _Model) -> None:
+    interactive = sys.stdin.isatty()
+    if interactive:
+        print("an empty line or Ctrl-D ends; Ctrl-C stops an answer")
+    for question in _typed() if interactive else _piped():
+        try:
+            model.answer(question)
+        except GenerationError as error:  # a question that is too long is no reason to end
+            print(f"error: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            print("stopped")
+
+
+def _typed() -> Iterator[str]:
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (line editing and history of input)
+    while True:
+        try:
+            question = input("question> ").strip()
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print()
+            continue
+        if not question:
+            return
+        yield question
+
+
+def _piped() -> Iterator[str]:
+    for line in sys.stdin.buffer:
+        if question := line.decode(errors="replace").strip():
+            print(f"question> {question}")
+            yield question
+
+
+# -- what is answered -------------------------------------------------------------------------------------------------
+
+
+class _Model:
+    """A loaded model that prints its answers."""
+
+    def __init__(self, target: _Target, params: SamplingParams, *, greedy: bool, seed: int, count: int) -> None:
+        from gtpo_cli.data import PromptEncoder
+
+        self._recipe, self._params, self._greedy, self._seed, self._count = target.recipe, params, greedy, seed, count
+        self._policy = target.load(params.temperature)
+        self._encoder = PromptEncoder(self._policy.tokenizer, target.recipe.data.system_prompt)
+        self._answered = 0
+
+    def answer(self, question: str, problem: Problem | None = None, scorer: Scorer | None = None) -> None:
+        """Raises GenerationError for a question that is too long."""
+        from gtpo_cli.generation.stream import stream_text
+        from gtpo_cli.seeds import derive_seed
+
+        prompt = self._encoder.encode(question)
+        right = 0
+        for number in range(1, self._count + 1):
+            if self._count > 1:
+                print(f"-- answer {number} of {self._count}")
+            # Each answer of a session has a seed of its own: asking again gives another one.
+            params = replace(self._params, seed=derive_seed(self._seed, "generate", self._answered))
+            self._answered += 1
+            completion = _show(stream_text(self._policy, prompt, params, greedy=self._greedy))
+            self._explain(completion)
+            if problem is not None and scorer is not None:
+                right += _print_verdict(problem, completion, scorer, self._recipe)
+        if problem is not None and self._count > 1:
+            print(f"{right} of {self._count} correct")
+
+    def _explain(self, completion: Completion) -> None:
+        from gtpo_cli.rewards import extract_answer
+
+        mode = self._recipe.rewards.format.mode
+        answer = extract_answer(completion.text, mode=mode)
+        if answer is None:
+            answer = "none: the four tags are not there once each and in order" if mode == "strict" else "none in tags"
+        _print_line("answer", answer)
+        if not completion.truncated:
+            end = "ended by itself"
+        elif len(completion.token_ids) == self._params.max_completion_tokens:
+            end = "truncated: it reached --max-tokens"
+        else:
+            end = f"truncated: prompt and answer fill the context of {self._policy.max_seq_length} tokens"
+        _print_line("length", f"{len(completion.token_ids)} tokens, {end}")
+
+
+def _show(stream: Generator[str, None, Completion]) -> Completion:
+    """Print pieces as they come; ends the line also when interrupted."""
+    try:
+        while True:
+            print(next(stream), end="", flush=True)
+    except StopIteration as end:
+        completion: Completion = end.value
+        return completion
+    finally:
+        print(flush=True)
+
+
+def _print_verdict(problem: Problem, completion: Completion, scorer: Scorer, recipe: Recipe) -> bool:
+    (verdict,) = scorer.score(problem, [completion])
+    rewards = recipe.rewards
+    late = " (the comparison ran out of time or memory)" if verdict.timed_out else ""
+    _print_line("verdict", f"{'correct' if verdict.correct else 'wrong'}, the gold answer is {problem.gold}{late}")
+    parts = [
+        ("format", verdict.format_score, rewards.format.weight),
+        ("accuracy", verdict.accuracy_score, rewards.accuracy.weight),
+        *((plugin.name, verdict.plugins[plugin.name], plugin.weight) for plugin in rewards.plugins),
+    ]
+    terms = (f"{name} {score:g}" + ("" if weight == 1.0 else f" x {weight:g}") for name, score, weight in parts)
+    _print_line("reward", f"{verdict.reward:g} = {' + '.join(terms)}")
+    return verdict.correct
+
+
+def _print_line(word: str, text: str) -> None:
+    print(f"  {word:<8} {text}")

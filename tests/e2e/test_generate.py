@@ -1,0 +1,277 @@
+"""gtpo generate as typed: what it answers is what the checkpoint says, what it explains is true."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import GTPO, Run, environment
+
+TRAIN = [
+    "train", "-q", "--recipe", "tiny_arithmetic", "--set", "training.max_steps=3", "--set", "training.save_every=1",
+    "--set", "objective.initial_entropy=0.16", "--set", "optimizer.learning_rate=0.01",
+    "--set", "tracking.wandb.mode=off",
+]  # fmt: skip
+QUESTIONS = ("3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4")
+
+
+def greedy_by_transformers(model_folder: Path, adapter: Path | None, question: str) -> str:
+    """The greedy answer by transformers' (and PEFT's) own means alone."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model: Any = AutoModelForCausalLM.from_pretrained(model_folder)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, str(adapter))
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    ids = tokenizer(f"<s><user>{question}<assistant>", add_special_tokens=False, return_tensors="pt")["input_ids"]
+    out = model.generate(input_ids=ids, max_new_tokens=64, do_sample=False)[0, ids.shape[1] :]
+    return str(tokenizer.decode(out, skip_special_tokens=True))
+
+
+def answers(output: str) -> list[str]:
+    """The streamed texts: the line under each question."""
+    lines = output.splitlines()
+    return [lines[i + 1] for i, line in enumerate(lines) if line.startswith("question> ")]
+
+
+def pipe(folder: Path, arguments: list[str], questions: bytes) -> str:
+    done = subprocess.run(
+        [*GTPO, "generate", *arguments],
+        cwd=folder, input=questions, capture_output=True, env=environment(), timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    ("lora", "steps"), [("null", (1, 3)), ("{rank: 4, alpha: 4}", (3,))], ids=["all weights", "adapter"]
+)
+def test_the_trained_model_answers_and_not_its_base(
+    gtpo: Run, tmp_path: Path, lora: str, steps: tuple[int, ...]
+) -> None:
+    from gtpo_cli.models.tiny import resolve_name
+
+    gtpo(*TRAIN, "--set", f"model.lora={lora}", "--set", "run_name=one")
+    base = Path(resolve_name("builtin:tiny"))
+    typed = "\n".join(QUESTIONS).encode() + b"\n\n"  # an empty line is no question
+    for step in steps:
+        model = tmp_path / "runs" / "one" / "checkpoints" / f"step-00000{step}" / "model"
+        adapter = None if lora == "null" else model
+        expected = [greedy_by_transformers(base if adapter else model, adapter, q) for q in QUESTIONS]
+        output = pipe(tmp_path, ["runs/one", "--greedy", "--checkpoint", str(step)], typed)
+        assert f"runs/one, step {step} of builtin:tiny; greedy, at most 64 tokens" in output
+        assert answers(output) == expected
+    untrained = [greedy_by_transformers(base, None, q) for q in QUESTIONS]
+    assert untrained != expected
+    of_base = pipe(tmp_path, ["runs/one", "--greedy", "--base"], typed)
+    assert answers(of_base) == untrained
+    assert of_base.splitlines()[-1] == "next: gtpo recipes list"
+
+
+def test_verdict_parts_and_reward_with_a_gold_answer(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "lengths.py").write_text("def long(problem, completion):\n    return len(completion.token_ids)\n")
+    rewards = "rewards={format: {weight: 0.5}, plugins: [{name: lengths:long, weight: 0.1}]}"
+    gtpo(*TRAIN, "--set", "run_name=one", "--set", "optimizer.learning_rate=1e-6", "--set", rewards)
+    ask = ["generate", "runs/one", "2+2+2+2", "--greedy"]
+    text = "<reasoning>2+2=4 4+2=6 6+2=8</reasoning><answer>8</answer>"
+    tokens = len(text) - 2 * len("reasoninganswer") + 4 + 1  # tags' names are one token each; the end is one more
+    right = gtpo(*ask, "--gold", "16/2").stdout.splitlines()
+    assert right[1:] == [
+        text,
+        "  answer   8",
+        f"  length   {tokens} tokens, ended by itself",
+        "  verdict  correct, the gold answer is 16/2",
+        f"  reward   {0.5 * 10 + 10 + 0.1 * tokens:g} = format 10 x 0.5 + accuracy 10 + lengths:long {tokens} x 0.1",
+        "next: gtpo recipes list",
+    ]
+    wrong = gtpo(*ask, "--gold", "88").stdout
+    assert "verdict  wrong, the gold answer is 88" in wrong
+    assert f"reward   {0.5 * 10 + 0.1 * tokens:g} = format 10 x 0.5 + accuracy 0 + " in wrong
+    cut = gtpo(*ask, "--gold", "8", "--max-tokens", "10").stdout.splitlines()
+    assert cut[1:5] == [
+        text[: len("<reasoning>") + 7],
+        "  answer   none: the four tags are not there once each and in order",
+        "  length   10 tokens, truncated: it reached --max-tokens",
+        "  verdict  wrong, the gold answer is 8",
+    ]
+
+
+def test_answers_differ_within_a_session_and_repeat_with_the_seed(gtpo: Run) -> None:
+    ask = ["generate", "builtin:tiny", "3+8-2+5", "--count", "6", "--gold", "14", "--temperature", "1.5"]
+    first, again, other = (gtpo(*ask, "--seed", seed).stdout for seed in ("1", "1", "2"))
+    assert first == again != other
+    texts = re.findall(r"-- answer \d of 6\n(.*)\n", first)
+    assert len(texts) == 6
+    assert len(set(texts)) > 1
+    assert f"{first.count('verdict  correct')} of 6 correct" in first
+
+
+def test_piped_lines_of_any_bytes_and_a_question_too_long_do_not_end_it(tmp_path: Path) -> None:
+    typed = b"1+1+1+1\n\xff\xfe\n" + b"1+" * 1500 + b"1\n2+2+2+2"
+    done = subprocess.run(
+        [*GTPO, "generate", "builtin:tiny", "--greedy", "--max-tokens", "50"],
+        cwd=tmp_path, input=typed, capture_output=True, env=environment(), timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0
+    output = done.stdout.decode()
+    assert output.count("question> ") == 4
+    assert output.count("  length   ") == 3
+    assert "error: the prompt has 3004 tokens, which leaves no room within 2048" in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """A model folder like the built-in one whose greedy answers do not end: the end's logit is 0."""
+    from safetensors.torch import load_file, save_file
+
+    from gtpo_cli.models.tiny import resolve_name
+
+    folder = tmp_path / "endless"
+    shutil.copytree(resolve_name("builtin:tiny"), folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][2] = 0.0  # tied: the output layer too
+    (folder / "model.safetensors").unlink()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+class Terminal:
+    """A command on a pseudo-terminal of its own, with the keyboard of a user."""
+
+    def __init__(self, folder: Path, arguments: list[str]) -> None:
+        self.pid, self.main = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.execve(GTPO[0], [*GTPO, *arguments], environment() | {"TERM": "dumb"})
+        self.output = ""
+
+    def wait_for(self, pattern: str, *, seconds: float = 60.0) -> None:
+        """Read until what was printed since the last match matches; drop what was matched."""
+        deadline = time.monotonic() + seconds
+        while not (match := re.search(pattern, self.output)):
+            assert time.monotonic() < deadline, f"{pattern} never came: {self.output!r}"
+            if select.select([self.main], [], [], 1.0)[0]:
+                self.output += os.read(self.main, 65536).decode()
+        self.output = self.output[match.end() :]
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.main, keys)
+
+    def finish(self) -> tuple[str, int]:
+        with_end = self.output
+        while True:
+            try:
+                with_end += os.read(self.main, 65536).decode()
+            except OSError:  # the other side is closed
+                break
+        os.close(self.main)
+        return with_end, os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.fixture
+def started() -> Iterator[list[Terminal]]:
+    """Terminals that are killed when the test fails before their command ended."""
+    terminals: list[Terminal] = []
+    yield terminals
+    for terminal in terminals:
+        if os.waitpid(terminal.pid, os.WNOHANG)[0] == 0:
+            os.kill(terminal.pid, 9)
+
+
+def test_interactive_answers_stop_with_ctrl_c_and_the_session_ends_with_ctrl_d(
+    tmp_path: Path, endless: Path, started: list[Terminal]
+) -> None:
+    terminal = Terminal(tmp_path, ["generate", str(endless), "--greedy", "--max-tokens", "2000"])
+    started.append(terminal)
+    terminal.wait_for("an empty line or Ctrl-D ends; Ctrl-C stops an answer")
+    terminal.wait_for("question> ")
+    for _ in range(2):
+        terminal.type(b"2+2+2+2\n")
+        terminal.wait_for(r"2\+2\+2\+2\r\n<reasoning>\d")  # it is read long before it is whole
+        terminal.type(b"\x03")
+        terminal.wait_for("stopped\r\nquestion> ")
+    terminal.type(b"half a question\x03")  # at the prompt: the line is dropped
+    terminal.wait_for("question> ")
+    terminal.type(b"\x04")
+    output, code = terminal.finish()
+    started.clear()
+    assert "answer " not in output
+    assert output.endswith("next: gtpo recipes list\r\n")
+    assert code == 0
+
+
+def test_one_answer_stopped_with_ctrl_c_is_an_interrupted_command(
+    tmp_path: Path, endless: Path, started: list[Terminal]
+) -> None:
+    terminal = Terminal(tmp_path, ["generate", str(endless), "2+2+2+2", "--greedy", "--max-tokens", "2000"])
+    started.append(terminal)
+    terminal.wait_for(r"<reasoning>\d")
+    terminal.type(b"\x03")
+    output, code = terminal.finish()
+    started.clear()
+    assert output.endswith("^C\r\n")
+    assert "Traceback" not in output
+    assert code == 130
+
+
+def test_an_empty_line_ends_and_a_full_context_is_said(tmp_path: Path, endless: Path, started: list[Terminal]) -> None:
+    recipe = f"model: {{name: {endless}, lora: null, load_in_4bit: false}}\ndata: {{benchmark: arithmetic, "
+    recipe += "max_prompt_tokens: 64, system_prompt: null}\n"
+    run = tmp_path / "runs" / "untrained"
+    run.mkdir(parents=True)
+    (run / "recipe.yaml").write_text(recipe.replace("lora: null", "lora: null, max_seq_length: 100"))
+    terminal = Terminal(tmp_path, ["generate"])  # the latest run
+    started.append(terminal)
+    terminal.wait_for("endless, untrained; temperature 1, top-p 1, at most 1500 tokens")
+    terminal.wait_for("question> ")
+    terminal.type(b"2+2\n")
+    terminal.wait_for("question> ")
+    terminal.type(b"\n")
+    output, code = terminal.finish()
+    started.clear()
+    assert output.endswith("next: gtpo recipes list\r\n")
+    assert code == 0
+    ask = subprocess.run(
+        [*GTPO, "generate", "runs/untrained", "2+2", "--temperature", "0"],
+        cwd=tmp_path, capture_output=True, text=True, env=environment(),
+    )  # fmt: skip
+    prompt = 1 + 1 + 3 + 1  # <s> <user> 2+2 <assistant>
+    assert f"length   {100 - prompt} tokens, truncated: prompt and answer fill the context of 100 tokens" in ask.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate"], "there is no run here"),
+        (["generate", "runs/none", "1+1"], "is no run folder"),
+        (["generate", "What is 1+1?"], "name the run before the question: gtpo generate RUN"),
+        (["generate", "builtin:huge", "1+1"], "built in: builtin:tiny"),
+        (["generate", "models/none", "1+1"], "a relative path counts from the working folder"),
+        (["generate", "builtin:tiny", "--gold", "2"], "--gold is the answer to a QUESTION"),
+        (["generate", "builtin:tiny", "1+1", "--gold", "\\frac{1}{"], "is no answer that could be compared"),
+        (["generate", "builtin:tiny", "1+1", "--top-p", "0"], "use --greedy"),
+        (["generate", "builtin:tiny", "1+1", "--checkpoint", "3"], "only a run has checkpoints"),
+        (["generate", "builtin:tiny", " "], "the question is empty"),
+    ],
+)
+def test_errors(gtpo: Run, arguments: list[str], words: str) -> None:
+    error = gtpo(*arguments, code=2).stderr
+    assert words in re.sub(r"[\s│]+", " ", error)
+    assert "Traceback" not in error
+
+
+def test_a_step_that_is_not_there_is_said_before_anything_is_loaded(gtpo: Run) -> None:
+    gtpo(*TRAIN, "--set", "run_name=one", "--set", "training.keep_best=null")
+    error = gtpo("generate", "runs/one", "1+1", "--checkpoint", "7", code=2).stderr
+    assert error == ("error: runs/one: there is no checkpoint 7; there are best, last and the steps 1, 2, 3\n")
