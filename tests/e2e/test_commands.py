@@ -81,7 +81,7 @@ def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["train", "--recipe", "nope"], "no such file and no shipped recipe"),
-        (["train", "--resume"], "there is no run to resume"),
+        (["train", "--resume"], "there is no run here"),
         (["train", "--resume", "elsewhere"], "is no run folder"),
         (["train", "--recipe", "tiny_arithmetic", "--set", "model.name=builtin:huge"], "built in: builtin:tiny"),
         (["train", "--recipe", "tiny_gsm8k", "--set", "data.path=absent.jsonl"], "absent.jsonl"),
