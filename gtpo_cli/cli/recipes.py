@@ -16,16 +16,21 @@ app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=Tr
 
 
 @app.command("list")
-def list_recipes() -> None:
+def list_recipes(
+    all_: Annotated[bool, typer.Option("--all", help="Also the variants: recipes that extend another one.")] = False,
+) -> None:
     """The recipes that come with gtpo."""
     from gtpo_cli.cli.train import DEFAULT_RECIPE
     from gtpo_cli.recipe import shipped_recipes
 
-    shipped = shipped_recipes()
-    width = max((len(name) for name in shipped), default=0)
-    for name, path in shipped.items():
-        first = path.read_text(encoding="utf-8").splitlines()[0]
+    texts = {name: path.read_text(encoding="utf-8") for name, path in shipped_recipes().items()}
+    shown = {name: text for name, text in texts.items() if all_ or "\nextends:" not in text}
+    width = max(map(len, shown), default=0)
+    for name, text in shown.items():
+        first = text.splitlines()[0]
         print(f"{name:<{width}}  {first.removeprefix('#').strip() if first.startswith('#') else ''}")
+    if len(shown) < len(texts):
+        print(f"and {len(texts) - len(shown)} variants of these (the paper's baselines and ablations): --all")
     suggest("recipes", "copy", DEFAULT_RECIPE)
 
 

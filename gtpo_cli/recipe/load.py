@@ -1,6 +1,7 @@
 """From a recipe's file and `--set` overrides to a `Recipe`, or to one `RecipeError` that names every problem.
 
-Order, later wins: schema defaults, defaults that follow from the model or the objective, the file, the overrides.
+Order, later wins: schema defaults, defaults that follow from the model or the objective, the recipe that the file
+`extends`, the file, the overrides.
 """
 
 from __future__ import annotations
@@ -34,7 +35,26 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     Imports no torch.
     """
     path = find_recipe(name_or_path)
-    return build_recipe(read_mapping(path), overrides, where=str(path))
+    return build_recipe(_extended(read_mapping(path), path), overrides, where=str(path))
+
+
+def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The document on top of the recipe that it names in `extends`: a file beside it, or a shipped recipe."""
+    named = document.pop("extends", None)
+    if named is None:
+        return document
+    if not isinstance(named, str):
+        raise RecipeError(f"{path}: extends: expected the name of a recipe, got {_shown(named)}")
+    beside = path.parent / named
+    base = next((file for file in (beside, Path(f"{beside}.yaml")) if file.is_file()), None)
+    try:
+        base = find_recipe(named) if base is None else base
+    except RecipeError as error:
+        raise RecipeError(f"{path}: extends: {error}") from error
+    below = read_mapping(base)
+    if "extends" in below:
+        raise RecipeError(f"{path}: extends: {base} extends another recipe itself; name a recipe that stands alone")
+    return _merge(below, document)
 
 
 def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str) -> Recipe:
@@ -98,7 +118,7 @@ def shipped_recipes() -> dict[str, Path]:
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_recipes", package.parent / "recipes"):  # a wheel holds the first, a checkout the second
         if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+            return {path.stem: path for path in sorted(folder.rglob("*.yaml"), key=lambda path: path.stem)}
     return {}
 
 
