@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-slow lint format bench tiny-model clean
+.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth lint format bench tiny-model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,10 +26,23 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(BIN)/python -m pytest -m "not e2e and not gpu and not slow"
+	$(BIN)/python -m pytest -m "not e2e and not gpu and not slow and not unsloth"
 
 test-e2e: install-dev  ## the commands as a user types them
 	$(BIN)/python -m pytest -m e2e
+
+# Unsloth's dependencies pull a CUDA torchvision that breaks transformers beside a CPU torch: --no-deps, apart.
+$(VENV)-unsloth/.installed: pyproject.toml constraints.txt
+	test -x $(VENV)-unsloth/bin/python || $(PYTHON) -m venv $(VENV)-unsloth
+	$(VENV)-unsloth/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[bnb,dev]'
+	$(VENV)-unsloth/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
+	@touch $@
+
+test-unsloth: $(VENV)-unsloth/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
+	$(VENV)-unsloth/bin/python -m pip list 2>/dev/null | grep -iE '^(unsloth|unsloth_zoo|torch|transformers|peft|bitsandbytes) '
+	$(VENV)-unsloth/bin/python -m pytest -m unsloth tests/unsloth
 
 test-slow: install-dev  ## long checks
 	$(BIN)/python -m pytest -m slow
@@ -52,4 +65,4 @@ tiny-model: install  ## build the built-in model's weights again
 	$(BIN)/python scripts/build_tiny_model.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-unsloth build dist *.egg-info

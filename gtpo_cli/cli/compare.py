@@ -26,7 +26,7 @@ Draw = Callable[[Sequence[str], Sequence[Sequence[str]], str], None]  # header, 
 def compare(
     sides: Annotated[
         list[str],
-        typer.Argument(metavar="A B...", help="Run folders; runs/a@base or runs/a@600 for one of its subjects."),
+        typer.Argument(metavar="A B", help="Run folders; runs/a@base or runs/a@600 for one of its subjects."),
     ],
     benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", metavar="NAME", help="Only this one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,

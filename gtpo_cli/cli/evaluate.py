@@ -55,7 +55,7 @@ class _Target:
 def evaluate(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN|MODEL]", help="A run folder, builtin:tiny, a hub id or a model folder."),
+        typer.Argument(metavar="RUN|MODEL", help="A run folder, builtin:tiny, a hub id or a model folder."),
     ] = None,
     benchmark: Annotated[
         list[str] | None, typer.Option("--benchmark", "-b", metavar="NAME", help="Which problems; may be repeated.")

@@ -11,7 +11,7 @@ from gtpo_cli.cli.runs import find_run, suggest
 
 
 def inspect(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run folder (default: the latest).")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder (default: the latest).")] = None,
     step: Annotated[int | None, typer.Option(metavar="N", help="A stored step (default: the newest).")] = None,
     problem: Annotated[
         str | None, typer.Option(metavar="N|ID|all", help="Which problem of the step (default: one with differences).")

@@ -69,7 +69,7 @@ def copy(
 
 @app.command("check")
 def check(
-    recipe: Annotated[list[str] | None, typer.Argument(metavar="[FILE|NAME]...", help="Default: all shipped.")] = None,
+    recipe: Annotated[list[str] | None, typer.Argument(metavar="FILE|NAME", help="Default: all shipped.")] = None,
     set_: SetOption = None,
 ) -> None:
     """Check recipes: every key, value and bound; all errors at once."""

@@ -13,7 +13,7 @@ from gtpo_cli.cli.runs import find_run, suggest
 
 def report(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Run folders (default: the latest run).")
+        list[str] | None, typer.Argument(metavar="RUN", help="Run folders (default: the latest run).")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where to write (default: the run's report/).")

@@ -24,7 +24,7 @@ DEFAULT_RECIPE = "tiny_arithmetic"
 
 def train(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="With --resume: the run to continue (default: the latest).")
+        str | None, typer.Argument(metavar="RUN", help="With --resume: the run to continue (default: the latest).")
     ] = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,

@@ -13,15 +13,20 @@ __all__ = ["Policy", "load_policy", "load_tokenizer"]
 def load_policy(recipe: Recipe) -> Policy:
     """Load the recipe's model with its adapter, ready to train. Raises ModelError with the remedy."""
     from gtpo_cli.models.tiny import resolve_name
+
+    settings: dict[str, Any] = {
+        "path": resolve_name(recipe.model.name),
+        "temperature": recipe.rollout.temperature,
+        "with_reference": recipe.objective.kl_coef > 0,
+        "seed": recipe.seed,
+    }
+    if recipe.model.backend == "unsloth":
+        from gtpo_cli.models.unsloth_policy import load_unsloth_policy
+
+        return load_unsloth_policy(recipe.model, **settings)
     from gtpo_cli.models.transformers_policy import load_transformers_policy
 
-    return load_transformers_policy(
-        recipe.model,
-        path=resolve_name(recipe.model.name),
-        temperature=recipe.rollout.temperature,
-        with_reference=recipe.objective.kl_coef > 0,
-        seed=recipe.seed,
-    )
+    return load_transformers_policy(recipe.model, **settings)
 
 
 def load_tokenizer(recipe: Recipe) -> tuple[Any, int]:

@@ -21,6 +21,7 @@ class Policy(Protocol):
     temperature: divides the logits of every distribution, as in sampling (docs/objective.md, section 5).
     eos_token_ids: all ids that end a completion.
     max_seq_length: most tokens of prompt and completion together.
+    num_parameters: numbers the model and its adapter hold in memory (two 4-bit weights are stored as one).
     """
 
     tokenizer: Any
@@ -28,6 +29,7 @@ class Policy(Protocol):
     temperature: float
     eos_token_ids: frozenset[int]
     max_seq_length: int
+    num_parameters: int
 
     def token_logprobs(self, batch: TokenBatch, *, clamp_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """(logprobs_BGT with gradient, entropy_BGT detached), float32 nats, 0 at padding; one forward, no logits kept.

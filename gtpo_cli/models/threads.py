@@ -11,10 +11,8 @@ _SMALL_MODEL = 20_000_000  # parameters; below it a second thread costs more tha
 
 
 def set_threads(recipe: Recipe, policy: Policy) -> None:
-    """`training.threads`, or by the model's size: one for a small model that trains whole."""
+    """`training.threads`, or by the model's size: one for a small model."""
     threads = recipe.training.threads
     if threads == "auto":
-        size = sum(parameter.numel() for parameter in policy.trainable_parameters())
-        small = size < _SMALL_MODEL and recipe.model.lora is None
-        threads = 1 if small else torch.get_num_threads()
+        threads = 1 if policy.num_parameters < _SMALL_MODEL else torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class TransformersPolicy:
         self._is_peft = hasattr(model, "peft_config")
         self.max_seq_length = _context_length(self._causal_lm.config, max_seq_length)
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         _check_logits_are_linear(self._causal_lm, self.device)
 
     # -- the two halves of the model: hidden states, and the output layer (the sampler uses them too) ----------------
@@ -62,28 +63,39 @@ class TransformersPolicy:
 
     def token_logprobs(self, batch: TokenBatch, *, clamp_entropy: bool = False) -> tuple[Tensor, Tensor]:
         # Checkpointing and adapter dropout are for training; measuring (without gradient) must not draw at random.
-        self.model.train(torch.is_grad_enabled())
-        return self._logprobs(self.backbone, self.lm_head, batch, clamp_entropy=clamp_entropy)
+        self._set_mode(training=torch.is_grad_enabled())
+        return self._logprobs(self._hidden_states, self.lm_head, batch, clamp_entropy=clamp_entropy)
 
     @torch.no_grad()
     def reference_logprobs(self, batch: TokenBatch) -> Tensor:
-        self.model.eval()
+        self._set_mode(training=False)
         if self._is_peft:
             with self.model.disable_adapter():
-                return self._logprobs(self.backbone, self.lm_head, batch)[0]
+                return self._logprobs(self._hidden_states, self.lm_head, batch)[0]
         assert self._reference is not None, "a policy that trains all weights was built without its reference"
-        layer = self._reference.get_output_embeddings()
+        backbone, layer = self._reference.base_model, self._reference.get_output_embeddings()
         head = (layer.weight, getattr(layer, "bias", None))
-        return self._logprobs(self._reference.base_model, head, batch)[0]
+        return self._logprobs(lambda ids: _last_hidden_state(backbone, ids), head, batch)[0]
+
+    def _set_mode(self, *, training: bool) -> None:
+        self.model.train(training)
+
+    def _hidden_states(self, ids_NW: Tensor) -> Tensor:
+        """What the output layer gets, (N, W, H). Rows are right-padded: under a causal mask no real token sees padding,
+        so no attention mask is needed."""
+        return _last_hidden_state(self.backbone, ids_NW)
 
     def _logprobs(
-        self, backbone: Any, lm_head: tuple[Tensor, Tensor | None], batch: TokenBatch, *, clamp_entropy: bool = False
+        self,
+        hidden_states: Callable[[Tensor], Tensor],
+        lm_head: tuple[Tensor, Tensor | None],
+        batch: TokenBatch,
+        *,
+        clamp_entropy: bool = False,
     ) -> tuple[Tensor, Tensor]:
         weight, bias = lm_head
         ids_NW, places_M = _rows_without_gaps(batch)
-        # Right-padded rows under a causal mask: no real token can see padding, so no attention mask is needed.
-        hidden_NWH = backbone(input_ids=ids_NW, use_cache=False).last_hidden_state
-        hidden_MH = hidden_NWH.flatten(0, 1)[places_M]
+        hidden_MH = hidden_states(ids_NW).flatten(0, 1)[places_M]
         mask = batch.completion_mask_BGT
         logp_M, entropy_M = token_logprobs_and_entropy(
             hidden_MH, weight, batch.completion_ids_BGT[mask], bias_V=bias, temperature=self.temperature
@@ -99,7 +111,7 @@ class TransformersPolicy:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
     def save_adapter(self, folder: Path) -> None:
-        with _quiet():
+        with quiet():
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
@@ -113,7 +125,7 @@ class TransformersPolicy:
             raise CheckpointError(
                 f"{folder}: holds no full weights (config.json is missing); was it trained with LoRA?"
             )
-        with _quiet():
+        with quiet():
             saved = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype)
         self.model.load_state_dict(saved.state_dict())
 
@@ -144,17 +156,17 @@ def load_transformers_policy(
 
     tokenizer = load_tokenizer(recipe, path)
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
-    dtype = _dtype(recipe.dtype, device)
+    dtype = choose_dtype(recipe.dtype, device)
     kwargs: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
     if recipe.load_in_4bit:
         if recipe.lora is None:
             raise ModelError("model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false")
         kwargs |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
     try:
-        with _quiet():
+        with quiet():
             model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(_load_failure(path, error)) from error
+        raise ModelError(load_failure(path, error)) from error
     if not recipe.load_in_4bit:
         model.to(device)
     keep_weights_differentiable(model)
@@ -175,12 +187,12 @@ def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with _quiet():
+        with quiet():
             return AutoTokenizer.from_pretrained(
                 path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
             )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(_load_failure(path, error)) from error
+        raise ModelError(load_failure(path, error)) from error
 
 
 def context_length(recipe: ModelRecipe, path: str) -> int:
@@ -188,12 +200,12 @@ def context_length(recipe: ModelRecipe, path: str) -> int:
     from transformers import AutoConfig
 
     try:
-        with _quiet():
+        with quiet():
             config = AutoConfig.from_pretrained(
                 path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
             )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(_load_failure(path, error)) from error
+        raise ModelError(load_failure(path, error)) from error
     return _context_length(config, recipe.max_seq_length)
 
 
@@ -222,6 +234,11 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the adapter's random half
         return get_peft_model(model, config)
+
+
+def _last_hidden_state(backbone: Any, ids_NW: Tensor) -> Tensor:
+    hidden: Tensor = backbone(input_ids=ids_NW, use_cache=False).last_hidden_state
+    return hidden
 
 
 def _rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
@@ -276,13 +293,13 @@ def _check_logits_are_linear(model: Any, device: torch.device) -> None:
         )
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name != "auto":
         return DTYPES[name]
     return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
 
 
-def _load_failure(path: str, error: Exception) -> str:
+def load_failure(path: str, error: Exception) -> str:
     folder = Path(path)
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if folder.is_dir():
@@ -300,7 +317,7 @@ def _load_failure(path: str, error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars or advice from transformers while it loads: our own display says what matters."""
     from transformers.utils import logging
 

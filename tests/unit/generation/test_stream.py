@@ -72,13 +72,14 @@ def test_greedy_is_the_argmax_of_every_step(architecture: str) -> None:
     assert "".join(pieces) == completion.text == policy.tokenizer.decode(expected, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8}], ids=["plain", "adapter"])
+@pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8, "dropout": 0.5}], ids=["plain", "adapter"])
 def test_the_built_in_model_with_and_without_an_adapter(lora: dict[str, Any] | None) -> None:
     policy = builtin(lora)
     assert isinstance(policy, TransformersPolicy)
     for question in ("3+8-2+5", "9-9+9-1"):
         prompt = tuple(policy.tokenizer(f"<s><user>{question}<assistant>", add_special_tokens=False)["input_ids"])
         expected = greedy_by_definition(policy, prompt, 60)
+        policy.model.train()  # as training leaves it: dropout must play no part
         pieces, completion = read(stream_text(policy, prompt, SamplingParams(max_completion_tokens=60), greedy=True))
         assert list(completion.token_ids) == expected
         # one token a character and one a tag's name: every token but the end is a piece
@@ -161,15 +162,15 @@ def test_it_ends_at_any_end_of_sequence_id_at_the_limit_or_when_the_context_is_f
 
 def test_a_token_is_given_out_before_the_next_is_computed_and_closing_ends_it() -> None:
     policy = policy_of()
-    forwards: list[int] = []
-    hook = policy.backbone.register_forward_pre_hook(lambda *_: forwards.append(1))
+    forwards: list[bool] = []
+    hook = policy.backbone.register_forward_pre_hook(lambda *_: forwards.append(torch.is_grad_enabled()))
     stream = stream_text(policy, PROMPT, SamplingParams(max_completion_tokens=50), greedy=True)
     for number, _ in enumerate(islice(stream, 5), start=1):
         assert len(forwards) == number  # this model's tokens are a character each
         assert torch.is_grad_enabled()  # the reader's own computations are not touched
     stream.close()
     hook.remove()
-    assert len(forwards) == 5
+    assert forwards == [False] * 5  # no graph is kept for a backward pass that never comes
     assert list(stream) == []
 
 
@@ -233,6 +234,18 @@ def test_a_character_of_several_tokens_comes_when_it_is_whole() -> None:
     ids = tokenizer("aé€🙂b", add_special_tokens=False)["input_ids"]
     assert len(ids) == 1 + 2 + 3 + 4 + 1
     assert pieces_of(tokenizer, ids) == ["a", "", "é", "", "", "€", "", "", "", "🙂", "b", ""]
+
+
+def test_the_text_of_a_stream_is_whole_when_the_limit_cuts_a_character() -> None:
+    tokenizer = byte_level()
+    model, _ = random_model(vocab_size=len(tokenizer))
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=256)
+    cut = 0
+    for seed in range(20):
+        pieces, completion = read(stream_text(policy, PROMPT, SamplingParams(max_completion_tokens=9, seed=seed)))
+        assert "".join(pieces) == completion.text == tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        cut += completion.text.endswith("\ufffd")
+    assert cut > 3
 
 
 def test_half_a_character_at_the_end_is_not_lost() -> None:

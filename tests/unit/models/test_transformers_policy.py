@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from small_models import random_model
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models import load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.objective import TokenBatch
+from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
@@ -254,3 +257,10 @@ def test_4bit_logprobs_agree_with_the_dequantised_weights(tmp_path: Path) -> Non
             layers[name].weight.data.copy_(weight.view_as(layers[name].weight))
     ours, theirs = policy.token_logprobs(ragged_batch())[0], plain.token_logprobs(ragged_batch())[0]
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("unsloth") is not None, reason="Unsloth is installed here")
+def test_a_missing_unsloth_is_an_error_with_the_remedy() -> None:
+    recipe = load_recipe("tiny_arithmetic", ["model.backend=unsloth"])
+    with pytest.raises(ModelError, match=r"unsloth cannot be imported .*gtpo_cli\[cuda\].*backend: transformers"):
+        load_policy(recipe)

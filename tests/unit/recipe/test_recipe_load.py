@@ -135,7 +135,6 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("model.backend=unsloth", "not yet supported"),
         ("rollout.engine=vllm", "not yet supported"),
         ("rollout.importance_correction=truncated", "not yet supported"),
         ("training.eval_every=10", "bound these evaluations"),
