@@ -156,7 +156,7 @@ class Terminal:
             os.execve(GTPO[0], [*GTPO, *arguments], environment() | {"TERM": "dumb"})
         self.output = ""
 
-    def wait_for(self, pattern: str, *, seconds: float = 60.0) -> None:
+    def wait_for(self, pattern: str, *, seconds: float = 180.0) -> None:
         """Read until what was printed since the last match matches; drop what was matched."""
         deadline = time.monotonic() + seconds
         while not (match := re.search(pattern, self.output)):
