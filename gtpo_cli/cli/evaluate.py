@@ -49,7 +49,7 @@ class _Target:
         else:
             assert self.checkpoint is not None
             policy = load_trained(self.run, self.checkpoint, temperature=temperature)
-        return Subject(policy, load_sampler(policy))
+        return Subject(policy, load_sampler(policy, self.recipe))
 
 
 def evaluate(

@@ -36,7 +36,7 @@ def probe_entropy(
     loaded, name = _choose_recipe(recipe, set_ or [])
     notes: list[str] = []
     setup = prepare(loaded, say=notes.append)
-    measured = probe(setup.policy, load_sampler(setup.policy), setup.prompts, loaded)
+    measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.prompts, loaded)
     if as_json:
         print(json.dumps(_document(name, loaded, measured)))
         return

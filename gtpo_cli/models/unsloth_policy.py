@@ -117,7 +117,7 @@ def _fast_language_model() -> Any:
     except ImportError as error:
         raise ModelError(
             f"model.backend: unsloth cannot be imported ({error}); on a GPU machine: pip install 'gtpo_cli[cuda]', "
-            "on a CPU see docs/unsloth.md; or use model.backend: transformers"
+            "on a CPU see docs/engines.md; or use model.backend: transformers"
         ) from error
     return FastLanguageModel
 

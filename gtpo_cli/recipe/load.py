@@ -19,7 +19,6 @@ from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASE
 
 # Values that parse but cannot be honoured by this version: (dotted key, value, what to do).
 NOT_YET: tuple[tuple[str, str, str], ...] = (
-    ("rollout.engine", "vllm", "use engine: transformers"),
     ("rollout.importance_correction", "truncated", "use importance_correction: none"),
     ("training.guard.action", "rollback", "use action: warn or stop"),
 )

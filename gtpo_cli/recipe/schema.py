@@ -296,6 +296,15 @@ class Recipe(Section):
             problems.append("training.eval_every: bound these evaluations, e.g. with evaluation.limit: 100 (problems)")
         if self.training.eval_every is None and (self.training.keep_best or "").startswith("eval/"):
             problems.append(f"training.keep_best: {self.training.keep_best} is only measured with training.eval_every")
+        if self.rollout.engine == "vllm" and self.model.lora is None:
+            problems.append(
+                "rollout.engine: vllm gets the policy's weights as an adapter; set model.lora, or engine: transformers"
+            )
+        if self.rollout.engine == "vllm" and self.model.backend == "unsloth":
+            problems.append(
+                "rollout.engine: vllm beside model.backend: unsloth: Unsloth's shared engine is not yet supported; use "
+                "backend: transformers, or engine: transformers"
+            )
         if problems:
             raise ValueError("\n".join(problems))
         return self

@@ -66,7 +66,7 @@ def train(
         torch.manual_seed(derive_seed(recipe.seed, "torch"))
         setup = prepare(recipe, say=say)
         run.write_environment(setup.facts)
-        sampler = load_sampler(setup.policy)
+        sampler = load_sampler(setup.policy, recipe)
         held_out = None
         if recipe.training.eval_every is not None:
             held_out = stack.enter_context(HeldOut(recipe, setup.policy, sampler))

@@ -121,7 +121,7 @@ def test_an_adapter_goes_both_ways_between_the_two(folder: Path, tmp_path: Path)
 
 def test_sampling_gives_the_policys_own_logprobs_also_after_an_update(folder: Path, tmp_path: Path) -> None:
     unsloth, _ = policies(folder, tmp_path)
-    sampler = load_sampler(unsloth)
+    sampler = load_sampler(unsloth, recipe(folder, "unsloth"))
     prompts, params = [(1, 4, 20, 21, 5), (1, 4, 30, 5)], SamplingParams(0.8, max_completion_tokens=12, seed=3)
     optimizer = torch.optim.AdamW(list(unsloth.trainable_parameters()), lr=0.05)
     before = None

@@ -29,7 +29,7 @@ RECIPE = load_recipe("tiny_arithmetic", ["evaluation={samples: 64, limit: 10, ma
 @pytest.fixture(scope="module")
 def subject() -> Subject:
     policy = load_policy(RECIPE)
-    return Subject(policy, load_sampler(policy))
+    return Subject(policy, load_sampler(policy, RECIPE))
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from small_models import random_model
 
 from gtpo_cli.errors import GenerationError
-from gtpo_cli.generation import SamplingParams, load_sampler
+from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.stream import TextPieces, stream_text
+from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import Policy, load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import build_recipe
@@ -130,7 +131,10 @@ def test_the_sampler_draws_the_same_completion_from_the_same_seed() -> None:
     policy = policy_of()
     for seed in range(5):
         params = SamplingParams(0.9, 0.95, 30, max_completion_tokens=30, seed=seed)
-        assert read(stream_text(policy, PROMPT, params))[1] == load_sampler(policy).sample([PROMPT], 1, params)[0][0]
+        assert (
+            read(stream_text(policy, PROMPT, params))[1]
+            == TransformersSampler(policy).sample([PROMPT], 1, params)[0][0]
+        )
 
 
 def test_equal_seeds_repeat_others_do_not_and_global_random_state_is_untouched() -> None:

@@ -135,7 +135,8 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("rollout.engine=vllm", "not yet supported"),
+        ("model={backend: unsloth}\nrollout.engine=vllm", "Unsloth's shared engine is not yet supported"),
+        ("model.lora=null\nmodel.load_in_4bit=false\nrollout.engine=vllm", "set model.lora, or engine: transformers"),
         ("rollout.importance_correction=truncated", "not yet supported"),
         ("training.eval_every=10", "bound these evaluations"),
         ("training.keep_best=eval/gsm8k/accuracy_rate", "only measured with training.eval_every"),
@@ -148,9 +149,10 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_refused(override: str, words: str) -> None:
-    (problem,) = problems(SMALLEST, override)
+    overrides = override.split("\n")
+    (problem,) = problems(SMALLEST, *overrides)
     assert words in problem
-    assert override.split("=")[0].split(".")[0] in problem
+    assert overrides[-1].split("=")[0].split(".")[0] in problem
 
 
 def test_files_that_are_no_recipe(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def naive(recipe: Recipe, model: Path) -> dict[str, float]:
     encoder = PromptEncoder(policy.tokenizer, None)
     problems = arithmetic_problems(24, split="test", seed=recipe.seed)
     params = SamplingParams(0.8, max_completion_tokens=40, seed=derive_seed(recipe.seed, "held out arithmetic"))
-    rows = load_sampler(policy).sample([encoder.encode(problem.question) for problem in problems], 1, params)
+    rows = load_sampler(policy, recipe).sample([encoder.encode(problem.question) for problem in problems], 1, params)
     texts = [row[0].text for row in rows]
     judged = [accuracy_reward(text, problem.gold) for text, problem in zip(texts, problems, strict=True)]
     return {

@@ -1,0 +1,129 @@
+"""Sampling by a vLLM engine that serves the policy's base model with the policy's adapter on top.
+
+The engine holds its own copy of the base weights; `sync` hands it the current adapter. Every sync uses a new adapter name
+and id: under a name that is used again, vLLM may serve the key-value cache of the old weights.
+
+The log-probabilities of a completion are vLLM's own. They are those of softmax(logits / temperature) as the contract
+asks, except that top-p and top-k cut the distribution first where the temperature is not 1 (vLLM reports either raw or
+fully processed ones). They differ from the policy's by the two engines' arithmetic: sampler/gap_mean and gap_max.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from gtpo_cli.errors import GenerationError
+from gtpo_cli.generation.sampler import SamplingParams
+from gtpo_cli.models.policy import Policy
+from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.recipe.schema import Recipe
+from gtpo_cli.seeds import derive_seed
+from gtpo_cli.types import Completion
+
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the maxima vLLM takes
+
+
+class VllmSampler:
+    """Implements `gtpo_cli.generation.sampler.Sampler` on a `vllm.LLM` that was started with adapters enabled."""
+
+    def __init__(self, engine: Any, policy: Policy) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._folder = tempfile.TemporaryDirectory(prefix="gtpo-adapter-")
+        self._numbers = count(1)
+        self.sync(policy)
+
+    def sync(self, policy: Policy) -> None:
+        from vllm.lora.request import LoRARequest
+
+        number = next(self._numbers)
+        path = Path(self._folder.name) / str(number)
+        policy.save_adapter(path)
+        self._adapter = LoRARequest(f"policy-{number}", number, str(path))
+
+    def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
+        for index, prompt in enumerate(prompts):
+            if not prompt:
+                raise GenerationError(f"prompt {index} is empty: a model needs at least one token to continue")
+            if len(prompt) >= self._policy.max_seq_length:
+                raise GenerationError(
+                    f"prompt {index} has {len(prompt)} tokens, which leaves no room within "
+                    f"{self._policy.max_seq_length}; lower data.max_prompt_tokens or raise model.max_seq_length"
+                )
+        outputs = self._engine.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+            [self._engine_params(prompt, n, params, index) for index, prompt in enumerate(prompts)],
+            lora_request=self._adapter,
+            use_tqdm=False,
+        )
+        return [[self._completion(sampled) for sampled in output.outputs] for output in outputs]
+
+    def _engine_params(self, prompt: Sequence[int], n: int, params: SamplingParams, index: int) -> Any:
+        import vllm
+
+        return vllm.SamplingParams(
+            n=n,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            max_tokens=min(params.max_completion_tokens, self._policy.max_seq_length - len(prompt)),
+            seed=derive_seed(params.seed, "vllm prompt", index) >> 1,  # vLLM adds the completion's number to it
+            stop_token_ids=sorted(self._policy.eos_token_ids),
+            logprobs=0,  # that of the sampled token, and no others
+            detokenize=False,
+        )
+
+    def _completion(self, sampled: Any) -> Completion:
+        ids = tuple(sampled.token_ids)
+        logprobs = tuple(step[token].logprob for step, token in zip(sampled.logprobs, ids, strict=True))
+        stopped = bool(ids) and ids[-1] in self._policy.eos_token_ids
+        text = self._policy.tokenizer.decode(ids, skip_special_tokens=True)
+        return Completion(ids, logprobs, "stop" if stopped else "length", text)
+
+
+def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
+    """Start an engine for the recipe's model, beside the policy. Raises GenerationError with the remedy."""
+    assert recipe.model.lora is not None, "the recipe was validated: the weights travel as an adapter"
+    try:
+        import vllm
+    except ImportError as error:
+        raise GenerationError(
+            f"rollout.engine: vllm cannot be imported ({error}); on a GPU machine: pip install 'gtpo_cli[cuda]'; "
+            "or use rollout.engine: transformers"
+        ) from error
+    options: dict[str, Any] = {}
+    if policy.device.type == "cuda":
+        options["gpu_memory_utilization"] = recipe.rollout.gpu_memory_utilization
+    else:
+        options["enforce_eager"] = True
+    if recipe.model.load_in_4bit:
+        options["quantization"] = "bitsandbytes"
+    try:
+        engine = vllm.LLM(
+            model=resolve_name(recipe.model.name),
+            revision=recipe.model.revision,
+            trust_remote_code=recipe.model.trust_remote_code,
+            dtype=_dtype(policy),
+            max_model_len=policy.max_seq_length,
+            enable_lora=True,
+            max_loras=1,
+            max_lora_rank=next(rank for rank in _LORA_RANKS if rank >= recipe.model.lora.rank),
+            logprobs_mode="raw_logprobs" if policy.temperature == 1.0 else "processed_logprobs",
+            seed=recipe.seed,
+            **options,
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise GenerationError(
+            f"rollout.engine: vLLM does not start: {first}; use rollout.engine: transformers, or see vLLM's own messages"
+        ) from error
+    return VllmSampler(engine, policy)
+
+
+def _dtype(policy: Policy) -> str:
+    """The type of the policy's trained weights, as vLLM names it."""
+    return str(next(iter(policy.trainable_parameters())).dtype).removeprefix("torch.")
