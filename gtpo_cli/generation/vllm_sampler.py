@@ -1,7 +1,7 @@
 """Sampling by a vLLM engine that serves the policy's base model with the policy's adapter on top.
 
-The engine holds its own copy of the base weights; `sync` hands it the current adapter. Every sync uses a new adapter name
-and id: under a name that is used again, vLLM may serve the key-value cache of the old weights.
+The engine holds its own copy of the base weights; `sync` hands it the current adapter. Every sync uses a new adapter
+name and id: under a name that is used again, vLLM may serve the key-value cache of the old weights.
 
 The log-probabilities of a completion are vLLM's own. They are those of softmax(logits / temperature) as the contract
 asks, except that top-p and top-k cut the distribution first where the temperature is not 1 (vLLM reports either raw or
@@ -119,7 +119,7 @@ def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
     except (RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise GenerationError(
-            f"rollout.engine: vLLM does not start: {first}; use rollout.engine: transformers, or see vLLM's own messages"
+            f"rollout.engine: vLLM does not start: {first}; see its messages, or use rollout.engine: transformers"
         ) from error
     return VllmSampler(engine, policy)
 
