@@ -4,6 +4,7 @@ from gtpo_cli.objective.advantages import group_advantages
 from gtpo_cli.objective.batch import MicroBatch, TokenBatch
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import LN_2, filter_is_on, keep_mask, mean_entropy
+from gtpo_cli.objective.importance import importance_weights
 from gtpo_cli.objective.logprobs import token_logprobs_and_entropy
 from gtpo_cli.objective.loss import LossResult, policy_loss
 from gtpo_cli.objective.released_code import clamped_entropy, released_divisor, released_weights
@@ -20,6 +21,7 @@ __all__ = [
     "conflict_weights",
     "filter_is_on",
     "group_advantages",
+    "importance_weights",
     "keep_mask",
     "mean_entropy",
     "policy_loss",

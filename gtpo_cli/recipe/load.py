@@ -18,10 +18,7 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe
 
 # Values that parse but cannot be honoured by this version: (dotted key, value, what to do).
-NOT_YET: tuple[tuple[str, str, str], ...] = (
-    ("rollout.importance_correction", "truncated", "use importance_correction: none"),
-    ("training.guard.action", "rollback", "use action: warn or stop"),
-)
+NOT_YET: tuple[tuple[str, str, str], ...] = (("training.guard.action", "rollback", "use action: warn or stop"),)
 
 
 def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:

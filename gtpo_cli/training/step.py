@@ -25,6 +25,7 @@ from gtpo_cli.objective import (
     conflict_spans,
     conflict_weights,
     group_advantages,
+    importance_weights,
     keep_mask,
     mean_entropy,
     policy_loss,
@@ -135,6 +136,11 @@ def _accumulate(
             micro.take(result.entropy_BGT).copy_(H)
             result.mean_entropy_BG[micro.index] = mean_entropy(H, micro.batch.completion_mask_BGT)
             result.keep_BG[micro.index] = _kept(parts, result, micro)  # delta, Eq. 10
+        w_BGT = micro.take(result.weights_BGT)
+        if (
+            parts.recipe.rollout.importance_correction == "truncated"
+        ):  # the sampler's probabilities are not the policy's
+            w_BGT = w_BGT * importance_weights(micro.take(result.logprobs_BGT), micro.batch.sampled_logprobs_BGT)
         loss, metrics = policy_loss(  # Eq. 11 / Eq. 1
             logp,
             old_logprobs_BGT=None if old_BGT is None else micro.take(old_BGT),
@@ -142,7 +148,7 @@ def _accumulate(
             advantages_BG=result.advantages_BG[micro.index],
             mean_entropy_BG=result.mean_entropy_BG[micro.index],
             keep_BG=result.keep_BG[micro.index],
-            weights_BGT=micro.take(result.weights_BGT),
+            weights_BGT=w_BGT,
             completion_mask_BGT=micro.batch.completion_mask_BGT,
             entropy_coef=objective.entropy_coef,
             kl_coef=objective.kl_coef,

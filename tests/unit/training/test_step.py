@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,7 +121,11 @@ def naive_loss(recipe: Recipe, result: StepResult, model: Any, reference: Any, i
                 divisor = max(1, sum(f or b for f, b in zip(forward, backward[::-1], strict=True)))
             own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
             c = delta * (A[i] - o.entropy_coef * H)
-            term = (torch.exp(own - own.detach()) * c * torch.tensor(lam, dtype=torch.float64)).sum() / len(own)
+            weights = torch.tensor(lam, dtype=torch.float64)
+            if recipe.rollout.importance_correction == "truncated":
+                sampled = torch.tensor(completion.logprobs, dtype=torch.float64)
+                weights = weights * torch.exp(own.detach() - sampled).clamp(max=2.0)
+            term = (torch.exp(own - own.detach()) * c * weights).sum() / len(own)
             if o.kl_coef > 0:
                 ref = full_logprobs(reference, group.prompt_ids, completion, recipe.rollout.temperature)
                 ref = ref.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0].detach()
@@ -197,6 +202,36 @@ def test_gradient_and_loss_equal_the_naive_specification(parts_for: Any, name: s
         assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)]
         for ours, theirs in zip(parts.policy.trainable_parameters(), before.parameters(), strict=True):
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5 * max(scale, 1e-3))
+
+
+class ForeignSampler(TransformersSampler):
+    """Samples as the policy does, and says it did so with other probabilities: up to a factor of e either way."""
+
+    def sample(self, prompts: Any, n: int, params: Any) -> list[list[Completion]]:
+        def shifted(completion: Completion) -> Completion:
+            logprobs = [
+                logp + math.sin(7 * place + len(completion.token_ids)) for place, logp in enumerate(completion.logprobs)
+            ]
+            return replace(completion, logprobs=tuple(logprobs))
+
+        return [[shifted(completion) for completion in row] for row in super().sample(prompts, n, params)]
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+def test_importance_correction_weighs_tokens_by_the_gap_to_the_sampler(parts_for: Any, kl_coef: float) -> None:
+    chosen = recipe(NEVER, "rollout.importance_correction=truncated", f"objective.kl_coef={kl_coef}")
+    for micro in (64, 4):
+        parts = parts_for(chosen, micro=micro)
+        parts.sampler = ForeignSampler(parts.policy)
+        untrained = copy.deepcopy(parts.policy.model)
+        result = train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+        expected = naive_loss(chosen, result, untrained, parts.policy._reference, parts.initial_entropy)
+        expected.backward()
+        assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)]
+        for ours, theirs in zip(parts.policy.trainable_parameters(), untrained.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+        metrics = step_metrics(result, Stopwatch())
+        assert 0.5 < metrics["sampler/gap_mean"] < metrics["sampler/gap_max"] < 1.01
 
 
 def test_the_cases_exercise_what_they_name(parts_for: Any) -> None:
