@@ -12,6 +12,7 @@ import typer
 
 from gtpo_cli import __version__
 from gtpo_cli.cli.compare import compare
+from gtpo_cli.cli.doctor import doctor
 from gtpo_cli.cli.evaluate import evaluate
 from gtpo_cli.cli.generate import generate
 from gtpo_cli.cli.inspect import inspect
@@ -38,6 +39,7 @@ app.command("report")(report)
 app.command("inspect")(inspect)
 app.command("generate")(generate)
 app.command("probe-entropy")(probe_entropy)
+app.command("doctor")(doctor)
 app.add_typer(recipes_app, name="recipes")
 
 

@@ -199,3 +199,14 @@ def test_a_real_pretrained_llama_takes_three_steps(gtpo: Run, tmp_path: Path, fo
     assert all(row["sampler/gap_max"] < 1e-3 for row in rows)
     model = tmp_path / "runs" / "real" / "checkpoints" / "step-000003" / "model"
     assert (model / "adapter_model.safetensors").is_file()
+
+
+def test_doctor_says_what_is_missing_and_its_exit_code_whether_training_can_start(gtpo: Run) -> None:
+    output = gtpo("doctor").stdout
+    assert output.splitlines()[-1] == "next: gtpo train"
+    assert "the built-in model can start here" in output
+    done = gtpo("doctor", "--recipe", "tiny_arithmetic", "--set", "model.name=nobody/nothing",
+                "--set", "model.backend=unsloth", "--set", "model.lora={}", code=1)  # fmt: skip
+    assert "PROBLEM  unsloth" in done.stdout
+    assert "nobody" not in done.stderr
+    assert re.search(r"tiny_arithmetic cannot start here: .*unsloth", done.stdout)

@@ -1,0 +1,37 @@
+"""gtpo doctor"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from gtpo_cli.cli.options import RecipeOption, SetOption
+from gtpo_cli.cli.runs import RUNS, suggest
+
+EXIT_CANNOT_START = 1
+_MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
+
+
+def doctor(recipe: RecipeOption = None, set_: SetOption = None) -> None:
+    """Can training start on this machine? Software, GPU, engines, hub, wandb, disk; each finding with its remedy.
+
+    With --recipe: for that recipe, else for the built-in model. Exit code 1 when it cannot start.
+    """
+    from gtpo_cli.planning.doctor import examine
+    from gtpo_cli.recipe import load_recipe
+
+    loaded = load_recipe(recipe, set_ or []) if recipe is not None else None
+    findings = examine(loaded, output_dir=Path(loaded.output_dir) if loaded is not None else RUNS)
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        print(f"{_MARKS[finding.state]:<8} {finding.subject:<{width}}  {finding.words}")
+        if finding.remedy and finding.state != "ok":
+            print(f"{'':<8} {'':<{width}}  -> {finding.remedy}")
+    problems = [finding.subject for finding in findings if finding.state == "problem"]
+    name = recipe or "the built-in model"
+    if problems:
+        print(f"{name} cannot start here: {', '.join(problems)}")
+        raise typer.Exit(EXIT_CANNOT_START)
+    print(f"{name} can start here")
+    suggest("train", *(["--recipe", recipe] if recipe else []))

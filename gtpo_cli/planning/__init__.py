@@ -1,0 +1,1 @@
+"""What a run needs, and whether this machine has it."""
