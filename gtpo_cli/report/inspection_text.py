@@ -18,7 +18,8 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LN_2
 from gtpo_cli.report.inspection import InspectedCompletion, InspectedGroup, InspectedStep, Token
 
-LESS, SAME, MORE = "black on bright_cyan", "", "black on bright_green"
+# both parts of each pair are given, so that the contrast does not hang on the palette of a terminal
+LESS, SAME, MORE = "#ffffff on #1f5f99", "", "#ffffff on #1b7337"
 _INDENT = "  "
 
 
