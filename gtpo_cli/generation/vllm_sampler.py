@@ -1,25 +1,22 @@
 """Sampling by a vLLM engine that serves the policy's base model with the policy's adapter on top.
 
-The engine holds its own copy of the base weights; `sync` hands it the current adapter. Every sync uses a new adapter
-name and id: under a name that is used again, vLLM may serve the key-value cache of the old weights.
-
 The log-probabilities of a completion are vLLM's own. They are those of softmax(logits / temperature) as the contract
-asks, except that top-p and top-k cut the distribution first where the temperature is not 1 (vLLM reports either raw or
-fully processed ones). They differ from the policy's by the two engines' arithmetic: sampler/gap_mean and gap_max.
+asks, except that top-p and top-k cut the distribution first in a shared engine, and in a plain one where the
+temperature is not 1 (vLLM reports either raw or fully processed ones). They differ from the policy's by the two
+engines' arithmetic: sampler/gap_mean and gap_max.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation.sampler import SamplingParams
+from gtpo_cli.generation.vllm_engines import AdapterEngine, PlainEngine, SharedEngine
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.models.unsloth_policy import UnslothPolicy
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Completion
@@ -28,22 +25,15 @@ _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the maxima vLLM takes
 
 
 class VllmSampler:
-    """Implements `gtpo_cli.generation.sampler.Sampler` on a `vllm.LLM` that was started with adapters enabled."""
+    """Implements `gtpo_cli.generation.sampler.Sampler`; see there for the contract."""
 
-    def __init__(self, engine: Any, policy: Policy) -> None:
+    def __init__(self, engine: AdapterEngine, policy: Policy) -> None:
         self._engine = engine
         self._policy = policy
-        self._folder = tempfile.TemporaryDirectory(prefix="gtpo-adapter-")
-        self._numbers = count(1)
         self.sync(policy)
 
     def sync(self, policy: Policy) -> None:
-        from vllm.lora.request import LoRARequest
-
-        number = next(self._numbers)
-        path = Path(self._folder.name) / str(number)
-        policy.save_adapter(path)
-        self._adapter = LoRARequest(f"policy-{number}", number, str(path))
+        self._engine.update(policy)
 
     def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
         for index, prompt in enumerate(prompts):
@@ -57,8 +47,6 @@ class VllmSampler:
         outputs = self._engine.generate(
             [{"prompt_token_ids": list(prompt)} for prompt in prompts],
             [self._engine_params(prompt, n, params, index) for index, prompt in enumerate(prompts)],
-            lora_request=self._adapter,
-            use_tqdm=False,
         )
         return [[self._completion(sampled) for sampled in output.outputs] for output in outputs]
 
@@ -86,7 +74,16 @@ class VllmSampler:
 
 
 def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
-    """Start an engine for the recipe's model, beside the policy. Raises GenerationError with the remedy."""
+    """The engine that Unsloth shares with the policy, or a new one beside it.
+
+    Raises GenerationError with the remedy.
+    """
+    if isinstance(policy, UnslothPolicy) and policy.shares_engine:
+        return VllmSampler(SharedEngine(policy.model), policy)
+    return VllmSampler(PlainEngine(_start(policy, recipe)), policy)
+
+
+def _start(policy: Policy, recipe: Recipe) -> Any:
     assert recipe.model.lora is not None, "the recipe was validated: the weights travel as an adapter"
     try:
         import vllm
@@ -103,7 +100,7 @@ def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
     if recipe.model.load_in_4bit:
         options["quantization"] = "bitsandbytes"
     try:
-        engine = vllm.LLM(
+        return vllm.LLM(
             model=resolve_name(recipe.model.name),
             revision=recipe.model.revision,
             trust_remote_code=recipe.model.trust_remote_code,
@@ -121,7 +118,6 @@ def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
         raise GenerationError(
             f"rollout.engine: vLLM does not start: {first}; see its messages, or use rollout.engine: transformers"
         ) from error
-    return VllmSampler(engine, policy)
 
 
 def _dtype(policy: Policy) -> str:

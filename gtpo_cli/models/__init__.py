@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from gtpo_cli.models.engines import Engines, choose_engines
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import Recipe
 
-__all__ = ["Policy", "load_policy", "load_tokenizer"]
+__all__ = ["Engines", "Policy", "choose_engines", "load_policy", "load_tokenizer"]
 
 
 def load_policy(recipe: Recipe) -> Policy:
@@ -20,10 +21,12 @@ def load_policy(recipe: Recipe) -> Policy:
         "with_reference": recipe.objective.kl_coef > 0,
         "seed": recipe.seed,
     }
-    if recipe.model.backend == "unsloth":
+    engines = choose_engines(recipe)
+    if engines.backend == "unsloth":
         from gtpo_cli.models.unsloth_policy import load_unsloth_policy
 
-        return load_unsloth_policy(recipe.model, **settings)
+        engine_memory = recipe.rollout.gpu_memory_utilization if engines.shared else None
+        return load_unsloth_policy(recipe.model, **settings, engine_memory=engine_memory)
     from gtpo_cli.models.transformers_policy import load_transformers_policy
 
     return load_transformers_policy(recipe.model, **settings)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
+from gtpo_cli.errors import ModelError
 from gtpo_cli.recipe import Recipe
 
 State = Literal["ok", "note", "problem"]
@@ -39,6 +40,7 @@ def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
         *_software(),
         *_gpu(recipe),
         *_engines(recipe),
+        *_choice(recipe),
         _hub(recipe),
         _wandb(recipe),
         _disk(output_dir),
@@ -80,6 +82,18 @@ def _engines(recipe: Recipe | None) -> Iterator[Finding]:
             wanted.add("bitsandbytes")
     for requirement in _requirements(extra="cuda"):
         yield _package(requirement, needed=requirement.name.lower() in wanted)
+
+
+def _choice(recipe: Recipe | None) -> Iterator[Finding]:
+    """What the recipe's backend and engine come to here."""
+    if recipe is None:
+        return
+    from gtpo_cli.models import choose_engines
+
+    try:
+        yield Finding("engines", "ok", str(choose_engines(recipe)))
+    except ModelError as error:
+        yield Finding("engines", "problem", str(error))
 
 
 def _hub(recipe: Recipe | None) -> Finding:

@@ -300,11 +300,6 @@ class Recipe(Section):
             problems.append(
                 "rollout.engine: vllm gets the policy's weights as an adapter; set model.lora, or engine: transformers"
             )
-        if self.rollout.engine == "vllm" and self.model.backend == "unsloth":
-            problems.append(
-                "rollout.engine: vllm beside model.backend: unsloth: Unsloth's shared engine is not yet supported; use "
-                "backend: transformers, or engine: transformers"
-            )
         if problems:
             raise ValueError("\n".join(problems))
         return self

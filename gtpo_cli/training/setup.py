@@ -10,7 +10,7 @@ import torch
 
 from gtpo_cli.data import PromptEncoder, encode_prompts, load_problems, summarise_dropped
 from gtpo_cli.errors import DataError
-from gtpo_cli.models import Policy, load_policy
+from gtpo_cli.models import Policy, choose_engines, load_policy
 from gtpo_cli.models.threads import set_threads
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt
@@ -36,7 +36,8 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
     loaded = load_problems(recipe.data, seed=recipe.seed)
     if warning := loaded.warning():
         say(warning)
-    say(f"{len(loaded.problems)} problems; loading {recipe.model.name}")
+    engines = choose_engines(recipe)
+    say(f"{len(loaded.problems)} problems; loading {recipe.model.name} ({engines})")
     policy = load_policy(recipe)
     trainable = sum(parameter.numel() for parameter in policy.trainable_parameters())
     set_threads(recipe, policy)
@@ -63,6 +64,8 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
     facts = {
         "model": recipe.model.name,
         "trainable_parameters": trainable,
+        "backend": engines.backend,
+        "engine": engines.engine,
         "device": str(policy.device),
         "threads": torch.get_num_threads(),
         "problems": len(prompts),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # for `import small_models`
 
 
 @pytest.fixture(autouse=True)

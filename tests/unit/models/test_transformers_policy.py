@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from policy_contract import PROMPTS, PolicyContract, plain_logprobs, ragged_batch, save_model, train_a_little
 from small_models import random_model
 
 from gtpo_cli.errors import CheckpointError, ModelError
@@ -15,62 +16,12 @@ from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
-from gtpo_cli.objective import TokenBatch
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
-from gtpo_cli.rollout import collate
-from gtpo_cli.types import Completion, Group, Problem
-
-PROMPTS = ((1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 5))
 
 
-def ragged_batch() -> TokenBatch:
-    """Two prompts of different length, three completions each: long, one-token, and empty."""
-    lengths = ((9, 1, 4), (2, 0, 7))
-    groups = []
-    for prompt, row in zip(PROMPTS, lengths, strict=True):
-        completions = []
-        for number, length in enumerate(row):
-            ids = tuple((7 * k + 3 * number + length) % 90 + 8 for k in range(length))
-            completions.append(Completion(ids, (0.0,) * length, "stop", ""))
-        groups.append(Group(Problem("p", "q", "1"), prompt, tuple(completions)))
-    return collate(groups)
-
-
-def plain_logprobs(model: Any, batch: TokenBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """One row at a time, no padding, full logits, float64 softmax."""
-    logp, entropy = (torch.zeros(batch.completion_ids_BGT.shape, dtype=torch.float64) for _ in range(2))
-    for b, prompt in enumerate(PROMPTS):
-        for g in range(batch.shape[1]):
-            ids = batch.completion_ids_BGT[b, g][batch.completion_mask_BGT[b, g]]
-            if len(ids) == 0:
-                continue
-            row = torch.cat([torch.tensor(prompt), ids])[None]
-            logits = model(input_ids=row).logits[0, len(prompt) - 1 : -1].double() / temperature
-            full = torch.log_softmax(logits, dim=-1)
-            logp[b, g, : len(ids)] = full.gather(1, ids[:, None])[:, 0]
-            entropy[b, g, : len(ids)] = -(full.exp() * full).sum(-1)
-    return logp, entropy
-
-
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_entropies_and_gradients_equal_full_logits(architecture: str, temperature: float) -> None:
-    model, tokenizer = random_model(architecture)
-    policy = TransformersPolicy(model, tokenizer, temperature=temperature, max_seq_length=256)
-    batch = ragged_batch()
-    logp, entropy = policy.token_logprobs(batch)
-    weights = torch.linspace(-1, 1, logp.numel()).view(logp.shape)
-    (logp * weights).sum().backward()
-    gradients = [parameter.grad.clone() for parameter in policy.trainable_parameters()]
-    model.zero_grad()
-    expected, expected_entropy = plain_logprobs(model, batch, temperature)
-    (expected * weights).sum().backward()
-    torch.testing.assert_close(logp.double(), expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-5, atol=1e-6)
-    assert not entropy.requires_grad
-    for actual, parameter in zip(gradients, policy.trainable_parameters(), strict=True):
-        torch.testing.assert_close(actual, parameter.grad, rtol=1e-4, atol=1e-5)
+class TestContract(PolicyContract):
+    backend = "transformers"
 
 
 def test_tied_embeddings_get_both_gradients() -> None:
@@ -82,13 +33,6 @@ def test_tied_embeddings_get_both_gradients() -> None:
     model.zero_grad()
     plain_logprobs(model, batch, 1.0)[0].sum().backward()
     torch.testing.assert_close(tied, model.get_input_embeddings().weight.grad, rtol=1e-4, atol=1e-5)
-
-
-def save_model(folder: Path, **changes: Any) -> Path:
-    model, tokenizer = random_model(**changes)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def load(folder: Path, **changes: Any) -> TransformersPolicy:
@@ -104,17 +48,8 @@ def load(folder: Path, **changes: Any) -> TransformersPolicy:
     return load_transformers_policy(recipe, path=str(folder), temperature=1.0, with_reference=True, seed=1)
 
 
-def train_a_little(policy: TransformersPolicy, steps: int = 2) -> None:
-    optimizer = torch.optim.SGD(policy.trainable_parameters(), lr=0.05)
-    for _ in range(steps):
-        policy.token_logprobs(ragged_batch())[0].sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@pytest.mark.parametrize("lora", [LoraRecipe(rank=4, alpha=8), None])
-def test_reference_is_the_untrained_model_also_after_training(tmp_path: Path, lora: LoraRecipe | None) -> None:
-    policy = load(save_model(tmp_path), lora=lora)
+def test_the_reference_of_a_model_whose_weights_all_train_is_a_copy(tmp_path: Path) -> None:
+    policy = load(save_model(tmp_path), lora=None)
     batch = ragged_batch()
     before = policy.token_logprobs(batch)[0].detach()
     torch.testing.assert_close(policy.reference_logprobs(batch), before, rtol=0, atol=0)
@@ -122,31 +57,6 @@ def test_reference_is_the_untrained_model_also_after_training(tmp_path: Path, lo
     assert (policy.token_logprobs(batch)[0].detach() - before).abs().max() > 1e-3
     torch.testing.assert_close(policy.reference_logprobs(batch), before, rtol=0, atol=0)
     assert not policy.reference_logprobs(batch).requires_grad
-
-
-@pytest.mark.parametrize("lora", [LoraRecipe(rank=4, alpha=8), None])
-def test_save_and_load_give_the_same_weights_bit_for_bit(tmp_path: Path, lora: LoraRecipe | None) -> None:
-    base = save_model(tmp_path / "base")
-    policy = load(base, lora=lora)
-    train_a_little(policy)
-    policy.save_adapter(tmp_path / "saved")
-    assert not [file for file in (tmp_path / "saved").rglob("*") if file.suffix in (".bin", ".pt", ".pkl")]
-    fresh = load(base, lora=lora)
-    fresh.load_adapter(tmp_path / "saved")
-    for ours, theirs in zip(policy.trainable_parameters(), fresh.trainable_parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-    logp = policy.token_logprobs(ragged_batch())[0]
-    assert torch.equal(logp, fresh.token_logprobs(ragged_batch())[0])
-
-
-def test_an_adapter_is_seeded_and_only_it_trains(tmp_path: Path) -> None:
-    base = save_model(tmp_path)
-    first, second = load(base), load(base)
-    names = [name for name, p in first.model.named_parameters() if p.requires_grad]
-    assert names
-    assert all("lora_" in name for name in names)
-    for ours, theirs in zip(first.trainable_parameters(), second.trainable_parameters(), strict=True):
-        assert torch.equal(ours, theirs)
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:

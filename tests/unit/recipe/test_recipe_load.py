@@ -135,7 +135,6 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("model={backend: unsloth}\nrollout.engine=vllm", "Unsloth's shared engine is not yet supported"),
         ("model.lora=null\nmodel.load_in_4bit=false\nrollout.engine=vllm", "set model.lora, or engine: transformers"),
         ("training.eval_every=10", "bound these evaluations"),
         ("training.keep_best=eval/gsm8k/accuracy_rate", "only measured with training.eval_every"),

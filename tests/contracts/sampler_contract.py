@@ -1,0 +1,150 @@
+"""What holds for every sampler, whatever engine is behind it. A tier subclasses `SamplerContract` and gives `pair`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gtpo_cli.errors import GenerationError
+from gtpo_cli.generation import Sampler, SamplingParams
+from gtpo_cli.rollout import collate
+from gtpo_cli.types import Completion, Group, Problem
+
+SHORT, LONG = (1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 35, 36, 5)
+PROMPTS = [SHORT, LONG]
+CONTEXT = 64  # max_seq_length of the pair's policy
+
+
+def gap(policy: Any, prompts: list[tuple[int, ...]], rows: list[list[Completion]]) -> float:
+    """Largest difference, relative to 1 + |logp|, of what the sampler reported and what the policy says now."""
+    groups = [Group(Problem("p", "q", "1"), ids, tuple(row)) for ids, row in zip(prompts, rows, strict=True)]
+    batch = collate(groups, device=policy.device)
+    with torch.no_grad():
+        logp, _ = policy.token_logprobs(batch)
+    difference = (logp - batch.sampled_logprobs_BGT).abs() / (1 + logp.abs())
+    return float(difference[batch.completion_mask_BGT].max())
+
+
+@torch.no_grad()
+def first_token(policy: Any, *, top_k: int = 0, top_p: float = 1.0) -> torch.Tensor:
+    """Distribution of the first token after SHORT, by definition: temperature, the k likeliest, the nucleus."""
+    logits = policy.model(input_ids=torch.tensor([SHORT], device=policy.device)).logits[0, -1].double().cpu()
+    p = torch.softmax(logits / policy.temperature, dim=-1)
+    order = p.argsort(descending=True).tolist()
+    kept = order[:top_k] if top_k else order
+    total = sum(float(p[i]) for i in kept)
+    nucleus, mass = [], 0.0
+    for i in kept:
+        if mass >= top_p:
+            break
+        nucleus.append(i)
+        mass += float(p[i]) / total
+    result = torch.zeros_like(p)
+    result[nucleus] = p[nucleus]
+    return result / result.sum()
+
+
+def assert_follows(counts: torch.Tensor, expected: torch.Tensor) -> None:
+    """Chi-square of counts against expected counts (mean `freedom`, variance 2 * freedom): five deviations."""
+    assert counts[expected == 0].sum() == 0
+    common = expected >= 5
+    observed = torch.cat([counts[common], counts[~common].sum()[None]])
+    predicted = torch.cat([expected[common], expected[~common].sum()[None]])
+    present = predicted > 0
+    statistic = float(((observed - predicted)[present] ** 2 / predicted[present]).sum())
+    freedom = int(present.sum()) - 1
+    assert statistic < freedom + 5 * (2 * freedom) ** 0.5
+
+
+class SamplerContract:
+    """Tests against the fixture `pair`: (policy, sampler) in float32, temperature 1, max_seq_length CONTEXT.
+
+    The policy has an adapter that is not zero, or all weights train. Tests may change its weights, and sync.
+    """
+
+    tolerance = 1e-4  # of a log-probability, relative to 1 + |logp|
+
+    @pytest.fixture
+    def pair(self) -> tuple[Any, Sampler]:
+        raise NotImplementedError
+
+    def test_logprobs_are_the_policys_and_follow_its_updates(self, pair: tuple[Any, Sampler]) -> None:
+        policy, sampler = pair
+        params = SamplingParams(max_completion_tokens=16, seed=1)
+        sampler.sync(policy)
+        before = sampler.sample(PROMPTS, 4, params)
+        assert gap(policy, PROMPTS, before) < self.tolerance
+        optimizer = torch.optim.AdamW(list(policy.trainable_parameters()), lr=0.05)
+        groups = [Group(Problem("p", "q", "1"), p, tuple(row)) for p, row in zip(PROMPTS, before, strict=True)]
+        policy.token_logprobs(collate(groups, device=policy.device))[0].sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        moved = gap(policy, PROMPTS, before)
+        assert moved > 100 * self.tolerance  # the old completions are not the new policy's
+        sampler.sync(policy)
+        assert gap(policy, PROMPTS, sampler.sample(PROMPTS, 4, params)) < self.tolerance
+
+    def test_sampling_leaves_the_policy_as_it_was(self, pair: tuple[Any, Sampler]) -> None:
+        policy, sampler = pair
+        before = [parameter.detach().clone() for parameter in policy.trainable_parameters()]
+        sampler.sync(policy)
+        sampler.sample(PROMPTS, 2, SamplingParams(max_completion_tokens=4))
+        sampler.sync(policy)
+        sampler.sample(PROMPTS, 2, SamplingParams(max_completion_tokens=4))
+        after = list(policy.trainable_parameters())
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert all(parameter.requires_grad for parameter in after)
+
+    def test_n_seeds_ends_and_text(self, pair: tuple[Any, Sampler]) -> None:
+        policy, sampler = pair
+        first, again, other = (
+            sampler.sample(PROMPTS, 5, SamplingParams(max_completion_tokens=10, seed=seed)) for seed in (7, 7, 8)
+        )
+        assert [len(row) for row in first] == [5, 5]
+        assert first == again
+        assert first != other
+        assert len({completion.token_ids for row in first for completion in row}) > 5
+        for completion in (completion for row in first for completion in row):
+            stopped = completion.token_ids[-1] in policy.eos_token_ids
+            assert completion.finish_reason == ("stop" if stopped else "length")
+            assert completion.truncated == (not stopped)
+            assert len(completion.token_ids) == len(completion.logprobs)
+            assert len(completion.token_ids) == 10 or stopped
+            assert completion.text == policy.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+
+    def test_every_end_of_sequence_id_ends_a_completion(self, pair: tuple[Any, Sampler]) -> None:
+        policy, sampler = pair
+        before = policy.eos_token_ids
+        policy.eos_token_ids = frozenset(range(2, 40))
+        try:
+            rows = sampler.sample(PROMPTS, 20, SamplingParams(max_completion_tokens=30, seed=2))
+        finally:
+            policy.eos_token_ids = before
+        completions = [completion for row in rows for completion in row]
+        for completion in completions:
+            *inner, last = completion.token_ids
+            assert not any(2 <= token < 40 for token in inner)
+            assert (2 <= last < 40) == (completion.finish_reason == "stop")
+        assert sum(completion.finish_reason == "stop" for completion in completions) > 30
+
+    @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (5, 1.0), (0, 0.8)])
+    def test_first_tokens_follow_the_distribution(self, pair: tuple[Any, Sampler], top_k: int, top_p: float) -> None:
+        policy, sampler = pair
+        sampler.sync(policy)
+        params = SamplingParams(top_k=top_k, top_p=top_p, max_completion_tokens=1, seed=11)
+        (row,) = sampler.sample([SHORT], 2000, params)
+        expected = first_token(policy, top_k=top_k, top_p=top_p)
+        ids = torch.tensor([completion.token_ids[0] for completion in row])
+        assert_follows(torch.bincount(ids, minlength=len(expected)).double(), 2000 * expected)
+
+    def test_the_context_bounds_each_row_and_prompts_without_room_are_refused(self, pair: tuple[Any, Sampler]) -> None:
+        _, sampler = pair
+        with pytest.raises(GenerationError, match=f"prompt 1 has {CONTEXT} tokens"):
+            sampler.sample([SHORT, tuple(range(8, 8 + CONTEXT))], 1, SamplingParams())
+        with pytest.raises(GenerationError, match="prompt 0 is empty"):
+            sampler.sample([()], 1, SamplingParams())
+        rows = sampler.sample([SHORT, tuple(range(8, 4 + CONTEXT))], 3, SamplingParams(max_completion_tokens=90))
+        assert max(len(completion.token_ids) for completion in rows[1]) <= 4
+        assert max(len(completion.token_ids) for completion in rows[0]) > 4
