@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gtpo_cli.generation.sampler import Sampler, SamplingParams
 from gtpo_cli.models.engines import choose_engines
 from gtpo_cli.models.policy import Policy
@@ -10,9 +12,10 @@ from gtpo_cli.recipe.schema import Recipe
 __all__ = ["Sampler", "SamplingParams", "load_sampler"]
 
 
-def load_sampler(policy: Policy, recipe: Recipe) -> Sampler:
+def load_sampler(policy: Policy, recipe: Recipe, *, warn: Callable[[str], None] | None = None) -> Sampler:
     """The sampler that the recipe asks for, with the policy's weights as they are now.
 
+    `warn` gets a sentence when memory runs out and fewer completions are sampled at a time.
     Raises ModelError and GenerationError with the remedy.
     """
     from gtpo_cli.generation.transformers_sampler import TransformersSampler
@@ -23,4 +26,4 @@ def load_sampler(policy: Policy, recipe: Recipe) -> Sampler:
 
         return load_vllm_sampler(policy, recipe)
     assert isinstance(policy, TransformersPolicy)
-    return TransformersSampler(policy)
+    return TransformersSampler(policy, warn=warn)

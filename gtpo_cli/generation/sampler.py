@@ -31,3 +31,10 @@ class Sampler(Protocol):
     def sync(self, policy: Policy) -> None:
         """Make the sampler's weights the policy's current ones. Called before each step's sampling."""
         ...
+
+    def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:
+        """Take the memory that n completions of the longest prompt at the longest length take, and give it back.
+
+        So that memory fails, or the number of rows at once is lowered, before the run and not in its middle.
+        """
+        ...

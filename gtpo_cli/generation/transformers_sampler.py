@@ -2,12 +2,12 @@
 
 The prompt of a group is encoded once: its cache is repeated for the group's members. Prompts of different length are
 left-padded. A row that has ended is dropped from the batch as soon as half of the rows have, so that one long
-completion does not carry all others along.
+completion does not carry all others along. Where memory runs out, a call starts over with half the rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation.sampler import SamplingParams
 from gtpo_cli.models.policy import Policy
+from gtpo_cli.models.row_limit import RowLimit
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion
 
@@ -25,9 +26,20 @@ _MAX_ROWS = 256  # completions sampled at once: bounds the cache's memory when a
 class TransformersSampler:
     """Implements `gtpo_cli.generation.sampler.Sampler` on the model of a TransformersPolicy."""
 
-    def __init__(self, policy: TransformersPolicy, *, max_rows: int = _MAX_ROWS) -> None:
+    def __init__(
+        self, policy: TransformersPolicy, *, max_rows: int = _MAX_ROWS, warn: Callable[[str], None] | None = None
+    ) -> None:
+        """`max_rows`: most completions sampled at once; `warn` is told when memory allows fewer."""
         self._policy = policy
-        self._max_rows = max_rows
+        self._limit = RowLimit(
+            max_rows,
+            words="in sampling",
+            failure=GenerationError(
+                "out of memory while sampling a single completion: lower rollout.max_completion_tokens, or turn on "
+                "model.load_in_4bit; gtpo plan says what fits"
+            ),
+            warn=warn,
+        )
 
     def sync(self, policy: Policy) -> None:
         """The weights are the policy's own: nothing to copy."""
@@ -37,10 +49,34 @@ class TransformersSampler:
     def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
         self._check(prompts)
         self._policy.model.eval()
+        results: list[list[Completion]] = []
+
+        def work(max_rows: int) -> None:
+            results[:] = self._sample_in_blocks(prompts, n, params, max_rows)
+
+        self._limit.rows = min(self._limit.rows, max(1, len(prompts) * n))
+        self._limit.run(work)
+        return results
+
+    @torch.no_grad()
+    def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:
+        width = min(prompt_tokens + params.max_completion_tokens, self._policy.max_seq_length)
+        self._policy.model.eval()
+
+        def work(max_rows: int) -> None:
+            decoder = Decoder(self._policy, [[0] * max(1, width - 1)], min(n, max_rows))
+            decoder.advance(decoder.logits().argmax(dim=-1))
+
+        self._limit.rows = min(self._limit.rows, n)
+        self._limit.run(work)
+
+    def _sample_in_blocks(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, max_rows: int
+    ) -> list[list[Completion]]:
         generator = torch.Generator(device=self._policy.device).manual_seed(params.seed)
         results: list[list[Completion]] = [[] for _ in prompts]
-        members = min(n, self._max_rows)
-        at_once = max(1, self._max_rows // members)
+        members = min(n, max_rows)
+        at_once = max(1, max_rows // members)
         for first in range(0, len(prompts), at_once):
             block = range(first, min(first + at_once, len(prompts)))
             for done in range(0, n, members):

@@ -50,6 +50,9 @@ class VllmSampler:
         )
         return [[self._completion(sampled) for sampled in output.outputs] for output in outputs]
 
+    def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:
+        """Nothing: the engine took its memory when it started, and queues what does not fit at once."""
+
     def _engine_params(self, prompt: Sequence[int], n: int, params: SamplingParams, index: int) -> Any:
         import vllm
 

@@ -215,6 +215,9 @@ class TrainingRecipe(Section):
     micro_batch_size: Literal["auto"] | Count = Field(
         "auto", description="completions in one forward; auto = by tokens, fewer after an out-of-memory"
     )
+    stress_step: Literal["auto"] | bool = Field(
+        "auto", description="try the longest prompt at the longest completion before step 1; auto = on a GPU"
+    )
     threads: Literal["auto"] | Count = Field(
         "auto", description="CPU threads; auto = 1 for models under 20 million parameters, else torch's own choice"
     )

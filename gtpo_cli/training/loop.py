@@ -33,6 +33,7 @@ from gtpo_cli.training.sft import SftParts, sft_step
 from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.step_metrics import step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
+from gtpo_cli.training.stress import stress_step, wants_stress
 
 # Metrics (last part of the name) of which less is better, for training.keep_best; of all others more is.
 _LESS_IS_BETTER = {"loss", "kl", "truncated_share", "length_mean"}
@@ -66,7 +67,12 @@ def train(
         torch.manual_seed(derive_seed(recipe.seed, "torch"))
         setup = prepare(recipe, say=say)
         run.write_environment(setup.facts)
-        sampler = load_sampler(setup.policy, recipe)
+        sampler = load_sampler(setup.policy, recipe, warn=say)
+        longest = longest_row(setup.prompts, recipe, setup.policy)
+        micro = MicroBatchSize(recipe.training.micro_batch_size, longest_row=longest, warn=say)
+        if wants_stress(recipe, setup.policy):
+            tokens = stress_step(recipe, setup.policy, sampler, setup.prompts, micro)
+            say(f"the longest row ({tokens} tokens) fits, {micro.rows} completions at a time in training")
         held_out = None
         if recipe.training.eval_every is not None:
             held_out = stack.enter_context(HeldOut(recipe, setup.policy, sampler))
@@ -93,8 +99,7 @@ def train(
                 quiet=quiet,
             )
         )
-        longest = longest_row(setup.prompts, recipe, setup.policy)
-        micro = MicroBatchSize(recipe.training.micro_batch_size, longest_row=longest, warn=trackers.warn)
+        micro.warn = trackers.warn
         stepper: _Stepper
         if initial_entropy is None:
             stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)

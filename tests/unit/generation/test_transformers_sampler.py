@@ -122,3 +122,37 @@ def test_broken_weights_are_an_error_and_not_an_endless_sentence() -> None:
         policy.model.get_output_embeddings().weight[3] = float("nan")
     with pytest.raises(GenerationError, match="not finite"):
         sampler.sample([SHORT], 1, SamplingParams())
+
+
+def test_where_memory_runs_out_fewer_rows_are_sampled_at_a_time() -> None:
+    policy, _ = make()
+    notes: list[str] = []
+    sampler = TransformersSampler(policy, warn=notes.append)
+
+    def check(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        if kwargs["input_ids"].shape[0] > 3:
+            raise torch.OutOfMemoryError("no room")
+
+    hook = policy.backbone.register_forward_pre_hook(check, with_kwargs=True)
+    rows = sampler.sample([SHORT, LONG], 5, SamplingParams(max_completion_tokens=6, seed=1))
+    sampler.sample([SHORT, LONG], 5, SamplingParams(max_completion_tokens=6, seed=1))
+    hook.remove()
+    assert [len(row) for row in rows] == [5, 5]
+    assert gap(policy, [SHORT, LONG], rows) < 1e-5
+    assert notes == [
+        "out of memory: 5 completions at a time from now on in sampling",
+        "out of memory: 2 completions at a time from now on in sampling",
+    ]
+
+
+def test_a_rehearsal_takes_the_cache_of_the_longest_group() -> None:
+    policy, sampler = make(max_seq_length=30)
+    shapes: list[tuple[int, ...]] = []
+    hook = policy.backbone.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append((*kwargs["input_ids"].shape, kwargs["past_key_values"].get_seq_length())),
+        with_kwargs=True,
+    )
+    sampler.rehearse(len(LONG), 6, SamplingParams(max_completion_tokens=12))
+    sampler.rehearse(len(LONG), 6, SamplingParams(max_completion_tokens=500))
+    hook.remove()
+    assert shapes == [(1, 21, 0), (6, 1, 21), (1, 29, 0), (6, 1, 29)]

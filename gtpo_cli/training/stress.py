@@ -1,0 +1,75 @@
+"""The longest step a run can have, tried before the first: memory fails in the first minute, not after 700 steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gtpo_cli.generation import Sampler, SamplingParams
+from gtpo_cli.models import Policy
+from gtpo_cli.objective import TokenBatch
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.rollout import Prompt, collate
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.types import Completion, Group, Problem
+
+# Optimiser state, bytes for each trained weight: two moments in 32 bits, or in 8 bits with a scale for 256 of them.
+STATE_BYTES = {"adamw": 8.0, "adamw_8bit": 2.04, "paged_adamw_8bit": 2.04}
+
+
+def wants_stress(recipe: Recipe, policy: Policy) -> bool:
+    """Whether `training.stress_step` asks for it here."""
+    setting = recipe.training.stress_step
+    return policy.device.type == "cuda" if setting == "auto" else setting
+
+
+def stress_step(
+    recipe: Recipe, policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], micro_batch: MicroBatchSize
+) -> int:
+    """Sample and train, without consequence, on the longest prompt with completions of the greatest length.
+
+    Leaves weights, gradients and random states as they were; what may change is how many rows are worked on at once.
+    Returns the tokens of a row. Raises ModelError or GenerationError where even one row does not fit.
+    """
+    problem, ids = max(prompts, key=lambda prompt: len(prompt[1]))
+    rollout = recipe.rollout
+    length = min(rollout.max_completion_tokens, policy.max_seq_length - len(ids))
+    devices = [policy.device] if policy.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):  # adapter dropout draws
+        if recipe.objective.name != "sft":
+            sampler.sync(policy)
+            params = SamplingParams(rollout.temperature, max_completion_tokens=length)
+            sampler.rehearse(len(ids), rollout.group_size * rollout.prompts_per_step, params)
+        reserve = _optimizer_state(recipe, policy)
+        batch = _longest_batch(problem, ids, length, recipe, policy)
+        micro_batch.run(lambda rows: _forward_backward(policy, batch, rows))
+        del reserve
+    return len(ids) + length
+
+
+def _optimizer_state(recipe: Recipe, policy: Policy) -> torch.Tensor:
+    """The memory that the optimiser takes in its first step, held while the rest is tried."""
+    trained = sum(parameter.numel() for parameter in policy.trainable_parameters())
+    size = int(STATE_BYTES[recipe.optimizer.name] * trained)
+    return torch.empty(size, dtype=torch.uint8, device=policy.device)
+
+
+def _longest_batch(problem: Problem, ids: tuple[int, ...], length: int, recipe: Recipe, policy: Policy) -> TokenBatch:
+    group_size = 1 if recipe.objective.name == "sft" else recipe.rollout.group_size
+    completion = Completion((ids[-1],) * length, (0.0,) * length, "length", "")
+    group = Group(problem, ids, (completion,) * group_size)
+    return collate([group] * recipe.rollout.prompts_per_step, device=policy.device)
+
+
+def _forward_backward(policy: Policy, batch: TokenBatch, rows: int) -> None:
+    """One micro-batch: the others take as much memory, one after the other, beside the gradients of the first."""
+    parameters = list(policy.trainable_parameters())
+    micro = next(iter(batch.split(rows)))
+    try:
+        for _ in range(2):  # the second meets the gradients of the first
+            logp, _ = policy.token_logprobs(micro.batch)
+            logp.sum().backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+    finally:
+        for parameter in parameters:
+            parameter.grad = None

@@ -1,0 +1,106 @@
+"""The stress step: it meets the longest row, lowers what does not fit, and leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gtpo_cli.errors import GenerationError, ModelError
+from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models import load_policy
+from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.training.loop import train
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.stress import stress_step, wants_stress
+from gtpo_cli.types import Problem
+
+PROMPTS = [(Problem("a", "1+1", "2"), (1, 4, 9, 80, 9, 5)), (Problem("b", "12-4", "8"), (1, 4, 9, 10, 82, 12, 5))]
+DOCUMENT = {
+    "model": {"name": "builtin:tiny", "lora": {"rank": 4, "alpha": 4, "dropout": 0.5}, "dtype": "float32"},
+    "data": {"benchmark": "arithmetic", "max_prompt_tokens": 64},
+    "rollout": {"group_size": 6, "prompts_per_step": 2, "max_completion_tokens": 14},
+    "tracking": {"wandb": {"mode": "off"}},
+    "training": {"max_steps": 3},
+    "objective": {"probe": {"num_prompts": 2}},
+}
+
+
+def recipe(*overrides: str) -> Recipe:
+    return build_recipe(DOCUMENT, overrides, where="test")
+
+
+@contextmanager
+def memory_for(policy: Any, rows: int) -> Iterator[list[tuple[int, int]]]:
+    """A machine on which more rows than these do not fit; yields the shapes that were asked for."""
+    shapes: list[tuple[int, int]] = []
+
+    def check(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        shapes.append(tuple(kwargs["input_ids"].shape))
+        if kwargs["input_ids"].shape[0] > rows:
+            raise torch.OutOfMemoryError("no room")
+
+    hook = policy.backbone.register_forward_pre_hook(check, with_kwargs=True)
+    try:
+        yield shapes
+    finally:
+        hook.remove()
+
+
+def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes() -> None:
+    asked = recipe()
+    policy = load_policy(asked)
+    notes: list[str] = []
+    sampler = TransformersSampler(policy, warn=notes.append)
+    micro = MicroBatchSize("auto", longest_row=21, warn=notes.append)
+    before = [parameter.detach().clone() for parameter in policy.trainable_parameters()]
+    random = torch.get_rng_state()
+    with memory_for(policy, 4) as shapes:
+        assert stress_step(asked, policy, sampler, PROMPTS, micro) == 7 + 14
+    assert micro.rows <= 4
+    assert max(width for _, width in shapes) == 20  # the last token predicts nothing
+    assert [note.partition(" from now on ")[2] for note in notes[-1:]] == ["in training (same gradient)"]
+    assert torch.equal(torch.get_rng_state(), random)
+    after = list(policy.trainable_parameters())
+    assert all(torch.equal(a, b) and b.grad is None for a, b in zip(before, after, strict=True))
+
+
+def test_what_fits_in_no_way_is_an_error_before_the_first_step() -> None:
+    asked = recipe()
+    policy = load_policy(asked)
+    micro = MicroBatchSize("auto", longest_row=21, warn=print)
+    with memory_for(policy, 0), pytest.raises(GenerationError, match="out of memory while sampling a single"):
+        stress_step(asked, policy, TransformersSampler(policy, warn=print), PROMPTS, micro)
+    with memory_for(policy, 0), pytest.raises(ModelError, match="single completion in the forward pass"):
+        stress_step(recipe("objective.name=sft"), policy, TransformersSampler(policy), PROMPTS, micro)
+
+
+def test_it_is_for_gpus_unless_asked_for() -> None:
+    policy = load_policy(recipe())
+    assert not wants_stress(recipe(), policy)
+    assert wants_stress(recipe("training.stress_step=true"), policy)
+
+
+@pytest.mark.parametrize("objective", ["gtpo", "sft"])
+def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str) -> None:
+    rows = {}
+    for stress in ("true", "false"):
+        run = RunFolder(tmp_path / stress)
+        asked = recipe(
+            f"training.stress_step={stress}", f"objective.name={objective}", "rollout.max_completion_tokens=40"
+        )
+        run.create(asked)
+        said: list[str] = []
+        train(asked, run, quiet=True, say=said.append)
+        assert any("the longest row" in line for line in said) == (stress == "true")
+        lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+        measured = ("time/", "speed/", "memory/")
+        rows[stress] = [{k: v for k, v in line.items() if not k.startswith(measured)} for line in lines]
+    assert rows["true"] == rows["false"]
+    assert len(rows["true"]) == 3
