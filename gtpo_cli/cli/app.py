@@ -16,6 +16,7 @@ from gtpo_cli.cli.doctor import doctor
 from gtpo_cli.cli.evaluate import evaluate
 from gtpo_cli.cli.generate import generate
 from gtpo_cli.cli.inspect import inspect
+from gtpo_cli.cli.plan import plan
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.recipes import app as recipes_app
 from gtpo_cli.cli.report import report
@@ -39,6 +40,7 @@ app.command("report")(report)
 app.command("inspect")(inspect)
 app.command("generate")(generate)
 app.command("probe-entropy")(probe_entropy)
+app.command("plan")(plan)
 app.command("doctor")(doctor)
 app.add_typer(recipes_app, name="recipes")
 

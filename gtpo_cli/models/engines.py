@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from gtpo_cli.errors import ModelError
@@ -28,18 +29,21 @@ class Engines(NamedTuple):
         return names[self.backend] + ("" if same else f", sampling by {names[self.engine]}")
 
 
-def choose_engines(recipe: Recipe) -> Engines:
-    """What the recipe means on this machine.
+def choose_engines(recipe: Recipe, *, gpu: bool | None = None, installed: Collection[str] | None = None) -> Engines:
+    """What the recipe means on this machine, or on one with or without a GPU and with these libraries.
 
     auto is Unsloth with its shared vLLM engine where a GPU, both libraries and an adapter are; transformers elsewhere,
     and for built-in models. Unsloth on a GPU always samples through vLLM. Raises ModelError for what cannot be.
     """
-    import torch
+    if gpu is None:
+        import torch
 
-    gpu = torch.cuda.is_available()
+        gpu = torch.cuda.is_available()
+    if installed is None:
+        installed = {module for module in ("unsloth", "vllm") if importlib.util.find_spec(module) is not None}
     backend, engine = recipe.model.backend, recipe.rollout.engine
     if backend == "auto":
-        here = gpu and recipe.model.lora is not None and all(map(_installed, ("unsloth", "vllm")))
+        here = gpu and recipe.model.lora is not None and {"unsloth", "vllm"} <= set(installed)
         wanted = engine != "transformers" and not recipe.model.name.startswith(BUILTIN_PREFIX)
         backend = "unsloth" if here and wanted else "transformers"
     if engine == "auto":
@@ -50,7 +54,3 @@ def choose_engines(recipe: Recipe) -> Engines:
             "(the two share the weights), or model.backend: transformers"
         )
     return Engines(backend, engine, shared=gpu and (backend, engine) == ("unsloth", "vllm"))
-
-
-def _installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None

@@ -195,18 +195,22 @@ def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
         raise ModelError(load_failure(path, error)) from error
 
 
-def context_length(recipe: ModelRecipe, path: str) -> int:
-    """Most tokens of prompt and completion together: the recipe's, or fewer where the model has fewer positions."""
+def load_config(recipe: ModelRecipe, path: str) -> Any:
+    """The model's configuration alone. Raises ModelError with the remedy."""
     from transformers import AutoConfig
 
     try:
         with quiet():
-            config = AutoConfig.from_pretrained(
+            return AutoConfig.from_pretrained(
                 path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
             )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(load_failure(path, error)) from error
-    return _context_length(config, recipe.max_seq_length)
+
+
+def context_length(recipe: ModelRecipe, path: str) -> int:
+    """Most tokens of prompt and completion together: the recipe's, or fewer where the model has fewer positions."""
+    return _context_length(load_config(recipe, path), recipe.max_seq_length)
 
 
 def _context_length(config: Any, max_seq_length: int) -> int:

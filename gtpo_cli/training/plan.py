@@ -12,9 +12,10 @@ from gtpo_cli.training.order import PromptOrder
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Counts of a run; `notes`: what a user should know (dropped rows)."""
+    """Counts of a run; `longest_prompt` in tokens; `notes`: what a user should know (dropped rows)."""
 
     prompts: int
+    longest_prompt: int
     steps_per_epoch: int
     total_steps: int
     completions: int
@@ -37,5 +38,10 @@ def plan_steps(recipe: Recipe) -> StepPlan:
     order = PromptOrder(recipe, prompts)
     completions = sum(len(order.step(number)) for number in range(1, order.total_steps + 1))
     return StepPlan(
-        len(prompts), order.steps_per_epoch, order.total_steps, completions * recipe.rollout.group_size, notes
+        prompts=len(prompts),
+        longest_prompt=max(len(ids) for _, ids in prompts),
+        steps_per_epoch=order.steps_per_epoch,
+        total_steps=order.total_steps,
+        completions=completions * recipe.rollout.group_size,
+        notes=notes,
     )

@@ -210,3 +210,23 @@ def test_doctor_says_what_is_missing_and_its_exit_code_whether_training_can_star
     assert "PROBLEM  unsloth" in done.stdout
     assert "nobody" not in done.stderr
     assert re.search(r"tiny_arithmetic cannot start here: .*unsloth", done.stdout)
+
+
+def test_plan_adds_up_its_parts_and_says_what_fits(gtpo: Run) -> None:
+    output = gtpo("plan", "--gpu", "8GiB").stdout
+    assert "4,800 prompts, 600 steps, 38,400 completions" in output
+    assert "fits 8 GiB: 64 completions in a training forward, 64 sampled at the same time" in output
+    assert output.splitlines()[-1] == "next: gtpo train --recipe tiny_arithmetic"
+    table = output.partition("GPU memory, GiB")[2].partition("\n\n")[0].splitlines()[1:]
+    *parts, together = [[float(cell.replace("-", "0")) for cell in line.split()[-2:]] for line in table]
+    for column in (0, 1):
+        assert abs(sum(part[column] for part in parts) - together[column]) < 0.05
+
+
+def test_plan_for_a_gpu_that_is_too_small(gtpo: Run) -> None:
+    done = gtpo("plan", "--recipe", "llama8b_gsm8k", "--gpu", "12", code=1)
+    assert "its published shape; the hub was not reached" in done.stdout
+    assert "does not fit 12 GiB, even with one completion in a training forward" in done.stdout
+    assert "raise rollout.gpu_memory_utilization" in done.stdout
+    assert "steps and prompts are not known here" in done.stdout
+    assert "write e.g. 24GiB" in gtpo("plan", "--gpu", "big", code=2).stderr

@@ -7,15 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gtpo_cli.recipe import load_recipe, shipped_recipes
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_reference_pages_are_up_to_date() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/write_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
+@pytest.mark.parametrize("script", ["scripts/write_reference.py", "scripts/write_memory_page.py"])
+def test_reference_pages_are_up_to_date(script: str) -> None:
+    done = subprocess.run([sys.executable, script, "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

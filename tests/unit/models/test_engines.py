@@ -1,14 +1,13 @@
-"""What `auto` means. Whether a GPU and the libraries are there is said by the test: no machine of ours has one."""
+"""What `auto` means, on machines with and without a GPU and the libraries."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models import choose_engines, engines
+from gtpo_cli.models import Engines, choose_engines
 from gtpo_cli.recipe import Recipe, build_recipe
 
 BOTH = {"unsloth", "vllm"}
@@ -40,24 +39,20 @@ def recipe(model: dict[str, Any], rollout: dict[str, Any]) -> Recipe:
     ],
 )
 def test_what_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
     gpu: bool,
     installed: set[str],
     model: dict[str, Any],
     rollout: dict[str, Any],
     expected: tuple[str, str, bool],
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(engines, "_installed", lambda module: module in installed)
-    assert choose_engines(recipe(model, rollout)) == expected
+    assert choose_engines(recipe(model, rollout), gpu=gpu, installed=installed) == expected
 
 
-def test_unsloth_on_a_gpu_samples_through_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def test_unsloth_on_a_gpu_samples_through_vllm() -> None:
     with pytest.raises(ModelError, match=r"rollout\.engine: transformers cannot sample .* use engine: vllm"):
-        choose_engines(recipe({"backend": "unsloth"}, {"engine": "transformers"}))
+        choose_engines(recipe({"backend": "unsloth"}, {"engine": "transformers"}), gpu=True, installed=BOTH)
 
 
 def test_how_it_reads() -> None:
-    said = [str(engines.Engines(*choice)) for choice in (SHARED, TRANSFORMERS, ("transformers", "vllm", False))]
+    said = [str(Engines(*choice)) for choice in (SHARED, TRANSFORMERS, ("transformers", "vllm", False))]
     assert said == ["Unsloth, sampling by its vLLM engine", "transformers", "transformers, sampling by vLLM"]

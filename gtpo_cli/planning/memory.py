@@ -1,0 +1,159 @@
+"""The GPU memory of a run, by part: docs/memory.md explains the arithmetic and says what was checked against what.
+
+All sizes in bytes. Nothing here asks a GPU or loads weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gtpo_cli.models import Engines
+from gtpo_cli.planning.shapes import ModelShape
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.training.microbatch import AUTO_TOKENS
+from gtpo_cli.training.stress import STATE_BYTES
+
+GIB = 2**30
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight; its block's scale in 8 bits; that scale's own scale
+CONTEXT = 0.8 * GIB  # CUDA, its libraries and their kernels: an assumption
+ENGINE_WORK = 1.0 * GIB  # what vLLM takes of its share beside weights and cache: an assumption
+_VOCAB_BLOCK, _CHUNK = 1024, 4096  # of gtpo_cli.objective.logprobs
+
+# Bytes for each token of one block, as (factor of the width, factor of the intermediate width): most of them in its
+# backward pass, and kept by its forward pass where nothing is recomputed. Fitted to traces of every allocation of
+# thirteen shapes; a test makes such traces again.
+_BLOCK_BYTES = {
+    # (adapter, bytes of a number): backward, kept
+    (True, 2): ((51.6, 15.8), (35.6, 11.5)),
+    (True, 4): ((34.3, 26.8), (26.4, 18.4)),
+    (False, 2): ((26.9, 11.7), (21.3, 9.1)),
+    (False, 4): ((41.6, 23.1), (34.6, 18.2)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One line of the table: what takes memory while sampling and while training."""
+
+    name: str
+    sampling: float
+    training: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A run's memory on one GPU. `rows`: completions in one training forward."""
+
+    parts: tuple[Part, ...]
+    rows: int
+    sequences: int  # sampled at the same time; more wait for their turn
+
+    @property
+    def sampling(self) -> float:
+        return sum(part.sampling for part in self.parts)
+
+    @property
+    def training(self) -> float:
+        return sum(part.training for part in self.parts)
+
+    @property
+    def peak(self) -> float:
+        return max(self.sampling, self.training)
+
+
+def memory_of(
+    recipe: Recipe,
+    shape: ModelShape,
+    engines: Engines,
+    *,
+    prompt_tokens: int,
+    completion_tokens: int,
+    gpu: float,
+    rows: int | None = None,
+) -> Memory:
+    """Memory at the longest row. `gpu`: the GPU's memory; `rows`: completions in a forward, by default the recipe's."""
+    number = number_bytes(recipe)
+    row = prompt_tokens + completion_tokens
+    if rows is None:
+        setting = recipe.training.micro_batch_size
+        rows = max(1, AUTO_TOKENS // row) if setting == "auto" else setting
+    rows = min(rows, recipe.rollout.group_size * recipe.rollout.prompts_per_step)
+    weights = weight_bytes(recipe, shape)
+    trained, trained_bytes = trained_weights(recipe, shape)
+    optimizer = STATE_BYTES[recipe.optimizer.name] * trained
+    parts = [
+        Part("base weights" + (", 4-bit" if recipe.model.load_in_4bit else ""), weights, weights),
+        *([Part("adapter", trained_bytes, trained_bytes)] if recipe.model.lora is not None else []),
+        Part("gradients", 0.0, trained_bytes),
+        Part("optimiser state", optimizer, optimizer),
+    ]
+    cache_token = kv_bytes(shape, number)
+    if engines.engine == "vllm":
+        share = recipe.rollout.gpu_memory_utilization * gpu
+        cache = max(0.0, share - weights - ENGINE_WORK)
+        if engines.shared:  # the base weights are counted above; between two samplings the cache is given back
+            parts.append(Part("vLLM engine", max(0.0, share - weights), ENGINE_WORK))
+        else:
+            parts.append(Part("vLLM engine, with its own weights", share, share))
+        # its slot in 16 bits; of a shared engine's adapter also the copy handed over, in 32 bits and in 16
+        copies = (2.0 if engines.shared else 0.5) * trained_bytes
+        parts.append(Part("adapter in the engine", copies, copies))
+        sequences = int(cache // (cache_token * row))
+    else:
+        sequences = recipe.rollout.group_size * recipe.rollout.prompts_per_step
+        parts.append(Part("key-value cache", cache_token * row * sequences, 0.0))
+    kept, work = activation_bytes(recipe, shape, tokens=rows * row, completion_tokens=rows * completion_tokens)
+    parts += [Part("activations kept", 0.0, kept), Part("work of one block or the logits", 0.0, work)]
+    parts.append(Part("CUDA itself", CONTEXT, CONTEXT))
+    return Memory(tuple(parts), rows, sequences)
+
+
+def number_bytes(recipe: Recipe) -> int:
+    """Bytes of a number in the model's arithmetic; auto is 16 bits, as on every GPU of the last years."""
+    return 4 if recipe.model.dtype == "float32" else 2
+
+
+def weight_bytes(recipe: Recipe, shape: ModelShape) -> float:
+    number = number_bytes(recipe)
+    each = NF4_BYTES if recipe.model.load_in_4bit else number
+    return shape.linear_parameters * each + shape.other_parameters * number
+
+
+def trained_weights(recipe: Recipe, shape: ModelShape) -> tuple[int, float]:
+    """How many weights train, and their bytes (their gradients take as much). Adapters are in 32 bits."""
+    if recipe.model.lora is not None:
+        count = shape.adapter_parameters(recipe.model.lora)
+        return count, 4.0 * count
+    count = shape.linear_parameters + shape.other_parameters
+    return count, float(number_bytes(recipe) * count)
+
+
+def kv_bytes(shape: ModelShape, number: int) -> int:
+    """Keys and values of one token in all blocks."""
+    return 2 * shape.layers * shape.kv_heads * shape.head_dim * number
+
+
+def activation_bytes(recipe: Recipe, shape: ModelShape, *, tokens: int, completion_tokens: int) -> tuple[float, float]:
+    """(kept from forward to backward, most work memory beside it) for one forward of so many tokens.
+
+    With checkpointing each block keeps its input; without, everything its backward needs.
+    """
+    number, adapter = number_bytes(recipe), recipe.model.lora is not None
+    backward, kept = (tokens * (h * shape.hidden + i * shape.intermediate) for h, i in _BLOCK_BYTES[adapter, number])
+    in_all = shape.layers * (tokens * number * shape.hidden if recipe.model.gradient_checkpointing else kept)
+    if not recipe.model.gradient_checkpointing:
+        backward -= kept  # the last block's own share is among what is kept
+    if recipe.model.load_in_4bit:
+        backward += number * max(inputs * outputs for inputs, outputs in shape.linear_layers.values())
+    return in_all, max(backward, logits_bytes(shape, number, completion_tokens))
+
+
+def logits_bytes(shape: ModelShape, number: int, completion_tokens: int) -> float:
+    """The path from hidden states to log-probabilities, which never holds the logits.
+
+    For every token its hidden state and, in 32 bits, the gradient direction; for a chunk of them four more copies and
+    one block of the vocabulary.
+    """
+    chunk = min(completion_tokens, _CHUNK)
+    whole = completion_tokens * shape.hidden * (number + 4)
+    return whole + 4.0 * (chunk * (4 * shape.hidden + _VOCAB_BLOCK) + _VOCAB_BLOCK * shape.hidden)

@@ -1,0 +1,93 @@
+"""The dimensions of a model that its memory follows from, read from its configuration; no weights are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gtpo_cli.errors import ModelError
+from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A decoder of the LLaMA kind (Qwen2 and others are of that kind)."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool  # one matrix is both input and output embedding
+
+    @property
+    def linear_layers(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of the linear layers of one block."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, keys),
+            "v_proj": (self.hidden, keys),
+            "o_proj": (queries, self.hidden),
+            "gate_proj": (self.hidden, self.intermediate),
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+
+    @property
+    def linear_parameters(self) -> int:
+        """Weights of all blocks' linear layers: what 4-bit loading quantises."""
+        return self.layers * sum(inputs * outputs for inputs, outputs in self.linear_layers.values())
+
+    @property
+    def other_parameters(self) -> int:
+        """Embeddings, output layer and norms: never quantised. (Biases are left out: below a thousandth.)"""
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return embeddings + (2 * self.layers + 1) * self.hidden
+
+    def adapter_parameters(self, lora: LoraRecipe) -> int:
+        """r (inputs + outputs) for each layer that gets an adapter."""
+        sizes = (sum(self.linear_layers.get(name, (0, 0))) for name in lora.target_modules)
+        return self.layers * lora.rank * sum(sizes)
+
+
+# What the models of the paper publish in their config.json, for machines that cannot reach the hub.
+PUBLISHED = {
+    "meta-llama/Llama-3.1-8B-Instruct": ModelShape(32, 4096, 14336, 32, 8, 128, 128256, tied=False),
+    "Qwen/Qwen2.5-3B-Instruct": ModelShape(36, 2048, 11008, 16, 2, 128, 151936, tied=True),
+}
+
+
+def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
+    """The shape, and where it is from. Raises ModelError with the remedy."""
+    from gtpo_cli.models.transformers_policy import load_config
+
+    try:
+        config = load_config(recipe, resolve_name(recipe.name))
+    except ModelError:
+        if recipe.name in PUBLISHED:
+            return PUBLISHED[recipe.name], "its published shape; the hub was not reached"
+        raise
+    return _shape_of(config, recipe.name), "its configuration"
+
+
+def _shape_of(config: Any, name: str) -> ModelShape:
+    config = getattr(config, "text_config", None) or config
+    try:
+        return ModelShape(
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            intermediate=config.intermediate_size,
+            heads=config.num_attention_heads,
+            kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            vocabulary=config.vocab_size,
+            tied=bool(config.tie_word_embeddings),
+        )
+    except AttributeError as error:
+        raise ModelError(
+            f"model.name: the configuration of {name} names no {error.name}; gtpo plan knows models of the LLaMA kind"
+        ) from error

@@ -1,0 +1,187 @@
+"""The memory plan against real models, real optimisers, real caches, and traces of every allocation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+import torch
+from allocations import Allocations, trace_training
+from small_models import random_model
+
+from gtpo_cli.errors import ModelError
+from gtpo_cli.models import Engines
+from gtpo_cli.objective import token_logprobs_and_entropy
+from gtpo_cli.planning.memory import (
+    ENGINE_WORK,
+    GIB,
+    NF4_BYTES,
+    activation_bytes,
+    kv_bytes,
+    logits_bytes,
+    memory_of,
+    trained_weights,
+    weight_bytes,
+)
+from gtpo_cli.planning.plan import USABLE, fits, make_plan
+from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, read_shape
+from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
+from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.stress import STATE_BYTES
+
+LLAMA, QWEN = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"], PUBLISHED["Qwen/Qwen2.5-3B-Instruct"]
+OVERRIDES = ["data.max_prompt_tokens=512", "rollout.gpu_memory_utilization=0.6", "model.lora={rank: 32, alpha: 32}"]
+SHARED = Engines("unsloth", "vllm", True)
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def recipe(**model: Any) -> Recipe:
+    return build_recipe({"model": {"name": "a/b"} | model, "data": {"benchmark": "gsm8k"}}, where="test")
+
+
+def test_the_published_shapes_have_the_published_number_of_weights() -> None:
+    assert LLAMA.linear_parameters + LLAMA.other_parameters == 8_030_261_248
+    biases = 36 * (2048 + 256 + 256)  # of Qwen2's q, k and v, which are left out
+    assert QWEN.linear_parameters + QWEN.other_parameters + biases == 3_085_938_688
+    assert LLAMA.adapter_parameters(LoraRecipe(rank=16, alpha=16)) == 41_943_040
+    assert LLAMA.adapter_parameters(LoraRecipe(rank=16, alpha=16, target_modules=("q_proj",))) == 32 * 16 * 8192
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_shape_counts_the_weights_of_a_real_model(tmp_path: Path, tied: bool) -> None:
+    model, tokenizer = random_model(tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    shape, source = read_shape(ModelRecipe(name=str(tmp_path)))
+    assert shape.linear_parameters + shape.other_parameters == sum(p.numel() for p in model.parameters())
+    assert source == "its configuration"
+
+
+def test_a_model_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"a folder without config\.json"):
+        read_shape(ModelRecipe(name=str(tmp_path / "empty")))
+
+
+def test_four_bits_take_what_bitsandbytes_takes() -> None:
+    bnb = pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
+    layer = bnb.nn.Linear4bit(2048, 1024, bias=False, compress_statistics=True, quant_type="nf4").to("cpu")
+    layer(torch.zeros(1, 2048))
+    state = layer.weight.quant_state
+    tensors = [layer.weight.data, state.absmax, state.state2.absmax]
+    stored = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert stored == pytest.approx(2048 * 1024 * NF4_BYTES, rel=1e-3)
+
+
+def test_the_cache_of_a_token_is_that_of_a_real_model() -> None:
+    from transformers import DynamicCache
+
+    model, _ = random_model()
+    shape = ModelShape(2, 64, 128, 4, 2, 16, len(random_model()[1]), tied=False)
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.arange(8, 18)[None], past_key_values=cache, use_cache=True)
+    stored = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert stored == 10 * kv_bytes(shape, 4)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_8bit"])
+def test_the_optimiser_state_is_that_of_the_real_optimiser(name: str) -> None:
+    if name != "adamw":
+        pytest.importorskip("bitsandbytes", reason="8-bit states need the extra bnb")
+    weight = torch.nn.Parameter(torch.randn(512, 512))
+    updater = Updater([weight], OptimizerRecipe(name=name), total_steps=2)
+    weight.grad = torch.randn_like(weight)
+    updater.update()
+    state = updater.optimizer.state[weight].values()
+    stored = sum(value.nbytes for value in state if isinstance(value, torch.Tensor) and value.numel() > 256)
+    assert stored == pytest.approx(STATE_BYTES[name] * weight.numel(), rel=0.01)
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("rank", [64, 0])
+@pytest.mark.parametrize("shape", [LLAMA, QWEN], ids=["llama8b", "qwen3b"])
+def test_activations_are_those_of_a_trace(shape: ModelShape, rank: int, dtype: str, checkpointing: bool) -> None:
+    shape = replace(shape, layers=3)
+    lora = {"rank": rank, "alpha": rank} if rank else None
+    asked = recipe(load_in_4bit=False, dtype=dtype, lora=lora, gradient_checkpointing=checkpointing)
+    low, high = (
+        trace_training(shape, rank=rank, dtype=getattr(torch, dtype), checkpointing=checkpointing, tokens=tokens)
+        for tokens in (1024, 2048)
+    )
+    planned = sum(activation_bytes(asked, shape, tokens=1024, completion_tokens=0))
+    assert planned == pytest.approx(high - low, rel=0.06)
+
+
+@pytest.mark.parametrize("tokens", [700, 6000])
+def test_the_logits_path_takes_what_is_planned(tokens: int) -> None:
+    shape = ModelShape(1, 256, 512, 4, 4, 64, 8192, tied=False)
+    hidden, head = torch.randn(tokens, 256, requires_grad=True), torch.randn(8192, 256)
+    ids = torch.randint(8192, (tokens,))
+    with Allocations([head, ids]) as allocations:
+        logp, _ = token_logprobs_and_entropy(hidden * 1.0, head, ids)
+        logp.sum().backward()
+    assert logits_bytes(shape, 4, tokens) == pytest.approx(allocations.peak, rel=0.15)
+
+
+def test_the_parts_of_the_papers_recipe_by_hand() -> None:
+    """LLaMA-3.1-8B, rank 128, 16,384 tokens in a forward at most: 9 rows of 1,800, but a group has 8."""
+    asked = load_recipe("llama8b_gsm8k")
+    memory = memory_of(asked, LLAMA, SHARED, prompt_tokens=300, completion_tokens=1500, gpu=24 * GIB)
+    parts = {part.name: part for part in memory.parts}
+    weights = 6_979_321_856 * (0.5 + 1 / 64 + 1 / 4096) + 1_050_939_392 * 2
+    assert weight_bytes(asked, LLAMA) == pytest.approx(weights)
+    assert parts["base weights, 4-bit"].training == pytest.approx(weights)
+    assert trained_weights(asked, LLAMA) == (335_544_320, 4 * 335_544_320)
+    assert parts["gradients"].training == 4 * 335_544_320
+    assert parts["optimiser state"].training == pytest.approx(2.04 * 335_544_320)
+    assert memory.rows == 8
+    assert parts["activations kept"].training == 32 * 8 * 1800 * 2 * 4096
+    dequantised = 2 * 4096 * 14336
+    assert parts["work of one block or the logits"].training == pytest.approx(
+        8 * 1800 * (51.6 * 4096 + 15.8 * 14336) + dequantised
+    )
+    assert parts["vLLM engine"].sampling == pytest.approx(0.4 * 24 * GIB - weights)
+    a_sequence = 1800 * 2 * 32 * 8 * 128 * 2
+    assert memory.sequences == (0.4 * 24 * GIB - weights - ENGINE_WORK) // a_sequence
+    assert memory.peak == max(memory.sampling, memory.training)
+
+
+def test_a_plain_engine_has_weights_of_its_own() -> None:
+    asked = load_recipe("llama8b_gsm8k", ["model.backend=transformers", "rollout.engine=vllm"])
+    plain = Engines("transformers", "vllm", False)
+    memory = memory_of(asked, LLAMA, plain, prompt_tokens=300, completion_tokens=1500, gpu=80 * GIB)
+    (engine,) = (part for part in memory.parts if part.name.startswith("vLLM engine"))
+    assert engine.sampling == engine.training == 0.4 * 80 * GIB
+
+
+def test_the_longest_completion_is_the_last_that_fits() -> None:
+    asked = load_recipe("llama8b_gsm8k", OVERRIDES)
+    plan = make_plan(asked, gpu=12 * GIB)
+    for extra, expected in ((0, True), (1, False)):
+        memory = memory_of(
+            asked, LLAMA, SHARED, prompt_tokens=plan.prompt_tokens, gpu=12 * GIB, rows=1,
+            completion_tokens=plan.longest_completion + extra,
+        )  # fmt: skip
+        assert fits(memory, 12 * GIB) == expected
+    assert 0 < plan.longest_completion < 5500 - 512
+
+
+def test_rows_are_halved_until_they_fit() -> None:
+    plans = [make_plan(load_recipe("qwen3b_gsm8k", ["data.max_prompt_tokens=512"]), gpu=size * GIB) for size in (8, 80)]
+    assert [plan.fits for plan in plans] == [True, True]
+    assert plans[0].memory.rows < plans[1].memory.rows
+    assert all(plan.memory.peak <= USABLE * plan.gpu for plan in plans)
+
+
+def test_without_a_size_the_smallest_gpu_is_found() -> None:
+    assert make_plan(load_recipe("llama8b_gsm8k"), gpu=None).gpu == 24 * GIB
+    assert make_plan(load_recipe("tiny_arithmetic"), gpu=None).gpu == 8 * GIB
