@@ -6,7 +6,7 @@ UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm lint format bench tiny-model clean
+.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench tiny-model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -71,6 +71,14 @@ lint: install-dev  ## ruff, mypy, layers, recipes
 format: install-dev  ## rewrite the code as ruff formats it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# On a machine whose Python has everything already: make test-gpu GPU_PYTHON=python3
+GPU_PYTHON ?= $(BIN)/python
+test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## what needs a CUDA GPU; skips elsewhere, and says so
+	$(GPU_PYTHON) -m pytest -m gpu -rs tests/gpu
+
+bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## seconds and memory of a training step at full size
+	cd benchmarks && $(if $(filter $(BIN)/python,$(GPU_PYTHON)),../)$(GPU_PYTHON) gpu.py --out ../build/bench
 
 bench: install-dev  ## the figures of docs/benchmarks.md (about five minutes)
 	$(BIN)/python benchmarks/run.py

@@ -62,6 +62,8 @@ def _gpu(recipe: Recipe | None) -> Iterator[Finding]:
         memory = properties.total_memory / 2**30
         words = f"{properties.name}, {memory:.0f} GiB, compute capability {properties.major}.{properties.minor}"
         yield Finding("GPU", "ok", f"{words}, CUDA {torch.version.cuda}, driver {_driver() or 'unknown'}")
+        if recipe is not None:
+            yield memory_finding(recipe, properties.total_memory)
         return
     driver = _driver()
     if driver and torch.version.cuda is None:
@@ -72,6 +74,21 @@ def _gpu(recipe: Recipe | None) -> Iterator[Finding]:
         words, remedy = "none", "the built-in model trains on a CPU; an 8B model needs a GPU of 24 GB or more"
     needs = recipe is not None and recipe.model.load_in_4bit and not recipe.model.name.startswith("builtin:")
     yield Finding("GPU", "problem" if needs else "note", words, remedy)
+
+
+def memory_finding(recipe: Recipe, gpu: float) -> Finding:
+    """Whether the recipe fits a GPU of so many bytes, by the plan."""
+    from gtpo_cli.planning.plan import make_plan
+
+    try:
+        plan = make_plan(recipe, gpu=gpu)
+    except ModelError as error:
+        return Finding("memory", "note", f"not known: {error}")
+    words = f"{plan.memory.peak / 2**30:.1f} GiB needed of {gpu / 2**30:.0f}"
+    if plan.fits:
+        return Finding("memory", "ok", f"{words}; gtpo plan says for what")
+    remedy = "gtpo plan says for what; shorter completions, a smaller adapter, or another gpu_memory_utilization"
+    return Finding("memory", "problem", words, remedy)
 
 
 def _engines(recipe: Recipe | None) -> Iterator[Finding]:

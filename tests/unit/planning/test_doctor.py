@@ -7,11 +7,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 import torch
 from packaging.requirements import Requirement
 
-from gtpo_cli.planning.doctor import _answers, _disk, _gpu, _package, _requirements, examine
+from gtpo_cli.planning.doctor import _answers, _disk, _gpu, _package, _requirements, examine, memory_finding
 from gtpo_cli.recipe import load_recipe
 
 
@@ -73,3 +74,12 @@ def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     finding = _disk(tmp_path / "a" / "b")
     assert "GiB free at" in finding.words
     assert finding.state in ("ok", "note")
+
+
+def test_memory_is_held_against_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    enough, too_little = (memory_finding(load_recipe("llama8b_gsm8k"), size * 2**30) for size in (48, 12))
+    assert enough.state == "ok"
+    assert enough.words.endswith("GiB needed of 48; gtpo plan says for what")
+    assert too_little.state == "problem"
+    assert "gpu_memory_utilization" in too_little.remedy
