@@ -54,8 +54,7 @@ class TransformersSampler:
         def work(max_rows: int) -> None:
             results[:] = self._sample_in_blocks(prompts, n, params, max_rows)
 
-        self._limit.rows = min(self._limit.rows, max(1, len(prompts) * n))
-        self._limit.run(work)
+        self._limit.run(work, at_most=len(prompts) * n)
         return results
 
     @torch.no_grad()
@@ -67,8 +66,7 @@ class TransformersSampler:
             decoder = Decoder(self._policy, [[0] * max(1, width - 1)], min(n, max_rows))
             decoder.advance(decoder.logits().argmax(dim=-1))
 
-        self._limit.rows = min(self._limit.rows, n)
-        self._limit.run(work)
+        self._limit.run(work, at_most=n)
 
     def _sample_in_blocks(
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, max_rows: int

@@ -21,19 +21,21 @@ class RowLimit:
         self._failure = failure
         self.warn = warn or (lambda text: warnings.warn(text, RuntimeWarning, stacklevel=3))
 
-    def run(self, work: Callable[[int], None]) -> None:
+    def run(self, work: Callable[[int], None], *, at_most: int | None = None) -> None:
         """Call `work(rows)`; after an out-of-memory, free what can be freed and start it over with half the rows.
 
-        `work` must be able to start over. Raises `failure` when even one row does not fit.
+        `at_most`: how many rows there are; the limit itself only changes when memory runs out. `work` must be able to
+        start over. Raises `failure` when even one row does not fit.
         """
         while True:
+            rows = self.rows if at_most is None else max(1, min(self.rows, at_most))
             try:
-                work(self.rows)
+                work(rows)
                 return
             except torch.OutOfMemoryError as error:
-                if self.rows == 1:
+                if rows == 1:
                     raise self._failure from error
-                self.rows = max(1, self.rows // 2)
+                self.rows = rows // 2
                 self.warn(f"out of memory: {self.rows} completions at a time from now on {self._words}")
             # outside the except block: there, the traceback would still hold the tensors
             torch.cuda.empty_cache()

@@ -99,7 +99,8 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
         ref_BGT = _reference(parts, batch) if objective.kl_coef > 0 else None
         for iteration in range(objective.num_iterations):
             first = iteration == 0
-            parts.micro_batch.run(partial(_accumulate, parts, result, divisor_BG, ref_BGT, first=first))
+            accumulate = partial(_accumulate, parts, result, divisor_BG, ref_BGT, first=first)
+            parts.micro_batch.run(accumulate, at_most=A_BG.numel())
             result.grad_norms.append(parts.updater.update())
         parts.updater.advance_schedule()
     return result

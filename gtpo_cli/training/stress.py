@@ -43,7 +43,7 @@ def stress_step(
             sampler.rehearse(len(ids), rollout.group_size * rollout.prompts_per_step, params)
         reserve = _optimizer_state(recipe, policy)
         batch = _longest_batch(problem, ids, length, recipe, policy)
-        micro_batch.run(lambda rows: _forward_backward(policy, batch, rows))
+        micro_batch.run(lambda rows: _forward_backward(policy, batch, rows), at_most=batch.shape[0] * batch.shape[1])
         del reserve
     return len(ids) + length
 

@@ -156,3 +156,13 @@ def test_a_rehearsal_takes_the_cache_of_the_longest_group() -> None:
     sampler.rehearse(len(LONG), 6, SamplingParams(max_completion_tokens=500))
     hook.remove()
     assert shapes == [(1, 21, 0), (6, 1, 21), (1, 29, 0), (6, 1, 29)]
+
+
+def test_a_small_call_does_not_change_a_later_one() -> None:
+    params = SamplingParams(max_completion_tokens=6, seed=1)
+    policy, fresh = make()
+    expected = fresh.sample([SHORT, LONG], 5, params)
+    sampler = TransformersSampler(policy)
+    sampler.sample([SHORT], 1, params)
+    sampler.rehearse(len(LONG), 2, params)
+    assert sampler.sample([SHORT, LONG], 5, params) == expected
