@@ -103,9 +103,9 @@ class _Target:
         from gtpo_cli.evaluation.subject import load_base, load_trained
 
         if self.checkpoint is None:
-            return load_base(self.recipe, temperature=temperature)
+            return load_base(self.recipe, temperature=temperature, streaming=True)
         assert self.run is not None
-        return load_trained(self.run, self.checkpoint, temperature=temperature)
+        return load_trained(self.run, self.checkpoint, temperature=temperature, streaming=True)
 
 
 def _find_target(target: str | None, which: str, *, base: bool) -> _Target:

@@ -59,23 +59,27 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
     return Checkpoint(step, store.path(step))
 
 
-def load_base(recipe: Recipe, *, temperature: float) -> Policy:
-    """The recipe's model before training, measuring at `temperature`. Raises ModelError."""
+def load_base(recipe: Recipe, *, temperature: float, streaming: bool = False) -> Policy:
+    """The recipe's model before training, measuring at `temperature`; `streaming` as in `load_trained`.
+
+    Raises ModelError.
+    """
     with _relative_names_explained(recipe):
-        policy = load_policy(_for_measuring(recipe, temperature))
+        policy = load_policy(_for_measuring(recipe, temperature, streaming=streaming))
     set_threads(recipe, policy)
     return policy
 
 
-def load_trained(run: RunFolder, checkpoint: Checkpoint, *, temperature: float) -> Policy:
+def load_trained(run: RunFolder, checkpoint: Checkpoint, *, temperature: float, streaming: bool = False) -> Policy:
     """A run's policy at a checkpoint, measuring at `temperature`: full weights as they are, an adapter on its base.
 
-    Raises ModelError, CheckpointError.
+    `streaming`: on transformers whatever the recipe says, for `gtpo_cli.generation.stream`, which asks the model token
+    by token. Raises ModelError, CheckpointError.
     """
     recipe = run.recipe()
     try:
         with _relative_names_explained(recipe):
-            policy = load_policy(_for_measuring(_of_checkpoint(recipe, checkpoint), temperature))
+            policy = load_policy(_for_measuring(_of_checkpoint(recipe, checkpoint), temperature, streaming=streaming))
         if not checkpoint.has_full_weights:
             policy.load_adapter(checkpoint.model)
     except SafetensorError as error:
@@ -103,11 +107,14 @@ def _of_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> Recipe:
     return recipe.model_copy(update={"model": model})
 
 
-def _for_measuring(recipe: Recipe, temperature: float) -> Recipe:
+def _for_measuring(recipe: Recipe, temperature: float, *, streaming: bool) -> Recipe:
     """The recipe with the temperature of the measurement, and without a KL term: no reference model is loaded."""
+    backend = {"backend": "transformers"} if streaming else {}
+    engine = {"engine": "transformers"} if streaming else {}
     return recipe.model_copy(
         update={
-            "rollout": recipe.rollout.model_copy(update={"temperature": temperature}),
+            "model": recipe.model.model_copy(update=backend),
+            "rollout": recipe.rollout.model_copy(update={"temperature": temperature} | engine),
             "objective": recipe.objective.model_copy(update={"kl_coef": 0.0}),
         }
     )

@@ -18,7 +18,7 @@ from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.subject import Checkpoint, choose_checkpoint, load_base, load_prompting, load_trained
 from gtpo_cli.models import Policy, load_policy
 from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.types import Completion, Group, Problem
@@ -185,3 +185,21 @@ def test_a_step_that_is_not_there_lists_those_that_are(tmp_path: Path, which: st
 def test_a_run_without_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint yet; go on with gtpo train --resume"):
         choose_checkpoint(RunFolder(tmp_path))
+
+
+def test_streaming_is_on_transformers_whatever_the_recipe_says(tmp_path: Path) -> None:
+    recipe = recipe_of(lora=LORA)
+    run, _ = trained_run(tmp_path / "run", recipe)
+    foreign = recipe.model_copy(
+        update={
+            "model": recipe.model.model_copy(update={"backend": "unsloth"}),
+            "rollout": recipe.rollout.model_copy(update={"engine": "vllm"}),
+        }
+    )
+    (run.path / "recipe.yaml").write_text(dump_recipe(foreign), encoding="utf-8")
+    checkpoint = choose_checkpoint(run, "last")
+    policies = [
+        load_base(foreign, temperature=1.0, streaming=True),
+        load_trained(run, checkpoint, temperature=1.0, streaming=True),
+    ]
+    assert [type(policy).__name__ for policy in policies] == ["TransformersPolicy", "TransformersPolicy"]
