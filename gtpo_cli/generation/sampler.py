@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gtpo_cli.errors import GenerationError
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.types import Completion
 
@@ -38,3 +39,15 @@ class Sampler(Protocol):
         So that memory fails, or the number of rows at once is lowered, before the run and not in its middle.
         """
         ...
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], max_seq_length: int) -> None:
+    """Raise GenerationError for a prompt without tokens, or without room for a completion."""
+    for index, prompt in enumerate(prompts):
+        if not prompt:
+            raise GenerationError(f"prompt {index} is empty: a model needs at least one token to continue")
+        if len(prompt) >= max_seq_length:
+            raise GenerationError(
+                f"prompt {index} has {len(prompt)} tokens, which leaves no room within {max_seq_length}; lower "
+                "data.max_prompt_tokens or raise model.max_seq_length"
+            )

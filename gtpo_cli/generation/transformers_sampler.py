@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import GenerationError
-from gtpo_cli.generation.sampler import SamplingParams
+from gtpo_cli.generation.sampler import SamplingParams, check_prompts
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.row_limit import RowLimit
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -47,7 +47,7 @@ class TransformersSampler:
 
     @torch.no_grad()  # not inference_mode: its tensors would break the backward pass of shared buffers
     def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
-        self._check(prompts)
+        check_prompts(prompts, self._policy.max_seq_length)
         self._policy.model.eval()
         results: list[list[Completion]] = []
 
@@ -83,16 +83,6 @@ class TransformersSampler:
                 for k, i in enumerate(block):
                     results[i].extend(rows[k * count : (k + 1) * count])
         return results
-
-    def _check(self, prompts: Sequence[Sequence[int]]) -> None:
-        for index, prompt in enumerate(prompts):
-            if not prompt:
-                raise GenerationError(f"prompt {index} is empty: a model needs at least one token to continue")
-            if len(prompt) >= self._policy.max_seq_length:
-                raise GenerationError(
-                    f"prompt {index} has {len(prompt)} tokens, which leaves no room within "
-                    f"{self._policy.max_seq_length}; lower data.max_prompt_tokens or raise model.max_seq_length"
-                )
 
     def _sample_block(
         self, prompts: list[Sequence[int]], n: int, params: SamplingParams, generator: torch.Generator

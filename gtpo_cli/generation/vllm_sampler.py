@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gtpo_cli.errors import GenerationError
-from gtpo_cli.generation.sampler import SamplingParams
+from gtpo_cli.generation.sampler import SamplingParams, check_prompts
 from gtpo_cli.generation.vllm_engines import AdapterEngine, PlainEngine, SharedEngine
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.tiny import resolve_name
@@ -36,14 +36,7 @@ class VllmSampler:
         self._engine.update(policy)
 
     def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
-        for index, prompt in enumerate(prompts):
-            if not prompt:
-                raise GenerationError(f"prompt {index} is empty: a model needs at least one token to continue")
-            if len(prompt) >= self._policy.max_seq_length:
-                raise GenerationError(
-                    f"prompt {index} has {len(prompt)} tokens, which leaves no room within "
-                    f"{self._policy.max_seq_length}; lower data.max_prompt_tokens or raise model.max_seq_length"
-                )
+        check_prompts(prompts, self._policy.max_seq_length)
         outputs = self._engine.generate(
             [{"prompt_token_ids": list(prompt)} for prompt in prompts],
             [self._engine_params(prompt, n, params, index) for index, prompt in enumerate(prompts)],

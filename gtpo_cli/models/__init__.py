@@ -37,8 +37,8 @@ def load_tokenizer(recipe: Recipe) -> tuple[Any, int]:
 
     Raises ModelError with the remedy.
     """
+    from gtpo_cli.models.loading import context_length, load_tokenizer
     from gtpo_cli.models.tiny import resolve_name
-    from gtpo_cli.models.transformers_policy import context_length, load_tokenizer
 
     path = resolve_name(recipe.model.name)
     return load_tokenizer(recipe.model, path), context_length(recipe.model, path)

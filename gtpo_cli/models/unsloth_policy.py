@@ -19,13 +19,8 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models.transformers_policy import (
-    TransformersPolicy,
-    choose_dtype,
-    load_failure,
-    load_tokenizer,
-    quiet,
-)
+from gtpo_cli.models.loading import choose_dtype, load_failure, load_tokenizer, quiet
+from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import ModelRecipe
 
 _HIDDEN_STATES = "UNSLOTH_RETURN_HIDDEN_STATES"

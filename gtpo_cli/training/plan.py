@@ -24,7 +24,7 @@ class StepPlan:
 
 def plan_steps(recipe: Recipe) -> StepPlan:
     """Load data and tokenizer, count prompts and steps. Raises DataError, ModelError."""
-    from gtpo_cli.models.transformers_policy import load_tokenizer
+    from gtpo_cli.models.loading import load_tokenizer
 
     notes: list[str] = []
     loaded = load_problems(recipe.data, seed=recipe.seed)
