@@ -1,6 +1,7 @@
 """The mathematics of GTPO and its baselines: pure torch, tensors in, tensors out. See docs/objective.md."""
 
 from gtpo_cli.objective.advantages import group_advantages
+from gtpo_cli.objective.audit import gradient_audit, token_places
 from gtpo_cli.objective.batch import MicroBatch, TokenBatch
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import LN_2, filter_is_on, keep_mask, mean_entropy
@@ -20,6 +21,7 @@ __all__ = [
     "conflict_spans",
     "conflict_weights",
     "filter_is_on",
+    "gradient_audit",
     "group_advantages",
     "importance_weights",
     "keep_mask",
@@ -28,4 +30,5 @@ __all__ = [
     "released_divisor",
     "released_weights",
     "token_logprobs_and_entropy",
+    "token_places",
 ]

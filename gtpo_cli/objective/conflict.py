@@ -7,6 +7,8 @@ Readings of the text that this file settles (docs/objective.md, section 4):
 - sharing a token at a position does not ask that what stands before agrees (`alignment="position"`, the paper);
   `alignment="prefix"` asks it: the two completions agree on every token from the anchored end up to this one;
 - completions with A = 0 make no conflict; a token of theirs can stand in the mask, but its weight stays 1.
+Beyond the paper: `span="all"` does not stop at the first token that is not shared, and so takes in shared tokens in the
+middle, which the paper leaves alone.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 
 Alignment = Literal["position", "prefix"]
+Span = Literal["ends", "all"]
 
 # Pairs of tokens compared at once: bounds the memory of a large group at a few times this many bytes.
 _BLOCK_PAIRS = 1 << 25
@@ -35,6 +38,7 @@ def conflict_spans(
     advantages_BG: Tensor,
     *,
     alignment: Alignment = "position",
+    span: Span = "ends",
 ) -> ConflictSpans:
     """The forward and the backward conflict mask of each completion.
 
@@ -47,8 +51,10 @@ def conflict_spans(
         completion_mask_BGT: bool, True at real tokens, which are contiguous from position 0.
         advantages_BG: (B, G); only the sign is read.
         alignment: "position" (the paper) or "prefix" (stricter, see above).
+        span: "ends" (the paper): the first contiguous run; "all": every conflict token. With "prefix" alignment both
+            are the same, since a common prefix has no gaps.
     Raises:
-        ValueError: shapes that do not fit, or an unknown alignment.
+        ValueError: shapes that do not fit, an unknown alignment or span.
 
     Memory: at most a few times B*G*G*T booleans, in blocks where G is large; nothing of vocabulary size.
     """
@@ -59,12 +65,15 @@ def conflict_spans(
         )
     if alignment not in ("position", "prefix"):
         raise ValueError(f"alignment must be 'position' or 'prefix', got {alignment!r}")
+    if span not in ("ends", "all"):
+        raise ValueError(f"span must be 'ends' or 'all', got {span!r}")
     mask = completion_mask_BGT.bool()
     ids = completion_ids_BGT.to(torch.int32).masked_fill(~mask, -1)
-    leading_run = _leading_run if alignment == "position" else _leading_common_prefix
-    forward = leading_run(ids, mask, advantages_BG)
+    by_position = _leading_run if span == "ends" else _shared_tokens
+    conflicts = _leading_common_prefix if alignment == "prefix" else by_position
+    forward = conflicts(ids, mask, advantages_BG)
     reversal = _reversal_index(mask)
-    backward = leading_run(ids.gather(-1, reversal), mask, advantages_BG).gather(-1, reversal)
+    backward = conflicts(ids.gather(-1, reversal), mask, advantages_BG).gather(-1, reversal)
     return ConflictSpans(forward, backward & mask)
 
 
@@ -74,9 +83,10 @@ def conflict_mask(
     advantages_BG: Tensor,
     *,
     alignment: Alignment = "position",
+    span: Span = "ends",
 ) -> Tensor:
     """M = forward OR backward, bool (B, G, T). Arguments and errors as `conflict_spans`."""
-    spans = conflict_spans(completion_ids_BGT, completion_mask_BGT, advantages_BG, alignment=alignment)
+    spans = conflict_spans(completion_ids_BGT, completion_mask_BGT, advantages_BG, alignment=alignment, span=span)
     return spans.forward_BGT | spans.backward_BGT
 
 
@@ -107,6 +117,12 @@ def conflict_weights(
 
 def _leading_run(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Tensor:
     """bool (B, G, T): the first contiguous run, from position 0, of tokens shared with G+ and with G-."""
+    shared = _shared_tokens(ids_BGT, mask_BGT, advantages_BG)
+    return shared.view(torch.uint8).cummin(dim=-1).values.bool() if shared.numel() else shared
+
+
+def _shared_tokens(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Tensor:
+    """bool (B, G, T): tokens that stand at the same position in a completion of G+ and in one of G-."""
     G, T = ids_BGT.shape[1:]
     if T == 0:
         return mask_BGT
@@ -120,7 +136,7 @@ def _leading_run(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Te
         # equal[b, i, j, t]: completions i and j of prompt b hold the same id at t. Padding is masked out below.
         equal = (ids_BGT[:, block, None, :] == ids_BGT[:, None, :, :]).view(torch.uint8)
         shared[:, block] = (equal & positive).amax(dim=2) & (equal & negative).amax(dim=2)
-    return (shared & mask_BGT).cummin(dim=-1).values.bool()
+    return shared.bool() & mask_BGT
 
 
 def _leading_common_prefix(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Tensor:

@@ -157,6 +157,9 @@ class ConflictRecipe(Section):
     alignment: Literal["position", "prefix"] = Field(
         "position", description="position: the paper; prefix: all tokens before must agree too"
     )
+    span: Literal["ends", "all"] = Field(
+        "ends", description="ends: shared runs at start and end (the paper); all: shared tokens in the middle too"
+    )
     positive_weight: float = Field(2.0, ge=0.0, le=100.0, description="lambda of a conflict token where A > 0")
     negative_weight: float = Field(0.0, ge=0.0, le=100.0, description="lambda of a conflict token where A < 0")
 
@@ -189,6 +192,7 @@ class ObjectiveRecipe(Section):
         None, ge=0.0, le=100.0, description="<H>_ini of the untrained policy, nats; null = probe before step 1"
     )
     probe: ProbeRecipe = Field(default_factory=ProbeRecipe, description="how <H>_ini is measured")
+    audit: bool = Field(False, description="log where the policy gradient falls: shared start, shared end, middle")
 
 
 class OptimizerRecipe(Section):

@@ -56,6 +56,12 @@ _CURVES = (
     _Curve("kl", "KL to the untrained policy", "policy/kl"),
     _Curve("length", "Completion length", "completions/length_mean"),
     _Curve("truncated", "Truncated completions", "completions/truncated_share", share=True),
+    _Curve("prefix_down", "Gradient on shared starts, down", "audit/prefix_negative_share", share=True),
+    _Curve("prefix_up", "Gradient on shared starts, up", "audit/prefix_positive_share", share=True),
+    _Curve("eos_down", "Gradient on end tokens, down", "audit/eos_negative_share", share=True),
+    _Curve("eos_up", "Gradient on end tokens, up", "audit/eos_positive_share", share=True),
+    _Curve("prefix_groups", "Groups that push shared starts down", "audit/prefix_negative_groups", share=True),
+    _Curve("eos_groups", "Groups that push end tokens down", "audit/eos_negative_groups", share=True),
     _Curve("loss", "Loss", "optim/loss"),
     _Curve("gradient", "Gradient norm", "optim/grad_norm"),
 )

@@ -58,6 +58,13 @@ class InspectedCompletion:
     def backward_length(self) -> int:
         return sum(token.backward for token in self.tokens)
 
+    def place(self, index: int) -> str:
+        """prefix, suffix, eos or middle. A completion that was not cut off ends with its end-of-sequence token."""
+        if index == len(self.tokens) - 1 and not self.truncated:
+            return "eos"
+        token = self.tokens[index]
+        return "prefix" if token.forward else "suffix" if token.backward else "middle"
+
     def coefficient(self, recipe: Recipe) -> float:
         """delta (A - gamma <H>): what each token's lambda / |o| is multiplied with (Eq. 11)."""
         return (self.advantage - recipe.objective.entropy_coef * self.mean_entropy) if self.kept else 0.0
@@ -90,6 +97,19 @@ class InspectedGroup:
     def reward_std(self) -> float:
         """Divisor G - 1, as in the advantage."""
         return stdev(completion.reward for completion in self.completions) if len(self.completions) > 1 else 0.0
+
+    def pulls(self, recipe: Recipe) -> dict[str, tuple[float, float]]:
+        """Where the group's gradient falls: for each place the shares (up, down) of the sum of |token_weight|.
+
+        Places as in `gtpo_cli.objective.token_places`, said again without torch; empty where nothing is pulled.
+        """
+        sums = {place: [0.0, 0.0] for place in ("prefix", "suffix", "eos", "middle")}
+        for completion in self.completions:
+            for index, token in enumerate(completion.tokens):
+                pull = completion.token_weight(token, recipe)
+                sums[completion.place(index)][pull < 0] += abs(pull)
+        total = sum(map(sum, sums.values()))
+        return {place: (up / total, down / total) for place, (up, down) in sums.items()} if total else {}
 
     def partners(self, completion: InspectedCompletion, place: int, alignment: str, *, backward: bool) -> list[int]:
         """Numbers of the completions of opposite sign that have this token at the same place from the start (or end).

@@ -9,7 +9,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LN_2
 from gtpo_cli.report.inspection import InspectedCompletion, InspectedGroup, InspectedStep
-from gtpo_cli.report.inspection_text import headline, rules, visible
+from gtpo_cli.report.inspection_text import headline, pulls_text, rules, visible
 from gtpo_cli.run_folder import write_atomically
 
 _FULL_SHADE = 2 * LN_2  # nats: the entropy from which a token's shading is full
@@ -55,6 +55,7 @@ def _group(group: InspectedGroup, recipe: Recipe) -> dict[str, Any]:
         "mean": group.reward_mean,
         "std": group.reward_std,
         "informative": group.informative,
+        "pulls": pulls_text(group, recipe),
         "completions": [_completion(group, completion, recipe) for completion in group.completions],
     }
 

@@ -79,11 +79,22 @@ def print_group(console: Console, group: InspectedGroup, recipe: Recipe) -> None
     )
     if not group.informative:
         console.print(Text("all rewards are equal, so every A is 0 and nothing conflicts"))
+    if shown := pulls_text(group, recipe):
+        console.print(Text(shown))
     for completion in group.completions:
         console.print()
         console.print(Text(headline(completion, recipe).replace("\n", f"\n{_INDENT}")))
         for line in token_lines(completion, max(20, console.width - len(_INDENT))):
             console.print(line)
+
+
+def pulls_text(group: InspectedGroup, recipe: Recipe) -> str:
+    """One line: the shares of the group's gradient by place, up and down; empty where there is none to show."""
+    if recipe.objective.compat == "released_code":
+        return ""  # its tokens have a further divisor
+    words = {"prefix": "shared start", "suffix": "shared end", "eos": "end token", "middle": "middle"}
+    parts = [f"{words[place]} +{up:.0%} -{down:.0%}" for place, (up, down) in group.pulls(recipe).items()]
+    return "gradient (up, down): " + ", ".join(parts) if parts else ""
 
 
 def headline(completion: InspectedCompletion, recipe: Recipe) -> str:

@@ -103,6 +103,23 @@ _PATTERNS = (
         ),
     ),
     (
+        re.compile(r"audit/(prefix|suffix|eos|middle)_(positive|negative)_share"),
+        _share(
+            "audit/<place>_<sign>_share",
+            "sum of the absolute policy-gradient coefficients of that sign at that place (prefix: forward span, "
+            "suffix: backward span, eos: end-of-sequence tokens, middle: the rest) / sum over all tokens; only with "
+            "objective.audit",
+        ),
+    ),
+    (
+        re.compile(r"audit/(prefix|eos)_negative_groups"),
+        _share(
+            "audit/<place>_negative_groups",
+            "groups whose coefficients on shared prefix (or end-of-sequence) tokens sum to less than 0 / groups with "
+            "any there; only with objective.audit",
+        ),
+    ),
+    (
         re.compile(r"eval/[a-z0-9]+/accuracy_rate"),
         _share("eval/<benchmark>/accuracy_rate", f"right answers / completions; {_EVALUATED}"),
     ),

@@ -22,6 +22,7 @@ from gtpo_cli.rollout import open_scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers, find_metric, open_trackers, read_metrics
+from gtpo_cli.training.audit import audit_metrics
 from gtpo_cli.training.guard import CollapseGuard
 from gtpo_cli.training.held_out import HeldOut
 from gtpo_cli.training.microbatch import MicroBatchSize
@@ -128,7 +129,10 @@ class _GroupStepper:
         every = self._parts.recipe.tracking.log_completions_every
         if number == 1 or number % every == 0:
             write_samples(self._run.samples, number, result, self._parts.policy.tokenizer)
-        return step_metrics(result, clock)
+        metrics = step_metrics(result, clock)
+        if self._parts.recipe.objective.audit:
+            metrics |= audit_metrics(self._parts.recipe, result, self._parts.policy.eos_token_ids)
+        return metrics
 
 
 class _SftStepper:

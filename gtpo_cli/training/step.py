@@ -86,7 +86,8 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
         batch = collate(groups, device=parts.policy.device)
         ids, mask = batch.completion_ids_BGT, batch.completion_mask_BGT
         A_BG = group_advantages(batch.rewards_BG, scale=objective.advantage_scale)  # Eq. 12
-        spans = conflict_spans(ids, mask, A_BG, alignment=objective.conflict.alignment)  # M, Section 5.1
+        conflict = objective.conflict
+        spans = conflict_spans(ids, mask, A_BG, alignment=conflict.alignment, span=conflict.span)  # M, Section 5.1
         w_BGT, divisor_BG = token_weights(recipe, spans, A_BG, mask)  # lambda, Eq. 9
         result = StepResult(
             groups, batch, A_BG, spans, w_BGT,

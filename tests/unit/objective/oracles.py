@@ -21,7 +21,9 @@ def advantages(rewards: Row, *, scale: str = "std", eps: float = 1e-4) -> list[f
     return [(reward - mean) / deviation for reward in rewards]
 
 
-def forward_masks(group: Sequence[Tokens], signs: Row, *, alignment: str = "position") -> list[list[bool]]:
+def forward_masks(
+    group: Sequence[Tokens], signs: Row, *, alignment: str = "position", span: str = "ends"
+) -> list[list[bool]]:
     """Section 5.1: the first contiguous run, from position 0, of tokens found in G+ and in G- at the same position."""
     right = [tokens for tokens, sign in zip(group, signs, strict=True) if sign > 0]
     wrong = [tokens for tokens, sign in zip(group, signs, strict=True) if sign < 0]
@@ -34,16 +36,19 @@ def forward_masks(group: Sequence[Tokens], signs: Row, *, alignment: str = "posi
     for tokens in group:
         mask, running = [], True
         for p in range(len(tokens)):
-            running = running and found_in(right, tokens, p) and found_in(wrong, tokens, p)
-            mask.append(running)
+            found = found_in(right, tokens, p) and found_in(wrong, tokens, p)
+            running = running and found
+            mask.append(found if span == "all" else running)
         masks.append(mask)
     return masks
 
 
-def backward_masks(group: Sequence[Tokens], signs: Row, *, alignment: str = "position") -> list[list[bool]]:
+def backward_masks(
+    group: Sequence[Tokens], signs: Row, *, alignment: str = "position", span: str = "ends"
+) -> list[list[bool]]:
     """The same from the end: every completion is read backwards from its own last token."""
     reversed_group = [list(tokens)[::-1] for tokens in group]
-    return [mask[::-1] for mask in forward_masks(reversed_group, signs, alignment=alignment)]
+    return [mask[::-1] for mask in forward_masks(reversed_group, signs, alignment=alignment, span=span)]
 
 
 def weight(in_conflict: bool, sign: float, *, positive: float = 2.0, negative: float = 0.0) -> float:

@@ -13,14 +13,15 @@ from gtpo_cli.objective import conflict, conflict_mask, conflict_spans, conflict
 ALIGNMENTS = ["position", "prefix"]
 
 
-def spans_of(completions, signs, *, padding=0, extra_width=0, alignment="position"):
+def spans_of(completions, signs, *, padding=0, extra_width=0, alignment="position", span="ends"):
     """Forward and backward mask of one group, as ragged 0/1 lists."""
     step = Step([completions], [[0.0] * len(signs)], padding, extra_width)
-    spans = conflict_spans(step.ids, step.mask, torch.tensor([signs], dtype=torch.float32), alignment=alignment)
-    for span in spans:
-        assert span.dtype == torch.bool
-        assert not span[~step.mask].any()
-    return tuple([[int(x) for x in row] for row in step.ragged(span)[0]] for span in spans)
+    signs_BG = torch.tensor([signs], dtype=torch.float32)
+    spans = conflict_spans(step.ids, step.mask, signs_BG, alignment=alignment, span=span)
+    for mask in spans:
+        assert mask.dtype == torch.bool
+        assert not mask[~step.mask].any()
+    return tuple([[int(x) for x in row] for row in step.ragged(mask)[0]] for mask in spans)
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -84,6 +85,16 @@ def test_prefix_works_from_the_end_too():
     assert backward == [[0, 1], [1, 1], [0, 1], [1, 1]]
 
 
+def test_all_positions_take_in_what_is_shared_behind_a_gap():
+    completions, signs = [[7, 1, 7, 7, 9], [7, 2, 7, 3, 9]], [+1, -1]
+    assert spans_of(completions, signs, span="all") == ([[1, 0, 1, 0, 1]] * 2, [[1, 0, 1, 0, 1]] * 2)
+    assert spans_of(completions, signs) == ([[1, 0, 0, 0, 0]] * 2, [[0, 0, 0, 0, 1]] * 2)
+    # of different length: forward counts from the start, backward from the end
+    forward, backward = spans_of([[1, 5, 6], [2, 5, 8, 6]], [+1, -1], span="all")
+    assert forward == [[0, 1, 0], [0, 1, 0, 0]]
+    assert backward == [[0, 0, 1], [0, 0, 0, 1]]
+
+
 def test_identical_completions_of_both_signs_are_all_conflict():
     assert spans_of([[3, 3, 3], [3, 3, 3]], [+1, -1]) == ([[1, 1, 1]] * 2, [[1, 1, 1]] * 2)
 
@@ -111,19 +122,20 @@ def test_mask_is_the_union():
 # -- against the loop -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alignment", ALIGNMENTS)
+@pytest.mark.parametrize(("alignment", "span"), [("position", "ends"), ("position", "all"), ("prefix", "ends")])
 @pytest.mark.parametrize("block_pairs", [1, 40, conflict._BLOCK_PAIRS])
 @checked
 @given(steps())
-def test_equals_the_loop(alignment, block_pairs, step):
+def test_equals_the_loop(alignment, span, block_pairs, step):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conflict, "_BLOCK_PAIRS", block_pairs)
         advantages_BG = group_advantages(torch.tensor(step.rewards))
-        spans = conflict_spans(step.ids, step.mask, advantages_BG, alignment=alignment)
+        spans = conflict_spans(step.ids, step.mask, advantages_BG, alignment=alignment, span=span)
     for b, group in enumerate(step.completions):
         signs = oracles.advantages(step.rewards[b])
-        assert step.ragged(spans.forward_BGT)[b] == oracles.forward_masks(group, signs, alignment=alignment)
-        assert step.ragged(spans.backward_BGT)[b] == oracles.backward_masks(group, signs, alignment=alignment)
+        kind = {"alignment": alignment, "span": span}
+        assert step.ragged(spans.forward_BGT)[b] == oracles.forward_masks(group, signs, **kind)
+        assert step.ragged(spans.backward_BGT)[b] == oracles.backward_masks(group, signs, **kind)
     assert not (spans.forward_BGT | spans.backward_BGT)[~step.mask].any()
 
 
@@ -195,6 +207,10 @@ def test_errors_name_the_argument():
     ids = torch.zeros(1, 2, 3, dtype=torch.long)
     with pytest.raises(ValueError, match="alignment must be 'position' or 'prefix', got 'suffix'"):
         conflict_spans(ids, ids, torch.zeros(1, 2), alignment="suffix")
+    with pytest.raises(ValueError, match="span must be 'ends' or 'all', got 'middle'"):
+        conflict_spans(ids, ids, torch.zeros(1, 2), span="middle")
+    by_prefix = (conflict_spans(ids, ids, torch.zeros(1, 2), alignment="prefix", span=span) for span in ("ends", "all"))
+    assert all(map(torch.equal, *by_prefix))
     with pytest.raises(ValueError, match="shapes do not fit"):
         conflict_spans(ids, ids[..., :2], torch.zeros(1, 2))
     with pytest.raises(ValueError, match="shapes do not fit"):

@@ -18,16 +18,14 @@ from gtpo_cli.objective import filter_is_on as objective_filter_is_on
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, read_step
 from gtpo_cli.report.inspection_html import render
-from gtpo_cli.report.inspection_text import filter_is_on, print_step, print_tokens, token_lines, visible
+from gtpo_cli.report.inspection_text import filter_is_on, print_step, print_tokens, pulls_text, token_lines, visible
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.loop import train
 
 
 def trained(folder: Path, *overrides: str) -> RunFolder:
-    recipe = load_recipe(
-        "tiny_arithmetic",
-        ["training.max_steps=1", "objective.initial_entropy=0.16", "rollout.prompts_per_step=6", *overrides],
-    )
+    fixed = ["training.max_steps=1", "objective.initial_entropy=0.16", "rollout.prompts_per_step=6"]
+    recipe = load_recipe("tiny_arithmetic", [*fixed, "objective.audit=true", *overrides])
     run = RunFolder(folder)
     run.create(recipe)
     train(recipe, run, quiet=True)
@@ -114,6 +112,28 @@ def test_coefficients_are_those_of_the_loss(position: InspectedStep) -> None:
         )
     assert group.reward_mean == pytest.approx(float(rewards.mean()))
     assert group.reward_std == pytest.approx(float(rewards.std()), rel=1e-6)
+
+
+def test_pulls_of_the_groups_add_up_to_the_audit_that_training_logged(position: InspectedStep) -> None:
+    """The same partition and coefficients, from the stored sample and without torch."""
+    metrics = json.loads(position.run.metrics_file.read_text().splitlines()[0])
+    sums: dict[tuple[str, str], float] = {}
+    for group in position.groups:
+        size = sum(
+            abs(completion.token_weight(token, position.recipe))
+            for completion in group.completions
+            for token in completion.tokens
+        )
+        for place, (up, down) in group.pulls(position.recipe).items():
+            sums[place, "positive"] = sums.get((place, "positive"), 0.0) + up * size
+            sums[place, "negative"] = sums.get((place, "negative"), 0.0) + down * size
+    total = sum(sums.values())
+    assert len(sums) == 8
+    for (place, sign), value in sums.items():
+        assert value / total == pytest.approx(metrics[f"audit/{place}_{sign}_share"], abs=1e-5)
+    group = position.choose(None)[0]
+    up, down = group.pulls(position.recipe)["prefix"]
+    assert f"gradient (up, down): shared start +{up:.0%} -{down:.0%}, shared end" in pulls_text(group, position.recipe)
 
 
 def plain(step: InspectedStep, *, width: int = 100) -> str:

@@ -21,10 +21,11 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rollout import open_scorer
 from gtpo_cli.tracking import check_metrics
+from gtpo_cli.training.audit import audit_metrics, pull_on_tokens
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.samples import sample_rows
-from gtpo_cli.training.step import StepParts, StepResult, train_step
+from gtpo_cli.training.step import StepParts, StepResult, token_weights, train_step
 from gtpo_cli.training.step_metrics import step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
@@ -114,7 +115,7 @@ def naive_loss(recipe: Recipe, result: StepResult, model: Any, reference: Any, i
                 delta = 0.0
             if o.skip_uninformative_groups and max(rewards) == min(rewards):
                 delta = 0.0
-            forward, backward = naive_spans(ids, A, i, o.conflict.alignment)
+            forward, backward = naive_spans(ids, A, i, o.conflict.alignment, o.conflict.span)
             lam = naive_lambda(recipe, forward, backward, A[i], released)
             divisor = 1
             if released and o.conflict.enabled:
@@ -135,7 +136,9 @@ def naive_loss(recipe: Recipe, result: StepResult, model: Any, reference: Any, i
     return total / len(result.groups)
 
 
-def naive_spans(ids: list[tuple[int, ...]], A: list[float], i: int, alignment: str) -> tuple[list[bool], list[bool]]:
+def naive_spans(
+    ids: list[tuple[int, ...]], A: list[float], i: int, alignment: str, span: str
+) -> tuple[list[bool], list[bool]]:
     def run(rows: list[tuple[int, ...]]) -> list[bool]:
         mask = []
         for p, token in enumerate(rows[i]):
@@ -147,7 +150,7 @@ def naive_spans(ids: list[tuple[int, ...]], A: list[float], i: int, alignment: s
 
             positive = any(A[j] > 0 and shares(j) for j in range(len(rows)))
             negative = any(A[j] < 0 and shares(j) for j in range(len(rows)))
-            mask.append(positive and negative and all(mask))
+            mask.append(positive and negative and (span == "all" or all(mask)))
         return mask
 
     return run(ids), run([row[::-1] for row in ids])[::-1]
@@ -168,6 +171,7 @@ RELEASED = "objective.compat=released_code"
 CASES = {
     "gtpo": ["objective.filter.threshold=2.2"],
     "prefix alignment": [NEVER, "objective.conflict.alignment=prefix"],
+    "all positions": [NEVER, "objective.conflict.span=all"],
     "other weights": [NEVER, "objective.conflict={positive_weight: 1.5, negative_weight: 0.5}"],
     "filter only negative": ["objective.filter={threshold: 2.2, only_negative: true, enabled: always}"],
     "no filter, large gamma": [NEVER, "objective.entropy_coef=1.0"],
@@ -232,6 +236,41 @@ def test_importance_correction_weighs_tokens_by_the_gap_to_the_sampler(parts_for
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
         metrics = step_metrics(result, Stopwatch())
         assert 0.5 < metrics["sampler/gap_mean"] < metrics["sampler/gap_max"] < 1.01
+
+
+@pytest.mark.parametrize("name", ["gtpo", "grpo", "no std", "released code", "prefix alignment"])
+def test_the_audits_pull_on_a_token_is_its_derivative(parts_for: Any, name: str) -> None:
+    """dJ / d ln pi(o_t) = delta (A - gamma <H>) lambda / (|o| G B), token by token."""
+    chosen = recipe(*CASES[name])
+    result = train_step(parts_for(chosen), PROMPTS, seed=8, clock=Stopwatch())
+    pull = pull_on_tokens(chosen, result)
+    w, divisor = token_weights(chosen, result.spans, result.advantages_BG, result.batch.completion_mask_BGT)
+    B, G = result.advantages_BG.shape
+    for b, g in ((0, 1), (1, 3), (2, 5)):
+        length = int(result.batch.lengths_BG[b, g])
+        entropy = chosen.objective.entropy_coef * float(result.mean_entropy_BG[b, g])
+        c = (float(result.advantages_BG[b, g]) - entropy) * float(result.keep_BG[b, g])
+        released = chosen.objective.compat == "released_code"
+        share = 1 / (float(divisor[b, g]) * B) if released and divisor is not None else 1 / (G * B)
+        expected = c * w[b, g, :length] / length * share
+        torch.testing.assert_close(pull[b, g, :length], expected, rtol=1e-5, atol=1e-9)
+        assert not pull[b, g, length:].any()
+
+
+def test_the_audit_of_a_step_adds_up_and_grpo_pulls_shared_prefixes_down(parts_for: Any) -> None:
+    chosen = recipe("objective.name=grpo", "objective.audit=true")
+    parts = parts_for(chosen)
+    result = train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+    audit = audit_metrics(chosen, result, parts.policy.eos_token_ids)
+    check_metrics(audit)
+    shares = [value for name, value in audit.items() if name.endswith("_share")]
+    assert len(shares) == 8
+    assert sum(shares) == pytest.approx(1.0)
+    assert audit["audit/prefix_negative_share"] > 0  # GRPO punishes what right and wrong completions share
+    gtpo = recipe("objective.filter.enabled=never", "objective.entropy_coef=0")
+    corrected = audit_metrics(gtpo, result, parts.policy.eos_token_ids)
+    assert corrected["audit/prefix_negative_share"] == corrected["audit/suffix_negative_share"] == 0.0
+    assert corrected["audit/prefix_positive_share"] > audit["audit/prefix_positive_share"]
 
 
 def test_the_cases_exercise_what_they_name(parts_for: Any) -> None:

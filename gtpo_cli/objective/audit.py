@@ -1,0 +1,57 @@
+"""Where the policy gradient falls: on what right and wrong completions share, on the end token, or in between.
+
+Axes: B prompts, G completions of one prompt, T completion tokens (right-padded). A diagnostic of the paper's Section
+4.1 (shared tokens are pushed down when the wrong completions of a group weigh more); it changes nothing.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gtpo_cli.objective.conflict import ConflictSpans
+
+PLACES = ("prefix", "suffix", "eos", "middle")
+
+
+def token_places(spans: ConflictSpans, completion_mask_BGT: Tensor, eos_BGT: Tensor) -> dict[str, Tensor]:
+    """A partition of the real tokens, bool (B, G, T) for each of PLACES.
+
+    eos: end-of-sequence tokens; prefix: other tokens of the forward span; suffix: other tokens of the backward span;
+    middle: the rest.
+    """
+    mask = completion_mask_BGT.bool()
+    eos = eos_BGT & mask
+    prefix = spans.forward_BGT & mask & ~eos
+    suffix = spans.backward_BGT & mask & ~eos & ~prefix
+    return {"prefix": prefix, "suffix": suffix, "eos": eos, "middle": mask & ~(eos | prefix | suffix)}
+
+
+def gradient_audit(
+    coefficient_BGT: Tensor, spans: ConflictSpans, completion_mask_BGT: Tensor, eos_BGT: Tensor
+) -> dict[str, float]:
+    """Shares of the policy gradient by place and sign, and how often a group pushes its shared tokens down.
+
+    Args:
+        coefficient_BGT: c = dJ / d ln pi(o_t), (B, G, T): what the objective pulls each token's log-probability with.
+        spans: the conflict spans, whether or not the objective uses them.
+        eos_BGT: bool, True at end-of-sequence tokens.
+    Returns:
+        "<place>_positive_share" and "<place>_negative_share" for each of PLACES: sum of |c| there with that sign over
+        the sum of |c| of all tokens (the eight add up to 1; all 0 where no token is pulled);
+        "prefix_negative_groups" and "eos_negative_groups": of the groups with a pull on such tokens, the share in which
+        it sums to less than 0 (left out where there is no such group).
+    """
+    places = token_places(spans, completion_mask_BGT, eos_BGT)
+    c_BGT = coefficient_BGT.double().masked_fill(~completion_mask_BGT.bool(), 0.0)
+    total = float(c_BGT.abs().sum())
+    audit = {}
+    for place, there in places.items():
+        for sign, part in (("positive", c_BGT.clamp(min=0)), ("negative", -c_BGT.clamp(max=0))):
+            audit[f"{place}_{sign}_share"] = float((part * there).sum()) / total if total else 0.0
+    for place in ("prefix", "eos"):
+        pull_BGT = c_BGT * places[place]
+        pulled_B = (pull_BGT != 0).flatten(1).any(dim=1)
+        if bool(pulled_B.any()):
+            sums_B = pull_BGT.flatten(1).sum(dim=1)[pulled_B]
+            audit[f"{place}_negative_groups"] = float((sums_B < 0).double().mean())
+    return audit
