@@ -21,8 +21,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("rollout", "checkpoints", "run_folder"),
     ("evaluation",),
     ("training",),
-    ("report", "planning", "sweeps", "integrations"),
+    ("report", "planning", "integrations"),
+    ("sweeps",),
     ("cli",),
+    ("__main__",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

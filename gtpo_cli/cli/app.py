@@ -20,6 +20,7 @@ from gtpo_cli.cli.plan import plan
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.recipes import app as recipes_app
 from gtpo_cli.cli.report import report
+from gtpo_cli.cli.sweep import sweep
 from gtpo_cli.cli.train import train
 from gtpo_cli.errors import GtpoError
 
@@ -40,6 +41,7 @@ app.command("report")(report)
 app.command("inspect")(inspect)
 app.command("generate")(generate)
 app.command("probe-entropy")(probe_entropy)
+app.command("sweep")(sweep)
 app.command("plan")(plan)
 app.command("doctor")(doctor)
 app.add_typer(recipes_app, name="recipes")

@@ -120,7 +120,7 @@ def evaluate(
 def _evaluate(
     target: _Target, subject: str, benchmarks: list[Benchmark], grader: Grader, again: bool, quiet: bool
 ) -> list[tuple[StoredEvaluation, Results]]:
-    from gtpo_cli.cli.progress import problem_progress
+    from gtpo_cli.cli.progress import count_progress
     from gtpo_cli.evaluation.run import evaluate as run_evaluation
     from gtpo_cli.evaluation.run import find_evaluation
 
@@ -128,7 +128,7 @@ def _evaluate(
     done = []
     for benchmark in benchmarks:
         stored = find_evaluation(target.recipe, target.run, benchmark, subject)
-        with problem_progress(f"{benchmark.name} {subject}", quiet=quiet) as progress:
+        with count_progress(f"{benchmark.name} {subject}", quiet=quiet) as progress:
             results = run_evaluation(target.recipe, load, benchmark, stored, grader, again=again, progress=progress)
         done.append((stored, results))
     return done

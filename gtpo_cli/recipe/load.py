@@ -113,7 +113,8 @@ def shipped_recipes() -> dict[str, Path]:
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_recipes", package.parent / "recipes"):  # a wheel holds the first, a checkout the second
         if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.rglob("*.yaml"), key=lambda path: path.stem)}
+            recipes = (path for path in folder.rglob("*.yaml") if path.parent.name != "sweeps")
+            return {path.stem: path for path in sorted(recipes, key=lambda path: path.stem)}
     return {}
 
 

@@ -34,7 +34,7 @@ Series = tuple[str, str, str]  # label, colour, line style
 
 
 @dataclass(frozen=True, slots=True)
-class _Curve:
+class Curve:
     """A chart of one metric over steps. `share`: its axis is in percent. `line`: a level worth seeing."""
 
     name: str
@@ -45,32 +45,32 @@ class _Curve:
     held_out: str | None = None  # last part of the names of evaluations during training, drawn as points
 
 
-_CURVES = (
-    _Curve("accuracy", "Accuracy", "train/accuracy_rate", share=True, held_out="accuracy_rate"),
-    _Curve("strict_format", "Strict format", "train/strict_format_rate", share=True, held_out="strict_format_rate"),
-    _Curve("format", "Format, in the reward's mode", "train/format_rate", share=True),
-    _Curve("reward", "Reward", "train/reward_mean"),
-    _Curve("entropy", "Entropy", "entropy/mean", line=(LN_2, "ln 2")),
-    _Curve("filtered", "Filtered completions", "entropy/filtered_share", share=True),
-    _Curve("conflict", "Conflict tokens", "conflict/share", share=True),
-    _Curve("kl", "KL to the untrained policy", "policy/kl"),
-    _Curve("length", "Completion length", "completions/length_mean"),
-    _Curve("truncated", "Truncated completions", "completions/truncated_share", share=True),
-    _Curve("prefix_down", "Gradient on shared starts, down", "audit/prefix_negative_share", share=True),
-    _Curve("prefix_up", "Gradient on shared starts, up", "audit/prefix_positive_share", share=True),
-    _Curve("eos_down", "Gradient on end tokens, down", "audit/eos_negative_share", share=True),
-    _Curve("eos_up", "Gradient on end tokens, up", "audit/eos_positive_share", share=True),
-    _Curve("prefix_groups", "Groups that push shared starts down", "audit/prefix_negative_groups", share=True),
-    _Curve("eos_groups", "Groups that push end tokens down", "audit/eos_negative_groups", share=True),
-    _Curve("loss", "Loss", "optim/loss"),
-    _Curve("gradient", "Gradient norm", "optim/grad_norm"),
+CURVES = (
+    Curve("accuracy", "Accuracy", "train/accuracy_rate", share=True, held_out="accuracy_rate"),
+    Curve("strict_format", "Strict format", "train/strict_format_rate", share=True, held_out="strict_format_rate"),
+    Curve("format", "Format, in the reward's mode", "train/format_rate", share=True),
+    Curve("reward", "Reward", "train/reward_mean"),
+    Curve("entropy", "Entropy", "entropy/mean", line=(LN_2, "ln 2")),
+    Curve("filtered", "Filtered completions", "entropy/filtered_share", share=True),
+    Curve("conflict", "Conflict tokens", "conflict/share", share=True),
+    Curve("kl", "KL to the untrained policy", "policy/kl"),
+    Curve("length", "Completion length", "completions/length_mean"),
+    Curve("truncated", "Truncated completions", "completions/truncated_share", share=True),
+    Curve("prefix_down", "Gradient on shared starts, down", "audit/prefix_negative_share", share=True),
+    Curve("prefix_up", "Gradient on shared starts, up", "audit/prefix_positive_share", share=True),
+    Curve("eos_down", "Gradient on end tokens, down", "audit/eos_negative_share", share=True),
+    Curve("eos_up", "Gradient on end tokens, up", "audit/eos_positive_share", share=True),
+    Curve("prefix_groups", "Groups that push shared starts down", "audit/prefix_negative_groups", share=True),
+    Curve("eos_groups", "Groups that push end tokens down", "audit/eos_negative_groups", share=True),
+    Curve("loss", "Loss", "optim/loss"),
+    Curve("gradient", "Gradient norm", "optim/grad_norm"),
 )
 
 
 def training_charts(runs: Sequence[RunRecord]) -> list[Chart]:
     """A chart for each metric that at least one run has; `format` only where it differs from strict format."""
     charts = []
-    for curve in _CURVES:
+    for curve in CURVES:
         # Of a policy-gradient loss the level says nothing; only SFT's can be read.
         shown = [None if curve.name == "loss" and run.method != "SFT" else run for run in runs]
         if _worth_drawing(curve, [run for run in shown if run is not None]):
@@ -129,7 +129,7 @@ def running_mean(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def _worth_drawing(curve: _Curve, runs: Sequence[RunRecord]) -> bool:
+def _worth_drawing(curve: Curve, runs: Sequence[RunRecord]) -> bool:
     if curve.name == "format":
         return any(
             row.get("train/format_rate") != row.get("train/strict_format_rate") for run in runs for row in run.rows
@@ -137,7 +137,7 @@ def _worth_drawing(curve: _Curve, runs: Sequence[RunRecord]) -> bool:
     return any(curve.metric in row for run in runs for row in run.rows)
 
 
-def _training_chart(curve: _Curve, runs: Sequence[RunRecord | None]) -> Chart:
+def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
     """Runs keep their place, and with it their colour; None is not drawn."""
     metric = find_metric(curve.metric)
     drawn = [(style(index), run) for index, run in enumerate(runs) if run is not None]

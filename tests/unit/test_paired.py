@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from gtpo_cli.estimators import bootstrap_means, mcnemar, paired_bootstrap_means
+from gtpo_cli.estimators import bootstrap_means, mcnemar, paired_bootstrap_means, sign_flip_test
 
 
 def test_mcnemar_by_hand() -> None:
@@ -62,3 +62,41 @@ def test_tables_of_different_problems_are_refused() -> None:
         paired_bootstrap_means([[1.0]], [[1.0], [0.0]])
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         mcnemar([True, False], [True])
+
+
+# -- sign flips -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("differences", "p_value"),
+    [
+        ([1.0], 1.0),  # both signs are as far from 0
+        ([1.0, 2.0, 3.0], 2 / 8),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], 2 / 32),
+        ([1.0, -1.0], 1.0),
+        ([3.0, -1.0], 1.0),  # |2| or |4|: all four patterns are at least 2
+        ([5.0, 4.0, -1.0], 4 / 8),  # 8 is reached by +-8 and +-10
+        ([0.0, 0.0], 1.0),
+        ([1.0, 1.0, 0.0, 0.0], 2 / 4),  # McNemar's exact test of 2 against 0
+    ],
+)
+def test_sign_flips_by_hand(differences: list[float], p_value: float) -> None:
+    assert sign_flip_test(differences) == pytest.approx(p_value)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sign_flips_equal_scipys_permutation_test(seed: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    values = np.random.default_rng(seed).normal(0.3, 1.0, size=9)
+    expected = stats.permutation_test(
+        (values,), np.mean, permutation_type="samples", alternative="two-sided", n_resamples=np.inf
+    )
+    assert sign_flip_test(list(values)) == pytest.approx(expected.pvalue)
+
+
+def test_many_sign_flips_are_sampled_near_the_exact_value() -> None:
+    values = list(np.random.default_rng(3).normal(0.4, 1.0, size=14))
+    exact = sign_flip_test(values)
+    assert sign_flip_test(values, exact_up_to=5) == pytest.approx(exact, abs=0.005)
+    with pytest.raises(ValueError, match="at least one difference"):
+        sign_flip_test([])

@@ -1,0 +1,128 @@
+"""The files of a sweep's results: tables, charts of the variants' curves as mean and band, and one page with all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.report.charts import CURVES, Curve, running_mean, style, window
+from gtpo_cli.report.figures import Chart, add_legend, file_png, file_svg, label_text, new_figure, page_svg, share_axis
+from gtpo_cli.run_folder import write_atomically
+from gtpo_cli.sweeps.execute import is_done, seconds_of
+from gtpo_cli.sweeps.spec import Sweep
+from gtpo_cli.sweeps.summary import Row, Summary, as_json, markdown, rows_of, runs_csv, shown
+from gtpo_cli.tracking import find_metric
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+_POINTS = 300  # most points of a curve
+
+
+def write_results(sweep: Sweep, summary: Summary) -> Path:
+    """Write table.md, runs.csv, results.json, charts/ and report.html into the sweep's folder; the path of the page."""
+    rows = {
+        variant: [rows_of(run) for run in sweep.of(variant) if is_done(sweep, run)] for variant in sweep.file.variants
+    }
+    charts = band_charts({variant: found for variant, found in rows.items() if found})
+    folder = sweep.folder
+    try:
+        (folder / "charts").mkdir(parents=True, exist_ok=True)
+        for chart in charts:
+            write_atomically(folder / "charts" / f"{chart.name}.svg", file_svg(chart))
+            (folder / "charts" / f"{chart.name}.png").write_bytes(file_png(chart))
+        write_atomically(folder / "table.md", markdown(summary))
+        write_atomically(folder / "runs.csv", runs_csv(sweep, summary))
+        write_atomically(folder / "results.json", as_json(sweep, summary))
+        page = folder / "report.html"
+        write_atomically(page, render(sweep, summary, charts))
+    except OSError as error:
+        raise EvaluationError(f"{folder}: the results cannot be written ({error.strerror or error})") from error
+    return page
+
+
+def band_charts(variants: dict[str, list[list[dict[str, float]]]]) -> list[Chart]:
+    """A chart for each metric that a run has: the variants' means over seeds, and the range between their seeds.
+
+    Not of the loss: of a policy-gradient loss the level says nothing.
+    """
+    every = [rows for runs in variants.values() for rows in runs]
+    curves = [curve for curve in CURVES if curve.name != "loss"]
+    shown_curves = [curve for curve in curves if any(curve.metric in row for rows in every for row in rows)]
+    return [_band_chart(curve, variants) for curve in shown_curves]
+
+
+def _band_chart(curve: Curve, variants: dict[str, list[list[dict[str, float]]]]) -> Chart:
+    metric = find_metric(curve.metric)
+    size = window(max(len(rows) for runs in variants.values() for rows in runs))
+    caption = (
+        f"{curve.metric}: {metric.formula}. Line: mean over seeds; band: from the lowest to the highest seed; both of "
+        f"the mean of the last {size} steps."
+    )
+
+    def draw(ink: str) -> Figure:
+        figure, axes = new_figure(ink, curve.title)
+        for index, (variant, runs) in enumerate(variants.items()):
+            steps, values = _stacked(curve.metric, runs, size)
+            if len(steps):
+                colour, line = style(index)
+                axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+                axes.plot(steps, values.mean(axis=0), line, color=colour, label=label_text(variant))
+        if curve.line is not None:
+            axes.axhline(curve.line[0], color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.set_xlabel("step")
+        share_axis(axes) if curve.share else axes.set_ylabel(metric.unit)
+        add_legend(figure, axes, ink)
+        return figure
+
+    return Chart(curve.name, curve.title, caption, draw)
+
+
+def _stacked(metric: str, runs: Sequence[Sequence[Row]], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(steps, values of each run at them), smoothed; runs without the metric are left out, longer ones cut."""
+    columns = [np.array([row[metric] for row in rows if metric in row], dtype=np.float64) for rows in runs]
+    columns = [column for column in columns if len(column)]
+    if not columns:
+        return np.zeros(0), np.zeros((0, 0))
+    length = min(map(len, columns))
+    steps = np.array([row["step"] for row in runs[0] if metric in row][:length], dtype=np.float64)
+    chosen = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
+    return steps[chosen], np.stack([running_mean(column[:length], size)[chosen] for column in columns])
+
+
+def render(sweep: Sweep, summary: Summary, charts: Sequence[Chart]) -> str:
+    """The page: it needs no network."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader("gtpo_cli.sweeps"), PackageLoader("gtpo_cli.report")]),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["interval"] = shown
+    finished = [run for run in sweep.runs if is_done(sweep, run)]
+    return environment.get_template("sweep.html.j2").render(
+        sweep=sweep,
+        summary=summary,
+        variants=[_variant(index, name, changes) for index, (name, changes) in enumerate(sweep.file.variants.items())],
+        shared=_yaml(sweep.file.set),
+        done=len(finished),
+        minutes=sum(seconds_of(sweep, run) for run in finished) / 60,
+        charts=[(chart, Markup(page_svg(chart))) for chart in charts],  # our own drawing
+    )
+
+
+def _variant(index: int, name: str, changes: dict[str, Any]) -> dict[str, str]:
+    return {"name": name, "colour": style(index)[0], "changes": _yaml(changes)}
+
+
+def _yaml(changes: dict[str, Any]) -> str:
+    text: str = yaml.safe_dump(changes, sort_keys=False, default_flow_style=True, width=1000).strip() if changes else ""
+    return text.removeprefix("{").removesuffix("}")

@@ -1,0 +1,95 @@
+"""gtpo sweep as typed: it survives a kill, skips what is done, says what failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+pytestmark = pytest.mark.e2e
+
+FILE = """\
+recipe: tiny_arithmetic
+about: a trial
+set: {training.max_steps: 6, training.save_every: 2, tracking.wandb.mode: "off", objective.initial_entropy: 0.16}
+variants:
+  gtpo: {}
+  grpo: {objective.name: grpo}
+seeds: [1, 2]
+"""
+
+
+def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "trial.yaml").write_text(FILE)
+    plan = gtpo("sweep", "trial.yaml", "--dry-run").stdout
+    assert "4 of 4 runs to do, 1 at a time: unknown" in plan
+    folder = tmp_path / "runs" / "sweeps" / "trial"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gtpo_cli", "sweep", "trial.yaml"], cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    deadline = time.monotonic() + 180
+    while not (folder / "done" / "gtpo-1.json").exists() or not (folder / "runs" / "grpo-1" / "recipe.yaml").exists():
+        assert time.monotonic() < deadline, (folder / "logs" / "gtpo-1.log").read_text()
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    time.sleep(1.0)
+    still = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(folder.name) in _read(p) and "train" in _read(p)]
+    assert still == []  # its runs died with it
+    first = (folder / "done" / "gtpo-1.json").stat().st_mtime_ns
+    output = gtpo("sweep", "trial.yaml", "--jobs", "2").stdout
+    assert (folder / "done" / "gtpo-1.json").stat().st_mtime_ns == first
+    assert "trial: 4 of 4 runs" in output
+    assert re.search(r"\| accuracy \| grpo \| 2 \| 0\.\d+ \(.*\| [+-]0\.\d+ \(", output)
+    for key in ("gtpo-1", "gtpo-2", "grpo-1", "grpo-2"):
+        steps = [
+            json.loads(line)["step"] for line in (folder / "runs" / key / "metrics.jsonl").read_text().splitlines()
+        ]
+        assert steps == [1, 2, 3, 4, 5, 6]
+    assert (folder / "report.html").is_file()
+    assert "0 of 4 runs to do" in gtpo("sweep", "trial.yaml", "--dry-run").stdout
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:  # it ended while we looked
+        return ""
+
+
+def test_a_run_that_fails_is_named_with_its_reason_and_the_others_go_on(gtpo: Run, tmp_path: Path) -> None:
+    variants = "{good: {}, bad: {data.path: nowhere.jsonl, data.benchmark: local}}"
+    lines = [line for line in FILE.splitlines() if not line.startswith((" ", "variants", "seeds"))]
+    (tmp_path / "trial.yaml").write_text("\n".join([*lines, f"variants: {variants}", "seeds: [1]"]) + "\n")
+    output = gtpo("sweep", "trial.yaml", code=1).stdout
+    assert "| accuracy | good | 1 |" in output
+    assert re.search(r"FAILED bad-1: .*nowhere\.jsonl.* \(all of it: runs/sweeps/trial/logs/bad-1\.log\)", output)
+
+
+def test_ctrl_c_lets_the_runs_save(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "trial.yaml").write_text(FILE.replace("training.max_steps: 6", "training.max_steps: 5000"))
+    folder = tmp_path / "runs" / "sweeps" / "trial"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gtpo_cli", "sweep", "trial.yaml"], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    metrics = folder / "runs" / "gtpo-1" / "metrics.jsonl"
+    deadline = time.monotonic() + 180
+    while not metrics.exists() or metrics.read_text().count("\n") < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "stopped: 0 of 4 runs are done, the others are saved" in output
+    steps = metrics.read_text().count("\n")
+    assert (folder / "runs" / "gtpo-1" / "checkpoints" / f"step-{steps:06d}").is_dir()
