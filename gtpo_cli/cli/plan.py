@@ -96,7 +96,8 @@ def _print_verdict(plan: Plan, recipe: Recipe, *, asked: bool) -> None:
         where = f"fits {gpu:.4g} GiB" if asked else f"fits {gpu:.4g} GiB, the smallest GPU for it"
         print(
             f"{where}: {memory.rows} completions in a training forward, {memory.sequences} sampled at the "
-            "same time (more wait)"
+            "same time; "
+            "a larger group takes turns"
         )
     else:
         print(f"does not fit {gpu:.4g} GiB, even with one completion in a training forward")
