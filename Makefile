@@ -6,7 +6,7 @@ UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench tiny-model clean
+.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench tiny-model claims clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -85,6 +85,13 @@ bench: install-dev  ## the figures of docs/benchmarks.md (about five minutes)
 
 tiny-model: install  ## build the built-in model's weights again
 	$(BIN)/python scripts/build_tiny_model.py
+	$(BIN)/python scripts/build_tiny_model.py --steps 250 --out gtpo_cli/models/builtin/weak
+
+SWEEPS := fig2_methods fig3_conflict learning_rates fig4a_gamma fig4b_thresholds fig4c_only_negative \
+  fig4d_entropy_control fig5a_kl fig5b_group_size fig6_betas learning_rates_weak entropy_search conflict_variants \
+  reward_and_scale
+claims: install  ## every run behind docs/claims.md (340 of half a minute; resumable)
+	for sweep in $(SWEEPS); do $(BIN)/gtpo sweep $$sweep --jobs 2 --out build/claims/$$sweep || exit 1; done
 
 clean:
 	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm build dist *.egg-info
