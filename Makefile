@@ -90,7 +90,7 @@ tiny-model: install  ## build the built-in model's weights again
 SWEEPS := fig2_methods fig3_conflict learning_rates fig4a_gamma fig4b_thresholds fig4c_only_negative \
   fig4d_entropy_control fig5a_kl fig5b_group_size fig6_betas learning_rates_weak entropy_search conflict_variants \
   reward_and_scale
-claims: install  ## every run behind docs/claims.md (340 of half a minute; resumable)
+claims: install  ## every run behind docs/claims.md (320 of a minute, two at a time; resumable)
 	for sweep in $(SWEEPS); do $(BIN)/gtpo sweep $$sweep --jobs 2 --out build/claims/$$sweep || exit 1; done
 
 clean:

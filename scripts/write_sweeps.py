@@ -18,7 +18,7 @@ import yaml
 
 FOLDER = Path(__file__).resolve().parent.parent / "recipes" / "sweeps"
 
-STEPS = 400
+STEPS = 300
 COMMON = {
     "training.max_steps": STEPS,
     "training.save_every": STEPS,
@@ -59,7 +59,7 @@ class Comparison:
     variants: dict[str, dict[str, Any]]
     small: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
-    seconds: int = 50
+    seconds: int = 70
     twin: bool = True
 
 
@@ -140,7 +140,7 @@ SWEEPS = {
             "grpo_g8": GRPO,
             "grpo_g12": GRPO | {"rollout.group_size": 12},
         },
-        seconds=60,
+        seconds=90,
     ),
     "fig6_betas": Comparison(
         "Figure 6: Adam's betas, the paper's for GTPO (0.999999) and for GRPO (0.9, 0.95)",
@@ -175,13 +175,13 @@ SWEEPS = {
         HOT,
     ),
     "learning_rates": Comparison(
-        "GTPO and GRPO over learning rates on both sides of the stable range",
-        _rates("1e-4", "2e-4", "5e-4", "1e-3", "2e-3"),
+        "GTPO and GRPO over learning rates on both sides of the stable range (2e-4 and 1e-3: fig2_methods, fig5a_kl)",
+        _rates("1e-4", "5e-4", "2e-3"),
         twin=False,
     ),
     "learning_rates_weak": Comparison(
-        "The same from the weak base, whose entropy is high",
-        _rates("2e-4", "1e-3"),
+        "The same from the weak base, whose entropy is high (2e-4: fig4d_entropy_control)",
+        _rates("5e-4", "1e-3"),
         WEAK,
         twin=False,
     ),
@@ -190,7 +190,7 @@ SWEEPS = {
         {
             "hot": GRPO | HOT,
             "very_hot": GRPO | {"optimizer.learning_rate": 5.0e-3},
-            "long": GRPO | HOT | {"training.max_steps": 1200, "training.eval_every": 1200},
+            "long": GRPO | HOT | {"training.max_steps": 900, "training.eval_every": 900},
             "constant": GRPO | {"optimizer.learning_rate": 5.0e-4, "optimizer.schedule": "constant"},
             "unclipped": GRPO | HOT | {"optimizer.max_grad_norm": 10.0},
             "only_accuracy": GRPO | HOT | {"rewards.format.weight": 0.0},
