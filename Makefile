@@ -6,7 +6,7 @@ UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench tiny-model claims clean
+.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench tiny-model claims claims-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -92,6 +92,10 @@ SWEEPS := fig2_methods fig3_conflict learning_rates fig4a_gamma fig4b_thresholds
   reward_and_scale
 claims: install  ## every run behind docs/claims.md (320 of a minute, two at a time; resumable)
 	for sweep in $(SWEEPS); do $(BIN)/gtpo sweep $$sweep --jobs 2 --out build/claims/$$sweep || exit 1; done
+	$(BIN)/python scripts/write_claims.py
+
+claims-check: install  ## one seed of two variants again, against what docs/claims recorded (two minutes)
+	$(BIN)/python scripts/check_claims.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm build dist *.egg-info

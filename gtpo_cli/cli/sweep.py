@@ -25,6 +25,7 @@ def sweep(
         Path | None, typer.Option(metavar="FOLDER", help="Where it lives (default: runs/sweeps/NAME).")
     ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="1,2,3", help="These seeds instead of the file's.")] = None,
+    variants: Annotated[str | None, typer.Option(metavar="A,B", help="Only these of the file's variants.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and the time they should take, and stop.")
     ] = False,
@@ -42,7 +43,8 @@ def sweep(
     from gtpo_cli.sweeps.execute import execute
     from gtpo_cli.sweeps.spec import load_sweep
 
-    loaded = load_sweep(file, folder=out, seeds=_seeds(seeds))
+    only = tuple(variants.split(",")) if variants else None
+    loaded = load_sweep(file, folder=out, seeds=_seeds(seeds), variants=only)
     if dry_run:
         _print_plan(loaded, jobs)
         suggest("sweep", file, comment=True)

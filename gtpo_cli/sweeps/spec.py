@@ -118,12 +118,19 @@ class Sweep:
         return [run for run in self.runs if run.variant == variant]
 
 
-def load_sweep(name_or_path: str, *, folder: Path | None = None, seeds: tuple[int, ...] | None = None) -> Sweep:
+def load_sweep(
+    name_or_path: str,
+    *,
+    folder: Path | None = None,
+    seeds: tuple[int, ...] | None = None,
+    variants: tuple[str, ...] | None = None,
+) -> Sweep:
     """Read a sweep's file, or a shipped sweep by name, and resolve the recipe of each run.
 
     Args:
         folder: where the sweep lives; default runs/sweeps/<name>.
         seeds: instead of the file's.
+        variants: only these of the file's.
     Raises RecipeError with all problems of the file, or of the first variant whose recipe is wrong.
     """
     path = find_sweep(name_or_path)
@@ -132,6 +139,8 @@ def load_sweep(name_or_path: str, *, folder: Path | None = None, seeds: tuple[in
         file = SweepFile.model_validate(document)
         if seeds is not None:
             file = SweepFile.model_validate(file.model_dump() | {"seeds": seeds})
+        if variants is not None:
+            file = _only(file, variants)
     except ValidationError as error:
         raise RecipeError([f"{path}: {line}" for line in _problems(error)]) from error
     beside = path.parent / file.recipe
@@ -139,6 +148,15 @@ def load_sweep(name_or_path: str, *, folder: Path | None = None, seeds: tuple[in
     sweep_folder = folder or Path("runs") / "sweeps" / path.stem
     runs = tuple(_runs(file, path, recipe, sweep_folder))
     return Sweep(path.stem, sweep_folder, file, runs)
+
+
+def _only(file: SweepFile, variants: tuple[str, ...]) -> SweepFile:
+    unknown = [name for name in variants if name not in file.variants]
+    if unknown:
+        raise RecipeError(f"no variant {', '.join(unknown)}; there are {', '.join(file.variants)}")
+    kept = {name: changes for name, changes in file.variants.items() if name in variants}
+    baseline = file.baseline if file.baseline in kept else None
+    return SweepFile.model_validate(file.model_dump() | {"variants": kept, "baseline": baseline})
 
 
 def _runs(file: SweepFile, path: Path, recipe: str, folder: Path) -> Iterator[SweepRun]:

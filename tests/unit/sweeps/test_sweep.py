@@ -68,6 +68,10 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
         assert run.recipe == expected
         assert run.path == tmp_path / "sweep" / "runs" / run.key
     assert sweep.baseline == "gtpo"
+    some = load_sweep(str(tmp_path / "mine.yaml"), variants=("grpo",))
+    assert ([run.key for run in some.runs], some.baseline) == (["grpo-1", "grpo-2", "grpo-3"], "grpo")
+    with pytest.raises(RecipeError, match="no variant ppo; there are gtpo, grpo"):
+        load_sweep(str(tmp_path / "mine.yaml"), variants=("ppo",))
     assert [run.key for run in load_sweep(str(tmp_path / "mine.yaml"), seeds=(9,)).runs] == ["gtpo-9", "grpo-9"]
 
 

@@ -1,0 +1,318 @@
+"""Weigh the runs of `make claims` and write what came out below the registration in docs/claims.md.
+
+    python scripts/write_claims.py [--runs build/claims]     # take the runs' numbers over, draw, weigh, write
+    python scripts/write_claims.py --check                   # the page is what docs/claims/*.csv say
+
+The rules are those of the registration; nothing is decided here by hand. docs/claims/<sweep>.csv hold every run's
+figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from gtpo_cli.estimators import sign_flip_test
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, DATA = ROOT / "docs" / "claims.md", ROOT / "docs" / "claims"
+START = "<!-- everything below is written by scripts/write_claims.py -->"
+MARGINS = {"accuracy": 0.02, "test accuracy": 0.02, "entropy": 0.05, "entropy peak": 0.05, "length": 1.0}
+SHARE_MARGIN = 0.05
+SEEDS_THAT_COUNT = 4
+# (sweep, chart, caption): drawn beside the table
+CHARTS = (
+    ("fig2_methods", "accuracy", "Figure 2, stable rate"),
+    ("fig5a_kl", "truncated", "Where learning is hot: completions that run into the limit"),
+    ("fig5a_kl", "accuracy", "Where learning is hot"),
+    ("fig3_conflict", "truncated", "Figure 3, hot"),
+    ("fig3_conflict", "entropy", "Figure 3, hot"),
+    ("fig4a_gamma", "entropy", "Figure 4a, weak base"),
+    ("fig4b_thresholds", "accuracy", "Figure 4b, weak base"),
+    ("fig4c_only_negative", "entropy", "Figure 4c, weak base"),
+    ("fig4d_entropy_control", "accuracy", "Figure 4d, weak base"),
+    ("entropy_search", "entropy", "The search for entropy above ln 2, weak base"),
+)
+
+Values = dict[str, dict[int, float]]  # variant -> seed -> value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim's figures in words, and its verdict."""
+
+    figures: str
+    verdict: str
+
+
+def values(sweep: str, figure: str) -> Values:
+    """{variant: {seed: value}}; runs without the figure are missing."""
+    found: Values = {}
+    with (DATA / f"{sweep}.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row[figure]:
+                found.setdefault(row["variant"], {})[int(row["seed"])] = float(row[figure])
+    return found
+
+
+def differences(sweep: str, figure: str, more: str, less: str) -> list[float]:
+    """more - less, by seed."""
+    table = values(sweep, figure)
+    return [table[more][seed] - table[less][seed] for seed in table[more] if seed in table[less]]
+
+
+def compare(sweep: str, figure: str, more: str, less: str) -> Finding:
+    """Does `more` have more of the figure than `less`, by the registered test?"""
+    found = differences(sweep, figure, more, less)
+    margin, mean = MARGINS.get(figure, SHARE_MARGIN), fmean(found)
+    if all(value > 0 for value in found) and mean >= margin:
+        verdict = "reproduced"
+    elif all(value < 0 for value in found) and -mean >= margin:
+        verdict = "opposite"
+    else:
+        verdict = "not reproduced"
+    up = sum(value > 0 for value in found)
+    words = (
+        f"{figure}: `{more}` {average(sweep, figure, more)}, `{less}` {average(sweep, figure, less)}; difference "
+        f"{mean:+.3f}, higher in {up} of {len(found)} seeds, p {sign_flip_test(found):.3f}"
+    )
+    return Finding(words, verdict)
+
+
+def average(sweep: str, figure: str, variant: str) -> str:
+    return f"{fmean(values(sweep, figure)[variant].values()):.3f}"
+
+
+def counts(sweep: str, figure: str, variant: str) -> tuple[int, int]:
+    """(seeds in which it happens, seeds)."""
+    happened = values(sweep, figure)[variant].values()
+    return sum(value == 1.0 for value in happened), len(happened)
+
+
+def happens_more(sweep: str, figure: str, more: str, less: str) -> Finding:
+    """Does it happen in at least four more seeds of five?"""
+    (a, n), (b, m) = counts(sweep, figure, more), counts(sweep, figure, less)
+    apart, enough = a - b, SEEDS_THAT_COUNT
+    verdict = "reproduced" if apart >= enough else "opposite" if apart <= -enough else "not reproduced"
+    return Finding(f"{figure}: `{more}` {a} of {n}, `{less}` {b} of {m} seeds", verdict)
+
+
+def every_seed_above_half(sweep: str, figure: str, variant: str) -> Finding:
+    found = list(values(sweep, figure)[variant].values())
+    above = sum(value > 0.5 for value in found)
+    verdict = "reproduced" if above == len(found) else "opposite" if above == 0 else "not reproduced"
+    return Finding(f"{figure}: {fmean(found):.2f} on average ({min(found):.2f} to {max(found):.2f})", verdict)
+
+
+def all_of(*findings: Finding) -> Finding:
+    """Reproduced where every part is; opposite where every part is; else not reproduced."""
+    verdicts = {finding.verdict for finding in findings}
+    verdict = verdicts.pop() if len(verdicts) == 1 else "not reproduced"
+    return Finding("; ".join(finding.figures for finding in findings), verdict)
+
+
+def any_of(*findings: Finding) -> Finding:
+    verdicts = [finding.verdict for finding in findings]
+    verdict = next((word for word in ("reproduced", "opposite") if word in verdicts), "not reproduced")
+    return Finding("; ".join(finding.figures for finding in findings), verdict)
+
+
+# -- the claims --------------------------------------------------------------------------------------------------------
+
+
+def forgets_to_stop() -> Finding:
+    hot = happens_more("fig5a_kl", "forgets to stop", "grpo_beta0", "gtpo")
+    others = [
+        happens_more("learning_rates", "forgets to stop", f"grpo_{rate}", f"gtpo_{rate}") for rate in ("5e-4", "2e-3")
+    ]
+    return any_of(others[0], Finding(f"at 1e-3 {hot.figures}", hot.verdict), others[1])
+
+
+def correction_prevents_it() -> Finding:
+    untouched = max(values("fig3_conflict", "starts pushed down")[v][s] for v in ("gtpo", "conflict_only")
+                    for s in values("fig3_conflict", "starts pushed down")[v])  # fmt: skip
+    spared = Finding(
+        f"starts pushed down with the correction: at most {untouched:.3f}",
+        "reproduced" if untouched == 0 else "not reproduced",
+    )
+    return all_of(
+        happens_more("fig3_conflict", "forgets to stop", "without_conflict", "gtpo"),
+        happens_more("fig3_conflict", "forgets to stop", "grpo", "conflict_only"),
+        spared,
+    )
+
+
+def grpo_variants() -> Iterator[tuple[str, str]]:
+    """Every GRPO variant of the search and of the learning rates."""
+    for sweep in ("entropy_search", "learning_rates", "learning_rates_weak"):
+        yield from ((sweep, v) for v in values(sweep, "entropy peak") if not v.startswith("gtpo"))
+
+
+def collapse_passes_ln2() -> Finding:
+    collapsed, highest = [], (0.0, "")
+    for sweep, variant in grpo_variants():
+        above, seeds = counts(sweep, "passes ln 2", variant)
+        peaks = values(sweep, "entropy peak")[variant].values()
+        highest = max(highest, (max(peaks), f"{sweep}/{variant}"))
+        base = 0.06 if "weak" in sweep or sweep == "entropy_search" else 0.35
+        if 2 * above > seeds and fmean(values(sweep, "accuracy")[variant].values()) < base:
+            collapsed.append(f"{sweep}/{variant}")
+    words = f"highest entropy of 15 steps: {highest[0]:.2f} nats ({highest[1]}); collapsed above ln 2: " + (
+        ", ".join(collapsed) or "none"
+    )
+    return Finding(words, "reproduced" if collapsed else "not reproduced")
+
+
+def entropy_before_kl() -> Finding:
+    with_kl = [("fig5a_kl", "grpo_beta1e-6"), ("fig5a_kl", "grpo_beta0.04"), ("fig2_methods", "grpo_beta0.04")]
+    passing = [f"{s}/{v}" for s, v in with_kl if 2 * counts(s, "passes ln 2", v)[0] > counts(s, "passes ln 2", v)[1]]
+    if not passing:
+        return Finding("no variant with a KL term passes ln 2", "not testable here")
+    return Finding(f"variants with a KL term that pass ln 2: {', '.join(passing)}; not weighed yet", "open")
+
+
+def filter_prevents() -> Finding:
+    above, _ = counts("fig4a_gamma", "passes ln 2", "no_filter")
+    if above:
+        return happens_more("fig4a_gamma", "passes ln 2", "no_filter", "gamma0.1")
+    return compare("fig4a_gamma", "entropy peak", "no_filter", "gamma0.1")
+
+
+CLAIMS: dict[str, tuple[str, Callable[[], Finding]]] = {
+    "C1": ("fig2_methods", lambda: every_seed_above_half("fig2_methods", "groups push starts down", "grpo_beta0")),
+    "C2": ("fig2_methods", lambda: every_seed_above_half("fig2_methods", "groups push ends down", "grpo_beta0")),
+    "C3": ("learning_rates, fig5a_kl", forgets_to_stop),
+    "C4": ("fig3_conflict", correction_prevents_it),
+    "C5": ("entropy_search, learning_rates, learning_rates_weak", collapse_passes_ln2),
+    "C6": ("fig5a_kl, fig2_methods", entropy_before_kl),
+    "C7": ("fig4a_gamma", filter_prevents),
+    "C8": (
+        "fig4a_gamma",
+        lambda: all_of(
+            compare("fig4a_gamma", "entropy", "gamma1e-6", "gamma0.1"),
+            compare("fig4a_gamma", "accuracy", "gamma0.1", "gamma1e-6"),
+        ),
+    ),
+    "C9": ("fig4b_thresholds", lambda: compare("fig4b_thresholds", "accuracy", "ln2", "threshold2.0")),
+    "C10": (
+        "fig4c_only_negative",
+        lambda: all_of(
+            compare("fig4c_only_negative", "entropy", "gtpo", "negative0.7"),
+            compare("fig4c_only_negative", "accuracy", "gtpo", "negative0.7"),
+        ),
+    ),
+    "C11": (
+        "fig4d_entropy_control",
+        lambda: all_of(
+            compare("fig4d_entropy_control", "accuracy", "grpo_entropy", "grpo"),
+            compare("fig4d_entropy_control", "accuracy", "gtpo", "grpo_entropy"),
+        ),
+    ),
+    "C12": ("fig5b_group_size", lambda: compare("fig5b_group_size", "accuracy", "gtpo_g12", "gtpo_g8")),
+    "C13": (
+        "fig2_methods, fig5a_kl",
+        lambda: all_of(
+            *(
+                compare("fig2_methods", "test accuracy", "gtpo", other)
+                for other in ("grpo_beta0", "grpo_beta1e-6", "grpo_beta0.04", "sft")
+            ),
+            *(
+                compare("fig5a_kl", "test accuracy", "gtpo", other)
+                for other in ("grpo_beta0", "grpo_beta1e-6", "grpo_beta0.04")
+            ),
+        ),
+    ),
+}
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def results() -> str:
+    """What stands below the registration."""
+    done = {path.stem for path in DATA.glob("*.csv")}
+    lines = ["", "## What came out", "", "| | figures | verdict | command |", "|---|---|---|---|"]
+    for name, (sweeps, weigh) in CLAIMS.items():
+        names = sweeps.split(", ")
+        finding = weigh() if set(names) <= done else Finding("the runs are not all there yet", "open")
+        commands = "; ".join(f"`gtpo sweep {sweep} --jobs 2`" for sweep in names)
+        lines.append(f"| {name} | {finding.figures} | **{finding.verdict}** | {commands} |")
+    lines += ["", "## Every sweep", "", "Means over seeds; every run is in `docs/claims/<sweep>.csv`.", ""]
+    for sweep in sorted(done):
+        lines += [f"### {sweep}", "", *_table(sweep), ""]
+    lines += ["## Curves", "", "Lines: mean over seeds; bands: from the lowest to the highest seed.", ""]
+    for sweep, chart, caption in CHARTS:
+        if (DATA / f"{sweep}_{chart}.png").exists():
+            lines += [f"{caption} (`{sweep}`):", "", f"![{caption}](claims/{sweep}_{chart}.png)", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_SHOWN = (
+    "accuracy", "test accuracy", "strict format", "truncated", "forgets to stop", "length", "entropy", "entropy peak",
+    "passes ln 2", "filtered", "KL", "groups push starts down", "groups push ends down",
+)  # fmt: skip
+
+
+def _table(sweep: str) -> list[str]:
+    columns = {figure: values(sweep, figure) for figure in _SHOWN}
+    variants = list(values(sweep, "entropy")) or list(columns["accuracy"])
+    shown = [figure for figure in _SHOWN if columns[figure]]
+    lines = [f"| variant | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
+    for variant in variants:
+        cells = (fmean(columns[f][variant].values()) if variant in columns[f] else None for f in shown)
+        lines.append(f"| {variant} | {' | '.join('' if cell is None else f'{cell:.3g}' for cell in cells)} |")
+    return lines
+
+
+def take_over(runs: Path) -> None:
+    """Copy the figures of finished sweeps to docs/claims, and draw their charts."""
+    from gtpo_cli.sweeps.execute import is_done
+    from gtpo_cli.sweeps.page import band_charts
+    from gtpo_cli.sweeps.spec import load_sweep
+    from gtpo_cli.sweeps.summary import rows_of
+
+    DATA.mkdir(exist_ok=True)
+    for folder in sorted(path.parent for path in runs.glob("*/runs.csv")):
+        sweep = load_sweep(folder.name, folder=folder)
+        missing = [run.key for run in sweep.runs if not is_done(sweep, run)]
+        if missing:
+            print(f"{folder.name}: {len(missing)} runs are missing, left out")
+            continue
+        shutil.copy(folder / "runs.csv", DATA / f"{folder.name}.csv")
+        wanted = {chart for name, chart, _ in CHARTS if name == folder.name}
+        if wanted:
+            rows = {variant: [rows_of(run) for run in sweep.of(variant)] for variant in sweep.file.variants}
+            for chart in band_charts(rows):
+                if chart.name in wanted:
+                    figure = chart.draw("#000000")
+                    figure.savefig(DATA / f"{folder.name}_{chart.name}.png", dpi=110, facecolor="white",
+                                   metadata={"Software": None})  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=ROOT / "build" / "claims")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when the page is out of date")
+    chosen = parser.parse_args(arguments)
+    if not chosen.check:
+        take_over(chosen.runs)
+    before = PAGE.read_text(encoding="utf-8")
+    text = before.partition(START)[0].rstrip() + "\n\n" + START + "\n" + results()
+    if text == before:
+        return 0
+    if chosen.check:
+        print(f"{PAGE} is out of date: run python scripts/write_claims.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"written: {PAGE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
