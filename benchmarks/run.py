@@ -8,6 +8,7 @@ from pathlib import Path
 import grading
 import loop
 import objective
+import reference
 from measure import write
 
 
@@ -15,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     arguments = parser.parse_args()
-    for name, module in (("objective", objective), ("loop", loop), ("grading", grading)):
+    for name, module in (("objective", objective), ("loop", loop), ("grading", grading), ("reference", reference)):
         print(write(arguments.out, name, module.TITLE, module.run()))
 
 

@@ -1,0 +1,68 @@
+"""What a reference model costs: the training half of a step with and without it. Run: `python benchmarks/reference.py`.
+
+GTPO needs none; GRPO with beta > 0 runs the untrained model over every completion once more. With an adapter the
+reference is the same weights with the adapter off, so it costs time and no memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from gpu import Case, full_batch
+from measure import Figure, interleaved, median_ratio, write
+
+from gtpo_cli.models.tiny import tiny_tokenizer
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.objective import TokenBatch
+
+TITLE = "Reference model"
+_SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4}
+
+
+def run(*, rounds: int = 5) -> list[Figure]:
+    """Forward, backward (and the reference's forward) of 8 completions of 200 tokens: CPU time on one thread."""
+    torch.set_num_threads(1)
+    policy = _policy()
+    batch = full_batch(policy, Case("reference", 8, 200, 100))
+
+    def without() -> None:
+        _train(policy, batch)
+
+    def with_reference() -> None:
+        policy.reference_logprobs(batch)
+        _train(policy, batch)
+
+    seconds = interleaved({"without": without, "with": with_reference}, rounds=rounds)
+    ratio = median_ratio(seconds, "with", "without")
+    note = f"{rounds} rounds; a LLaMA of {policy.num_parameters / 1e6:.1f} million weights with an adapter, float32"
+    return [Figure("training half of a step with a reference over without: CPU time", ratio, "", note=note)]
+
+
+def _policy() -> TransformersPolicy:
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    tokenizer = tiny_tokenizer()
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=32_000, max_position_embeddings=512, **_SHAPE))
+    config = LoraConfig(r=16, lora_alpha=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    return TransformersPolicy(get_peft_model(model, config), tokenizer, temperature=1.0, max_seq_length=512)
+
+
+def _train(policy: TransformersPolicy, batch: TokenBatch) -> None:
+    logp, _ = policy.token_logprobs(batch)
+    logp.sum().backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+    for parameter in policy.trainable_parameters():
+        parameter.grad = None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    print(write(parser.parse_args().out, "reference", TITLE, run()))
+
+
+if __name__ == "__main__":
+    main()
