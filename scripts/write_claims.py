@@ -13,12 +13,13 @@ import argparse
 import csv
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from gtpo_cli.estimators import sign_flip_test
+from gtpo_cli.recipe.schema import LN_2
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, DATA = ROOT / "docs" / "claims.md", ROOT / "docs" / "claims"
@@ -26,6 +27,7 @@ START = "<!-- everything below is written by scripts/write_claims.py -->"
 MARGINS = {"accuracy": 0.02, "test accuracy": 0.02, "entropy": 0.05, "entropy peak": 0.05, "length": 1.0}
 SHARE_MARGIN = 0.05
 SEEDS_THAT_COUNT = 4
+WINDOW = 15  # steps
 # (sweep, chart, caption): drawn beside the table
 CHARTS = (
     ("fig2_methods", "accuracy", "Figure 2, stable rate"),
@@ -39,6 +41,9 @@ CHARTS = (
     ("fig4d_entropy_control", "accuracy", "Figure 4d, weak base"),
     ("entropy_search", "entropy", "The search for entropy above ln 2, weak base"),
 )
+
+ORDER = "entropy_before_kl.csv"  # of the runs with a KL term that pass ln 2: when each is half way
+WITH_KL = {"fig2_methods": ("grpo_beta1e-6", "grpo_beta0.04"), "fig5a_kl": ("grpo_beta1e-6", "grpo_beta0.04")}
 
 Values = dict[str, dict[int, float]]  # variant -> seed -> value
 
@@ -170,11 +175,20 @@ def collapse_passes_ln2() -> Finding:
 
 
 def entropy_before_kl() -> Finding:
-    with_kl = [("fig5a_kl", "grpo_beta1e-6"), ("fig5a_kl", "grpo_beta0.04"), ("fig2_methods", "grpo_beta0.04")]
-    passing = [f"{s}/{v}" for s, v in with_kl if 2 * counts(s, "passes ln 2", v)[0] > counts(s, "passes ln 2", v)[1]]
-    if not passing:
-        return Finding("no variant with a KL term passes ln 2", "not testable here")
-    return Finding(f"variants with a KL term that pass ln 2: {', '.join(passing)}; not weighed yet", "open")
+    with (DATA / ORDER).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    if not rows:
+        return Finding("no run with a KL term passes ln 2", "not testable here")
+    first = [int(row["entropy step"]) < int(row["KL step"]) for row in rows]
+    later = [int(row["entropy step"]) > int(row["KL step"]) for row in rows]
+    verdict = "reproduced" if all(first) else "opposite" if all(later) else "not reproduced"
+    return Finding(f"entropy is half way before KL in {sum(first)} of {len(rows)} runs that pass ln 2", verdict)
+
+
+def half_way(series: Sequence[float]) -> int:
+    """The first place (from 1) at which a series has made half of its way from its first to its last value."""
+    start, end = series[0], series[-1]
+    return next(i for i, value in enumerate(series, start=1) if abs(value - start) >= abs(end - start) / 2)
 
 
 def filter_prevents() -> Finding:
@@ -236,7 +250,7 @@ CLAIMS: dict[str, tuple[str, Callable[[], Finding]]] = {
 
 def results() -> str:
     """What stands below the registration."""
-    done = {path.stem for path in DATA.glob("*.csv")}
+    done = {path.stem for path in DATA.glob("*.csv") if path.name != ORDER}
     lines = ["", "## What came out", "", "| | figures | verdict | command |", "|---|---|---|---|"]
     for name, (sweeps, weigh) in CLAIMS.items():
         names = sweeps.split(", ")
@@ -278,6 +292,7 @@ def take_over(runs: Path) -> None:
     from gtpo_cli.sweeps.summary import rows_of
 
     DATA.mkdir(exist_ok=True)
+    order: list[list[str | int]] = []
     for folder in sorted(path.parent for path in runs.glob("*/runs.csv")):
         sweep = load_sweep(folder.name, folder=folder)
         missing = [run.key for run in sweep.runs if not is_done(sweep, run)]
@@ -285,6 +300,10 @@ def take_over(runs: Path) -> None:
             print(f"{folder.name}: {len(missing)} runs are missing, left out")
             continue
         shutil.copy(folder / "runs.csv", DATA / f"{folder.name}.csv")
+        for run in (run for run in sweep.runs if run.variant in WITH_KL.get(folder.name, ())):
+            entropy, kl = (smoothed(rows_of(run), metric) for metric in ("entropy/mean", "policy/kl"))
+            if max(entropy) > LN_2:
+                order.append([folder.name, run.variant, run.seed, half_way(entropy), half_way(kl)])
         wanted = {chart for name, chart, _ in CHARTS if name == folder.name}
         if wanted:
             rows = {variant: [rows_of(run) for run in sweep.of(variant)] for variant in sweep.file.variants}
@@ -293,6 +312,16 @@ def take_over(runs: Path) -> None:
                     figure = chart.draw("#000000")
                     figure.savefig(DATA / f"{folder.name}_{chart.name}.png", dpi=110, facecolor="white",
                                    metadata={"Software": None})  # fmt: skip
+
+    with (DATA / ORDER).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([["sweep", "variant", "seed", "entropy step", "KL step"], *order])
+
+
+def smoothed(rows: Sequence[Mapping[str, float]], metric: str) -> list[float]:
+    """Mean of 15 steps, from the 15th on."""
+    column = [row[metric] for row in rows]
+    return [fmean(column[end - WINDOW : end]) for end in range(WINDOW, len(column) + 1)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -72,6 +72,21 @@ def test_what_happens_or_not(claims: Any, tmp_path: Path, a: list[float], b: lis
     assert finding.figures.startswith(f"forgets to stop: `a` {sum(a)} of 5, `b` {sum(b)} of 5")
 
 
+def test_which_of_two_series_moves_first(claims: Any, tmp_path: Path) -> None:
+    assert claims.half_way([0.0, 1.0, 2.0, 4.0]) == 3
+    assert claims.half_way([4.0, 1.9, 3.0, 0.0]) == 2  # downwards too
+    assert claims.smoothed([{"x": float(n)} for n in range(16)], "x") == [7.0, 8.0]
+    head = "sweep,variant,seed,entropy step,KL step\n"
+    for rows, verdict in (
+        ("", "not testable here"),
+        ("s,v,1,3,9\n", "reproduced"),
+        ("s,v,1,3,9\ns,v,2,9,9\n", "not reproduced"),
+        ("s,v,1,9,3\n", "opposite"),
+    ):
+        (tmp_path / claims.ORDER).write_text(head + rows)
+        assert claims.entropy_before_kl().verdict == verdict
+
+
 def test_parts_are_joined(claims: Any) -> None:
     yes, no, against = (claims.Finding(word, word) for word in ("reproduced", "not reproduced", "opposite"))
     assert [claims.all_of(yes, other).verdict for other in (yes, no, against)] == [
