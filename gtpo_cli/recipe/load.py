@@ -133,7 +133,10 @@ def find_recipe(name_or_path: str | Path) -> Path:
     raise RecipeError(f"{given}: no such file and no shipped recipe of that name; {hint}")
 
 
-class _StrictLoader(yaml.SafeLoader):
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the faster one where PyYAML has it
+
+
+class _StrictLoader(_SafeLoader):  # type: ignore[misc]  # chosen at run time
     """SafeLoader that refuses a key written twice: YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -144,7 +147,8 @@ class _StrictLoader(yaml.SafeLoader):
                 raise ValueError(f"key {key!r} is written twice, line {key_node.start_mark.line + 1}")
             if isinstance(key, (str, int, float)):
                 seen.add(key)
-        return super().construct_mapping(node, deep=deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
