@@ -11,6 +11,7 @@ from torch import Tensor
 from gtpo_cli.objective.conflict import ConflictSpans
 
 PLACES = ("prefix", "suffix", "eos", "middle")
+_ROUNDING = 1e-5  # of float32 advantages and their sums, relative
 
 
 def token_places(spans: ConflictSpans, completion_mask_BGT: Tensor, eos_BGT: Tensor) -> dict[str, Tensor]:
@@ -38,8 +39,10 @@ def gradient_audit(
     Returns:
         "<place>_positive_share" and "<place>_negative_share" for each of PLACES: sum of |c| there with that sign over
         the sum of |c| of all tokens (the eight add up to 1; all 0 where no token is pulled);
-        "prefix_negative_groups" and "eos_negative_groups": of the groups with a pull on such tokens, the share in which
-        it sums to less than 0 (left out where there is no such group).
+        "prefix_negative_groups" and "eos_negative_groups": of the groups whose pull on shared tokens of that place does
+        not cancel, the share in which it sums to less than 0 (left out where there is no such group). Shared: in a
+        conflict span. It cancels where completions of one length share a token, since advantages sum to 0; what is left
+        then is rounding, below 1e-5 of the absolute sum, and has no direction.
     """
     places = token_places(spans, completion_mask_BGT, eos_BGT)
     c_BGT = coefficient_BGT.double().masked_fill(~completion_mask_BGT.bool(), 0.0)
@@ -48,10 +51,11 @@ def gradient_audit(
     for place, there in places.items():
         for sign, part in (("positive", c_BGT.clamp(min=0)), ("negative", -c_BGT.clamp(max=0))):
             audit[f"{place}_{sign}_share"] = float((part * there).sum()) / total if total else 0.0
+    shared_BGT = spans.forward_BGT | spans.backward_BGT
     for place in ("prefix", "eos"):
-        pull_BGT = c_BGT * places[place]
-        pulled_B = (pull_BGT != 0).flatten(1).any(dim=1)
-        if bool(pulled_B.any()):
-            sums_B = pull_BGT.flatten(1).sum(dim=1)[pulled_B]
-            audit[f"{place}_negative_groups"] = float((sums_B < 0).double().mean())
+        pull_BC = (c_BGT * (places[place] & shared_BGT)).flatten(1)
+        sums_B, sizes_B = pull_BC.sum(dim=1), pull_BC.abs().sum(dim=1)
+        directed_B = sums_B.abs() > _ROUNDING * sizes_B
+        if bool(directed_B.any()):
+            audit[f"{place}_negative_groups"] = float((sums_B[directed_B] < 0).double().mean())
     return audit

@@ -115,8 +115,8 @@ _PATTERNS = (
         re.compile(r"audit/(prefix|eos)_negative_groups"),
         _share(
             "audit/<place>_negative_groups",
-            "groups whose coefficients on shared prefix (or end-of-sequence) tokens sum to less than 0 / groups with "
-            "any there; only with objective.audit",
+            "groups whose coefficients on shared prefix (or end-of-sequence) tokens sum to less than 0 / groups in "
+            "which they do not cancel; only with objective.audit",
         ),
     ),
     (

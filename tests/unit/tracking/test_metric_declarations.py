@@ -115,6 +115,8 @@ def test_the_table_has_one_well_formed_row_a_metric() -> None:
     assert [row.split("`")[1] for row in rows] == [
         *NAMES,
         "rewards/<name>_mean",
+        "audit/<place>_<sign>_share",
+        "audit/<place>_negative_groups",
         *(f"eval/<benchmark>/{leaf}" for leaf in ("accuracy_rate", "strict_format_rate", "truncated_share")),
         *(f"eval/<benchmark>/{leaf}" for leaf in ("length_mean", "entropy_mean")),
         "eval/time",

@@ -44,6 +44,19 @@ def test_groups_are_counted_by_the_sign_of_their_sum():
     assert "eos_negative_groups" not in audit
 
 
+def test_what_cancels_has_no_direction_and_what_is_not_shared_does_not_count():
+    """Group 1: equal lengths, so its shared 7 and end cancel up to rounding. Group 2: the longer one weighs less a
+    token. Group 3: nobody is wrong; its ends are pulled down (an entropy term), but shared with no wrong one."""
+    ids = torch.tensor([[[7, 1, EOS, 0], [7, 3, EOS, 0]], [[7, 1, 4, EOS], [7, 3, EOS, 0]], [[7, 1, EOS, 0]] * 2])
+    mask = torch.tensor([[[1, 1, 1, 0]] * 2, [[1, 1, 1, 1], [1, 1, 1, 0]], [[1, 1, 1, 0]] * 2], dtype=torch.bool)
+    advantages = torch.tensor([[0.1 + 0.2, -0.3], [0.7, -0.7], [0.0, 0.0]])
+    spans = conflict_spans(ids, mask, advantages)
+    c = (advantages - torch.tensor([[0.0], [0.0], [0.01]]))[..., None] / mask.sum(dim=-1, keepdim=True)
+    audit = gradient_audit(c, spans, mask, ids == EOS)
+    assert audit["prefix_negative_groups"] == 1.0  # group 2 alone: 0.7 / 4 - 0.7 / 3
+    assert audit["eos_negative_groups"] == 1.0
+
+
 @checked
 @given(steps())
 def test_places_are_a_partition_and_shares_add_up(step):
