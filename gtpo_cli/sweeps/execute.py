@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -86,7 +87,7 @@ def check_what_is_there(sweep: Sweep) -> None:
 def execute(sweep: Sweep, *, jobs: int, tell: Callable[[str, SweepRun], None]) -> Outcome:
     """Run what is missing, at most `jobs` at a time.
 
-    `tell` gets "start", "done", "failed" with the run. Ctrl-C lets the runs save and ends. Raises RecipeError when what
+    `tell` gets "start", "done", "failed" with the run. Ctrl-C, or SIGTERM, lets the runs save and ends. Raises RecipeError when what
     is there does not belong to this sweep.
     """
     check_what_is_there(sweep)
@@ -96,24 +97,36 @@ def execute(sweep: Sweep, *, jobs: int, tell: Callable[[str, SweepRun], None]) -
     running: list[_Job] = []
     failed: list[tuple[str, Path]] = []
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                run = waiting.pop(0)
-                running.append(_Job(run, _start(sweep, run)))
-                tell("start", run)
-            for job in [job for job in running if job.process.poll() is not None]:
-                running.remove(job)
-                if job.process.returncode in (0, _STOPPED_BY_GUARD):
-                    _mark_done(sweep, job)
-                    tell("done", job.run)
-                else:
-                    failed.append((job.run.key, log_file(sweep, job.run)))
-                    tell("failed", job.run)
-            time.sleep(_POLL_SECONDS)
+        with _interrupts():
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    run = waiting.pop(0)
+                    running.append(_Job(run, _start(sweep, run)))
+                    tell("start", run)
+                for job in [job for job in running if job.process.poll() is not None]:
+                    running.remove(job)
+                    if job.process.returncode in (0, _STOPPED_BY_GUARD):
+                        _mark_done(sweep, job)
+                        tell("done", job.run)
+                    else:
+                        failed.append((job.run.key, log_file(sweep, job.run)))
+                        tell("failed", job.run)
+                time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         _let_save(running)
         return _outcome(sweep, failed, interrupted=True)
     return _outcome(sweep, failed, interrupted=False)
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """SIGINT and SIGTERM raise KeyboardInterrupt: a shell that starts a sweep in the background has SIGINT ignored."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _start(sweep: Sweep, run: SweepRun) -> subprocess.Popen[bytes]:
