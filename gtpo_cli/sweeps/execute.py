@@ -87,8 +87,8 @@ def check_what_is_there(sweep: Sweep) -> None:
 def execute(sweep: Sweep, *, jobs: int, tell: Callable[[str, SweepRun], None]) -> Outcome:
     """Run what is missing, at most `jobs` at a time.
 
-    `tell` gets "start", "done", "failed" with the run. Ctrl-C, or SIGTERM, lets the runs save and ends. Raises RecipeError when what
-    is there does not belong to this sweep.
+    `tell` gets "start", "done", "failed" with the run. Ctrl-C, or SIGTERM, lets the runs save and ends. Raises
+    RecipeError when what is there does not belong to this sweep.
     """
     check_what_is_there(sweep)
     for name in ("done", "logs", "recipes"):
