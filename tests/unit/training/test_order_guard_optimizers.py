@@ -206,3 +206,21 @@ def test_state_survives_a_file_exactly(name: str, tmp_path) -> None:
     for mine, yours in zip(theirs, ours, strict=True):
         assert torch.equal(mine, yours)
     assert resumed.learning_rate == update.learning_rate
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize(("warmup_ratio", "steps"), [(0.0, 7), (0.005, 600), (0.3, 20), (1.0, 5), (0.5, 1)])
+def test_the_schedule_is_transformers_own(schedule: str, warmup_ratio: float, steps: int) -> None:
+    from transformers import get_scheduler
+
+    recipe = OptimizerRecipe(name="adamw", learning_rate=3e-4, schedule=schedule, warmup_ratio=warmup_ratio)
+    updater = Updater([torch.nn.Parameter(torch.zeros(2, 2))], recipe, total_steps=steps)
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2, 2))], lr=3e-4)
+    name = "constant_with_warmup" if schedule == "constant" else schedule
+    theirs = get_scheduler(name, optimizer, math.ceil(warmup_ratio * steps), steps)
+    for _ in range(steps + 2):
+        assert updater.learning_rate == theirs.get_last_lr()[0]
+        updater.optimizer.step()
+        optimizer.step()
+        updater.advance_schedule()
+        theirs.step()
