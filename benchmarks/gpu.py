@@ -32,7 +32,7 @@ from gtpo_cli.planning.memory import CONTEXT, memory_of
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rollout import collate
-from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.types import Completion, Group, Problem
 
@@ -95,7 +95,7 @@ def measure(policy: TransformersPolicy, recipe: Recipe, shape: ModelShape, case:
     rows: dict[str, MicroBatchSize] = {}
     peaks: dict[str, float] = {}
     for path, logprobs in paths.items():
-        rows[path] = MicroBatchSize("auto", longest_row=longest, warn=print)
+        rows[path] = MicroBatchSize("auto", longest_row=longest, packed=path == "gtpo", warn=print)
         steps[path] = partial(train_half, updater, batch, rows[path], logprobs)
         steps[path]()  # warm, and rows settled
         peaks[path] = peak_of(policy.device, steps[path])
@@ -106,11 +106,10 @@ def measure(policy: TransformersPolicy, recipe: Recipe, shape: ModelShape, case:
     name = f"{case.name}, G {case.group_size}, T {case.completion}"
     ratio = statistics.median(a / b for a, b in zip(seconds["gtpo"], seconds["full logits"], strict=True))
     ours, theirs = (statistics.median(seconds[path]) for path in paths)
-    at_once = {path: min(limit.rows, case.group_size) for path, limit in rows.items()}
-    note = f"{at_once['gtpo']} completions at a time; full logits {theirs:.3g} s, {at_once['full logits']} at a time"
+    note = f"{rows['gtpo']} at a time; full logits {theirs:.3g} s, {rows['full logits']} at a time"
     memory = memory_of(
         recipe, shape, Engines("transformers", "transformers", False), prompt_tokens=case.prompt,
-        completion_tokens=case.completion, gpu=math.inf, rows=at_once["gtpo"],
+        completion_tokens=case.completion, gpu=math.inf, limit=rows["gtpo"].limit,
     )  # fmt: skip
     planned = memory.training - CONTEXT
     return [
@@ -138,16 +137,18 @@ def full_batch(policy: TransformersPolicy, case: Case) -> TokenBatch:
 def full_logits(policy: TransformersPolicy, batch: TokenBatch) -> tuple[Tensor, Tensor]:
     """What `token_logprobs` computes, through logits of the whole vocabulary and autograd."""
     policy.model.train()
-    B, G, T = batch.completion_ids_BGT.shape
-    prompt = batch.prompt_ids_BP[:, None].expand(B, G, -1).reshape(B * G, -1)
-    ids = torch.cat([prompt, batch.completion_ids_BGT.view(B * G, T)], dim=1)
+    row_BG = batch.lengths_BG > 0
+    prompt = batch.prompt_ids_BP[row_BG.nonzero()[:, 0]]
+    ids = torch.cat([prompt, batch.completion_ids_BGT[row_BG]], dim=1)
     logits = policy.model(input_ids=ids, use_cache=False).logits[:, prompt.shape[1] - 1 : -1].float()
     logits = logits / policy.temperature
     logp_all = torch.log_softmax(logits, dim=-1)
     logp = logp_all.gather(-1, ids[:, prompt.shape[1] :, None])[..., 0]
     with torch.no_grad():
         entropy = -(logp_all.exp() * logp_all).sum(dim=-1)
-    return logp.view(B, G, T), entropy.view(B, G, T)
+    zeros = torch.zeros_like(batch.completion_ids_BGT, dtype=torch.float32)
+    whole = row_BG[..., None].expand_as(zeros)
+    return zeros.masked_scatter(whole, logp), zeros.masked_scatter(whole, entropy)
 
 
 def train_half(
@@ -158,14 +159,14 @@ def train_half(
 ) -> None:
     """Forward and backward of all completions, then the update."""
 
-    def work(count: int) -> None:
+    def work(cut: Cut) -> None:
         updater.zero_grad()
-        for micro in batch.split(count):
+        for micro in cut(batch):
             logp, entropy = logprobs(micro.batch)
             loss = -(logp.mean(dim=-1) * (1.0 - 0.1 * entropy.mean(dim=-1))).mean()
             loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
 
-    rows.run(work)
+    rows.run(work, batch)
     updater.update()
 
 

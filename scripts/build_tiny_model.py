@@ -62,7 +62,7 @@ def build(arguments: argparse.Namespace) -> TransformersPolicy:
         warmup_ratio=0.05,
     )
     updater = Updater(policy.trainable_parameters(), recipe, total_steps=arguments.steps)
-    parts = SftParts(policy, updater, MicroBatchSize("auto", longest_row=64, warn=print))
+    parts = SftParts(policy, updater, MicroBatchSize("auto", longest_row=64, packed=policy.packs, warn=print))
     for step in range(arguments.steps):
         rows = range(step * arguments.batch, (step + 1) * arguments.batch)
         groups = [

@@ -43,9 +43,9 @@ def _row(name: str) -> list[str]:
     main = next(key for key in LONGEST_PROMPT if name.startswith(key))
     prompt, completion = LONGEST_PROMPT[main], recipe.rollout.max_completion_tokens
 
-    def need(size: int, rows: int | None = None) -> Memory:
+    def need(size: int, limit: int | None = None) -> Memory:
         return memory_of(
-            recipe, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=size * GIB, rows=rows
+            recipe, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=size * GIB, limit=limit
         )
 
     parts = {part.name.split(",")[0]: part.training / GIB for part in need(24).parts}
@@ -61,7 +61,7 @@ def _row(name: str) -> list[str]:
     for size in SIZES:
         memory = need(size)
         while not fits(memory, size * GIB) and memory.rows > 1:
-            memory = need(size, memory.rows // 2)
+            memory = need(size, memory.limit // 2)
         if fits(memory, size * GIB):
             cells.append(f"{memory.peak / GIB:.1f} ({memory.rows} rows, {memory.sequences} sampled)")
         else:

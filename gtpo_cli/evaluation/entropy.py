@@ -18,9 +18,8 @@ _TOKENS_AT_ONCE = 16_384  # prompt, completion and padding of one forward: bound
 def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
     """<H>_i in nats at the policy's temperature, one tuple a group; 0 for an empty completion."""
     batch = collate(groups, device=policy.device)
-    width = batch.prompt_mask_BP.shape[-1] + batch.completion_mask_BGT.shape[-1]
-    entropies_BG = torch.zeros(batch.shape)
-    for micro in batch.split(max(1, _TOKENS_AT_ONCE // width)):
+    entropies_BG = torch.zeros(batch.shape, device=policy.device)
+    for micro in batch.split(_TOKENS_AT_ONCE, unit="tokens", packed=policy.packs):
         _, entropy_BGT = policy.token_logprobs(micro.batch)
-        entropies_BG[micro.index] = mean_entropy(entropy_BGT, micro.batch.completion_mask_BGT).cpu()
+        micro.put(mean_entropy(entropy_BGT, micro.batch.completion_mask_BGT), into=entropies_BG)
     return [tuple(row) for row in entropies_BG.tolist()]

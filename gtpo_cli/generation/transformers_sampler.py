@@ -16,8 +16,8 @@ from torch import Tensor
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation.sampler import SamplingParams, check_prompts
 from gtpo_cli.models.policy import Policy
-from gtpo_cli.models.row_limit import RowLimit
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.models.work_limit import WorkLimit
 from gtpo_cli.types import Completion
 
 _MAX_ROWS = 256  # completions sampled at once: bounds the cache's memory when an evaluation asks for many
@@ -31,7 +31,7 @@ class TransformersSampler:
     ) -> None:
         """`max_rows`: most completions sampled at once; `warn` is told when memory allows fewer."""
         self._policy = policy
-        self._limit = RowLimit(
+        self._limit = WorkLimit(
             max_rows,
             words="in sampling",
             failure=GenerationError(

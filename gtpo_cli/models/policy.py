@@ -21,6 +21,7 @@ class Policy(Protocol):
     temperature: divides the logits of every distribution, as in sampling (docs/objective.md, section 5).
     eos_token_ids: all ids that end a completion.
     max_seq_length: most tokens of prompt and completion together.
+    packs: whether `token_logprobs` lays a batch out as one row with each prompt once, instead of padded rows.
     num_parameters: numbers the model and its adapter hold in memory (two 4-bit weights are stored as one).
     """
 
@@ -29,10 +30,16 @@ class Policy(Protocol):
     temperature: float
     eos_token_ids: frozenset[int]
     max_seq_length: int
+    packs: bool
     num_parameters: int
 
-    def token_logprobs(self, batch: TokenBatch, *, clamp_entropy: bool = False) -> tuple[Tensor, Tensor]:
+    def token_logprobs(
+        self, batch: TokenBatch, *, trained_BGT: Tensor | None = None, clamp_entropy: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """(logprobs_BGT with gradient, entropy_BGT detached), float32 nats, 0 at padding; one forward, no logits kept.
+
+        `trained_BGT` (bool): the tokens whose log-probability will get a gradient; the others' need not be
+        differentiable, which saves work. None means all.
 
         Without gradient (torch.no_grad) nothing random happens: adapter dropout is off. `clamp_entropy` gives the
         released code's entropy instead (docs/released_code.md).

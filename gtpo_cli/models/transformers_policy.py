@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.models.loading import bounded_context, choose_dtype, load_failure, load_tokenizer, quiet
+from gtpo_cli.models.packing import can_pack, pack, packed_hidden_states, use_packed_attention
 from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.objective.batch import TokenBatch
 from gtpo_cli.objective.logprobs import token_logprobs_and_entropy
@@ -21,6 +22,8 @@ from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 
 class TransformersPolicy:
     """Implements `gtpo_cli.models.policy.Policy`; see there for the contract."""
+
+    _may_pack = True  # the model's forward is transformers' own
 
     def __init__(self, model: Any, tokenizer: Any, *, temperature: float, max_seq_length: int, reference: Any = None):
         """Wrap a causal language model (a PeftModel or a plain one) that is ready to train.
@@ -38,6 +41,11 @@ class TransformersPolicy:
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         _check_logits_are_linear(self._causal_lm, self.device)
+        self.packs = self._may_pack and can_pack(self._causal_lm.config, self.max_seq_length)
+        if self.packs:
+            for packing in (self._causal_lm, reference):
+                if packing is not None:
+                    use_packed_attention(packing)
 
     # -- the two halves of the model: hidden states, and the output layer (the sampler uses them too) ----------------
 
@@ -58,49 +66,60 @@ class TransformersPolicy:
 
     # -- log-probabilities -------------------------------------------------------------------------------------------
 
-    def token_logprobs(self, batch: TokenBatch, *, clamp_entropy: bool = False) -> tuple[Tensor, Tensor]:
+    def token_logprobs(
+        self, batch: TokenBatch, *, trained_BGT: Tensor | None = None, clamp_entropy: bool = False
+    ) -> tuple[Tensor, Tensor]:
         # Checkpointing and adapter dropout are for training; measuring (without gradient) must not draw at random.
         self._set_mode(training=torch.is_grad_enabled())
-        return self._logprobs(self._hidden_states, self.lm_head, batch, clamp_entropy=clamp_entropy)
+        return self._logprobs(self._causal_lm, batch, trained_BGT=trained_BGT, clamp_entropy=clamp_entropy)
 
     @torch.no_grad()
     def reference_logprobs(self, batch: TokenBatch) -> Tensor:
         self._set_mode(training=False)
         if self._is_peft:
             with self.model.disable_adapter():
-                return self._logprobs(self._hidden_states, self.lm_head, batch)[0]
+                return self._logprobs(self._causal_lm, batch)[0]
         assert self._reference is not None, "a policy that trains all weights was built without its reference"
-        backbone, layer = self._reference.base_model, self._reference.get_output_embeddings()
-        head = (layer.weight, getattr(layer, "bias", None))
-        return self._logprobs(lambda ids: _last_hidden_state(backbone, ids), head, batch)[0]
+        return self._logprobs(self._reference, batch)[0]
 
     def _set_mode(self, *, training: bool) -> None:
         self.model.train(training)
 
-    def _hidden_states(self, ids_NW: Tensor) -> Tensor:
-        """What the output layer gets, (N, W, H). Rows are right-padded: under a causal mask no real token sees padding,
-        so no attention mask is needed."""
-        return _last_hidden_state(self.backbone, ids_NW)
-
     def _logprobs(
-        self,
-        hidden_states: Callable[[Tensor], Tensor],
-        lm_head: tuple[Tensor, Tensor | None],
-        batch: TokenBatch,
-        *,
-        clamp_entropy: bool = False,
+        self, causal_lm: Any, batch: TokenBatch, *, trained_BGT: Tensor | None = None, clamp_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        weight, bias = lm_head
-        ids_NW, places_M = _rows_without_gaps(batch)
-        hidden_MH = hidden_states(ids_NW).flatten(0, 1)[places_M]
         mask = batch.completion_mask_BGT
+        head = causal_lm.get_output_embeddings()
+        bias, temperature = getattr(head, "bias", None), self.temperature
+        hidden_MH = self._predicting_states(causal_lm, batch)
         logp_M, entropy_M = token_logprobs_and_entropy(
-            hidden_MH, weight, batch.completion_ids_BGT[mask], bias_V=bias, temperature=self.temperature
+            hidden_MH,
+            head.weight,
+            batch.completion_ids_BGT[mask],
+            bias_V=bias,
+            temperature=temperature,
+            trained_N=None if trained_BGT is None else trained_BGT[mask],
         )
         if clamp_entropy:
-            entropy_M = clamped_entropy(hidden_MH, weight, bias_V=bias, temperature=self.temperature)
+            entropy_M = clamped_entropy(hidden_MH, head.weight, bias_V=bias, temperature=temperature)
         zeros = torch.zeros(mask.shape, dtype=logp_M.dtype, device=logp_M.device)
         return zeros.masked_scatter(mask, logp_M), zeros.masked_scatter(mask, entropy_M)
+
+    def _predicting_states(self, causal_lm: Any, batch: TokenBatch) -> Tensor:
+        """What the output layer gets to predict each completion token, (M, H) in order of completion_ids[mask]."""
+        if not bool(batch.completion_mask_BGT.any()):
+            return torch.zeros(0, causal_lm.config.hidden_size, device=self.device)
+        if self.packs:
+            packed = pack(batch, dtype=self.model.dtype)
+            return packed_hidden_states(causal_lm.base_model, packed)[packed.predictors_M]
+        ids_RW, places_M = rows_without_gaps(batch)
+        return self._hidden_states(causal_lm, ids_RW).flatten(0, 1)[places_M]
+
+    def _hidden_states(self, causal_lm: Any, ids_RW: Tensor) -> Tensor:
+        """Final hidden states (R, W, H). Rows are right-padded: under a causal mask no real token sees padding, so no
+        attention mask is needed."""
+        hidden: Tensor = causal_lm.base_model(input_ids=ids_RW, use_cache=False).last_hidden_state
+        return hidden
 
     # -- what is trained ---------------------------------------------------------------------------------------------
 
@@ -201,29 +220,26 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
         return get_peft_model(model, config)
 
 
-def _last_hidden_state(backbone: Any, ids_NW: Tensor) -> Tensor:
-    hidden: Tensor = backbone(input_ids=ids_NW, use_cache=False).last_hidden_state
-    return hidden
+def rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """Input ids (R, W) of the completions that have tokens, as [prompt | completion | padding], and where each real
+    completion token is predicted.
 
-
-def _rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    """Input ids (B*G, W) as [prompt | completion | padding], and where each real completion token is predicted.
-
-    The second result indexes the flattened (B*G * W) hidden states, in the order of completion_ids[completion_mask]:
-    the hidden state at place p predicts the token at p + 1. The last token of a row predicts nothing and is left out.
+    The second result indexes the flattened (R * W) hidden states, in the order of completion_ids[completion_mask]: the
+    hidden state at place p predicts the token at p + 1. The last token of a row predicts nothing and is left out.
     """
-    B, G, T = batch.completion_ids_BGT.shape
-    prompt_BG1 = batch.prompt_mask_BP.sum(dim=-1)[:, None, None].expand(B, G, 1)
-    width = max(1, int((prompt_BG1[..., 0] + batch.lengths_BG).max()) - 1)
-    place = torch.arange(width, device=prompt_BG1.device).expand(B, G, width)
-    from_prompt = batch.prompt_ids_BP[:, None].expand(B, G, -1)
-    from_prompt = from_prompt.gather(-1, place.clamp(max=from_prompt.shape[-1] - 1))
-    from_completion = batch.completion_ids_BGT.gather(-1, (place - prompt_BG1).clamp(0, T - 1))
-    ids = torch.where(place < prompt_BG1, from_prompt, from_completion)
-    row = torch.arange(B * G, device=ids.device).view(B, G, 1)
-    token = torch.arange(T, device=ids.device)
-    places = row * width + prompt_BG1 - 1 + token
-    return ids.reshape(B * G, width), places[batch.completion_mask_BGT]
+    row_BG = batch.lengths_BG > 0
+    group_R = row_BG.nonzero()[:, 0]
+    mask_RT, ids_RT = batch.completion_mask_BGT[row_BG], batch.completion_ids_BGT[row_BG]
+    prompt_R1 = batch.prompt_mask_BP.sum(dim=-1)[group_R, None]
+    width = int((prompt_R1[:, 0] + mask_RT.sum(dim=-1)).max()) - 1
+    (R, T), P = ids_RT.shape, batch.prompt_ids_BP.shape[-1]
+    place_W = torch.arange(width, device=ids_RT.device).expand(R, width)
+    from_prompt = batch.prompt_ids_BP[group_R].gather(-1, place_W.clamp(max=P - 1))
+    from_completion = ids_RT.gather(-1, (place_W - prompt_R1).clamp(0, T - 1))
+    ids_RW = torch.where(place_W < prompt_R1, from_prompt, from_completion)
+    row_R1 = torch.arange(R, device=ids_RT.device)[:, None]
+    places_RT = row_R1 * width + prompt_R1 - 1 + torch.arange(T, device=ids_RT.device)
+    return ids_RW, places_RT[mask_RT]
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -29,6 +29,8 @@ _HIDDEN_STATES = "UNSLOTH_RETURN_HIDDEN_STATES"
 class UnslothPolicy(TransformersPolicy):
     """Implements `gtpo_cli.models.policy.Policy` on a model that Unsloth loaded; see there for the contract."""
 
+    _may_pack = False  # Unsloth's attention takes no other; each completion is a padded row with its prompt
+
     @property
     def shares_engine(self) -> bool:
         """Whether the model holds a vLLM engine on the same weights."""
@@ -39,13 +41,13 @@ class UnslothPolicy(TransformersPolicy):
         _fast_language_model().for_training(self.model)
         self.model.train(training)
 
-    def _hidden_states(self, ids_NW: Tensor) -> Tensor:
+    def _hidden_states(self, causal_lm: Any, ids_RW: Tensor) -> Tensor:
         weight, _ = self.lm_head
         vocabulary, width = weight.shape
         if vocabulary == width:  # the two could not be told apart
-            return super()._hidden_states(ids_NW)
+            return super()._hidden_states(causal_lm, ids_RW)
         with _environment(_HIDDEN_STATES, "1"):
-            output: Tensor = self.model(input_ids=ids_NW, use_cache=False).logits
+            output: Tensor = self.model(input_ids=ids_RW, use_cache=False).logits
         if output.shape[-1] == width:
             return output
         if output.shape[-1] != vocabulary:
@@ -53,7 +55,7 @@ class UnslothPolicy(TransformersPolicy):
                 f"Unsloth returned {output.shape[-1]} numbers a token, neither hidden states ({width}) nor logits "
                 f"({vocabulary}); use model.backend: transformers, and report this with Unsloth's version"
             )
-        return super()._hidden_states(ids_NW)  # logits after all: the CPU backend, or a model Unsloth left as it was
+        return super()._hidden_states(causal_lm, ids_RW)  # logits after all: the CPU backend, or a model left as it was
 
 
 def load_unsloth_policy(

@@ -2,7 +2,7 @@
 
 from gtpo_cli.objective.advantages import group_advantages
 from gtpo_cli.objective.audit import gradient_audit, token_places
-from gtpo_cli.objective.batch import MicroBatch, TokenBatch
+from gtpo_cli.objective.batch import MicroBatch, TokenBatch, Unit
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import LN_2, filter_is_on, keep_mask, mean_entropy
 from gtpo_cli.objective.importance import importance_weights
@@ -16,6 +16,7 @@ __all__ = [
     "LossResult",
     "MicroBatch",
     "TokenBatch",
+    "Unit",
     "clamped_entropy",
     "conflict_mask",
     "conflict_spans",

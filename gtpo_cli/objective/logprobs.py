@@ -35,6 +35,7 @@ def token_logprobs_and_entropy(
     bias_V: Tensor | None = None,
     temperature: float = 1.0,
     chunk_tokens: int | None = None,
+    trained_N: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each given token and entropy of the distribution at its place.
 
@@ -49,6 +50,7 @@ def token_logprobs_and_entropy(
         bias_V: bias of the output layer, (V,), or None.
         temperature: > 0; the sampling temperature.
         chunk_tokens: tokens worked on at a time; None chooses. Changes memory and time, not the result.
+        trained_N: bool; where it is False the log-probability is detached, and the work for its gradient is saved.
     Returns:
         logprobs_N <= 0 in nats, with gradient, and entropy_N in [0, ln V] in nats, detached. Both float32
         (float64 for float64 hidden states). Sums are accumulated in that type whatever the inputs' type.
@@ -69,6 +71,22 @@ def token_logprobs_and_entropy(
     if N and not 0 <= int(token_ids_N.min()) <= int(token_ids_N.max()) < V:
         raise ValueError(f"token ids must be in [0, {V}), got {int(token_ids_N.min())} to {int(token_ids_N.max())}")
     chunk = chunk_tokens or _MAX_CHUNK_TOKENS
+    if trained_N is not None and not bool(trained_N.all()):
+
+        def part(rows_N: Tensor) -> tuple[Tensor, Tensor]:
+            return token_logprobs_and_entropy(
+                hidden_NH[rows_N], lm_head_VH, token_ids_N[rows_N],
+                bias_V=bias_V, temperature=temperature, chunk_tokens=chunk_tokens,
+            )  # fmt: skip
+
+        with torch.no_grad():
+            others = part(~trained_N)
+        zeros_N = others[0].new_zeros(N)
+        logp_N, H_N = (
+            zeros_N.masked_scatter(trained_N, ours).masked_scatter(~trained_N, theirs)
+            for ours, theirs in zip(part(trained_N), others, strict=True)
+        )
+        return logp_N, H_N
     ids_N = token_ids_N.long()  # they index; a uint8 tensor would be read as a mask
     outputs: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # torch ships it untyped
         hidden_NH, lm_head_VH, bias_V, ids_N, float(temperature), chunk

@@ -5,6 +5,7 @@ All sizes in bytes. Nothing here asks a GPU or loads weights.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gtpo_cli.models import Engines
@@ -42,10 +43,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A run's memory on one GPU. `rows`: completions in one training forward."""
+    """A run's memory on one GPU. `rows`: completions in one training forward; `limit`: the same in the unit of the
+    recipe's micro_batch_size (completions, or tokens where it is auto)."""
 
     parts: tuple[Part, ...]
     rows: int
+    limit: int
     sequences: int  # sampled at the same time; more wait for their turn
 
     @property
@@ -69,15 +72,13 @@ def memory_of(
     prompt_tokens: int,
     completion_tokens: int,
     gpu: float,
-    rows: int | None = None,
+    limit: int | None = None,
 ) -> Memory:
-    """Memory at the longest row. `gpu`: the GPU's memory; `rows`: completions in a forward, by default the recipe's."""
+    """Memory at the longest row. `gpu`: the GPU's memory; `limit`: completions in a forward, or tokens where the
+    recipe's micro_batch_size is auto; by default the recipe's."""
     number = number_bytes(recipe)
     row = prompt_tokens + completion_tokens
-    if rows is None:
-        setting = recipe.training.micro_batch_size
-        rows = max(1, AUTO_TOKENS // row) if setting == "auto" else setting
-    rows = min(rows, recipe.rollout.group_size * recipe.rollout.prompts_per_step)
+    rows, tokens = rows_and_tokens(recipe, engines, prompt_tokens, completion_tokens, limit)
     weights = weight_bytes(recipe, shape)
     trained, trained_bytes = trained_weights(recipe, shape)
     optimizer = STATE_BYTES[recipe.optimizer.name] * trained
@@ -102,10 +103,33 @@ def memory_of(
     else:
         sequences = recipe.rollout.group_size * recipe.rollout.prompts_per_step
         parts.append(Part("key-value cache", cache_token * row * sequences, 0.0))
-    kept, work = activation_bytes(recipe, shape, tokens=rows * row, completion_tokens=rows * completion_tokens)
+    kept, work = activation_bytes(recipe, shape, tokens=tokens, completion_tokens=rows * completion_tokens)
     parts += [Part("activations kept", 0.0, kept), Part("work of one block or the logits", 0.0, work)]
     parts.append(Part("CUDA itself", CONTEXT, CONTEXT))
-    return Memory(tuple(parts), rows, sequences)
+    auto = recipe.training.micro_batch_size == "auto"
+    return Memory(tuple(parts), rows, tokens if auto else rows, sequences)
+
+
+def rows_and_tokens(
+    recipe: Recipe, engines: Engines, prompt_tokens: int, completion_tokens: int, limit: int | None
+) -> tuple[int, int]:
+    """Completions and tokens of the largest training forward: as `TokenBatch.split` cuts a step of longest rows.
+
+    The transformers backend lays them out with each prompt once, Unsloth with a prompt in each row.
+    """
+    setting, group = recipe.training.micro_batch_size, recipe.rollout.group_size
+    limit = limit or (AUTO_TOKENS if setting == "auto" else setting)
+
+    def tokens(rows: int) -> int:
+        prompts = math.ceil(rows / group) if engines.backend == "transformers" else rows
+        return rows * completion_tokens + prompts * prompt_tokens
+
+    most = group * recipe.rollout.prompts_per_step
+    if setting != "auto":
+        most = min(limit, most)
+    else:
+        most = max((rows for rows in range(1, most + 1) if tokens(rows) <= limit), default=1)
+    return most, tokens(most)
 
 
 def number_bytes(recipe: Recipe) -> int:

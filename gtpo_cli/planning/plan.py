@@ -48,7 +48,7 @@ def make_plan(recipe: Recipe, *, gpu: float | None) -> Plan:
     if gpu is None:
         gpu = next((size for size in SIZES if _best(need, completion, size) is not None), SIZES[-1])
     best = _best(need, completion, gpu)
-    memory = best or need(completion_tokens=completion, gpu=gpu, rows=1)
+    memory = best or need(completion_tokens=completion, gpu=gpu, limit=1)
     longest = _longest(need, recipe.model.max_seq_length - prompt, gpu)
     return Plan(
         shape, source, engines, counts, tuple(notes), prompt, completion, gpu, memory, best is not None, longest
@@ -70,14 +70,14 @@ def fits(memory: Memory, gpu: float) -> bool:
 
 def _best(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:
     """With as many completions in a forward as the recipe asks for and memory allows (training halves them)."""
-    rows: int | None = None
+    limit: int | None = None
     while True:
-        memory = need(completion_tokens=completion, gpu=gpu, rows=rows)
+        memory = need(completion_tokens=completion, gpu=gpu, limit=limit)
         if fits(memory, gpu):
             return memory
         if memory.rows == 1:
             return None
-        rows = memory.rows // 2
+        limit = memory.limit // 2
 
 
 def _longest(need: Callable[..., Memory], room: int, gpu: float) -> int:
@@ -85,7 +85,7 @@ def _longest(need: Callable[..., Memory], room: int, gpu: float) -> int:
     low, high = 0, max(0, room)
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(need(completion_tokens=middle, gpu=gpu, rows=1), gpu):
+        if fits(need(completion_tokens=middle, gpu=gpu, limit=1), gpu):
             low = middle
         else:
             high = middle - 1

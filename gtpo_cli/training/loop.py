@@ -70,10 +70,12 @@ def train(
         run.write_environment(setup.facts)
         sampler = load_sampler(setup.policy, recipe, warn=say)
         longest = longest_row(setup.prompts, recipe, setup.policy)
-        micro = MicroBatchSize(recipe.training.micro_batch_size, longest_row=longest, warn=say)
+        micro = MicroBatchSize(
+            recipe.training.micro_batch_size, longest_row=longest, packed=setup.policy.packs, warn=say
+        )
         if wants_stress(recipe, setup.policy):
             tokens = stress_step(recipe, setup.policy, sampler, setup.prompts, micro)
-            say(f"the longest row ({tokens} tokens) fits, {micro.rows} completions at a time in training")
+            say(f"the longest row ({tokens} tokens) fits, {micro} at a time in training")
         held_out = None
         if recipe.training.eval_every is not None:
             held_out = stack.enter_context(HeldOut(recipe, setup.policy, sampler))
@@ -100,7 +102,7 @@ def train(
                 quiet=quiet,
             )
         )
-        micro.warn = trackers.warn
+        micro.tell(trackers.warn)
         stepper: _Stepper
         if initial_entropy is None:
             stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)

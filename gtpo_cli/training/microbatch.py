@@ -1,28 +1,67 @@
-"""How many completions go through the model at once in training."""
+"""How much goes through the model at once in training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal, Protocol
+
+from torch import Tensor
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models.row_limit import RowLimit
+from gtpo_cli.models.work_limit import WorkLimit
+from gtpo_cli.objective import MicroBatch, TokenBatch, Unit
 
-# Tokens of prompt and completion in one forward when the recipe says auto. Gradients do not depend on it.
+# Tokens of prompts and completions in one forward when the recipe says auto. Gradients do not depend on it.
 AUTO_TOKENS = 16_384
 
 
-class MicroBatchSize(RowLimit):
-    """Completions in one forward: the recipe's number, or a token budget; halved whenever memory runs out."""
+class Cut(Protocol):
+    """Cuts a batch, or `only_BG` of its completions, into micro-batches of the size that fits."""
 
-    def __init__(self, setting: Literal["auto"] | int, *, longest_row: int, warn: Callable[[str], None]) -> None:
-        """`longest_row`: most tokens of prompt and completion together that a row can have in this run."""
-        super().__init__(
-            max(1, AUTO_TOKENS // max(1, longest_row)) if setting == "auto" else setting,
+    def __call__(self, batch: TokenBatch, *, only_BG: Tensor | None = None) -> Iterator[MicroBatch]: ...
+
+
+class MicroBatchSize:
+    """The recipe's number of completions, or a number of tokens; halved whenever memory runs out."""
+
+    def __init__(
+        self, setting: Literal["auto"] | int, *, longest_row: int, packed: bool, warn: Callable[[str], None]
+    ) -> None:
+        """`longest_row`: most tokens of prompt and completion together that a row can have in this run; `packed`:
+        whether the policy lays a micro-batch out as one row (`Policy.packs`)."""
+        unit: Unit = "tokens" if setting == "auto" else "completions"
+        self._cut = partial(TokenBatch.split, unit=unit, packed=packed)
+        self._limit = WorkLimit(
+            AUTO_TOKENS if setting == "auto" else setting,
+            unit=unit,
+            least=longest_row if setting == "auto" else 1,
             words="in training (same gradient)",
             failure=ModelError(
                 "out of memory with a single completion in the forward pass: lower rollout.max_completion_tokens, or "
                 "turn on model.gradient_checkpointing or model.load_in_4bit; gtpo plan says what fits"
             ),
             warn=warn,
+        )
+
+    @property
+    def limit(self) -> int:
+        """Completions or tokens at a time, as it stands."""
+        return self._limit.limit
+
+    def __str__(self) -> str:
+        return f"{self._limit.limit:,} {self._limit.unit}"
+
+    def tell(self, warn: Callable[[str], None]) -> None:
+        """From now on, lowered limits are reported there."""
+        self._limit.warn = warn
+
+    def run(self, work: Callable[[Cut], None], batch: TokenBatch) -> None:
+        """Call `work(cut)` for what is to be done with `batch`; once more, cut finer, after an out-of-memory."""
+        rows = batch.lengths_BG.numel()
+        tokens = int(batch.lengths_BG.sum() + batch.prompt_mask_BP.sum() * batch.shape[1])
+        cut = self._cut
+        self._limit.run(
+            lambda limit: work(partial(cut, limit=limit)),
+            at_most=rows if self._limit.unit == "completions" else tokens,
         )

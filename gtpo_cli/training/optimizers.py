@@ -41,6 +41,9 @@ class Updater:
 
     def update(self) -> float:
         """One optimiser step with the gradients in place; returns their norm before clipping."""
+        for parameter in self._parameters:
+            if parameter.grad is None:  # nothing owed a gradient: it is 0, and Adam's moments must see that
+                parameter.grad = torch.zeros_like(parameter)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
         self.optimizer.step()
         return float(norm)

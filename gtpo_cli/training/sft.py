@@ -14,7 +14,7 @@ from gtpo_cli.data import DroppedRow, wrap_solution
 from gtpo_cli.models import Policy
 from gtpo_cli.objective import TokenBatch
 from gtpo_cli.rollout import Prompt, collate
-from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step_metrics import time_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
@@ -72,7 +72,7 @@ def imitate(parts: SftParts, groups: Sequence[Group], *, clock: Stopwatch) -> di
         batch = collate(groups, device=parts.policy.device)
         totals = {"loss": 0.0, "entropy": 0.0}
         learning_rate = parts.updater.learning_rate
-        parts.micro_batch.run(lambda rows: totals.update(_accumulate(parts, batch, rows)))
+        parts.micro_batch.run(lambda cut: totals.update(_accumulate(parts, batch, cut)), batch)
         grad_norm = parts.updater.update()
         parts.updater.advance_schedule()
     tokens = int(batch.lengths_BG.sum())
@@ -85,12 +85,12 @@ def imitate(parts: SftParts, groups: Sequence[Group], *, clock: Stopwatch) -> di
     } | time_metrics(clock, tokens=tokens, device=parts.policy.device)
 
 
-def _accumulate(parts: SftParts, batch: TokenBatch, rows: int) -> dict[str, float]:
-    """Gradients of the mean over all reference tokens, `rows` completions at a time."""
+def _accumulate(parts: SftParts, batch: TokenBatch, cut: Cut) -> dict[str, float]:
+    """Gradients of the mean over all reference tokens, as much at a time as `cut` gives."""
     parts.updater.zero_grad()
     tokens = batch.lengths_BG.sum()
     loss_sum, entropy_sum = 0.0, 0.0
-    for micro in batch.split(rows):
+    for micro in cut(batch):
         logp, H = parts.policy.token_logprobs(micro.batch)
         loss = -logp.sum() / tokens  # 0 at padding; the denominator is the whole step's
         loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped

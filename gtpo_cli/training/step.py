@@ -35,8 +35,9 @@ from gtpo_cli.objective import (
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import Prompt, collate, sample, score
-from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.owed import kept_whatever_the_entropy, likely_filtered, owe_gradient
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 
@@ -101,7 +102,7 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
         for iteration in range(objective.num_iterations):
             first = iteration == 0
             accumulate = partial(_accumulate, parts, result, divisor_BG, ref_BGT, first=first)
-            parts.micro_batch.run(accumulate, at_most=A_BG.numel())
+            parts.micro_batch.run(accumulate, batch)
             result.grad_norms.append(parts.updater.update())
         parts.updater.advance_schedule()
     return result
@@ -123,67 +124,73 @@ def token_weights(
 
 
 def _accumulate(
-    parts: StepParts, result: StepResult, divisor_BG: Tensor | None, ref_BGT: Tensor | None, rows: int, *, first: bool
+    parts: StepParts, result: StepResult, divisor_BG: Tensor | None, ref_BGT: Tensor | None, cut: Cut, *, first: bool
 ) -> None:
-    """Gradients of the step's loss, `rows` completions at a time. The first iteration fixes H, delta and logp_old."""
-    objective = parts.recipe.objective
+    """Gradients of the step's loss, as much at a time as `cut` gives. The first iteration fixes H, delta, logp_old.
+
+    A completion whose coefficient is 0 owes no gradient: it is measured in the first iteration, and that is all.
+    """
+    recipe, objective, policy = parts.recipe, parts.recipe.objective, parts.policy
+    batch, A_BG = result.batch, result.advantages_BG
     released = objective.compat == "released_code"
     parts.updater.zero_grad()
     loss_sum = kl_sum = 0.0
     old_BGT = None if first else result.logprobs_BGT.clone()
-    for micro in result.batch.split(rows):
-        logp, H = parts.policy.token_logprobs(micro.batch, clamp_entropy=released)  # one forward, no logits kept
-        if first:
-            micro.take(result.logprobs_BGT).copy_(logp.detach())
-            micro.take(result.entropy_BGT).copy_(H)
-            result.mean_entropy_BG[micro.index] = mean_entropy(H, micro.batch.completion_mask_BGT)
-            result.keep_BG[micro.index] = _kept(parts, result, micro)  # delta, Eq. 10
+    if first:
+        result.keep_BG = kept_whatever_the_entropy(recipe, batch, A_BG)
+        likely_filtered_BG = likely_filtered(recipe, batch, A_BG, initial_entropy=parts.initial_entropy)
+        with torch.no_grad():
+            for micro in cut(batch, only_BG=~owe_gradient(recipe, result.keep_BG, A_BG) | likely_filtered_BG):
+                _measure(parts, result, micro, *policy.token_logprobs(micro.batch, clamp_entropy=released))
+    for micro in cut(batch, only_BG=owe_gradient(recipe, result.keep_BG, A_BG)):
         w_BGT = micro.take(result.weights_BGT)
-        if (
-            parts.recipe.rollout.importance_correction == "truncated"
-        ):  # the sampler's probabilities are not the policy's
+        trained_BGT = None if objective.kl_coef > 0 else w_BGT != 0
+        logp, H = policy.token_logprobs(micro.batch, trained_BGT=trained_BGT, clamp_entropy=released)  # no logits kept
+        if first:
+            _measure(parts, result, micro, logp, H)
+        if recipe.rollout.importance_correction == "truncated":  # the sampler's probabilities are not the policy's
             w_BGT = w_BGT * importance_weights(micro.take(result.logprobs_BGT), micro.batch.sampled_logprobs_BGT)
         loss, metrics = policy_loss(  # Eq. 11 / Eq. 1
             logp,
             old_logprobs_BGT=None if old_BGT is None else micro.take(old_BGT),
             ref_logprobs_BGT=None if ref_BGT is None else micro.take(ref_BGT),
-            advantages_BG=result.advantages_BG[micro.index],
-            mean_entropy_BG=result.mean_entropy_BG[micro.index],
-            keep_BG=result.keep_BG[micro.index],
+            advantages_BG=micro.take(A_BG),
+            mean_entropy_BG=micro.take(result.mean_entropy_BG),
+            keep_BG=micro.take(result.keep_BG),
             weights_BGT=w_BGT,
             completion_mask_BGT=micro.batch.completion_mask_BGT,
             entropy_coef=objective.entropy_coef,
             kl_coef=objective.kl_coef,
             clip_epsilon=objective.clip_epsilon,
             compat=objective.compat,
-            divisor_BG=None if divisor_BG is None else divisor_BG[micro.index],
+            divisor_BG=None if divisor_BG is None else micro.take(divisor_BG),
         )
-        scaled = loss * _share_of_step(micro, result.batch, released=released)
-        scaled.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+        scaled = loss * _share_of_step(micro, batch, released=released)
+        if bool((micro.take(owe_gradient(recipe, result.keep_BG, A_BG)) & micro.rows_BG).any()):
+            scaled.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
         loss_sum += float(scaled.detach())
         kl_sum += metrics.get("kl", 0.0) * int(micro.batch.lengths_BG.sum())
     result.losses.append(loss_sum)
     if ref_BGT is not None:
-        result.kl.append(kl_sum / max(1, int(result.batch.lengths_BG.sum())))
+        result.kl.append(kl_sum / max(1, int(batch.lengths_BG.sum())))
 
 
-def _kept(parts: StepParts, result: StepResult, micro: MicroBatch) -> Tensor:
-    """delta_i, and 0 too for what the recipe leaves out: truncated completions, groups without reward spread."""
-    objective, index = parts.recipe.objective, micro.index
-    A_BG = result.advantages_BG
-    keep = keep_mask(
-        result.mean_entropy_BG[index],
+def _measure(parts: StepParts, result: StepResult, micro: MicroBatch, logp: Tensor, H: Tensor) -> None:
+    """Note ln pi, H and delta (Eq. 10) of a micro-batch before the first update."""
+    filter_ = parts.recipe.objective.filter
+    micro.put(logp.detach(), into=result.logprobs_BGT)
+    micro.put(H, into=result.entropy_BGT)
+    mean_entropy_BG = mean_entropy(H, micro.batch.completion_mask_BGT)
+    micro.put(mean_entropy_BG, into=result.mean_entropy_BG)
+    keep_BG = keep_mask(
+        mean_entropy_BG,
         initial_entropy=parts.initial_entropy,
-        threshold=objective.filter.threshold,
-        enabled=objective.filter.enabled,
-        only_negative=objective.filter.only_negative,
-        advantages_BG=A_BG[index],
+        threshold=filter_.threshold,
+        enabled=filter_.enabled,
+        only_negative=filter_.only_negative,
+        advantages_BG=micro.take(result.advantages_BG),
     )
-    if parts.recipe.rollout.mask_truncated:
-        keep = keep & ~micro.batch.truncated_BG
-    if objective.skip_uninformative_groups:
-        keep = keep & (A_BG != 0).any(dim=1, keepdim=True)[index[0]]
-    return keep
+    micro.put(keep_BG & micro.take(result.keep_BG), into=result.keep_BG)
 
 
 def _share_of_step(micro: MicroBatch, whole: TokenBatch, *, released: bool) -> float:
@@ -199,9 +206,9 @@ def _reference(parts: StepParts, batch: TokenBatch) -> Tensor:
     """ln pi_ref of every token (adapter off), without gradient."""
     ref_BGT = torch.zeros_like(batch.sampled_logprobs_BGT)
 
-    def fill(rows: int) -> None:
-        for micro in batch.split(rows):
-            micro.take(ref_BGT).copy_(parts.policy.reference_logprobs(micro.batch))
+    def fill(cut: Cut) -> None:
+        for micro in cut(batch):
+            micro.put(parts.policy.reference_logprobs(micro.batch), into=ref_BGT)
 
-    parts.micro_batch.run(fill)
+    parts.micro_batch.run(fill, batch)
     return ref_BGT

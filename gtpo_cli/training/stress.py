@@ -11,7 +11,7 @@ from gtpo_cli.models import Policy
 from gtpo_cli.objective import TokenBatch
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt, collate
-from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.types import Completion, Group, Problem
 
 # Optimiser state, bytes for each trained weight: two moments in 32 bits, or in 8 bits with a scale for 256 of them.
@@ -43,7 +43,7 @@ def stress_step(
             sampler.rehearse(len(ids), rollout.group_size * rollout.prompts_per_step, params)
         reserve = _optimizer_state(recipe, policy)
         batch = _longest_batch(problem, ids, length, recipe, policy)
-        micro_batch.run(lambda rows: _forward_backward(policy, batch, rows), at_most=batch.shape[0] * batch.shape[1])
+        micro_batch.run(lambda cut: _forward_backward(policy, batch, cut), batch)
         del reserve
     return len(ids) + length
 
@@ -62,10 +62,10 @@ def _longest_batch(problem: Problem, ids: tuple[int, ...], length: int, recipe: 
     return collate([group] * recipe.rollout.prompts_per_step, device=policy.device)
 
 
-def _forward_backward(policy: Policy, batch: TokenBatch, rows: int) -> None:
+def _forward_backward(policy: Policy, batch: TokenBatch, cut: Cut) -> None:
     """One micro-batch: the others take as much memory, one after the other, beside the gradients of the first."""
     parameters = list(policy.trainable_parameters())
-    micro = next(iter(batch.split(rows)))
+    micro = next(cut(batch))
     try:
         for _ in range(2):  # the second meets the gradients of the first
             logp, _ = policy.token_logprobs(micro.batch)

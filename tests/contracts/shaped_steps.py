@@ -38,7 +38,7 @@ def steps_of(policy: Any, *, steps: int, completion: int) -> list[StepResult]:
     )
     before = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=steps + 1)
-    micro = MicroBatchSize("auto", longest_row=completion + 10, warn=print)
+    micro = MicroBatchSize("auto", longest_row=completion + 10, packed=policy.packs, warn=print)
     results = []
     with open_scorer(recipe.rewards) as scorer:
         parts = StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, 9.0, micro)

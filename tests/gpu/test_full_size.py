@@ -49,11 +49,11 @@ def test_memory_is_as_planned(loaded: tuple[Recipe, ModelShape, TransformersPoli
     recipe, shape, policy = loaded
     prompts = [(Problem("p", "q", "1"), tuple(8 + k % 80 for k in range(PROMPT)))]
     completion = recipe.rollout.max_completion_tokens
-    micro = MicroBatchSize("auto", longest_row=PROMPT + completion, warn=print)
+    micro = MicroBatchSize("auto", longest_row=PROMPT + completion, packed=policy.packs, warn=print)
     torch.cuda.reset_peak_memory_stats()
     stress_step(recipe, policy, TransformersSampler(policy), prompts, micro)
     planned = memory_of(
         recipe, shape, Engines("transformers", "transformers", False), prompt_tokens=PROMPT,
-        completion_tokens=completion, gpu=80 * GIB, rows=micro.rows,
+        completion_tokens=completion, gpu=80 * GIB, limit=micro.limit,
     )  # fmt: skip
     assert torch.cuda.max_memory_allocated() == pytest.approx(planned.peak - CONTEXT, rel=0.15)

@@ -168,7 +168,7 @@ def test_the_longest_completion_is_the_last_that_fits() -> None:
     plan = make_plan(asked, gpu=12 * GIB)
     for extra, expected in ((0, True), (1, False)):
         memory = memory_of(
-            asked, LLAMA, SHARED, prompt_tokens=plan.prompt_tokens, gpu=12 * GIB, rows=1,
+            asked, LLAMA, SHARED, prompt_tokens=plan.prompt_tokens, gpu=12 * GIB, limit=1,
             completion_tokens=plan.longest_completion + extra,
         )  # fmt: skip
         assert fits(memory, 12 * GIB) == expected

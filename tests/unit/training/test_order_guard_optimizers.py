@@ -11,14 +11,17 @@ import torch
 
 from gtpo_cli.errors import ModelError, RecipeError
 from gtpo_cli.models.quantization import nf4_config
+from gtpo_cli.models.work_limit import WorkLimit
+from gtpo_cli.objective import TokenBatch
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.schema import GuardRecipe, OptimizerRecipe
+from gtpo_cli.rollout import collate
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.guard import CollapseGuard
-from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.order import PromptOrder
-from gtpo_cli.types import Problem
+from gtpo_cli.types import Completion, Group, Problem
 
 DOCUMENT = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
 
@@ -109,24 +112,53 @@ def test_out_of_memory_halves_the_rows_until_the_work_fits() -> None:
         if rows > 3:
             raise torch.OutOfMemoryError("no room")
 
-    size = MicroBatchSize(12, longest_row=10, warn=notes.append)
+    size = WorkLimit(12, words="here", failure=ModelError("none fits"), warn=notes.append)
     size.run(work)
     size.run(work)
-    assert tried == [12, 6, 3, 3]
-    assert notes[-1].startswith("out of memory: 3 completions at a time")
+    size.run(work, at_most=2)
+    assert tried == [12, 6, 3, 3, 2]
+    assert size.limit == 3
+    assert notes == [f"out of memory: {rows} completions at a time from now on here" for rows in (6, 3)]
 
 
 def test_a_single_completion_that_does_not_fit_is_an_error() -> None:
     def work(rows: int) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    with pytest.raises(ModelError, match=r"single completion.*max_completion_tokens"):
-        MicroBatchSize(1, longest_row=10, warn=print).run(work)
+    for setting in (1, "auto"):
+        size = MicroBatchSize(setting, longest_row=10, packed=True, warn=print)
+        with pytest.raises(ModelError, match=r"single completion.*max_completion_tokens"):
+            size.run(lambda cut: work(1), two_groups())
 
 
-def test_auto_counts_tokens() -> None:
-    assert MicroBatchSize("auto", longest_row=1000, warn=print).rows == 16
-    assert MicroBatchSize("auto", longest_row=10**6, warn=print).rows == 1
+def two_groups() -> TokenBatch:
+    """Two prompts of three tokens, with completions of 4 and 2, and of 3 and 1 tokens."""
+    groups = []
+    for lengths in ((4, 2), (3, 1)):
+        completions = tuple(Completion((9,) * n, (0.0,) * n, "stop", "") for n in lengths)
+        groups.append(Group(Problem("p", "q", "1"), (1, 5, 6), completions))
+    return collate(groups)
+
+
+def test_auto_counts_tokens_and_a_number_completions() -> None:
+    sizes: list[list[int]] = []
+
+    def work(cut: Cut) -> None:
+        sizes.append([int(micro.rows_BG.sum()) for micro in cut(two_groups())])
+        if len(sizes) in (1, 2):
+            raise torch.OutOfMemoryError("no room")
+
+    notes: list[str] = []
+    # 16 tokens with each prompt once: all of them fit into the limit; then half of the 22 of padded rows; then 9, where
+    # (3 + 4 + 2) fill the first and (3 + 3 + 1) the second
+    size = MicroBatchSize("auto", longest_row=9, packed=True, warn=notes.append)
+    size.run(work, two_groups())
+    assert sizes == [[4], [2, 2], [2, 2]]
+    assert notes == [f"out of memory: {n} tokens at a time from now on in training (same gradient)" for n in (11, 9)]
+    assert str(size) == "9 tokens"
+    sizes.append([])
+    MicroBatchSize(3, longest_row=9, packed=True, warn=print).run(work, two_groups())
+    assert sizes[-1] == [3, 1]
 
 
 def updater(total: int = 10, **changes: object) -> tuple[torch.nn.Parameter, torch.nn.Parameter, Updater]:

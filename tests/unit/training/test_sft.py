@@ -30,7 +30,7 @@ def test_loss_and_gradient_equal_torchs_cross_entropy(micro: int) -> None:
     recipe = OptimizerRecipe(name="adamw", max_grad_norm=1e6, warmup_ratio=0.0, learning_rate=1e-4)
     updater = Updater(policy.trainable_parameters(), recipe, total_steps=3)
     before = copy.deepcopy(model)
-    size = MicroBatchSize(micro, longest_row=100, warn=print)
+    size = MicroBatchSize(micro, longest_row=100, packed=True, warn=print)
     metrics = sft_step(SftParts(policy, updater, size), PROMPTS, clock=Stopwatch())
 
     logits, targets = [], []

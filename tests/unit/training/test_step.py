@@ -51,6 +51,15 @@ def letters(problem: Problem, completion: Completion) -> float:
     return float(sum(character.isalpha() for character in completion.text[:4]) // 2)
 
 
+def only_of_the_first_problem(problem: Problem, completion: Completion) -> float:
+    """A user reward without spread in the groups of the other problems."""
+    return letters(problem, completion) if problem.id == PROMPTS[0][0].id else 1.0
+
+
+def nothing(problem: Problem, completion: Completion) -> float:
+    return 0.0
+
+
 def recipe(*overrides: str) -> Recipe:
     return build_recipe(DOCUMENT, overrides, where="test")
 
@@ -69,7 +78,7 @@ def parts_for() -> Iterator[Any]:
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
         scorer = open_scorer(recipe.rewards)
         scorers.append(scorer)
-        size = MicroBatchSize(micro, longest_row=64, warn=print)
+        size = MicroBatchSize(micro, longest_row=64, packed=True, warn=print)
         return StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, initial_entropy, size)
 
     yield make
@@ -285,6 +294,68 @@ def test_the_cases_exercise_what_they_name(parts_for: Any) -> None:
     assert (result.advantages_BG != 0).any()
 
 
+def watched(parts: StepParts) -> list[tuple[bool, list[int]]]:
+    """From now on, each forward of the policy: with gradient or not, and the lengths of its completions."""
+    calls: list[tuple[bool, list[int]]] = []
+    original = parts.policy.token_logprobs
+
+    def forward(batch: Any, **options: Any) -> Any:
+        calls.append((torch.is_grad_enabled(), batch.lengths_BG[batch.lengths_BG > 0].tolist()))
+        return original(batch, **options)
+
+    parts.policy.token_logprobs = forward  # type: ignore[method-assign]
+    return calls
+
+
+def test_filtered_completions_are_measured_and_the_kept_ones_trained(parts_for: Any) -> None:
+    parts = parts_for(recipe("objective.filter.threshold=1.8"), micro=1)
+    calls = watched(parts)
+    result = train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+    mask, keep = result.batch.completion_mask_BGT, result.keep_BG
+    surprisal = -(result.batch.sampled_logprobs_BGT * mask).sum(-1) / result.batch.lengths_BG
+    likely = surprisal > 1.8
+    lengths = result.batch.lengths_BG
+    assert (likely & keep).any()  # surprisal and entropy disagree about some: those are seen twice
+    assert (~likely & ~keep).any()
+    assert sorted(n for grad, row in calls if not grad for n in row) == sorted(lengths[likely].tolist())
+    assert sorted(n for grad, row in calls if grad for n in row) == sorted(lengths[keep | ~likely].tolist())
+    assert torch.equal(keep, result.mean_entropy_BG <= 1.8)  # whoever is kept was decided by entropy
+
+
+@pytest.mark.parametrize(("changes", "owed"), [
+    (["objective.entropy_coef=0"], "informative"), (["objective.entropy_coef=0.1"], "all"),
+    (["objective.skip_uninformative_groups=true"], "informative"),
+    (["objective.entropy_coef=0", "objective.kl_coef=0.1"], "all"),
+])  # fmt: skip
+def test_groups_without_reward_spread_train_only_where_entropy_or_kl_asks(
+    parts_for: Any, changes: list[str], owed: str
+) -> None:
+    parts = parts_for(recipe(NEVER, "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]", *changes))
+    calls = watched(parts)
+    result = train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+    lengths, even = result.batch.lengths_BG, (result.advantages_BG == 0).all(dim=1)
+    assert even.tolist() == [False, True, True]
+    assert result.mean_entropy_BG.min() > 0  # measured all the same
+    trained = sorted(n for grad, row in calls if grad for n in row)
+    assert trained == sorted(lengths[~even].flatten().tolist() if owed == "informative" else lengths.flatten().tolist())
+    measured = sorted(n for grad, row in calls if not grad for n in row)
+    assert measured == (sorted(lengths[even].flatten().tolist()) if owed == "informative" else [])
+
+
+def test_a_step_in_which_nothing_owes_a_gradient_still_decays(parts_for: Any) -> None:
+    """All rewards equal: the gradient is 0, not missing, so Adam's moments and the weights decay as after any step."""
+    changes = [NEVER, "objective.entropy_coef=0", "rewards.plugins=[{name: 'test_step:nothing'}]"]
+    parts = parts_for(recipe(*changes, "optimizer={learning_rate: 0.1, warmup_ratio: 0, weight_decay: 0.5}"))
+    before = [parameter.detach().clone() for parameter in parts.policy.trainable_parameters()]
+    calls = watched(parts)
+    result = train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
+    assert result.losses == [0.0]
+    assert result.grad_norms == [0.0]
+    assert not any(grad for grad, _ in calls)
+    for old, new in zip(before, parts.policy.trainable_parameters(), strict=True):
+        torch.testing.assert_close(new.detach(), old * (1 - 0.1 * 0.5 if old.ndim >= 2 else 1))
+
+
 def test_the_filter_is_off_when_the_untrained_policy_is_above_ln2(parts_for: Any) -> None:
     chosen = recipe()
     on = train_step(parts_for(chosen, initial_entropy=0.6), PROMPTS, seed=8, clock=Stopwatch())
@@ -354,16 +425,16 @@ def test_out_of_memory_in_the_middle_gives_the_same_gradient(parts_for: Any) -> 
         parts = parts_for(recipe("objective.filter.enabled=never"), micro=12)
         original, calls = parts.policy.token_logprobs, [0]
 
-        def limited(batch: Any, *, clamp_entropy: bool = False, fail: bool = fail, calls: list[int] = calls,
-                    original: Any = original) -> Any:  # fmt: skip
+        def limited(batch: Any, *, fail: bool = fail, calls: list[int] = calls, original: Any = original,
+                    **options: Any) -> Any:  # fmt: skip
             calls[0] += 1
             if fail and calls[0] == 2:
                 raise torch.OutOfMemoryError("no room")
-            return original(batch, clamp_entropy=clamp_entropy)
+            return original(batch, **options)
 
         parts.policy.token_logprobs = limited
         train_step(parts, PROMPTS, seed=8, clock=Stopwatch())
         gradients.append([parameter.grad for parameter in parts.policy.trainable_parameters()])
-        assert parts.micro_batch.rows == (6 if fail else 12)
+        assert parts.micro_batch.limit == (6 if fail else 12)
     for plain, halved in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, halved, rtol=1e-4, atol=1e-6)

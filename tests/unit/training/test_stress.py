@@ -37,13 +37,13 @@ def recipe(*overrides: str) -> Recipe:
 
 
 @contextmanager
-def memory_for(policy: Any, rows: int) -> Iterator[list[tuple[int, int]]]:
-    """A machine on which more rows than these do not fit; yields the shapes that were asked for."""
+def memory_for(policy: Any, rows: int, tokens: int = 10**9) -> Iterator[list[tuple[int, int]]]:
+    """A machine on which more rows or tokens than these do not fit; yields the shapes that were asked for."""
     shapes: list[tuple[int, int]] = []
 
     def check(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         shapes.append(tuple(kwargs["input_ids"].shape))
-        if kwargs["input_ids"].shape[0] > rows:
+        if kwargs["input_ids"].shape[0] > rows or kwargs["input_ids"].numel() > tokens:
             raise torch.OutOfMemoryError("no room")
 
     hook = policy.backbone.register_forward_pre_hook(check, with_kwargs=True)
@@ -58,13 +58,14 @@ def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes() -
     policy = load_policy(asked)
     notes: list[str] = []
     sampler = TransformersSampler(policy, warn=notes.append)
-    micro = MicroBatchSize("auto", longest_row=21, warn=notes.append)
+    micro = MicroBatchSize("auto", longest_row=21, packed=True, warn=notes.append)
     before = [parameter.detach().clone() for parameter in policy.trainable_parameters()]
     random = torch.get_rng_state()
-    with memory_for(policy, 4) as shapes:
+    with memory_for(policy, 4, tokens=60) as shapes:
         assert stress_step(asked, policy, sampler, PROMPTS, micro) == 7 + 14
-    assert micro.rows <= 4
-    assert max(width for _, width in shapes) == 20  # the last token predicts nothing
+    assert micro.limit == 63  # from 252 (12 completions of 7 + 14 tokens), halved twice
+    assert shapes[-1] == (1, 7 + 4 * 13)  # four completions on their prompt; the last token predicts nothing
+    assert (1, 20) in shapes  # sampling: the longest row but for the token that is chosen last
     assert [note.partition(" from now on ")[2] for note in notes[-1:]] == ["in training (same gradient)"]
     assert torch.equal(torch.get_rng_state(), random)
     after = list(policy.trainable_parameters())
@@ -74,7 +75,7 @@ def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes() -
 def test_what_fits_in_no_way_is_an_error_before_the_first_step() -> None:
     asked = recipe()
     policy = load_policy(asked)
-    micro = MicroBatchSize("auto", longest_row=21, warn=print)
+    micro = MicroBatchSize("auto", longest_row=21, packed=True, warn=print)
     with memory_for(policy, 0), pytest.raises(GenerationError, match="out of memory while sampling a single"):
         stress_step(asked, policy, TransformersSampler(policy, warn=print), PROMPTS, micro)
     with memory_for(policy, 0), pytest.raises(ModelError, match="single completion in the forward pass"):

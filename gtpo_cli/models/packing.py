@@ -1,0 +1,172 @@
+"""Completions of a few prompts as one row without padding, in which every prompt stands once.
+
+The completions of a group share their prompt, and under a causal mask the prompt does not see them: its keys and values
+are the same for all. So the row is [prompts | completions], every linear layer works on real tokens only, and attention
+alone knows who may look at whom: a prompt at itself, a completion at its prompt and itself. Exact: only the order of
+summation differs from one padded row for each completion.
+
+transformers lets an attention function be registered by name; ours gets the `Packed` batch as a keyword that the model
+hands through to its layers, and is scaled dot-product attention as it stands when there is none (sampling).
+
+Axes: N packed tokens, B prompts, P prompt tokens, R completions, T completion tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.objective.batch import TokenBatch
+
+ATTENTION = "gtpo_packed"
+# Decoders whose layers mix tokens in attention only, through transformers' attention interface; each has a test.
+_ARCHITECTURES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """One row of N tokens and how attention finds its rectangles in it. Padding of a rectangle points at token 0."""
+
+    ids_N: Tensor
+    positions_N: Tensor
+    prompt_places_BP: Tensor
+    completion_places_RT: Tensor
+    prompt_of_R: Tensor  # which prompt a completion continues
+    mask_R1TK: Tensor  # K = P + T; added to the scores: 0 where a completion's token may look, else -inf; R may be 1
+    unpack_N: Tensor  # where token n is in the flattened rectangles [B*P | R*T]
+    predictors_M: (
+        Tensor  # the token whose hidden state predicts each completion token, in order of completion_ids[mask]
+    )
+
+
+def can_pack(config: Any, max_seq_length: int) -> bool:
+    """Whether a model of this configuration gives the same hidden states packed: one we know, without a window."""
+    if config.model_type not in _ARCHITECTURES:
+        return False
+    window = getattr(config, "sliding_window", None)
+    if not getattr(config, "use_sliding_window", True):
+        window = None
+    return window is None or window >= max_seq_length
+
+
+def use_packed_attention(model: Any) -> None:
+    """Make `model` attend through `packed_attention` from now on."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(ATTENTION, packed_attention)
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)  # for forwards that are not packed
+    model.set_attn_implementation(ATTENTION)
+
+
+def packed_hidden_states(backbone: Any, packed: Packed) -> Tensor:
+    """Final hidden states (N, H) of a model that uses packed attention."""
+    unused = packed.mask_R1TK[:1, :, :1, :1]  # a mask with four axes keeps transformers from building one of N x N
+    output = backbone(
+        input_ids=packed.ids_N[None],
+        position_ids=packed.positions_N[None],
+        attention_mask=unused,
+        use_cache=False,
+        packed=packed,
+    )
+    hidden_1NH: Tensor = output.last_hidden_state
+    return hidden_1NH[0]
+
+
+def pack(batch: TokenBatch, *, dtype: torch.dtype) -> Packed:
+    """Lay out the real tokens of a batch; `dtype` is that of the model's arithmetic. The batch has a completion token.
+
+    A completion's last token predicts nothing and is left out, as are prompts that no completion continues.
+    """
+    lengths_BG = batch.lengths_BG
+    used_B = (lengths_BG > 0).any(dim=1)
+    prompt_mask = batch.prompt_mask_BP[used_B]
+    prompt_mask = prompt_mask[:, : int(prompt_mask.sum(dim=1).max())]
+    B, P = prompt_mask.shape
+    prompt_lengths = prompt_mask.sum(dim=1)
+    prompt_places = (prompt_mask.flatten().cumsum(0).view(B, P) - 1).masked_fill(~prompt_mask, 0)
+    prompt_tokens = int(prompt_lengths.sum())
+
+    step_T = torch.arange(batch.completion_mask_BGT.shape[-1], device=lengths_BG.device)
+    fed_BGT = (step_T < lengths_BG[..., None] - 1)[used_B]
+    row_BG = fed_BGT.any(dim=-1)
+    group_R = row_BG.nonzero()[:, 0]
+    fed_RT = fed_BGT[row_BG]
+    fed_RT = fed_RT[:, : int(fed_RT.sum(dim=1).max()) if len(fed_RT) else 0]
+    R, T = fed_RT.shape
+    completion_places = (fed_RT.flatten().cumsum(0).view(R, T) - 1 + prompt_tokens).masked_fill(~fed_RT, 0)
+
+    place_P, place_T = torch.arange(P, device=group_R.device), step_T[:T]
+    ids = torch.cat(
+        [batch.prompt_ids_BP[used_B][:, :P][prompt_mask], batch.completion_ids_BGT[used_B][fed_BGT]],
+    )
+    positions = torch.cat(
+        [place_P.expand(B, P)[prompt_mask], (prompt_lengths[group_R][:, None] + place_T)[fed_RT]],
+    )
+    flat = torch.arange(B * P + R * T, device=group_R.device)
+    unpack = torch.cat([flat[: B * P].view(B, P)[prompt_mask], flat[B * P :].view(R, T)[fed_RT]])
+    return Packed(
+        ids, positions, prompt_places, completion_places, group_R,
+        mask_R1TK=_mask(prompt_lengths[group_R], place_P, place_T, dtype),
+        unpack_N=unpack,
+        predictors_M=_predictors(batch.completion_mask_BGT[used_B], fed_BGT, prompt_lengths, prompt_tokens),
+    )  # fmt: skip
+
+
+def _mask(prompt_lengths_R: Tensor, place_P: Tensor, place_T: Tensor, dtype: torch.dtype) -> Tensor:
+    """Scores' mask of the completions: the whole prompt without its padding, and the completion up to here."""
+    if len(prompt_lengths_R) and bool((prompt_lengths_R == len(place_P)).all()):
+        prompt_lengths_R = prompt_lengths_R[:1]  # no padding: one mask serves all rows
+    R, P, T = len(prompt_lengths_R), len(place_P), len(place_T)
+    prompt_R1P = (place_P < prompt_lengths_R[:, None])[:, None].expand(R, T, P)
+    causal_1TT = (place_T <= place_T[:, None])[None].expand(R, T, T)
+    may_look = torch.cat([prompt_R1P, causal_1TT], dim=-1)[:, None]
+    return torch.zeros(may_look.shape, dtype=dtype, device=place_P.device).masked_fill_(~may_look, float("-inf"))
+
+
+def _predictors(mask_BGT: Tensor, fed_BGT: Tensor, prompt_lengths_B: Tensor, prompt_tokens: int) -> Tensor:
+    """The prompt's last token predicts a completion's first; each token that is fed predicts the next."""
+    last_B = prompt_lengths_B.cumsum(0) - 1
+    places_BGT = torch.full_like(mask_BGT, 0, dtype=torch.long)
+    places_BGT[..., 0] = last_B[:, None]
+    fed = fed_BGT[..., :-1]
+    count = torch.arange(int(fed.sum()), device=mask_BGT.device)
+    places_BGT[..., 1:][fed] = prompt_tokens + count
+    return places_BGT[mask_BGT]
+
+
+def packed_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    packed: Packed | None = None,
+    **rest: Any,
+) -> tuple[Tensor, None]:
+    """Attention of a packed row, (1, heads, N, d) -> (1, N, heads, d); transformers' own without `packed`."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
+
+    if packed is None:
+        plain: tuple[Tensor, None] = attend(module, query, key, value, mask, **rest)
+        return plain
+    query_p, key_p, value_p = (_rectangle(x, packed.prompt_places_BP) for x in (query, key, value))
+    prompts, _ = attend(module, query_p, key_p, value_p, None, **rest)
+    out = prompts.flatten(0, 1)
+    if len(packed.prompt_of_R):
+        query_c, key_c, value_c = (_rectangle(x, packed.completion_places_RT) for x in (query, key, value))
+        key_c = torch.cat([key_p[packed.prompt_of_R], key_c], dim=2)
+        value_c = torch.cat([value_p[packed.prompt_of_R], value_c], dim=2)
+        completions, _ = attend(module, query_c, key_c, value_c, packed.mask_R1TK, **rest)
+        out = torch.cat([out, completions.flatten(0, 1)])
+    return out.index_select(0, packed.unpack_N)[None], None
+
+
+def _rectangle(states_1hNd: Tensor, places_RT: Tensor) -> Tensor:
+    """(R, heads, T, d)"""
+    (_, heads, _, d), (R, T) = states_1hNd.shape, places_RT.shape
+    return states_1hNd[0].index_select(1, places_RT.flatten()).view(heads, R, T, d).transpose(0, 1)
