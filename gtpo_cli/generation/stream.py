@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation.sampler import SamplingParams
-from gtpo_cli.generation.transformers_sampler import Decoder, chooser
+from gtpo_cli.generation.transformers_sampler import chooser, open_decoder
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion
@@ -36,7 +36,7 @@ def stream_text(
     generator = torch.Generator(device=policy.device).manual_seed(params.seed)
     choose = _likeliest(params.temperature) if greedy else chooser(params, generator)
     policy.model.eval()
-    decoder = Decoder(policy, [prompt_ids], 1)
+    decoder = open_decoder(policy, [prompt_ids], 1)
     pieces = TextPieces(policy.tokenizer)
     ids: list[int] = []
     logprobs: list[float] = []

@@ -14,23 +14,36 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import GenerationError
+from gtpo_cli.generation.decoder import Decoder, ModelDecoder
+from gtpo_cli.generation.lean_decoder import LeanDecoder, knows
 from gtpo_cli.generation.sampler import SamplingParams, check_prompts
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.models.work_limit import WorkLimit
 from gtpo_cli.types import Completion
 
+OpenDecoder = Callable[[TransformersPolicy, Sequence[Sequence[int]], int], Decoder]
 _MAX_ROWS = 256  # completions sampled at once: bounds the cache's memory when an evaluation asks for many
+
+
+def open_decoder(policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> Decoder:
+    """n rows for each prompt, ready for their first token: the quickest decoder that knows the model."""
+    return LeanDecoder(policy, prompts, n) if knows(policy) else ModelDecoder(policy, prompts, n)
 
 
 class TransformersSampler:
     """Implements `gtpo_cli.generation.sampler.Sampler` on the model of a TransformersPolicy."""
 
     def __init__(
-        self, policy: TransformersPolicy, *, max_rows: int = _MAX_ROWS, warn: Callable[[str], None] | None = None
+        self,
+        policy: TransformersPolicy,
+        *,
+        max_rows: int = _MAX_ROWS,
+        warn: Callable[[str], None] | None = None,
+        decoder: OpenDecoder = open_decoder,
     ) -> None:
         """`max_rows`: most completions sampled at once; `warn` is told when memory allows fewer."""
-        self._policy = policy
+        self._policy, self._open_decoder = policy, decoder
         self._limit = WorkLimit(
             max_rows,
             words="in sampling",
@@ -63,7 +76,7 @@ class TransformersSampler:
         self._policy.model.eval()
 
         def work(max_rows: int) -> None:
-            decoder = Decoder(self._policy, [[0] * max(1, width - 1)], min(n, max_rows))
+            decoder = self._open_decoder(self._policy, [[0] * max(1, width - 1)], min(n, max_rows))
             decoder.advance(decoder.logits().argmax(dim=-1))
 
         self._limit.run(work, at_most=n)
@@ -90,7 +103,7 @@ class TransformersSampler:
         """One batch of len(prompts) * n rows, from prefill to the last token."""
         room = torch.tensor([self._policy.max_seq_length - len(prompt) for prompt in prompts]).repeat_interleave(n)
         limits = room.clamp(max=params.max_completion_tokens).to(self._policy.device)
-        decoder = Decoder(self._policy, prompts, n)
+        decoder = self._open_decoder(self._policy, prompts, n)
         choose = chooser(params, generator)
         eos = torch.tensor(sorted(self._policy.eos_token_ids), device=self._policy.device)
         rows = torch.arange(len(limits), device=self._policy.device)  # which completion each batch row belongs to
@@ -125,57 +138,14 @@ class TransformersSampler:
         ]
 
 
-class Decoder:
-    """The model's state while a batch is decoded: cache, attention mask, and the hidden state of the last token."""
+def draw(weights_RV: Tensor, generator: torch.Generator) -> Tensor:
+    """An index for each row, with probability in proportion to its weight: where a uniform number falls in the sums.
 
-    def __init__(self, policy: TransformersPolicy, prompts: list[Sequence[int]], n: int) -> None:
-        from transformers import DynamicCache
-
-        self._backbone, (self._weight, self._bias) = policy.backbone, policy.lm_head
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), width, dtype=torch.long)
-        mask = torch.zeros(len(prompts), width, dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
-        # Without padding no mask is needed, and attention takes its fast path.
-        self._mask = None if bool(mask.all()) else mask.to(policy.device)
-        self._cache = DynamicCache(config=policy.backbone.config)
-        hidden = self._forward(ids.to(policy.device), (mask.cumsum(dim=-1) - 1).clamp(min=0).to(policy.device))
-        self._cache.batch_repeat_interleave(n)
-        self._hidden = hidden.repeat_interleave(n, dim=0)
-        self._positions = mask.sum(dim=-1).to(policy.device).repeat_interleave(n)
-        if self._mask is not None:
-            self._mask = self._mask.repeat_interleave(n, dim=0)
-
-    def logits(self) -> Tensor:
-        """Float32 (rows, V) for the next token."""
-        return torch.nn.functional.linear(self._hidden, self._weight, self._bias).float()
-
-    def advance(self, token: Tensor) -> None:
-        """Feed one token to every row."""
-        if self._mask is not None:
-            self._mask = torch.cat([self._mask, self._mask.new_ones(len(token), 1)], dim=1)
-        self._hidden = self._forward(token[:, None], self._positions[:, None])
-        self._positions = self._positions + 1
-
-    def select(self, keep: Tensor) -> None:
-        """Go on with these rows only (bool)."""
-        self._cache.batch_select_indices(keep.nonzero().squeeze(1))
-        self._positions = self._positions[keep]
-        if self._mask is not None:
-            self._mask = self._mask[keep]
-
-    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        output = self._backbone(
-            input_ids=ids,
-            attention_mask=self._mask,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        hidden: Tensor = output.last_hidden_state[:, -1]
-        return hidden
+    In float64, so that rare tokens keep their chance. torch.multinomial draws a number for every token instead of one.
+    """
+    sums_RV = weights_RV.cumsum(dim=-1, dtype=torch.float64)
+    uniform_R1 = torch.rand(len(sums_RV), 1, dtype=torch.float64, device=sums_RV.device, generator=generator)
+    return torch.searchsorted(sums_RV, uniform_R1 * sums_RV[:, -1:], right=True)[:, 0]
 
 
 def chooser(params: SamplingParams, generator: torch.Generator) -> Any:
@@ -195,7 +165,7 @@ def chooser(params: SamplingParams, generator: torch.Generator) -> Any:
         scores = logp
         for warp in warpers:
             scores = warp(None, scores)
-        token = torch.multinomial(scores.exp(), 1, generator=generator)
-        return token.squeeze(1), logp.gather(1, token).squeeze(1)
+        token = draw(scores.exp(), generator)
+        return token, logp.gather(1, token[:, None])[:, 0]
 
     return choose

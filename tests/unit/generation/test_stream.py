@@ -17,6 +17,7 @@ from small_models import random_model
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.decoder import ModelDecoder
 from gtpo_cli.generation.stream import TextPieces, stream_text
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import Policy, load_policy
@@ -164,7 +165,8 @@ def test_it_ends_at_any_end_of_sequence_id_at_the_limit_or_when_the_context_is_f
     assert end(3) == (ids[:3], "length")
 
 
-def test_a_token_is_given_out_before_the_next_is_computed_and_closing_ends_it() -> None:
+def test_a_token_is_given_out_before_the_next_is_computed_and_closing_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gtpo_cli.generation.stream.open_decoder", ModelDecoder)  # which runs the hooks of the model
     policy = policy_of()
     forwards: list[bool] = []
     hook = policy.backbone.register_forward_pre_hook(lambda *_: forwards.append(torch.is_grad_enabled()))

@@ -11,6 +11,8 @@ from small_models import random_model
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.decoder import ModelDecoder
+from gtpo_cli.generation.lean_decoder import LeanDecoder
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 
@@ -24,19 +26,22 @@ def make(architecture: str = "llama", *, temperature: float = 1.0, max_seq_lengt
 class TestContract(SamplerContract):
     tolerance = 1e-5
 
-    @pytest.fixture
-    def pair(self) -> tuple[Any, Any]:
-        return make(max_seq_length=CONTEXT)
+    @pytest.fixture(params=[LeanDecoder, ModelDecoder])
+    def pair(self, request: pytest.FixtureRequest) -> tuple[Any, Any]:
+        policy, _ = make(max_seq_length=CONTEXT)
+        return policy, TransformersSampler(policy, decoder=request.param)
 
 
+@pytest.mark.parametrize("decoder", [LeanDecoder, ModelDecoder])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_are_the_policys_also_with_padded_prompts_and_dropped_rows(
-    architecture: str, temperature: float
+    architecture: str, temperature: float, decoder: Any
 ) -> None:
-    policy, sampler = make(architecture, temperature=temperature)
+    policy, _ = make(architecture, temperature=temperature)
+    sampler = TransformersSampler(policy, decoder=decoder)
     prompts = [SHORT, LONG, SHORT]
-    rows = sampler.sample(prompts, 8, SamplingParams(temperature=temperature, max_completion_tokens=40, seed=3))
+    rows = sampler.sample(prompts, 8, SamplingParams(temperature=temperature, max_completion_tokens=40, seed=5))
     assert [len(row) for row in rows] == [8, 8, 8]
     lengths = {len(completion.token_ids) for row in rows for completion in row}
     assert len(lengths) > 3  # rows end at different steps, so rows were dropped on the way
@@ -96,8 +101,10 @@ def test_the_context_bounds_each_row_by_its_own_prompt() -> None:
     assert {len(c.token_ids) for c in long} == {16 - len(LONG)}
 
 
-def test_the_prompt_of_a_group_is_encoded_once() -> None:
-    policy, sampler = make()
+@pytest.mark.parametrize("decoder", [LeanDecoder, ModelDecoder])
+def test_the_prompt_of_a_group_is_encoded_once(decoder: Any) -> None:
+    policy, _ = make()
+    sampler = TransformersSampler(policy, decoder=decoder)
     seen: list[tuple[int, ...]] = []
     hook = policy.backbone.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
@@ -105,7 +112,7 @@ def test_the_prompt_of_a_group_is_encoded_once() -> None:
     sampler.sample([SHORT, LONG], 8, SamplingParams(max_completion_tokens=3))
     hook.remove()
     assert seen[0] == (2, len(LONG))  # two prompts, not sixteen
-    assert all(shape[1] == 1 for shape in seen[1:])
+    assert seen[1:] == ([(16, 1)] * 2 if decoder is ModelDecoder else [])
 
 
 def test_many_completions_are_cut_into_blocks_in_order() -> None:
@@ -127,7 +134,7 @@ def test_broken_weights_are_an_error_and_not_an_endless_sentence() -> None:
 def test_where_memory_runs_out_fewer_rows_are_sampled_at_a_time() -> None:
     policy, _ = make()
     notes: list[str] = []
-    sampler = TransformersSampler(policy, warn=notes.append)
+    sampler = TransformersSampler(policy, warn=notes.append, decoder=ModelDecoder)
 
     def check(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if kwargs["input_ids"].shape[0] > 3:
@@ -146,7 +153,8 @@ def test_where_memory_runs_out_fewer_rows_are_sampled_at_a_time() -> None:
 
 
 def test_a_rehearsal_takes_the_cache_of_the_longest_group() -> None:
-    policy, sampler = make(max_seq_length=30)
+    policy, _ = make(max_seq_length=30)
+    sampler = TransformersSampler(policy, decoder=ModelDecoder)
     shapes: list[tuple[int, ...]] = []
     hook = policy.backbone.register_forward_pre_hook(
         lambda _, args, kwargs: shapes.append((*kwargs["input_ids"].shape, kwargs["past_key_values"].get_seq_length())),

@@ -1,0 +1,167 @@
+"""Decoding for small models on a CPU, where what costs is not the arithmetic but the calls around it.
+
+One token through a block of LLaMA or Qwen2 in some fifteen tensor operations: projections of one input are one product,
+the cache is written in place, adapters are added to the weights beforehand. transformers makes several times as many
+calls for the same arithmetic. Prompts still go through transformers; other models go through `ModelDecoder`.
+
+Axes: R rows (completions), C places in the cache, H width of the model, d width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Linear
+from torch.nn.functional import linear, pad, silu
+
+from gtpo_cli.generation.decoder import Prefill
+from gtpo_cli.models.threads import SMALL_MODEL
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+
+_ARCHITECTURES = frozenset({"llama", "qwen2"})
+_ROPE = frozenset({"default", "linear", "llama3"})  # angles that do not depend on how long a row has become
+_ROOM = 64  # places the cache gets beyond the prompt; when they are used up it is doubled
+
+
+def knows(policy: TransformersPolicy) -> bool:
+    """Whether this decoder can read the model, and the model is small enough to copy its weights for every call."""
+    config = policy.backbone.config
+    return (
+        policy.device.type == "cpu"
+        and policy.model.dtype == torch.float32
+        and policy.num_parameters <= SMALL_MODEL
+        and config.model_type in _ARCHITECTURES
+        and policy.packs  # no window
+        and config.hidden_act == "silu"
+        and config.rope_parameters["rope_type"] in _ROPE
+        and all(_is_readable(module) for module in policy.backbone.layers.modules())
+    )
+
+
+class LeanDecoder:
+    """Implements `gtpo_cli.generation.decoder.Decoder` with the weights as they are when it is made."""
+
+    def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
+        backbone = policy.backbone
+        self._embedding, self._head = backbone.embed_tokens.weight, policy.lm_head
+        self._blocks = [_Block.of(layer) for layer in backbone.layers]
+        self._norm, self._eps = backbone.norm.weight, backbone.config.rms_norm_eps
+        self._heads, self._kv_heads = backbone.config.num_attention_heads, backbone.config.num_key_value_heads
+        self._d = backbone.layers[0].self_attn.head_dim
+
+        prefill = Prefill(policy, prompts, n)
+        self._hidden, self._positions, self._used = prefill.hidden, prefill.positions, prefill.width
+        self._cache = [torch.stack(pair) for pair in prefill.keys_and_values()]  # of each block, (2, R, kv heads, C, d)
+        # -inf at the padding left of short prompts, added to the scores
+        self._mask: Tensor | None = None
+        if prefill.mask is not None:
+            self._mask = torch.zeros(prefill.mask.shape).masked_fill(prefill.mask == 0, float("-inf"))[:, None, None]
+        self._make_room()
+        self._cos, self._sin = self._angles(backbone, policy.max_seq_length)
+
+    def logits(self) -> Tensor:
+        return linear(self._hidden, *self._head)
+
+    def advance(self, token_R: Tensor) -> None:
+        R, at, d, heads, kv_heads = len(token_R), self._used, self._d, self._heads, self._kv_heads
+        if at == self._cache[0].shape[3]:
+            self._make_room()
+        cos, sin = self._cos[self._positions], self._sin[self._positions]
+        x = self._embedding[token_R]
+        for block, cache in zip(self._blocks, self._cache, strict=True):
+            qkv = linear(self._scaled(x), *block.qkv).view(R, -1, d)
+            qkv = torch.addcmul(qkv * cos, qkv.roll(d // 2, dims=-1), sin)
+            cache[:, :, :, at] = qkv[:, heads:].view(R, 2, kv_heads, d).transpose(0, 1)
+            keys, values = cache[..., : at + 1, :].flatten(1, 2)
+            # the query heads that share a key head are so many queries of that head
+            scores = torch.bmm(qkv[:, :heads].reshape(R * kv_heads, -1, d), keys.transpose(1, 2))
+            if self._mask is not None:
+                scores.view(R, kv_heads, -1, at + 1).add_(self._mask[..., : at + 1])
+            seen = torch.bmm(scores.softmax(dim=-1), values)
+            x = x + linear(seen.view(R, -1), *block.output)
+            gate, up = linear(self._scaled(x), *block.gate_up).chunk(2, dim=-1)
+            x = x + linear(silu(gate) * up, *block.down)
+        self._hidden = self._scaled(x) * self._norm
+        self._positions = self._positions + 1
+        self._used += 1
+
+    def select(self, keep_R: Tensor) -> None:
+        self._cache = [cache[:, keep_R] for cache in self._cache]
+        self._hidden, self._positions = self._hidden[keep_R], self._positions[keep_R]
+        if self._mask is not None:
+            self._mask = self._mask[keep_R]
+
+    def _scaled(self, x_RH: Tensor) -> Tensor:
+        """RMSNorm without its weight."""
+        return x_RH * torch.rsqrt(x_RH.square().mean(dim=-1, keepdim=True).add_(self._eps))
+
+    def _make_room(self) -> None:
+        more = max(_ROOM, self._used)
+        self._cache = [pad(cache, (0, 0, 0, more)) for cache in self._cache]
+        if self._mask is not None:
+            self._mask = pad(self._mask, (0, more))
+
+    def _angles(self, backbone: Any, positions: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine for every position and each of the q, k and v heads, (positions, heads, d); v is not turned.
+
+        x cos + roll(x) sin is the rotation: the sign of rotate_half is in the sine.
+        """
+        cos, sin = backbone.rotary_emb(self._hidden, torch.arange(positions)[None])
+        turned = self._heads + self._kv_heads
+        all_cos = torch.ones(positions, turned + self._kv_heads, self._d)
+        all_sin = torch.zeros_like(all_cos)
+        all_cos[:, :turned], all_sin[:, :turned] = cos[0][:, None], sin[0][:, None]
+        all_sin[:, :, : self._d // 2] *= -1
+        return all_cos, all_sin
+
+
+_Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The weights of one block; those of the norms and the scale of attention are in the product that follows."""
+
+    qkv: _Affine
+    output: _Affine
+    gate_up: _Affine
+    down: _Affine
+
+    @classmethod
+    def of(cls, layer: Any) -> _Block:
+        attention, mlp = layer.self_attn, layer.mlp
+        query, key, value = (_affine(module) for module in (attention.q_proj, attention.k_proj, attention.v_proj))
+        query = tuple(None if part is None else part * attention.scaling for part in query)
+        return cls(
+            _stacked(layer.input_layernorm.weight, query, key, value),
+            _affine(attention.o_proj),
+            _stacked(layer.post_attention_layernorm.weight, _affine(mlp.gate_proj), _affine(mlp.up_proj)),
+            _affine(mlp.down_proj),
+        )
+
+
+def _affine(module: Any) -> _Affine:
+    """A linear layer with its adapter added to its weight."""
+    weight = module.weight
+    if hasattr(module, "get_delta_weight") and not module.disable_adapters:
+        weight = weight + sum(module.get_delta_weight(name) for name in module.active_adapters)
+    return weight, module.bias
+
+
+def _stacked(norm_H: Tensor, *layers: _Affine) -> _Affine:
+    """Layers of one input as one, the weight of the norm before them multiplied in."""
+    weight = torch.cat([weight for weight, _ in layers]) * norm_H
+    if all(bias is None for _, bias in layers):
+        return weight, None
+    return weight, torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in layers])
+
+
+def _is_readable(module: Any) -> bool:
+    """False for a layer whose product is not that of a weight matrix in reach: 4-bit, or an adapter of another kind."""
+    if hasattr(module, "get_delta_weight"):
+        return type(module.get_base_layer()) is Linear and not module.merged and not any(module.use_dora.values())
+    return not isinstance(module, Linear) or type(module) is Linear

@@ -1,0 +1,148 @@
+"""The lean decoder against the model's own forward and cache, step by step. Real models with random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from small_models import random_model
+
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.decoder import ModelDecoder
+from gtpo_cli.generation.lean_decoder import LeanDecoder, knows
+from gtpo_cli.generation.transformers_sampler import TransformersSampler, draw, open_decoder
+from gtpo_cli.models import load_policy
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe import build_recipe
+
+PROMPTS = [(1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 5)]
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "qwen2": ("qwen2", {}),
+    "a key head for each query head": ("llama", {"num_key_value_heads": 4}),
+    "one key head": ("qwen2", {"num_key_value_heads": 1}),
+    "biases everywhere": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "wide heads": ("llama", {"head_dim": 32}),
+    "tied embeddings": ("qwen2", {"tie_word_embeddings": True}),
+    "scaled angles": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+}
+
+
+def policy_of(architecture: str, **changes: Any) -> TransformersPolicy:
+    model, tokenizer = random_model(architecture, **changes)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or "bias" in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))  # as made they are 1 and 0, which hides mistakes
+    return TransformersPolicy(model.eval(), tokenizer, temperature=1.0, max_seq_length=200)
+
+
+def adapted(**lora: Any) -> Any:
+    """The built-in model with an adapter that changes it."""
+    recipe = {"model": {"name": "builtin:tiny", "lora": {"rank": 4, "alpha": 8} | lora}, "data": {"benchmark": "gsm8k"}}
+    policy: Any = load_policy(build_recipe(recipe, where="test"))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    policy.model.eval()
+    return policy
+
+
+@torch.no_grad()
+def assert_same_logits(policy: Any, prompts: list[tuple[int, ...]], *, n: int = 3, steps: int = 90) -> None:
+    """Both decoders fed the same random tokens, rows dropped on the way; 90 steps make the cache grow."""
+    lean, model = LeanDecoder(policy, prompts, n), ModelDecoder(policy, prompts, n)
+    generator = torch.Generator().manual_seed(1)
+    rows = n * len(prompts)
+    for step in range(steps):
+        expected = model.logits()
+        assert (lean.logits() - expected).norm() <= 1e-5 * expected.norm()
+        if step in (20, 75):
+            keep = torch.rand(rows, generator=generator) < 0.7
+            keep[0] = True
+            rows = int(keep.sum())
+            lean.select(keep)
+            model.select(keep)
+        token = torch.randint(8, 100, (rows,), generator=generator)
+        lean.advance(token)
+        model.advance(token)
+    assert rows < n * len(prompts)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_logits_are_the_models_at_every_step(name: str, padded: bool) -> None:
+    architecture, changes = MODELS[name]
+    policy = policy_of(architecture, **changes)
+    assert knows(policy)
+    assert_same_logits(policy, PROMPTS if padded else PROMPTS[:1] * 2)
+
+
+def test_adapters_count_whatever_their_dropout_and_only_while_they_are_on() -> None:
+    policy = adapted(dropout=0.5)
+    assert knows(policy)
+    assert_same_logits(policy, PROMPTS, n=2)
+    with torch.no_grad():
+        adapter = LeanDecoder(policy, PROMPTS, 1).logits()
+        with policy.model.disable_adapter():
+            assert_same_logits(policy, PROMPTS, n=2)
+            assert (LeanDecoder(policy, PROMPTS, 1).logits() - adapter).abs().max() > 0.1
+
+
+def test_weights_are_read_anew_for_every_call() -> None:
+    policy = policy_of("llama")
+    sampler = TransformersSampler(policy)
+    params = SamplingParams(max_completion_tokens=20, seed=1)
+    before = sampler.sample(PROMPTS, 4, params)
+    with torch.no_grad():
+        policy.backbone.layers[1].mlp.down_proj.weight.mul_(-1.0)
+    changed = sampler.sample(PROMPTS, 4, params)
+    expected = TransformersSampler(policy, decoder=ModelDecoder).sample(PROMPTS, 4, params)
+    assert [c.token_ids for row in changed for c in row] == [c.token_ids for row in expected for c in row]
+    assert changed != before
+
+
+def test_what_it_does_not_know_goes_through_the_model() -> None:
+    assert isinstance(open_decoder(policy_of("llama"), PROMPTS, 1), LeanDecoder)
+    for policy in (
+        policy_of("llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
+        policy_of("llama", hidden_act="gelu"),
+        policy_of("qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=0),
+        policy_of("llama", hidden_size=512, intermediate_size=4096, num_hidden_layers=4),
+        TransformersPolicy(policy_of("llama").model.bfloat16(), policy_of("llama").tokenizer, temperature=1.0,
+                           max_seq_length=200),
+    ):  # fmt: skip
+        assert not knows(policy)
+        assert isinstance(open_decoder(policy, PROMPTS, 1), ModelDecoder)
+
+
+def test_four_bit_weights_go_through_the_model(tmp_path: Any) -> None:
+    pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
+    recipe = {"model": {"name": "builtin:tiny", "lora": {"rank": 4, "alpha": 8}, "load_in_4bit": True},
+              "data": {"benchmark": "gsm8k"}}  # fmt: skip
+    policy: Any = load_policy(build_recipe(recipe, where="test"))
+    assert not knows(policy)
+
+
+def test_draw_follows_its_weights_and_never_takes_what_has_none() -> None:
+    weights = torch.tensor([0.0, 3.0, 0.0, 1.0, 0.5, 0.0]).expand(40_000, 6)
+    drawn = draw(weights, torch.Generator().manual_seed(1))
+    counts = torch.bincount(drawn, minlength=6).double()
+    assert counts[[0, 2, 5]].sum() == 0
+    expected = 40_000 * weights[0].double() / 4.5
+    assert ((counts - expected)[[1, 3, 4]].square() / expected[[1, 3, 4]]).sum() < 13.8  # chi-square, 2 df, p = 0.001
+
+
+def test_draw_reaches_rare_tokens_behind_a_likely_one() -> None:
+    """Each is too small to change a float32 sum of 1; together they are drawn 12 times in 10,000."""
+    weights = torch.full((1, 20_000), 5.9e-8)
+    weights[0, 0] = 1.0
+    generator = torch.Generator().manual_seed(1)
+    rare = sum(int((draw(weights.expand(500, -1), generator) > 0).sum()) for _ in range(20))
+    assert 3 <= rare <= 30
