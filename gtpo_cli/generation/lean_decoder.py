@@ -135,9 +135,10 @@ class _Block:
     def of(cls, layer: Any) -> _Block:
         attention, mlp = layer.self_attn, layer.mlp
         query, key, value = (_affine(module) for module in (attention.q_proj, attention.k_proj, attention.v_proj))
-        query = tuple(None if part is None else part * attention.scaling for part in query)
+        scale = attention.scaling
+        scaled = (query[0] * scale, None if query[1] is None else query[1] * scale)
         return cls(
-            _stacked(layer.input_layernorm.weight, query, key, value),
+            _stacked(layer.input_layernorm.weight, scaled, key, value),
             _affine(attention.o_proj),
             _stacked(layer.post_attention_layernorm.weight, _affine(mlp.gate_proj), _affine(mlp.up_proj)),
             _affine(mlp.down_proj),
