@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gtpo_cli.objective.products import add_matmul, factor_dtype, matmul
+
 # Block of the vocabulary: W's block and the block of exponentials should stay in cache, and the matrix products
 # should stay long. Measured on a CPU with 1 MiB L2 per core; flat between 256 and 2048 (docs/benchmarks.md).
 _VOCAB_BLOCK = 1024
@@ -114,10 +116,11 @@ class _TokenLogprobs(torch.autograd.Function):
         for start in range(0, N, chunk_tokens):
             rows = slice(start, min(start + chunk_tokens, N))
             _forward_chunk(
-                hidden_NH[rows].to(dtype) / temperature,
+                hidden_NH[rows],
                 lm_head_VH,
-                None if bias_V is None else bias_V.to(dtype) / temperature,
+                None if bias_V is None else bias_V.to(dtype),
                 token_ids_N[rows],
+                temperature,
                 (logprobs_N[rows], entropy_N[rows], lse_N[rows], None if unit_NH is None else unit_NH[rows]),
             )
         if unit_NH is not None:
@@ -151,27 +154,30 @@ def _forward_chunk(
     lm_head_VH: Tensor,
     bias_V: Tensor | None,
     token_ids_N: Tensor,
+    temperature: float,
     out: tuple[Tensor, Tensor, Tensor, Tensor | None],
 ) -> None:
-    """One pass over the vocabulary for the rows of a chunk; hidden and bias are divided by the temperature already.
+    """One pass over the vocabulary for the rows of a chunk; `out` is of the type that sums are in.
 
     Blocks of logits stand as (vocabulary, tokens): the matrix library is faster in that orientation on a CPU.
     """
     logprobs_N, entropy_N, lse_N, unit_NH = out
-    N, V = hidden_NH.shape[0], lm_head_VH.shape[0]
-    hidden_HN = hidden_NH.T.contiguous()
-    others = _Others(hidden_HN, with_gradient=unit_NH is not None)
+    (N, H), V, dtype = hidden_NH.shape, lm_head_VH.shape[0], logprobs_N.dtype
+    factors = factor_dtype(hidden_NH.dtype, hidden_NH.device)
+    hidden_HN = hidden_NH.to(factors).T.contiguous()
+    others = _Others(logprobs_N.new_empty(H, N), with_gradient=unit_NH is not None)
     z_token = torch.zeros_like(logprobs_N)
-    buffer = hidden_NH.new_empty(N * min(_VOCAB_BLOCK, V))
+    buffer = logprobs_N.new_empty(N * min(_VOCAB_BLOCK, V))
     order = torch.argsort(token_ids_N)  # so that each block finds its sampled tokens in one slice
     edges = torch.searchsorted(token_ids_N[order], torch.arange(0, V + _VOCAB_BLOCK, _VOCAB_BLOCK, device=order.device))
     bounds: list[int] = edges.tolist()
     for index, start in enumerate(range(0, V, _VOCAB_BLOCK)):
-        W = lm_head_VH[start : start + _VOCAB_BLOCK].to(hidden_NH.dtype)
-        z = buffer[: N * W.shape[0]].view(W.shape[0], N)
-        torch.mm(W, hidden_HN, out=z)
+        W = lm_head_VH[start : start + _VOCAB_BLOCK].to(factors)
+        z = matmul(W, hidden_HN, out=buffer[: N * W.shape[0]].view(W.shape[0], N))
         if bias_V is not None:
             z += bias_V[start : start + _VOCAB_BLOCK, None]
+        if temperature != 1.0:
+            z /= temperature
         here = order[bounds[index] : bounds[index + 1]]
         row = token_ids_N[here] - start
         z_token[here] = z[row, here]
@@ -188,7 +194,7 @@ def _forward_chunk(
     if unit_NH is not None and others.acc_HN is not None:
         one_minus_p = -torch.expm1(logp)
         torch.mul(others.acc_HN.T, -p_scale[:, None], out=unit_NH)
-        unit_NH.addcmul_(one_minus_p[:, None], lm_head_VH[token_ids_N].to(hidden_NH.dtype))
+        unit_NH.addcmul_(one_minus_p[:, None], lm_head_VH[token_ids_N].to(dtype))
 
 
 class _Others:
@@ -197,13 +203,13 @@ class _Others:
     s = sum e^(z-m),   u = sum e^(z-m) (z-m),   acc = sum e^(z-m) W.
     """
 
-    def __init__(self, hidden_HN: Tensor, *, with_gradient: bool) -> None:
-        N = hidden_HN.shape[1]
-        self.m = hidden_HN.new_full((N,), _OUT)
+    def __init__(self, like_HN: Tensor, *, with_gradient: bool) -> None:
+        N = like_HN.shape[1]
+        self.m = like_HN.new_full((N,), _OUT)
         self.s, self.u = torch.zeros_like(self.m), torch.zeros_like(self.m)
-        self.acc_HN = torch.zeros_like(hidden_HN) if with_gradient else None
+        self.acc_HN = torch.zeros_like(like_HN) if with_gradient else None
         self._rows = max(1, _SLICE // max(1, N))
-        self._slice = hidden_HN.new_empty(self._rows * N)
+        self._slice = like_HN.new_empty(self._rows * N)
 
     def add(self, z_VN: Tensor, W_VH: Tensor) -> None:
         """Take in a block of logits, which is overwritten, and its rows of the output embedding."""
@@ -221,7 +227,7 @@ class _Others:
             self.s += z.sum(dim=0)
             self.u += product.mul_(z).sum(dim=0)
         if self.acc_HN is not None:
-            torch.addmm(self.acc_HN.mul_(shrink), W_VH.T, z_VN, out=self.acc_HN)
+            add_matmul(self.acc_HN.mul_(shrink), W_VH.T, z_VN)
 
 
 def _head_gradients(

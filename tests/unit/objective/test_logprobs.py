@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from watch import LargestTensor
 
 from gtpo_cli.objective import logprobs as module
-from gtpo_cli.objective import token_logprobs_and_entropy
+from gtpo_cli.objective import products, token_logprobs_and_entropy
 
 
 def random_case(N: int, V: int, H: int, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
@@ -139,7 +139,8 @@ def test_float32_against_full_logits_in_float64(with_bias, temperature):
         assert relative_error(ours, exact) <= 2e-6, name
 
 
-def test_bfloat16_inputs_are_summed_in_float32():
+def test_bfloat16_inputs_are_summed_in_float32(monkeypatch):
+    monkeypatch.setattr(products, "_multiplies_bfloat16", lambda *_: False)  # a CPU that does not
     hidden, lm_head, ids, send = random_case(32, 3000, 32, dtype=torch.float32)
     hidden, lm_head = hidden.bfloat16(), lm_head.bfloat16()
     logprobs, entropy = token_logprobs_and_entropy(hidden, lm_head, ids)
@@ -152,6 +153,34 @@ def test_bfloat16_inputs_are_summed_in_float32():
     assert found.dtype == torch.bfloat16
     # One rounding to bfloat16 at the very end: half a unit in the last of 8 bits.
     torch.testing.assert_close(found.double(), truth, rtol=2**-8, atol=1e-6)
+
+
+def test_bfloat16_products_are_as_exact_as_the_models_own_logits(monkeypatch):
+    """On a CPU that multiplies bfloat16, logits are rounded to it, as a bfloat16 model rounds them; sums are not."""
+    monkeypatch.setattr(products, "_multiplies_bfloat16", lambda *_: True)
+    hidden, lm_head, ids, send = random_case(256, 5000, 64)
+    hidden, lm_head = hidden.bfloat16(), lm_head.bfloat16()
+
+    def from_rounded_logits(h):
+        logp = torch.log_softmax((h @ lm_head.T).float() / 0.9, dim=-1)
+        return logp.gather(1, ids[:, None])[:, 0], -(logp.exp() * logp).sum(dim=-1)
+
+    truth, true_entropy = from_full_logits(hidden, lm_head, ids, temperature=0.9)
+    ours, theirs = token_logprobs_and_entropy(hidden, lm_head, ids, temperature=0.9), from_rounded_logits(hidden)
+    for exact, found, model in zip((truth, true_entropy), ours, theirs, strict=True):
+        torch.testing.assert_close(found, model, rtol=1e-5, atol=1e-5)  # the same logits, to the bit
+        assert 1e-6 < relative_error(model, exact) < 1e-2
+    (exact,) = gradients(lambda h: from_full_logits(h, lm_head, ids, temperature=0.9)[0], hidden.double(),
+                         send=send.double())  # fmt: skip
+    found, model = (
+        gradients(path, hidden, send=send)[0]
+        for path in (
+            lambda h: token_logprobs_and_entropy(h, lm_head, ids, temperature=0.9)[0],
+            lambda h: from_rounded_logits(h)[0],
+        )
+    )
+    assert found.dtype == torch.bfloat16
+    assert relative_error(found, exact) <= 1.1 * relative_error(model, exact)
 
 
 def test_any_integer_type_of_ids():
