@@ -13,6 +13,7 @@ middle, which the paper leaves alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 Alignment = Literal["position", "prefix"]
 Span = Literal["ends", "all"]
 
+_FIRST_PIECE = 64  # positions looked at before asking whether any run goes on
 # Pairs of tokens compared at once: bounds the memory of a large group at a few times this many bytes.
 _BLOCK_PAIRS = 1 << 25
 
@@ -67,14 +69,29 @@ def conflict_spans(
         raise ValueError(f"alignment must be 'position' or 'prefix', got {alignment!r}")
     if span not in ("ends", "all"):
         raise ValueError(f"span must be 'ends' or 'all', got {span!r}")
-    mask = completion_mask_BGT.bool()
-    ids = completion_ids_BGT.to(torch.int32).masked_fill(~mask, -1)
-    by_position = _leading_run if span == "ends" else _shared_tokens
-    conflicts = _leading_common_prefix if alignment == "prefix" else by_position
-    forward = conflicts(ids, mask, advantages_BG)
-    reversal = _reversal_index(mask)
-    backward = conflicts(ids.gather(-1, reversal), mask, advantages_BG).gather(-1, reversal)
-    return ConflictSpans(forward, backward & mask)
+    mask, T = completion_mask_BGT.bool(), completion_mask_BGT.shape[-1]
+    length_BG1 = mask.sum(dim=-1, keepdim=True)
+    position_T = torch.arange(T, device=mask.device)
+    # Booleans as uint8, `any` as `amax`: the same values, several times faster in torch on a CPU.
+    signs = ((advantages_BG > 0).view(torch.uint8), (advantages_BG < 0).view(torch.uint8))
+    if span == "all" and alignment == "position":
+        turned = torch.where(mask, length_BG1 - 1 - position_T, position_T)  # last to first; its own inverse
+        forward = _shared_tokens(_without_padding(completion_ids_BGT, mask), mask, signs)
+        backward = _shared_tokens(_without_padding(completion_ids_BGT.gather(-1, turned), mask), mask, signs)
+        return ConflictSpans(forward, backward.gather(-1, turned))
+
+    def from_the_start(piece: slice) -> tuple[Tensor, Tensor]:
+        return _without_padding(completion_ids_BGT[..., piece], mask[..., piece]), mask[..., piece]
+
+    def from_the_end(piece: slice) -> tuple[Tensor, Tensor]:
+        real = position_T[piece] < length_BG1
+        places = (length_BG1 - 1 - position_T[piece]).clamp(min=0)
+        return _without_padding(completion_ids_BGT.gather(-1, places), real), real
+
+    run_length = _common_prefix if alignment == "prefix" else _shared_run
+    forward = position_T < run_length(from_the_start, T, signs)[..., None]
+    backward = position_T >= length_BG1 - run_length(from_the_end, T, signs)[..., None]
+    return ConflictSpans(forward & mask, backward & mask)
 
 
 def conflict_mask(
@@ -115,20 +132,64 @@ def conflict_weights(
     return weights.masked_fill(conflict_BGT & (sign < 0), negative_weight)
 
 
-def _leading_run(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Tensor:
-    """bool (B, G, T): the first contiguous run, from position 0, of tokens shared with G+ and with G-."""
-    shared = _shared_tokens(ids_BGT, mask_BGT, advantages_BG)
-    return shared.view(torch.uint8).cummin(dim=-1).values.bool() if shared.numel() else shared
+Signs = tuple[Tensor, Tensor]  # who is in G+, who in G-: uint8 (B, G)
+Reader = Callable[[slice], tuple[Tensor, Tensor]]  # positions from one end -> ids, -1 at padding, and mask, (B, G, .)
 
 
-def _shared_tokens(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Tensor:
+def _without_padding(ids_BGT: Tensor, mask_BGT: Tensor) -> Tensor:
+    """Ids, -1 at padding."""
+    return torch.where(mask_BGT, ids_BGT.long(), -1)
+
+
+def _shared_run(read: Reader, T: int, signs: Signs) -> Tensor:
+    """(B, G): how many tokens in a row, from the end that is read first, are shared with G+ and with G-."""
+    length = torch.zeros_like(signs[0], dtype=torch.long)
+    for piece in _growing_pieces(T):
+        alive = length == piece.start
+        ids, mask = read(piece)
+        run = _shared_tokens(ids, mask, signs).view(torch.uint8).cummin(dim=-1).values.sum(dim=-1)
+        length = torch.where(alive, length + run, length)
+        if not bool((length == piece.stop).any()):
+            break
+    return length
+
+
+def _common_prefix(read: Reader, T: int, signs: Signs) -> Tensor:
+    """(B, G): the longest run from there that is shared with one completion of G+ at least and with one of G-.
+
+    It may reach into the padding, as equal completions do.
+    """
+    positive, negative = (sign[:, None, :] for sign in signs)
+    B, G = signs[0].shape
+    agreed = torch.zeros(B, G, G, dtype=torch.long, device=positive.device)  # tokens, for each pair
+    itself = torch.eye(G, dtype=torch.bool, device=agreed.device)
+    for piece in _growing_pieces(T):
+        ids, mask = read(piece)
+        rows = max(1, _BLOCK_PAIRS // max(1, ids.numel()))
+        for start in range(0, G, rows):
+            block = slice(start, start + rows)
+            found, first = (ids[:, block, None, :] != ids[:, None, :, :]).view(torch.uint8).max(dim=-1)
+            upto = torch.where(found.bool(), piece.start + first, piece.stop)
+            agreed[:, block] = torch.where(agreed[:, block] == piece.start, upto, agreed[:, block])
+        goes_on = (agreed == piece.stop) & ~itself & mask[..., -1:]  # also into the padding of equal completions
+        if not bool(goes_on.any()):
+            break
+    agreed.masked_fill_(itself, T)
+    return torch.minimum((agreed * positive).amax(dim=2), (agreed * negative).amax(dim=2))
+
+
+def _growing_pieces(length: int) -> Iterator[slice]:
+    """The positions in pieces of doubling width: most runs are short, and what lies behind them is not looked at."""
+    start, width = 0, _FIRST_PIECE
+    while start < length:
+        yield slice(start, min(start + width, length))
+        start, width = start + width, 2 * width
+
+
+def _shared_tokens(ids_BGT: Tensor, mask_BGT: Tensor, signs: Signs) -> Tensor:
     """bool (B, G, T): tokens that stand at the same position in a completion of G+ and in one of G-."""
-    G, T = ids_BGT.shape[1:]
-    if T == 0:
-        return mask_BGT
-    # Booleans as uint8, `any` as `amax`: the same values, several times faster in torch on a CPU.
-    positive = (advantages_BG > 0).to(torch.uint8)[:, None, :, None]
-    negative = (advantages_BG < 0).to(torch.uint8)[:, None, :, None]
+    G = ids_BGT.shape[1]
+    positive, negative = (sign[:, None, :, None] for sign in signs)
     shared = torch.empty(ids_BGT.shape, dtype=torch.uint8, device=ids_BGT.device)
     rows = max(1, _BLOCK_PAIRS // max(1, ids_BGT.numel()))
     for start in range(0, G, rows):
@@ -137,28 +198,3 @@ def _shared_tokens(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> 
         equal = (ids_BGT[:, block, None, :] == ids_BGT[:, None, :, :]).view(torch.uint8)
         shared[:, block] = (equal & positive).amax(dim=2) & (equal & negative).amax(dim=2)
     return shared.bool() & mask_BGT
-
-
-def _leading_common_prefix(ids_BGT: Tensor, mask_BGT: Tensor, advantages_BG: Tensor) -> Tensor:
-    """bool (B, G, T): the longest prefix shared with one completion of G+ at least and with one of G- at least."""
-    B, G, T = ids_BGT.shape
-    if T == 0:
-        return mask_BGT
-    agreed = torch.empty(B, G, G, dtype=torch.long, device=ids_BGT.device)  # tokens from the start, for each pair
-    rows = max(1, _BLOCK_PAIRS // max(1, ids_BGT.numel()))
-    for start in range(0, G, rows):
-        block = slice(start, start + rows)
-        differs = (ids_BGT[:, block, None, :] != ids_BGT[:, None, :, :]).view(torch.uint8)
-        found, first = differs.max(dim=-1)
-        agreed[:, block] = torch.where(found.bool(), first, T)
-    positive, negative = (advantages_BG > 0)[:, None, :], (advantages_BG < 0)[:, None, :]
-    length = torch.minimum((agreed * positive).amax(dim=2), (agreed * negative).amax(dim=2))
-    return (torch.arange(T, device=ids_BGT.device) < length[..., None]) & mask_BGT
-
-
-def _reversal_index(mask_BGT: Tensor) -> Tensor:
-    """Index (B, G, T) that turns the real tokens of each row around and leaves padding in place; its own inverse."""
-    T = mask_BGT.shape[-1]
-    positions = torch.arange(T, device=mask_BGT.device)
-    lengths = mask_BGT.sum(dim=-1, keepdim=True)
-    return torch.where(positions < lengths, lengths - 1 - positions, positions)

@@ -1,8 +1,8 @@
 """Matrix products in float32, from 16-bit factors where the hardware multiplies those faster.
 
-On CUDA the product of 16-bit factors comes out in float32, nothing is rounded. On a CPU that multiplies bfloat16 it comes
-out in bfloat16: logits are then rounded as the model's own output layer rounds them, and what is summed over them is
-summed in float32. Factors of other types are widened first.
+On CUDA the product of 16-bit factors comes out in float32, nothing is rounded. On a CPU that multiplies bfloat16 it
+comes out in bfloat16: logits are then rounded as the model's own output layer rounds them, and what is summed over them
+is summed in float32. Factors of other types are widened first.
 """
 
 from __future__ import annotations
