@@ -6,7 +6,7 @@ UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench tiny-model claims claims-check clean
+.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -80,8 +80,21 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## what needs
 bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## seconds and memory of a training step at full size
 	cd benchmarks && $(if $(filter $(BIN)/python,$(GPU_PYTHON)),../)$(GPU_PYTHON) gpu.py --out ../build/bench
 
-bench: install-dev  ## the figures of docs/benchmarks.md (about five minutes)
+# The peers are for the benchmark only, so they have an environment of their own.
+PEERS := trl==1.16.0 liger-kernel==0.8.5
+$(VENV)-bench/.installed: pyproject.toml
+	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PEERS) --editable .
+	@touch $@
+
+bench: install-dev bench-peers  ## the figures of docs/benchmarks.md (an hour)
 	$(BIN)/python benchmarks/run.py
+
+bench-peers: $(VENV)-bench/.installed  ## TRL and Liger on the same work (a quarter of an hour)
+	$(VENV)-bench/bin/python benchmarks/peers.py
+
+bench-compare: install-dev  ## BASE=folder: results of other code against build/bench, what changed beyond noise
+	$(BIN)/python benchmarks/compare.py $(BASE)
 
 tiny-model: install  ## build the built-in model's weights again
 	$(BIN)/python scripts/build_tiny_model.py
@@ -98,4 +111,4 @@ claims-check: install  ## one seed of two variants again, against what docs/clai
 	$(BIN)/python scripts/check_claims.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm $(VENV)-bench build dist *.egg-info

@@ -1,14 +1,18 @@
-"""All figures of docs/benchmarks.md: `python benchmarks/run.py` (about five minutes on one core)."""
+"""The figures of docs/benchmarks.md but for peers.py and gpu.py: `python benchmarks/run.py` (half an hour)."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+import footprint
 import grading
+import growth
 import loop
 import objective
 import reference
+import sampling
+import training_half
 from measure import write
 
 
@@ -16,8 +20,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     arguments = parser.parse_args()
-    for name, module in (("objective", objective), ("loop", loop), ("grading", grading), ("reference", reference)):
-        print(write(arguments.out, name, module.TITLE, module.run()))
+    for module in (objective, training_half, sampling, loop, grading, reference, footprint):
+        print(write(arguments.out, module.__name__, module.TITLE, module.run()), flush=True)
+    print(write(arguments.out, "growth", growth.TITLE, growth.run(out=arguments.out)))
 
 
 if __name__ == "__main__":

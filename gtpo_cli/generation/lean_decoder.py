@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Linear
-from torch.nn.functional import linear, pad, silu
+from torch.nn.functional import linear, pad, rms_norm, silu
 
 from gtpo_cli.generation.decoder import Prefill
 from gtpo_cli.models.threads import SMALL_MODEL
@@ -73,7 +73,7 @@ class LeanDecoder:
         cos, sin = self._cos[self._positions], self._sin[self._positions]
         x = self._embedding[token_R]
         for block, cache in zip(self._blocks, self._cache, strict=True):
-            qkv = linear(self._scaled(x), *block.qkv).view(R, -1, d)
+            qkv = linear(self._normed(x), *block.qkv).view(R, -1, d)
             qkv = torch.addcmul(qkv * cos, qkv.roll(d // 2, dims=-1), sin)
             cache[:, :, :, at] = qkv[:, heads:].view(R, 2, kv_heads, d).transpose(0, 1)
             keys, values = cache[..., : at + 1, :].flatten(1, 2)
@@ -83,9 +83,9 @@ class LeanDecoder:
                 scores.view(R, kv_heads, -1, at + 1).add_(self._mask[..., : at + 1])
             seen = torch.bmm(scores.softmax(dim=-1), values)
             x = x + linear(seen.view(R, -1), *block.output)
-            gate, up = linear(self._scaled(x), *block.gate_up).chunk(2, dim=-1)
+            gate, up = linear(self._normed(x), *block.gate_up).chunk(2, dim=-1)
             x = x + linear(silu(gate) * up, *block.down)
-        self._hidden = self._scaled(x) * self._norm
+        self._hidden = self._normed(x, self._norm)
         self._positions = self._positions + 1
         self._used += 1
 
@@ -95,9 +95,8 @@ class LeanDecoder:
         if self._mask is not None:
             self._mask = self._mask[keep_R]
 
-    def _scaled(self, x_RH: Tensor) -> Tensor:
-        """RMSNorm without its weight."""
-        return x_RH * torch.rsqrt(x_RH.square().mean(dim=-1, keepdim=True).add_(self._eps))
+    def _normed(self, x_RH: Tensor, weight_H: Tensor | None = None) -> Tensor:
+        return rms_norm(x_RH, x_RH.shape[1:], weight_H, self._eps)
 
     def _make_room(self) -> None:
         more = max(_ROOM, self._used)

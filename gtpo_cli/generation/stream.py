@@ -5,7 +5,7 @@ It samples by the same code as the sampler, so that what is read is drawn from w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation.sampler import SamplingParams
-from gtpo_cli.generation.transformers_sampler import chooser, open_decoder
+from gtpo_cli.generation.transformers_sampler import Choose, chooser, open_decoder, uniform
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion
@@ -34,14 +34,14 @@ def stream_text(
     assert isinstance(policy, TransformersPolicy)
     limit = min(_room(policy, prompt_ids), params.max_completion_tokens)
     generator = torch.Generator(device=policy.device).manual_seed(params.seed)
-    choose = _likeliest(params.temperature) if greedy else chooser(params, generator)
+    choose = _likeliest(params.temperature) if greedy else chooser(params)
     policy.model.eval()
     decoder = open_decoder(policy, [prompt_ids], 1)
     pieces = TextPieces(policy.tokenizer)
     ids: list[int] = []
     logprobs: list[float] = []
     while True:
-        token, logp = choose(decoder.logits())
+        token, logp = choose(decoder.logits(), uniform(1, generator))
         ids.append(int(token))
         logprobs.append(float(logp))
         if piece := pieces.add(ids[-1]):
@@ -100,10 +100,10 @@ def _room(policy: TransformersPolicy, prompt_ids: Sequence[int]) -> int:
     return room
 
 
-def _likeliest(temperature: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+def _likeliest(temperature: float) -> Choose:
     """logits (rows, V) -> (likeliest ids, their log-probabilities)."""
 
-    def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(logits: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
         logp = torch.log_softmax(logits / temperature, dim=-1)
         if not bool(torch.isfinite(logp.sum())):
             raise GenerationError("the model's log-probabilities are not finite; was the learning rate too high?")

@@ -1,7 +1,7 @@
 """Sampling from the policy's own transformers model: batched, with a key-value cache.
 
 The prompt of a group is encoded once: its cache is repeated for the group's members. Prompts of different length are
-left-padded. A row that has ended is dropped from the batch as soon as half of the rows have, so that one long
+left-padded. A row that has ended is dropped from the batch as soon as a quarter of the rows have, so that one long
 completion does not carry all others along. Where memory runs out, a call starts over with half the rows at a time.
 """
 
@@ -22,7 +22,9 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.models.work_limit import WorkLimit
 from gtpo_cli.types import Completion
 
+Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 OpenDecoder = Callable[[TransformersPolicy, Sequence[Sequence[int]], int], Decoder]
+_GO_ON_WITH = 0.75  # share of a batch's rows still alive at which it goes on with those only
 _MAX_ROWS = 256  # completions sampled at once: bounds the cache's memory when an evaluation asks for many
 
 
@@ -104,52 +106,57 @@ class TransformersSampler:
         room = torch.tensor([self._policy.max_seq_length - len(prompt) for prompt in prompts]).repeat_interleave(n)
         limits = room.clamp(max=params.max_completion_tokens).to(self._policy.device)
         decoder = self._open_decoder(self._policy, prompts, n)
-        choose = chooser(params, generator)
+        choose = chooser(params)
         eos = torch.tensor(sorted(self._policy.eos_token_ids), device=self._policy.device)
-        rows = torch.arange(len(limits), device=self._policy.device)  # which completion each batch row belongs to
+        steps = int(limits.max())
+        count = len(limits)
+        ids = torch.zeros(count, steps, dtype=torch.long, device=limits.device)
+        logps = torch.zeros(count, steps, device=limits.device)
+        lengths = torch.zeros_like(limits)
+        rows = torch.arange(count, device=limits.device)  # which completion each batch row belongs to
         alive = torch.ones_like(rows, dtype=torch.bool)
-        ids, logps = [], []  # per step: (completion index, value) of the rows that are alive
-        for step in range(int(limits.max())):
-            token, logp = choose(decoder.logits())
-            ids.append((rows[alive], token[alive]))
-            logps.append(logp[alive])
-            alive = alive & ~torch.isin(token, eos) & (step + 1 < limits)
+        for step in range(steps):
+            # a number for every completion, ended or not: what one is does not depend on when others end
+            token, logp = choose(decoder.logits(), uniform(count, generator)[rows])
+            ids[rows, step], logps[rows, step] = token, logp  # behind the end of a row it is not read
+            lengths[rows] += alive
+            alive = alive & (step + 1 < limits) & ~torch.isin(token, eos)
             living = int(alive.sum())
             if living == 0:
                 break
-            if 2 * living <= len(rows):
+            if living <= _GO_ON_WITH * len(rows):
                 decoder.select(alive)
                 rows, limits, token, alive = rows[alive], limits[alive], token[alive], alive[alive]
             decoder.advance(token)
-        return self._completions(len(prompts) * n, ids, logps)
+        return self._completions(ids.tolist(), logps.tolist(), lengths.tolist())
 
-    def _completions(self, count: int, ids: list[tuple[Tensor, Tensor]], logps: list[Tensor]) -> list[Completion]:
-        rows = torch.cat([row for row, _ in ids]).tolist()
-        token_ids: list[list[int]] = [[] for _ in range(count)]
-        logprobs: list[list[float]] = [[] for _ in range(count)]
-        tokens = torch.cat([token for _, token in ids]).tolist()
-        for row, token, logp in zip(rows, tokens, torch.cat(logps).tolist(), strict=True):
-            token_ids[row].append(token)
-            logprobs[row].append(logp)
-        texts = self._policy.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+    def _completions(self, ids: list[list[int]], logps: list[list[float]], lengths: list[int]) -> list[Completion]:
+        ids = [row[:length] for row, length in zip(ids, lengths, strict=True)]
+        texts = self._policy.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        ends = self._policy.eos_token_ids
         return [
-            Completion(tuple(t), tuple(p), "stop" if t[-1] in self._policy.eos_token_ids else "length", text)
-            for t, p, text in zip(token_ids, logprobs, texts, strict=True)
+            Completion(tuple(row), tuple(logp[: len(row)]), "stop" if row[-1] in ends else "length", text)
+            for row, logp, text in zip(ids, logps, texts, strict=True)
         ]
 
 
-def draw(weights_RV: Tensor, generator: torch.Generator) -> Tensor:
+def uniform(rows: int, generator: torch.Generator) -> Tensor:
+    """A number in [0, 1) for each row: what `draw` turns into a token."""
+    return torch.rand(rows, dtype=torch.float64, device=generator.device, generator=generator)
+
+
+def draw(weights_RV: Tensor, uniform_R: Tensor) -> Tensor:
     """An index for each row, with probability in proportion to its weight: where a uniform number falls in the sums.
 
     In float64, so that rare tokens keep their chance. torch.multinomial draws a number for every token instead of one.
     """
     sums_RV = weights_RV.cumsum(dim=-1, dtype=torch.float64)
-    uniform_R1 = torch.rand(len(sums_RV), 1, dtype=torch.float64, device=sums_RV.device, generator=generator)
-    return torch.searchsorted(sums_RV, uniform_R1 * sums_RV[:, -1:], right=True)[:, 0]
+    return torch.searchsorted(sums_RV, uniform_R[:, None] * sums_RV[:, -1:], right=True)[:, 0]
 
 
-def chooser(params: SamplingParams, generator: torch.Generator) -> Any:
-    """logits (rows, V) -> (sampled ids, their log-probabilities before top-k and top-p cut the distribution)."""
+def chooser(params: SamplingParams) -> Choose:
+    """(logits (R, V), uniform numbers (R)) -> (ids, their log-probabilities before top-k and top-p cut the
+    distribution)."""
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
     warpers: list[Any] = []
@@ -158,14 +165,14 @@ def chooser(params: SamplingParams, generator: torch.Generator) -> Any:
     if params.top_p < 1.0:
         warpers.append(TopPLogitsWarper(params.top_p))
 
-    def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(logits: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
         logp = torch.log_softmax(logits / params.temperature, dim=-1)
         if not bool(torch.isfinite(logp.sum())):
             raise GenerationError("the model's log-probabilities are not finite; was the learning rate too high?")
         scores = logp
         for warp in warpers:
             scores = warp(None, scores)
-        token = draw(scores.exp(), generator)
+        token = draw(scores.exp(), uniform_R)
         return token, logp.gather(1, token[:, None])[:, 0]
 
     return choose

@@ -11,7 +11,7 @@ from small_models import random_model
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.decoder import ModelDecoder
 from gtpo_cli.generation.lean_decoder import LeanDecoder, knows
-from gtpo_cli.generation.transformers_sampler import TransformersSampler, draw, open_decoder
+from gtpo_cli.generation.transformers_sampler import TransformersSampler, draw, open_decoder, uniform
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import build_recipe
@@ -132,7 +132,7 @@ def test_four_bit_weights_go_through_the_model(tmp_path: Any) -> None:
 
 def test_draw_follows_its_weights_and_never_takes_what_has_none() -> None:
     weights = torch.tensor([0.0, 3.0, 0.0, 1.0, 0.5, 0.0]).expand(40_000, 6)
-    drawn = draw(weights, torch.Generator().manual_seed(1))
+    drawn = draw(weights, uniform(40_000, torch.Generator().manual_seed(1)))
     counts = torch.bincount(drawn, minlength=6).double()
     assert counts[[0, 2, 5]].sum() == 0
     expected = 40_000 * weights[0].double() / 4.5
@@ -144,5 +144,5 @@ def test_draw_reaches_rare_tokens_behind_a_likely_one() -> None:
     weights = torch.full((1, 20_000), 5.9e-8)
     weights[0, 0] = 1.0
     generator = torch.Generator().manual_seed(1)
-    rare = sum(int((draw(weights.expand(500, -1), generator) > 0).sum()) for _ in range(20))
+    rare = sum(int((draw(weights.expand(500, -1), uniform(500, generator)) > 0).sum()) for _ in range(20))
     assert 3 <= rare <= 30

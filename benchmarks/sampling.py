@@ -1,0 +1,91 @@
+"""Sampling on a CPU against `transformers.generate`, on the built-in model. Run: `python benchmarks/sampling.py`."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from measure import Figure, interleaved, write
+
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.decoder import ModelDecoder
+from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.training.setup import prepare
+
+TITLE = "Sampling"
+PROMPTS, GROUP = 8, 8
+
+
+def run(*, rounds: int = 15) -> list[Figure]:
+    """64 completions, as a step of the demo samples them: with their own ends, and all of them 64 tokens long."""
+    torch.set_num_threads(1)
+    recipe = load_recipe("tiny_arithmetic")
+    setup = prepare(recipe, say=lambda _: None)
+    policy = setup.policy
+    assert isinstance(policy, TransformersPolicy)
+    prompts = [ids for _, ids in setup.prompts[:PROMPTS]]
+    figures = []
+    ends = policy.eos_token_ids
+    for name, stops in (("with their ends", ends), ("64 tokens each", frozenset[int]())):
+        policy.eos_token_ids = stops
+        counts: dict[str, list[int]] = {"gtpo": [], "through the model": [], "generate": []}
+        seconds = interleaved(
+            {
+                "gtpo": partial(sample, TransformersSampler(policy), prompts, counts["gtpo"]),
+                "through the model": partial(
+                    sample, TransformersSampler(policy, decoder=ModelDecoder), prompts, counts["through the model"]
+                ),
+                "generate": partial(generate, policy, prompts, stops, counts["generate"]),
+            },
+            rounds=rounds,
+        )
+        speed = {path: [n / s for n, s in zip(counts[path][1:], taken, strict=True)] for path, taken in seconds.items()}
+        note = ", ".join(f"{path} {statistics.median(values):,.0f} tokens/s" for path, values in speed.items())
+        for path, limit in (("gtpo", 0.5), ("through the model", None)):
+            ratio = statistics.median(b / a for a, b in zip(speed[path], speed["generate"], strict=True))
+            what = f"CPU time a token over generate, {name}" + (
+                "" if path == "gtpo" else ", through the model's forward"
+            )
+            figures.append(Figure(what, ratio, "", limit, note if limit else ""))
+    policy.eos_token_ids = ends
+    return figures
+
+
+def sample(sampler: TransformersSampler, prompts: Sequence[Sequence[int]], counts: list[int]) -> None:
+    rows = sampler.sample(prompts, GROUP, SamplingParams(max_completion_tokens=64, seed=len(counts)))
+    counts.append(sum(len(completion.token_ids) for row in rows for completion in row))
+
+
+def generate(
+    policy: TransformersPolicy, prompts: Sequence[Sequence[int]], stops: frozenset[int], counts: list[int]
+) -> None:
+    """transformers' own: prompts left-padded and repeated, sampling from the whole distribution."""
+    width = max(map(len, prompts))
+    ids, mask = (torch.zeros(len(prompts), width, dtype=torch.long) for _ in range(2))
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
+    torch.manual_seed(len(counts))
+    with torch.no_grad():
+        whole = policy.model.generate(
+            input_ids=ids.repeat_interleave(GROUP, 0), attention_mask=mask.repeat_interleave(GROUP, 0), do_sample=True,
+            max_new_tokens=64, top_k=0, top_p=1.0, eos_token_id=sorted(stops) or None, pad_token_id=0,
+        )  # fmt: skip
+    counts.append(int((whole[:, width:] != 0).sum()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    print(write(arguments.out, "sampling", TITLE, run(rounds=arguments.rounds)))
+
+
+if __name__ == "__main__":
+    main()
