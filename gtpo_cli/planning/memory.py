@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from gtpo_cli.models import Engines
+from gtpo_cli.objective.row_kernel import CHUNK_BYTES
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.training.microbatch import AUTO_TOKENS
@@ -18,7 +19,6 @@ GIB = 2**30
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight; its block's scale in 8 bits; that scale's own scale
 CONTEXT = 0.8 * GIB  # CUDA, its libraries and their kernels: an assumption
 ENGINE_WORK = 1.0 * GIB  # what vLLM takes of its share beside weights and cache: an assumption
-_VOCAB_BLOCK, _CHUNK = 1024, 4096  # of gtpo_cli.objective.logprobs
 
 # Bytes for each token of one block, as (factor of the width, factor of the intermediate width): most of them in its
 # backward pass, and kept by its forward pass where nothing is recomputed. Fitted to traces of every allocation of
@@ -173,11 +173,11 @@ def activation_bytes(recipe: Recipe, shape: ModelShape, *, tokens: int, completi
 
 
 def logits_bytes(shape: ModelShape, number: int, completion_tokens: int) -> float:
-    """The path from hidden states to log-probabilities, which never holds the logits.
+    """The path from hidden states to log-probabilities on a GPU, which holds the logits of a chunk of tokens.
 
-    For every token its hidden state and, in 32 bits, the gradient direction; for a chunk of them four more copies and
-    one block of the vocabulary.
+    For every token its hidden state and, in 32 bits, the gradient direction; for a chunk of them the logits in 32 bits
+    and, where the model's numbers are smaller, the residuals in those.
     """
-    chunk = min(completion_tokens, _CHUNK)
-    whole = completion_tokens * shape.hidden * (number + 4)
-    return whole + 4.0 * (chunk * (4 * shape.hidden + _VOCAB_BLOCK) + _VOCAB_BLOCK * shape.hidden)
+    rows = min(completion_tokens, max(16, CHUNK_BYTES // (4 * shape.vocabulary)))
+    logits = rows * shape.vocabulary * (4 if number == 4 else 4 + number)
+    return completion_tokens * shape.hidden * (number + 4.0) + logits

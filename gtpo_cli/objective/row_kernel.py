@@ -1,0 +1,61 @@
+"""What happens to a row of logits between the two matrix products, as one Triton kernel; for CUDA.
+
+The logits of a few hundred tokens over the whole vocabulary come from the first product in float32. The kernel reads
+each row twice: once for log-probability and entropy, by running sums as in logprobs.py, and once to put in their place
+the softmax residual, onehot - p, which the second product turns into the gradient of the hidden state. Residuals are of
+the type of the factors: in the memory of the logits where that is float32.
+
+Tested against logprobs.py in Triton's interpreter on a CPU. Axes: N tokens, V vocabulary, H hidden width.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.objective.products import factor_dtype, matmul
+
+CHUNK_BYTES = 1 << 29  # of float32 logits at a time
+_BLOCK = 4096  # logits a program works on at once
+
+
+def available(device: torch.device) -> bool:
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+def forward_rows(
+    hidden_NH: Tensor,
+    lm_head_VH: Tensor,
+    bias_V: Tensor | None,
+    token_ids_N: Tensor,
+    temperature: float,
+    out: tuple[Tensor, Tensor, Tensor, Tensor | None],
+) -> None:
+    """Fill out = (logprobs_N, entropy_N, lse_N, unit_NH or None), float32, as logprobs.py defines them.
+
+    lse: ln sum_v e^(z_v / temperature). unit: d logp / d (hidden / temperature), times the temperature.
+    """
+    from gtpo_cli.objective.row_kernel_triton import row_kernel
+
+    logprobs_N, entropy_N, lse_N, unit_NH = out
+    (N, _), V = hidden_NH.shape, lm_head_VH.shape[0]
+    factors = factor_dtype(hidden_NH.dtype, hidden_NH.device)
+    head_VH = lm_head_VH.to(factors)
+    rows = max(16, CHUNK_BYTES // (4 * V))
+    logits = torch.empty(min(rows, N), V, dtype=torch.float32, device=hidden_NH.device)
+    residuals = logits if factors == torch.float32 else torch.empty_like(logits, dtype=factors)
+    bias = logits if bias_V is None else bias_V.float().contiguous()
+    for start in range(0, N, rows):
+        part = slice(start, min(start + rows, N))
+        n = part.stop - start
+        z, residual = logits[:n], residuals[:n]
+        matmul(hidden_NH[part].to(factors), head_VH.T, out=z)
+        row_kernel[(n,)](
+            z, z.stride(0), residual, residual.stride(0), bias, token_ids_N[part],
+            logprobs_N[part], entropy_N[part], lse_N[part], V, 1.0 / temperature,
+            HAS_BIAS=bias_V is not None, WITH_RESIDUAL=unit_NH is not None, BLOCK=_BLOCK, num_warps=8,
+        )  # fmt: skip
+        if unit_NH is not None:
+            matmul(residual, head_VH, out=unit_NH[part])
