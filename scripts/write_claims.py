@@ -42,6 +42,7 @@ CHARTS = (
     ("entropy_search", "entropy", "The search for entropy above ln 2, weak base"),
 )
 
+RUNS_MADE_AT = "8d53f66"
 ORDER = "entropy_before_kl.csv"  # of the runs with a KL term that pass ln 2: when each is half way
 WITH_KL = {"fig2_methods": ("grpo_beta1e-6", "grpo_beta0.04"), "fig5a_kl": ("grpo_beta1e-6", "grpo_beta0.04")}
 
@@ -257,6 +258,12 @@ def results() -> str:
         finding = weigh() if set(names) <= done else Finding("the runs are not all there yet", "open")
         commands = "; ".join(f"`gtpo sweep {sweep} --jobs 2`" for sweep in names)
         lines.append(f"| {name} | {finding.figures} | **{finding.verdict}** | {commands} |")
+    lines += [
+        "",
+        f"The runs were made at commit {RUNS_MADE_AT}, two at a time on two cores. Code of a later date adds up in another",
+        "order and draws other random numbers, so `make claims` gives other runs of the same experiment; `make claims-check`",
+        "makes two of them again and compares.",
+    ]
     lines += ["", "## Every sweep", "", "Means over seeds; every run is in `docs/claims/<sweep>.csv`.", ""]
     for sweep in sorted(done):
         lines += [f"### {sweep}", "", *_table(sweep), ""]
