@@ -1,8 +1,8 @@
 """Run one seed of two variants again and compare with what docs/claims recorded: `python scripts/check_claims.py`.
 
 With the code and the kind of machine that made the record the figures are equal to the last digit, and this says so.
-Other code or another machine rounds differently, and after hundreds of steps a little difference is a different run: then
-shares may differ by 0.1.
+Other code or another machine rounds differently, and after hundreds of steps a little difference is a different run:
+then shares may differ by 0.1.
 """
 
 from __future__ import annotations

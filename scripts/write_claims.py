@@ -260,9 +260,9 @@ def results() -> str:
         lines.append(f"| {name} | {finding.figures} | **{finding.verdict}** | {commands} |")
     lines += [
         "",
-        f"The runs were made at commit {RUNS_MADE_AT}, two at a time on two cores. Code of a later date adds up in another",
-        "order and draws other random numbers, so `make claims` gives other runs of the same experiment; `make claims-check`",
-        "makes two of them again and compares.",
+        f"The runs were made at commit {RUNS_MADE_AT}, two at a time on two cores. Code of a later date adds up in",
+        "another order and draws other random numbers, so `make claims` gives other runs of the same experiments;",
+        "`make claims-check` makes two of them again and compares.",
     ]
     lines += ["", "## Every sweep", "", "Means over seeds; every run is in `docs/claims/<sweep>.csv`.", ""]
     for sweep in sorted(done):

@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic, and that each of them runs. Their figures are not tested: they belong to a machine."""
+"""The benchmarks' own arithmetic, and that each of them runs. Their figures belong to a machine: not tested."""
 
 from __future__ import annotations
 
