@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,11 +22,20 @@ class SamplingParams:
     seed: int = 0
 
 
+Ended = Callable[[int, Completion], None]
+
+
 class Sampler(Protocol):
     """A sampler never sees rewards."""
 
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
-        """n completions of each prompt (token ids), in order. Raises GenerationError."""
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: Ended | None = None
+    ) -> list[list[Completion]]:
+        """n completions of each prompt (token ids), in order. Raises GenerationError.
+
+        `ended` is told of each completion once it is there, with its prompt's number, at the latest before `sample`
+        returns; of some more than once where memory ran out and sampling started over.
+        """
         ...
 
     def sync(self, policy: Policy) -> None:

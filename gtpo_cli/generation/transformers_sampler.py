@@ -8,6 +8,7 @@ completion does not carry all others along. Where memory runs out, a call starts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation.decoder import Decoder, ModelDecoder
 from gtpo_cli.generation.lean_decoder import LeanDecoder, knows
-from gtpo_cli.generation.sampler import SamplingParams, check_prompts
+from gtpo_cli.generation.sampler import Ended, SamplingParams, check_prompts
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.models.work_limit import WorkLimit
@@ -61,13 +62,16 @@ class TransformersSampler:
         assert policy is self._policy, "this sampler shares the weights of the policy it was built with"
 
     @torch.no_grad()  # not inference_mode: its tensors would break the backward pass of shared buffers
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: Ended | None = None
+    ) -> list[list[Completion]]:
         check_prompts(prompts, self._policy.max_seq_length)
         self._policy.model.eval()
         results: list[list[Completion]] = []
+        tell = ended or (lambda number, completion: None)
 
         def work(max_rows: int) -> None:
-            results[:] = self._sample_in_blocks(prompts, n, params, max_rows)
+            results[:] = self._sample_in_blocks(prompts, n, params, max_rows, tell)
 
         self._limit.run(work, at_most=len(prompts) * n)
         return results
@@ -84,7 +88,7 @@ class TransformersSampler:
         self._limit.run(work, at_most=n)
 
     def _sample_in_blocks(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, max_rows: int
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, max_rows: int, ended: Ended
     ) -> list[list[Completion]]:
         generator = torch.Generator(device=self._policy.device).manual_seed(params.seed)
         results: list[list[Completion]] = [[] for _ in prompts]
@@ -94,13 +98,14 @@ class TransformersSampler:
             block = range(first, min(first + at_once, len(prompts)))
             for done in range(0, n, members):
                 count = min(members, n - done)
-                rows = self._sample_block([prompts[i] for i in block], count, params, generator)
+                tell = partial(_tell, ended, block.start)
+                rows = self._sample_block([prompts[i] for i in block], count, params, generator, tell)
                 for k, i in enumerate(block):
                     results[i].extend(rows[k * count : (k + 1) * count])
         return results
 
     def _sample_block(
-        self, prompts: list[Sequence[int]], n: int, params: SamplingParams, generator: torch.Generator
+        self, prompts: list[Sequence[int]], n: int, params: SamplingParams, generator: torch.Generator, ended: Ended
     ) -> list[Completion]:
         """One batch of len(prompts) * n rows, from prefill to the last token."""
         room = torch.tensor([self._policy.max_seq_length - len(prompt) for prompt in prompts]).repeat_interleave(n)
@@ -113,6 +118,14 @@ class TransformersSampler:
         ids = torch.zeros(count, steps, dtype=torch.long, device=limits.device)
         logps = torch.zeros(count, steps, device=limits.device)
         lengths = torch.zeros_like(limits)
+        done: dict[int, Completion] = {}
+
+        def collect(which: Tensor) -> None:
+            parts = (ids[which].tolist(), logps[which].tolist(), lengths[which].tolist())
+            for row, completion in zip(which.tolist(), self._completions(*parts), strict=True):
+                done[row] = completion
+                ended(row // n, completion)
+
         rows = torch.arange(count, device=limits.device)  # which completion each batch row belongs to
         alive = torch.ones_like(rows, dtype=torch.bool)
         for step in range(steps):
@@ -125,10 +138,12 @@ class TransformersSampler:
             if living == 0:
                 break
             if living <= _GO_ON_WITH * len(rows):
+                collect(rows[~alive])
                 decoder.select(alive)
                 rows, limits, token, alive = rows[alive], limits[alive], token[alive], alive[alive]
             decoder.advance(token)
-        return self._completions(ids.tolist(), logps.tolist(), lengths.tolist())
+        collect(rows)
+        return [done[row] for row in range(count)]
 
     def _completions(self, ids: list[list[int]], logps: list[list[float]], lengths: list[int]) -> list[Completion]:
         ids = [row[:length] for row, length in zip(ids, lengths, strict=True)]
@@ -138,6 +153,11 @@ class TransformersSampler:
             Completion(tuple(row), tuple(logp[: len(row)]), "stop" if row[-1] in ends else "length", text)
             for row, logp, text in zip(ids, logps, texts, strict=True)
         ]
+
+
+def _tell(ended: Ended, first: int, number: int, completion: Completion) -> None:
+    """Prompts are numbered within their block, whose first has this number."""
+    ended(first + number, completion)
 
 
 def uniform(rows: int, generator: torch.Generator) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gtpo_cli.errors import GenerationError
-from gtpo_cli.generation.sampler import SamplingParams, check_prompts
+from gtpo_cli.generation.sampler import Ended, SamplingParams, check_prompts
 from gtpo_cli.generation.vllm_engines import AdapterEngine, PlainEngine, SharedEngine
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.tiny import resolve_name
@@ -35,13 +35,20 @@ class VllmSampler:
     def sync(self, policy: Policy) -> None:
         self._engine.update(policy)
 
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> list[list[Completion]]:
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: Ended | None = None
+    ) -> list[list[Completion]]:
         check_prompts(prompts, self._policy.max_seq_length)
         outputs = self._engine.generate(
             [{"prompt_token_ids": list(prompt)} for prompt in prompts],
             [self._engine_params(prompt, n, params, index) for index, prompt in enumerate(prompts)],
         )
-        return [[self._completion(sampled) for sampled in output.outputs] for output in outputs]
+        completions = [[self._completion(sampled) for sampled in output.outputs] for output in outputs]
+        if ended is not None:  # vLLM hands out all at the end
+            for number, group in enumerate(completions):
+                for completion in group:
+                    ended(number, completion)
+        return completions
 
     def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:
         """Nothing: the engine took its memory when it started, and queues what does not fit at once."""

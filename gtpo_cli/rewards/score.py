@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from gtpo_cli.rewards.ahead import GradingAhead
 from gtpo_cli.rewards.equivalence import answers_equal
 from gtpo_cli.rewards.extract import (
     ANSWER_CLOSE,
@@ -111,7 +112,7 @@ class Scorer:
     def __init__(self, recipe: RewardSettings, *, num_workers: int | None = None) -> None:
         self._recipe = recipe
         self._plugins = [(plugin, load_plugin(plugin.name)) for plugin in recipe.plugins]
-        self._workers = EqualityWorkers(num_workers, timeout_seconds=recipe.timeout_seconds)
+        self._grading = GradingAhead(EqualityWorkers(num_workers, timeout_seconds=recipe.timeout_seconds))
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +124,13 @@ class Scorer:
 
     def close(self) -> None:
         """End the grading processes."""
-        self._workers.close()
+        self._grading.close()
+
+    def begin(self, problem: Problem, completion: Completion) -> None:
+        """Start grading a completion that will be scored soon; nothing but time depends on it."""
+        answer = _gradable_answer(completion.text, self._recipe.format.mode)
+        if answer is not None:
+            self._grading.begin(problem.gold, answer)
 
     def score(self, problem: Problem, completions: Sequence[Completion]) -> tuple[Verdict, ...]:
         """One verdict for each completion of one problem, in order."""
@@ -139,7 +146,8 @@ class Scorer:
             for completion in group.completions
             if (answer := _gradable_answer(completion.text, mode)) is not None
         ]
-        grades = dict(zip(pairs, self._workers.equal_many(pairs), strict=True))
+        grades = dict(zip(pairs, self._grading.equal_many(pairs), strict=True))
+        self._grading.forget()
         return [
             dataclasses.replace(
                 group,

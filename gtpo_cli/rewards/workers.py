@@ -54,6 +54,9 @@ class _Worker:
     received: bytearray = field(default_factory=bytearray)
 
 
+_LOOK_UP = 0.2  # seconds after which a call looks whether it should give up
+
+
 class EqualityWorkers:
     """Grades answers in `num_workers` processes (default: one for each CPU), started when first needed.
 
@@ -68,6 +71,7 @@ class EqualityWorkers:
         self._workers: list[_Worker] = []
         self._failed_starts = 0
         self._lock = threading.Lock()
+        self._closing = False  # asks a call in another thread to give up
 
     def __enter__(self) -> Self:
         return self
@@ -78,9 +82,11 @@ class EqualityWorkers:
         self.close()
 
     def close(self) -> None:
-        """End all workers. The pool can be used again afterwards: it starts new ones."""
+        """End all workers; a call that runs in another thread gives up. Can be used again: it starts new ones."""
+        self._closing = True
         with self._lock:
             self._kill_all()
+            self._closing = False
 
     def process_ids(self) -> list[int]:
         """The processes that run now, for whoever measures or watches them."""
@@ -110,6 +116,8 @@ class EqualityWorkers:
 
     def _serve(self, waiting: deque[_Task], timeout: float) -> None:
         while waiting or any(worker.task for worker in self._workers):
+            if self._closing:
+                raise RewardError("grading was ended while answers were being compared")
             busy = sum(worker.task is not None for worker in self._workers)
             while len(self._workers) < min(self.num_workers, busy + len(waiting)):
                 self._workers.append(_start())
@@ -146,6 +154,7 @@ class EqualityWorkers:
                 assert worker.process.stdout is not None
                 selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
             patience = max(0.0, min(worker.deadline for worker in active) - time.monotonic())
+            patience = min(patience, _LOOK_UP)
             return [key.data for key, _ in selector.select(patience)]
 
     def _receive(self, worker: _Worker, waiting: deque[_Task]) -> None:

@@ -80,7 +80,7 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
     with clock.phase("sample"):
         parts.sampler.sync(parts.policy)
         params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
-        groups = sample(parts.sampler, prompts, rollout.group_size, params)
+        groups = sample(parts.sampler, prompts, rollout.group_size, params, ended=parts.scorer.begin)
     with clock.phase("reward"):
         groups = score(groups, parts.scorer)
     with clock.phase("train"):

@@ -114,6 +114,15 @@ class SamplerContract:
             assert len(completion.token_ids) == 10 or stopped
             assert completion.text == policy.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
 
+    def test_each_completion_is_told_once_it_is_there(self, pair: tuple[Any, Sampler]) -> None:
+        _, sampler = pair
+        told: list[tuple[int, Any]] = []
+        params = SamplingParams(max_completion_tokens=20, seed=4)
+        rows = sampler.sample(PROMPTS, 6, params, ended=lambda number, completion: told.append((number, completion)))
+        key = repr
+        assert sorted(told, key=key) == sorted(((i, c) for i, row in enumerate(rows) for c in row), key=key)
+        assert rows == sampler.sample(PROMPTS, 6, params)
+
     def test_every_end_of_sequence_id_ends_a_completion(self, pair: tuple[Any, Sampler]) -> None:
         policy, sampler = pair
         before = policy.eos_token_ids

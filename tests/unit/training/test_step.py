@@ -220,7 +220,7 @@ def test_gradient_and_loss_equal_the_naive_specification(parts_for: Any, name: s
 class ForeignSampler(TransformersSampler):
     """Samples as the policy does, and says it did so with other probabilities: up to a factor of e either way."""
 
-    def sample(self, prompts: Any, n: int, params: Any) -> list[list[Completion]]:
+    def sample(self, prompts: Any, n: int, params: Any, **_: Any) -> list[list[Completion]]:
         def shifted(completion: Completion) -> Completion:
             logprobs = [
                 logp + math.sin(7 * place + len(completion.token_ids)) for place, logp in enumerate(completion.logprobs)
