@@ -87,6 +87,29 @@ def test_which_of_two_series_moves_first(claims: Any, tmp_path: Path) -> None:
         assert claims.entropy_before_kl().verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("initial", "above", "accuracy", "verdict"),
+    [
+        (0.58, [1, 1, 0], 0.01, "reproduced"),
+        (0.58, [1, 0, 0], 0.01, "not reproduced"),  # in a minority of seeds
+        (0.58, [1, 1, 1], 0.07, "not reproduced"),  # no collapse: as accurate as the base
+        (0.80, [1, 1, 1], 0.01, "not reproduced"),  # the base starts above: nothing is passed
+    ],
+)
+def test_collapse_above_ln2(
+    claims: Any, tmp_path: Path, initial: float, above: list[int], accuracy: float, verdict: str
+) -> None:
+    for sweep in ("entropy_search", "learning_rates", "learning_rates_weak"):
+        lines = ["variant,seed,passes ln 2,entropy peak,accuracy"]
+        rows = above if sweep == "entropy_search" else [0, 0, 0]
+        lines += [f"grpo,{seed},{passed},0.9,{accuracy}" for seed, passed in enumerate(rows, start=1)]
+        lines += ["gtpo,1,1,2.0,0.0"]  # the claim is about GRPO
+        (tmp_path / f"{sweep}.csv").write_text("\n".join(lines) + "\n")
+    table = [f"{sweep},grpo,1,{initial}" for sweep in ("entropy_search", "learning_rates", "learning_rates_weak")]
+    (tmp_path / claims.INITIAL).write_text("\n".join(["sweep,variant,seed,initial entropy", *table]) + "\n")
+    assert claims.collapse_passes_ln2().verdict == verdict
+
+
 def test_parts_are_joined(claims: Any) -> None:
     yes, no, against = (claims.Finding(word, word) for word in ("reproduced", "not reproduced", "opposite"))
     assert [claims.all_of(yes, other).verdict for other in (yes, no, against)] == [
