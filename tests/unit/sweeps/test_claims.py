@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from typing import Any
 
+import claims_rules
 import pytest
+import write_claims
 
 from gtpo_cli.sweeps.spec import load_sweep
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 @pytest.fixture
-def claims(tmp_path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("write_claims", ROOT / "scripts" / "write_claims.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["write_claims"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    module.DATA = tmp_path
-    return module
+def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the rules read from, empty."""
+    monkeypatch.setattr(claims_rules, "DATA", tmp_path)
+    return tmp_path
 
 
 def write(folder: Path, sweep: str, figure: str, **variants: list[float | None]) -> None:
@@ -43,16 +35,16 @@ def write(folder: Path, sweep: str, figure: str, **variants: list[float | None])
         ([0.51, 0.51, 0.51, 0.51, 0.51], [0.5, 0.5, 0.5, 0.5, 0.5], "not reproduced"),  # below the margin
     ],
 )
-def test_a_comparison(claims: Any, tmp_path: Path, a: list[float], b: list[float], verdict: str) -> None:
-    write(tmp_path, "s", "accuracy", a=a, b=b)
-    assert claims.compare("s", "accuracy", "a", "b").verdict == verdict
+def test_a_comparison(claims: Path, a: list[float], b: list[float], verdict: str) -> None:
+    write(claims, "s", "accuracy", a=a, b=b)
+    assert claims_rules.compare("s", "accuracy", "a", "b").verdict == verdict
 
 
-def test_margins_are_those_of_the_figure(claims: Any, tmp_path: Path) -> None:
-    write(tmp_path, "s", "length", a=[30.5] * 5, b=[30.0] * 5)
-    assert claims.compare("s", "length", "a", "b").verdict == "not reproduced"
-    write(tmp_path, "s", "truncated", a=[0.06] * 5, b=[0.0] * 5)
-    finding = claims.compare("s", "truncated", "a", "b")
+def test_margins_are_those_of_the_figure(claims: Path) -> None:
+    write(claims, "s", "length", a=[30.5] * 5, b=[30.0] * 5)
+    assert claims_rules.compare("s", "length", "a", "b").verdict == "not reproduced"
+    write(claims, "s", "truncated", a=[0.06] * 5, b=[0.0] * 5)
+    finding = claims_rules.compare("s", "truncated", "a", "b")
     assert finding.verdict == "reproduced"
     assert "difference +0.060, higher in 5 of 5 seeds, p 0.062" in finding.figures
 
@@ -65,17 +57,17 @@ def test_margins_are_those_of_the_figure(claims: Any, tmp_path: Path) -> None:
         ([0, 0, 0, 0, 0], [1, 1, 1, 1, 1], "opposite"),
     ],
 )
-def test_what_happens_or_not(claims: Any, tmp_path: Path, a: list[float], b: list[float], verdict: str) -> None:
-    write(tmp_path, "s", "forgets to stop", a=a, b=b)
-    finding = claims.happens_more("s", "forgets to stop", "a", "b")
+def test_what_happens_or_not(claims: Path, a: list[float], b: list[float], verdict: str) -> None:
+    write(claims, "s", "forgets to stop", a=a, b=b)
+    finding = claims_rules.happens_more("s", "forgets to stop", "a", "b")
     assert finding.verdict == verdict
     assert finding.figures.startswith(f"forgets to stop: `a` {sum(a)} of 5, `b` {sum(b)} of 5")
 
 
-def test_which_of_two_series_moves_first(claims: Any, tmp_path: Path) -> None:
-    assert claims.half_way([0.0, 1.0, 2.0, 4.0]) == 3
-    assert claims.half_way([4.0, 1.9, 3.0, 0.0]) == 2  # downwards too
-    assert claims.smoothed([{"x": float(n)} for n in range(16)], "x") == [7.0, 8.0]
+def test_which_of_two_series_moves_first(claims: Path) -> None:
+    assert write_claims.half_way([0.0, 1.0, 2.0, 4.0]) == 3
+    assert write_claims.half_way([4.0, 1.9, 3.0, 0.0]) == 2  # downwards too
+    assert write_claims.smoothed([{"x": float(n)} for n in range(16)], "x") == [7.0, 8.0]
     head = "sweep,variant,seed,entropy step,KL step\n"
     for rows, verdict in (
         ("", "not testable here"),
@@ -83,8 +75,8 @@ def test_which_of_two_series_moves_first(claims: Any, tmp_path: Path) -> None:
         ("s,v,1,3,9\ns,v,2,9,9\n", "not reproduced"),
         ("s,v,1,9,3\n", "opposite"),
     ):
-        (tmp_path / claims.ORDER).write_text(head + rows)
-        assert claims.entropy_before_kl().verdict == verdict
+        (claims / claims_rules.ORDER).write_text(head + rows)
+        assert claims_rules.entropy_before_kl().verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -96,45 +88,39 @@ def test_which_of_two_series_moves_first(claims: Any, tmp_path: Path) -> None:
         (0.80, [1, 1, 1], 0.01, "not reproduced"),  # the base starts above: nothing is passed
     ],
 )
-def test_collapse_above_ln2(
-    claims: Any, tmp_path: Path, initial: float, above: list[int], accuracy: float, verdict: str
-) -> None:
+def test_collapse_above_ln2(claims: Path, initial: float, above: list[int], accuracy: float, verdict: str) -> None:
     for sweep in ("entropy_search", "learning_rates", "learning_rates_weak"):
         lines = ["variant,seed,passes ln 2,entropy peak,accuracy"]
         rows = above if sweep == "entropy_search" else [0, 0, 0]
         lines += [f"grpo,{seed},{passed},0.9,{accuracy}" for seed, passed in enumerate(rows, start=1)]
         lines += ["gtpo,1,1,2.0,0.0"]  # the claim is about GRPO
-        (tmp_path / f"{sweep}.csv").write_text("\n".join(lines) + "\n")
+        (claims / f"{sweep}.csv").write_text("\n".join(lines) + "\n")
     table = [f"{sweep},grpo,1,{initial}" for sweep in ("entropy_search", "learning_rates", "learning_rates_weak")]
-    (tmp_path / claims.INITIAL).write_text("\n".join(["sweep,variant,seed,initial entropy", *table]) + "\n")
-    assert claims.collapse_passes_ln2().verdict == verdict
+    (claims / claims_rules.INITIAL).write_text("\n".join(["sweep,variant,seed,initial entropy", *table]) + "\n")
+    assert claims_rules.collapse_passes_ln2().verdict == verdict
 
 
-def test_parts_are_joined(claims: Any) -> None:
-    yes, no, against = (claims.Finding(word, word) for word in ("reproduced", "not reproduced", "opposite"))
-    assert [claims.all_of(yes, other).verdict for other in (yes, no, against)] == [
+def test_parts_are_joined() -> None:
+    yes, no, against = (claims_rules.Finding(word, word) for word in ("reproduced", "not reproduced", "opposite"))
+    assert [claims_rules.all_of(yes, other).verdict for other in (yes, no, against)] == [
         "reproduced", "not reproduced", "not reproduced",
     ]  # fmt: skip
-    assert claims.all_of(against, against).verdict == "opposite"
-    assert [claims.any_of(no, other).verdict for other in (yes, no, against)] == [
+    assert claims_rules.all_of(against, against).verdict == "opposite"
+    assert [claims_rules.any_of(no, other).verdict for other in (yes, no, against)] == [
         "reproduced", "not reproduced", "opposite",
     ]  # fmt: skip
 
 
-def test_every_claim_that_was_registered_is_weighed_with_figures_that_its_sweeps_take(claims: Any) -> None:
-    registered = [line.split("|")[1].strip() for line in claims.PAGE.read_text().splitlines() if line.startswith("| C")]
-    assert registered[:13] == list(claims.CLAIMS)
-    for sweeps, _ in claims.CLAIMS.values():
+def test_every_claim_that_was_registered_is_weighed_with_figures_that_its_sweeps_take() -> None:
+    registered = [
+        line.split("|")[1].strip() for line in write_claims.PAGE.read_text().splitlines() if line.startswith("| C")
+    ]
+    assert registered[:13] == list(claims_rules.CLAIMS)
+    for sweeps, _ in claims_rules.CLAIMS.values():
         for name in sweeps.split(", "):
             load_sweep(name)
-    assert set(claims._SHOWN) <= set(load_sweep("fig2_methods").file.figures)
+    assert set(write_claims._SHOWN) <= set(load_sweep("fig2_methods").file.figures)
 
 
 def test_the_page_says_what_the_recorded_numbers_say() -> None:
-    spec = importlib.util.spec_from_file_location("write_claims_real", ROOT / "scripts" / "write_claims.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["write_claims_real"] = module
-    spec.loader.exec_module(module)
-    assert module.main(["--check"]) == 0
+    assert write_claims.main(["--check"]) == 0
