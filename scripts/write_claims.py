@@ -8,7 +8,6 @@ docs/claims/<sweep>.csv hold every run's figures; scripts/claims_rules.py weighs
 
 from __future__ import annotations
 
-import argparse
 import csv
 import shutil
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from claims_rules import CLAIMS, DATA, INITIAL, ORDER, Finding, values
+from written_files import ROOT, below, parser, write
 
 from gtpo_cli.recipe.schema import LN_2
 from gtpo_cli.run_folder import RunFolder
@@ -25,7 +25,6 @@ from gtpo_cli.sweeps.page import band_charts
 from gtpo_cli.sweeps.spec import Sweep, load_sweep
 from gtpo_cli.sweeps.summary import rows_of
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "claims.md"
 START = "<!-- everything below is written by scripts/write_claims.py -->"
 WINDOW = 15  # steps
@@ -155,23 +154,13 @@ def half_way(series: Sequence[float]) -> int:
     return next(i for i, value in enumerate(series, start=1) if abs(value - start) >= abs(end - start) / 2)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=ROOT / "build" / "claims")
-    parser.add_argument("--check", action="store_true", help="change nothing; fail when the page is out of date")
-    chosen = parser.parse_args(arguments)
+def main() -> int:
+    arguments = parser(__doc__)
+    arguments.add_argument("--runs", type=Path, default=ROOT / "build" / "claims")
+    chosen = arguments.parse_args()
     if not chosen.check:
         take_over(chosen.runs)
-    before = PAGE.read_text(encoding="utf-8")
-    text = before.partition(START)[0].rstrip() + "\n\n" + START + "\n" + results()
-    if text == before:
-        return 0
-    if chosen.check:
-        print(f"{PAGE} is out of date: run python scripts/write_claims.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"written: {PAGE.name}")
-    return 0
+    return write({PAGE: below(START, PAGE, results())}, check=chosen.check)
 
 
 if __name__ == "__main__":

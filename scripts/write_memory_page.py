@@ -6,9 +6,9 @@ published ones. So the table needs no data, no hub and no GPU.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
+
+from written_files import ROOT, below, parser, write
 
 from gtpo_cli.models import choose_engines
 from gtpo_cli.planning.memory import GIB, Memory, memory_of
@@ -16,7 +16,7 @@ from gtpo_cli.planning.plan import fits
 from gtpo_cli.planning.shapes import PUBLISHED
 from gtpo_cli.recipe import load_recipe
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "memory.md"
+PAGE = ROOT / "docs" / "memory.md"
 START = "<!-- the table below is written by scripts/write_memory_page.py -->"
 LONGEST_PROMPT = {"llama8b_gsm8k": 287, "llama8b_math": 1632, "qwen3b_gsm8k": 268, "qwen3b_math": 1710}
 RECIPES = (
@@ -70,19 +70,8 @@ def _row(name: str) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail when the page is out of date")
-    arguments = parser.parse_args()
-    before = PAGE.read_text(encoding="utf-8")
-    text = before.partition(START)[0] + START + "\n\n" + table()
-    if text == before:
-        return 0
-    if arguments.check:
-        print(f"{PAGE} is out of date: run python scripts/write_memory_page.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"written: {PAGE.name}")
-    return 0
+    check = parser(__doc__).parse_args().check
+    return write({PAGE: below(START, PAGE, table())}, check=check)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ is the list in docs/paper.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from written_files import ROOT, below, parser, write
+
 FOLDER = ROOT / "recipes" / "paper"
 PAGE = ROOT / "docs" / "paper.md"
 _TABLE = "<!-- the table below is written by scripts/write_paper_recipes.py -->"
@@ -151,39 +150,22 @@ def recipes() -> dict[str, str]:
     return files
 
 
-def page(text: str) -> str:
-    """docs/paper.md with its table renewed."""
-    above = text.partition(_TABLE)[0]
+def table() -> str:
+    """The table of docs/paper.md."""
     lines = [
-        _TABLE,
-        "",
         "| figure | recipe, after the main recipe's name and `_` | what it is | what differs |",
         "|---|---|---|---|",
     ]
     for variant, (words, place, changes) in VARIANTS.items():
         lines.append(f"| {place or 'not in the paper'} | `{variant}` | {words} | `{'; '.join(changes.splitlines())}` |")
-    return above + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file would change")
-    check = parser.parse_args().check
+    check = parser(__doc__).parse_args().check
     wanted = {FOLDER / f"{name}.yaml": text for name, text in recipes().items()}
-    wanted[PAGE] = page(PAGE.read_text(encoding="utf-8"))
-    there = {*FOLDER.glob("*.yaml"), PAGE}
-    stale = [path for path, text in wanted.items() if path not in there or path.read_text(encoding="utf-8") != text]
-    stale += sorted(there - set(wanted))
-    if check:
-        for path in stale:
-            print(f"{path.relative_to(ROOT)} is not what scripts/write_paper_recipes.py writes")
-        return 1 if stale else 0
-    for path in there - set(wanted):
-        path.unlink()
-    for path, text in wanted.items():
-        path.write_text(text, encoding="utf-8")
-    print(f"{len(wanted) - 1} recipes in {FOLDER.relative_to(ROOT)}, and {PAGE.relative_to(ROOT)}")
-    return 0
+    wanted[PAGE] = below(_TABLE, PAGE, table())
+    return write(wanted, check=check, owned=FOLDER.glob("*.yaml"))
 
 
 if __name__ == "__main__":

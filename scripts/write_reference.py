@@ -8,17 +8,17 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from written_files import ROOT, parser, write
 
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
 from gtpo_cli.tracking import metrics_table
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = ROOT / "docs"
 
 
 def recipe_page() -> str:
@@ -118,15 +118,8 @@ def shown(value: Any) -> str:
 
 
 def main() -> int:
-    stale = []
-    for name, text in (("recipe.md", recipe_page()), ("metrics.md", metrics_page())):
-        file = DOCS / name
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
-            stale.append(name)
-            if "--check" not in sys.argv:
-                file.write_text(text, encoding="utf-8")
-    print("up to date" if not stale else f"{'stale' if '--check' in sys.argv else 'written'}: {', '.join(stale)}")
-    return 1 if stale and "--check" in sys.argv else 0
+    check = parser(__doc__).parse_args().check
+    return write({DOCS / "recipe.md": recipe_page(), DOCS / "metrics.md": metrics_page()}, check=check)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,14 @@ twin `<name>_llama8b` has the same variants on the paper's recipe for LLaMA-3.1-
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
+from written_files import ROOT, parser, write
 
-FOLDER = Path(__file__).resolve().parent.parent / "recipes" / "sweeps"
+FOLDER = ROOT / "recipes" / "sweeps"
 
 STEPS = 300
 COMMON = {
@@ -247,23 +246,9 @@ def _text(document: dict[str, Any], how: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail when a file is out of date")
-    arguments = parser.parse_args()
-    FOLDER.mkdir(exist_ok=True)
-    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.yaml")}
-    wanted = files()
-    if there == wanted:
-        return 0
-    if arguments.check:
-        print("recipes/sweeps is out of date: run python scripts/write_sweeps.py", file=sys.stderr)
-        return 1
-    for name in there.keys() - wanted.keys():
-        (FOLDER / name).unlink()
-    for name, text in wanted.items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-    print(f"written: {len(wanted)} sweeps")
-    return 0
+    check = parser(__doc__).parse_args().check
+    wanted = {FOLDER / name: text for name, text in files().items()}
+    return write(wanted, check=check, owned=FOLDER.glob("*.yaml"))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from gtpo_cli.recipe import load_recipe, shipped_recipes
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("script", ["scripts/write_reference.py", "scripts/write_memory_page.py"])
-def test_reference_pages_are_up_to_date(script: str) -> None:
-    done = subprocess.run([sys.executable, script, "--check"], cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "scripts").glob("write_*.py")))
+def test_written_pages_and_recipes_are_up_to_date(script: str) -> None:
+    done = subprocess.run([sys.executable, f"scripts/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,6 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.sweeps.spec import load_sweep, shipped_sweeps
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def test_the_files_are_what_the_script_writes() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/write_sweeps.py", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def variants(name: str) -> dict[str, Recipe]:
