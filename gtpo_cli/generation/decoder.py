@@ -92,6 +92,6 @@ class ModelDecoder:
 
     def select(self, keep_R: Tensor) -> None:
         self._cache.batch_select_indices(keep_R.nonzero().squeeze(1))
-        self._positions = self._positions[keep_R]
+        self._hidden, self._positions = self._hidden[keep_R], self._positions[keep_R]
         if self._mask is not None:
             self._mask = self._mask[keep_R]

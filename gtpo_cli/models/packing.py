@@ -37,9 +37,7 @@ class Packed:
     prompt_of_R: Tensor  # which prompt a completion continues
     mask_R1TK: Tensor  # K = P + T; added to the scores: 0 where a completion's token may look, else -inf; R may be 1
     unpack_N: Tensor  # where token n is in the flattened rectangles [B*P | R*T]
-    predictors_M: (
-        Tensor  # the token whose hidden state predicts each completion token, in order of completion_ids[mask]
-    )
+    predictors_M: Tensor  # of each completion token, in order of completion_ids[mask]: the token that predicts it
 
 
 def can_pack(config: Any, max_seq_length: int) -> bool:
