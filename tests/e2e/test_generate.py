@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -153,6 +154,7 @@ class Terminal:
         self.pid, self.main = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background of a shell has it ignored
             os.execve(GTPO[0], [*GTPO, *arguments], environment() | {"TERM": "dumb"})
         self.output = ""
 
