@@ -77,9 +77,10 @@ def check(
     from gtpo_cli.recipe import load_recipe, shipped_recipes
 
     failed = False
-    for name in recipe or list(shipped_recipes()):
+    shipped = {} if recipe else shipped_recipes()
+    for name in recipe or shipped:
         try:
-            load_recipe(name, set_ or [])
+            load_recipe(shipped.get(name, name), set_ or [])
         except RecipeError as error:
             failed = True
             for problem in error.problems:

@@ -9,6 +9,7 @@ Axes: R rows (completions), C places in the cache, H width of the model, d width
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Linear
-from torch.nn.functional import linear, pad, rms_norm, silu
+from torch.nn.functional import linear, pad, silu
 
 from gtpo_cli.generation.decoder import Prefill
 from gtpo_cli.models.threads import SMALL_MODEL
@@ -49,7 +50,9 @@ class LeanDecoder:
         backbone = policy.backbone
         self._embedding, self._head = backbone.embed_tokens.weight, policy.lm_head
         self._blocks = [_Block.of(layer) for layer in backbone.layers]
-        self._norm, self._eps = backbone.norm.weight, backbone.config.rms_norm_eps
+        H = backbone.config.hidden_size
+        self._norm = backbone.norm.weight * math.sqrt(H)
+        self._floor = torch.tensor(math.sqrt(H * backbone.config.rms_norm_eps))
         self._heads, self._kv_heads = backbone.config.num_attention_heads, backbone.config.num_key_value_heads
         self._d = backbone.layers[0].self_attn.head_dim
 
@@ -61,7 +64,7 @@ class LeanDecoder:
         if prefill.mask is not None:
             self._mask = torch.zeros(prefill.mask.shape).masked_fill(prefill.mask == 0, float("-inf"))[:, None, None]
         self._make_room()
-        self._cos, self._sin = self._angles(backbone, policy.max_seq_length)
+        self._cos_sin = self._angles(backbone, policy.max_seq_length)
 
     def logits(self) -> Tensor:
         return linear(self._hidden, *self._head)
@@ -70,10 +73,10 @@ class LeanDecoder:
         R, at, d, heads, kv_heads = len(token_R), self._used, self._d, self._heads, self._kv_heads
         if at == self._cache[0].shape[3]:
             self._make_room()
-        cos, sin = self._cos[self._positions], self._sin[self._positions]
-        x = self._embedding[token_R]
+        cos, sin = self._cos_sin.index_select(0, self._positions).unbind(1)
+        x = self._embedding.index_select(0, token_R)
         for block, cache in zip(self._blocks, self._cache, strict=True):
-            qkv = linear(self._normed(x), *block.qkv).view(R, -1, d)
+            qkv = linear(self._direction(x), *block.qkv).view(R, -1, d)
             qkv = torch.addcmul(qkv * cos, qkv.roll(d // 2, dims=-1), sin)
             cache[:, :, :, at] = qkv[:, heads:].view(R, 2, kv_heads, d).transpose(0, 1)
             keys, values = cache[..., : at + 1, :].flatten(1, 2)
@@ -83,9 +86,9 @@ class LeanDecoder:
                 scores.view(R, kv_heads, -1, at + 1).add_(self._mask[..., : at + 1])
             seen = torch.bmm(scores.softmax(dim=-1), values)
             x = x + linear(seen.view(R, -1), *block.output)
-            gate, up = linear(self._normed(x), *block.gate_up).chunk(2, dim=-1)
+            gate, up = linear(self._direction(x), *block.gate_up).chunk(2, dim=-1)
             x = x + linear(silu(gate) * up, *block.down)
-        self._hidden = self._normed(x, self._norm)
+        self._hidden = self._direction(x) * self._norm
         self._positions = self._positions + 1
         self._used += 1
 
@@ -95,8 +98,9 @@ class LeanDecoder:
         if self._mask is not None:
             self._mask = self._mask[keep_R]
 
-    def _normed(self, x_RH: Tensor, weight_H: Tensor | None = None) -> Tensor:
-        return rms_norm(x_RH, x_RH.shape[1:], weight_H, self._eps)
+    def _direction(self, x_RH: Tensor) -> Tensor:
+        """RMSNorm but for its factor, weight sqrt(H), which is in what follows: x / sqrt(sum x^2 + H eps)."""
+        return x_RH / torch.hypot(torch.linalg.vector_norm(x_RH, dim=-1, keepdim=True), self._floor)
 
     def _make_room(self) -> None:
         more = max(_ROOM, self._used)
@@ -104,18 +108,18 @@ class LeanDecoder:
         if self._mask is not None:
             self._mask = pad(self._mask, (0, more))
 
-    def _angles(self, backbone: Any, positions: int) -> tuple[Tensor, Tensor]:
-        """Cosine and sine for every position and each of the q, k and v heads, (positions, heads, d); v is not turned.
+    def _angles(self, backbone: Any, positions: int) -> Tensor:
+        """Cosine and sine for every position and each q, k and v head, (positions, 2, heads, d); v is not turned.
 
         x cos + roll(x) sin is the rotation: the sign of rotate_half is in the sine.
         """
         cos, sin = backbone.rotary_emb(self._hidden, torch.arange(positions)[None])
         turned = self._heads + self._kv_heads
-        all_cos = torch.ones(positions, turned + self._kv_heads, self._d)
-        all_sin = torch.zeros_like(all_cos)
-        all_cos[:, :turned], all_sin[:, :turned] = cos[0][:, None], sin[0][:, None]
-        all_sin[:, :, : self._d // 2] *= -1
-        return all_cos, all_sin
+        angles = torch.zeros(positions, 2, turned + self._kv_heads, self._d)
+        angles[:, 0] = 1.0
+        angles[:, 0, :turned], angles[:, 1, :turned] = cos[0][:, None], sin[0][:, None]
+        angles[:, 1, :, : self._d // 2] *= -1
+        return angles
 
 
 _Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias
@@ -153,8 +157,8 @@ def _affine(module: Any) -> _Affine:
 
 
 def _stacked(norm_H: Tensor, *layers: _Affine) -> _Affine:
-    """Layers of one input as one, the weight of the norm before them multiplied in."""
-    weight = torch.cat([weight for weight, _ in layers]) * norm_H
+    """Layers of one input as one, the factor of the norm before them multiplied in."""
+    weight = torch.cat([weight for weight, _ in layers]) * (norm_H * math.sqrt(len(norm_H)))
     if all(bias is None for _, bias in layers):
         return weight, None
     return weight, torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in layers])

@@ -120,9 +120,9 @@ class TransformersSampler:
         lengths = torch.zeros_like(limits)
         done: dict[int, Completion] = {}
 
-        def collect(which: Tensor) -> None:
-            parts = (ids[which].tolist(), logps[which].tolist(), lengths[which].tolist())
-            for row, completion in zip(which.tolist(), self._completions(*parts), strict=True):
+        def collect(rows: Tensor, *columns: Tensor) -> None:
+            parts = (column.tolist() for column in columns)
+            for row, completion in zip(rows.tolist(), self._completions(*parts), strict=True):
                 done[row] = completion
                 ended(row // n, completion)
 
@@ -130,19 +130,20 @@ class TransformersSampler:
         alive = torch.ones_like(rows, dtype=torch.bool)
         for step in range(steps):
             # a number for every completion, ended or not: what one is does not depend on when others end
-            token, logp = choose(decoder.logits(), uniform(count, generator)[rows])
-            ids[rows, step], logps[rows, step] = token, logp  # behind the end of a row it is not read
-            lengths[rows] += alive
-            alive = alive & (step + 1 < limits) & ~torch.isin(token, eos)
+            token, logp = choose(decoder.logits(), uniform(count, generator).index_select(0, rows))
+            ids[:, step], logps[:, step] = token, logp  # behind the end of a row it is not read
+            lengths += alive
+            alive = alive & (step + 1 < limits) & (token[:, None] != eos).all(dim=1)
             living = int(alive.sum())
             if living == 0:
                 break
             if living <= _GO_ON_WITH * len(rows):
-                collect(rows[~alive])
+                collect(*(column[~alive] for column in (rows, ids, logps, lengths)))
                 decoder.select(alive)
-                rows, limits, token, alive = rows[alive], limits[alive], token[alive], alive[alive]
+                of_rows = (rows, limits, token, ids, logps, lengths, alive)
+                rows, limits, token, ids, logps, lengths, alive = (column[alive] for column in of_rows)
             decoder.advance(token)
-        collect(rows)
+        collect(rows, ids, logps, lengths)
         return [done[row] for row in range(count)]
 
     def _completions(self, ids: list[list[int]], logps: list[list[float]], lengths: list[int]) -> list[Completion]:
