@@ -49,7 +49,7 @@ def conflict_spans(
     real token. The forward mask covers the first contiguous run from the left, the backward mask that from the right.
 
     Args:
-        completion_ids_BGT: integer token ids, (B, G, T); what stands at padded places is not read.
+        completion_ids_BGT: integer token ids, (B, G, T); 0 or more; what stands at padded places is not read.
         completion_mask_BGT: bool, True at real tokens, which are contiguous from position 0.
         advantages_BG: (B, G); only the sign is read.
         alignment: "position" (the paper) or "prefix" (stricter, see above).
@@ -69,29 +69,30 @@ def conflict_spans(
         raise ValueError(f"alignment must be 'position' or 'prefix', got {alignment!r}")
     if span not in ("ends", "all"):
         raise ValueError(f"span must be 'ends' or 'all', got {span!r}")
-    mask, T = completion_mask_BGT.bool(), completion_mask_BGT.shape[-1]
+    mask = completion_mask_BGT.bool()
+    (_, G, T), device = mask.shape, mask.device
     length_BG1 = mask.sum(dim=-1, keepdim=True)
-    position_T = torch.arange(T, device=mask.device)
+    position_T = torch.arange(T, device=device)
+    # Padding gets an id for each completion that nothing else has: it is equal to nothing, and needs no mask below.
+    nothing_G1 = -1 - torch.arange(G, device=device)[:, None]
     # Booleans as uint8, `any` as `amax`: the same values, several times faster in torch on a CPU.
     signs = ((advantages_BG > 0).view(torch.uint8), (advantages_BG < 0).view(torch.uint8))
+
+    def from_the_start(piece: slice) -> Tensor:
+        return torch.where(mask[..., piece], completion_ids_BGT[..., piece], nothing_G1)
+
+    def from_the_end(piece: slice) -> Tensor:
+        place_BGT = length_BG1 - 1 - position_T[piece]
+        return torch.where(place_BGT >= 0, completion_ids_BGT.gather(-1, place_BGT.clamp(min=0)), nothing_G1)
+
     if span == "all" and alignment == "position":
+        forward, backward = (_shared_tokens(read(slice(0, T)), signs) for read in (from_the_start, from_the_end))
         turned = torch.where(mask, length_BG1 - 1 - position_T, position_T)  # last to first; its own inverse
-        forward = _shared_tokens(_without_padding(completion_ids_BGT, mask), mask, signs)
-        backward = _shared_tokens(_without_padding(completion_ids_BGT.gather(-1, turned), mask), mask, signs)
         return ConflictSpans(forward, backward.gather(-1, turned))
-
-    def from_the_start(piece: slice) -> tuple[Tensor, Tensor]:
-        return _without_padding(completion_ids_BGT[..., piece], mask[..., piece]), mask[..., piece]
-
-    def from_the_end(piece: slice) -> tuple[Tensor, Tensor]:
-        real = position_T[piece] < length_BG1
-        places = (length_BG1 - 1 - position_T[piece]).clamp(min=0)
-        return _without_padding(completion_ids_BGT.gather(-1, places), real), real
-
     run_length = _common_prefix if alignment == "prefix" else _shared_run
     forward = position_T < run_length(from_the_start, T, signs)[..., None]
     backward = position_T >= length_BG1 - run_length(from_the_end, T, signs)[..., None]
-    return ConflictSpans(forward & mask, backward & mask)
+    return ConflictSpans(forward, backward & mask)
 
 
 def conflict_mask(
@@ -133,46 +134,35 @@ def conflict_weights(
 
 
 Signs = tuple[Tensor, Tensor]  # who is in G+, who in G-: uint8 (B, G)
-Reader = Callable[[slice], tuple[Tensor, Tensor]]  # positions from one end -> ids, -1 at padding, and mask, (B, G, .)
-
-
-def _without_padding(ids_BGT: Tensor, mask_BGT: Tensor) -> Tensor:
-    """Ids, -1 at padding."""
-    return torch.where(mask_BGT, ids_BGT.long(), -1)
+Reader = Callable[[slice], Tensor]  # positions from one end -> ids (B, G, .)
 
 
 def _shared_run(read: Reader, T: int, signs: Signs) -> Tensor:
     """(B, G): how many tokens in a row, from the end that is read first, are shared with G+ and with G-."""
     length = torch.zeros_like(signs[0], dtype=torch.long)
     for piece in _growing_pieces(T):
-        alive = length == piece.start
-        ids, mask = read(piece)
-        run = _shared_tokens(ids, mask, signs).view(torch.uint8).cummin(dim=-1).values.sum(dim=-1)
-        length = torch.where(alive, length + run, length)
+        run = _shared_tokens(read(piece), signs).view(torch.uint8).cummin(dim=-1).values.sum(dim=-1)
+        length = torch.where(length == piece.start, length + run, length)
         if not bool((length == piece.stop).any()):
             break
     return length
 
 
 def _common_prefix(read: Reader, T: int, signs: Signs) -> Tensor:
-    """(B, G): the longest run from there that is shared with one completion of G+ at least and with one of G-.
-
-    It may reach into the padding, as equal completions do.
-    """
+    """(B, G): the longest run from there that is shared with one completion of G+ at least and with one of G-."""
     positive, negative = (sign[:, None, :] for sign in signs)
     B, G = signs[0].shape
     agreed = torch.zeros(B, G, G, dtype=torch.long, device=positive.device)  # tokens, for each pair
     itself = torch.eye(G, dtype=torch.bool, device=agreed.device)
     for piece in _growing_pieces(T):
-        ids, mask = read(piece)
+        ids = read(piece)
         rows = max(1, _BLOCK_PAIRS // max(1, ids.numel()))
         for start in range(0, G, rows):
             block = slice(start, start + rows)
             found, first = (ids[:, block, None, :] != ids[:, None, :, :]).view(torch.uint8).max(dim=-1)
             upto = torch.where(found.bool(), piece.start + first, piece.stop)
             agreed[:, block] = torch.where(agreed[:, block] == piece.start, upto, agreed[:, block])
-        goes_on = (agreed == piece.stop) & ~itself & mask[..., -1:]  # also into the padding of equal completions
-        if not bool(goes_on.any()):
+        if not bool(((agreed == piece.stop) & ~itself).any()):
             break
     agreed.masked_fill_(itself, T)
     return torch.minimum((agreed * positive).amax(dim=2), (agreed * negative).amax(dim=2))
@@ -186,7 +176,7 @@ def _growing_pieces(length: int) -> Iterator[slice]:
         start, width = start + width, 2 * width
 
 
-def _shared_tokens(ids_BGT: Tensor, mask_BGT: Tensor, signs: Signs) -> Tensor:
+def _shared_tokens(ids_BGT: Tensor, signs: Signs) -> Tensor:
     """bool (B, G, T): tokens that stand at the same position in a completion of G+ and in one of G-."""
     G = ids_BGT.shape[1]
     positive, negative = (sign[:, None, :, None] for sign in signs)
@@ -194,7 +184,7 @@ def _shared_tokens(ids_BGT: Tensor, mask_BGT: Tensor, signs: Signs) -> Tensor:
     rows = max(1, _BLOCK_PAIRS // max(1, ids_BGT.numel()))
     for start in range(0, G, rows):
         block = slice(start, start + rows)
-        # equal[b, i, j, t]: completions i and j of prompt b hold the same id at t. Padding is masked out below.
+        # equal[b, i, j, t]: completions i and j of prompt b hold the same id at t
         equal = (ids_BGT[:, block, None, :] == ids_BGT[:, None, :, :]).view(torch.uint8)
         shared[:, block] = (equal & positive).amax(dim=2) & (equal & negative).amax(dim=2)
-    return shared.bool() & mask_BGT
+    return shared.bool()
