@@ -33,6 +33,7 @@ WORK: tuple[tuple[type, str], ...] = (
     (Scorer, "score_groups"),
     (TransformersPolicy, "token_logprobs"),
     (torch.Tensor, "backward"),
+    (Updater, "zero_grad"),
     (Updater, "update"),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import torch
@@ -129,5 +130,13 @@ class MicroBatch:
 
 def pad_rows(rows: list[list[int]] | list[list[float]], *, value: float, dtype: torch.dtype) -> Tensor:
     """Right-pad rows of numbers to one width (at least 1)."""
-    width = max(1, *(len(row) for row in rows)) if rows else 1
-    return torch.tensor([list(row) + [value] * (width - len(row)) for row in rows], dtype=dtype)
+    real = real_places(rows)
+    padded = torch.full(real.shape, value, dtype=dtype)
+    return padded.masked_scatter(real, torch.tensor(list(chain.from_iterable(rows)), dtype=dtype))
+
+
+def real_places(rows: list[list[int]] | list[list[float]]) -> Tensor:
+    """Which places of the padded rows hold a number of theirs; bool."""
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+    width = max(1, int(lengths.max())) if rows else 1
+    return torch.arange(width) < lengths[:, None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gtpo_cli.objective.batch import TokenBatch, pad_rows
+from gtpo_cli.objective.batch import TokenBatch, pad_rows, real_places
 from gtpo_cli.types import Group
 
 
@@ -28,9 +28,9 @@ def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> T
 
     return TokenBatch(
         prompt_ids_BP=pad_rows(prompts, value=0, dtype=torch.long).to(device),
-        prompt_mask_BP=_mask(prompts).to(device),
+        prompt_mask_BP=real_places(prompts).to(device),
         completion_ids_BGT=by_group(pad_rows(tokens, value=0, dtype=torch.long)),
-        completion_mask_BGT=by_group(_mask(tokens)),
+        completion_mask_BGT=by_group(real_places(tokens)),
         sampled_logprobs_BGT=by_group(
             pad_rows([list(completion.logprobs) for completion in completions], value=0.0, dtype=torch.float32)
         ),
@@ -41,8 +41,3 @@ def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> T
         ),
         truncated_BG=by_group(torch.tensor([completion.truncated for completion in completions])),
     )
-
-
-def _mask(rows: list[list[int]]) -> torch.Tensor:
-    lengths = torch.tensor([len(row) for row in rows])
-    return torch.arange(max(1, int(lengths.max())))[None] < lengths[:, None]
