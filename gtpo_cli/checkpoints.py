@@ -4,12 +4,15 @@
       model/          adapter (or all weights) as safetensors, tokenizer
       training.pt     optimiser, scheduler, random states; read with weights_only=True, no pickle
       state.json      step, position in metrics.jsonl, the best checkpoint's figure
+      manifest.json   size and SHA-256 of every other file
 
-A folder that has its final name is whole: files are flushed to disk before the rename.
+A folder that has its final name was whole when it got it: files are flushed to disk before the rename. Whether it still
+is, the manifest tells; a damaged checkpoint is never used.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -20,11 +23,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.models import Policy
 
 _PREFIX = "step-"
+_MANIFEST = "manifest.json"
+# What a failing disk looks like: to Python, to torch's writer, to that of safetensors.
+_WRITE_ERRORS = (OSError, RuntimeError, SafetensorError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,10 @@ class CheckpointStore:
         return self._folder / f"{_PREFIX}{step:06d}"
 
     def save(self, state: CheckpointState, policy: Policy, training: dict[str, Any]) -> Path:
-        """Write a checkpoint and drop those that retention does not keep. Raises CheckpointError."""
+        """Write a checkpoint and drop those that retention does not keep. Raises CheckpointError, also for weights that
+        are infinite or NaN: those are never saved."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in policy.trainable_parameters()):
+            raise CheckpointError(f"{self.path(state.step)}: not saved, since the weights are not finite")
         final = self.path(state.step)
         aside = self._folder / f".{final.name}.tmp"
         try:
@@ -65,19 +75,64 @@ class CheckpointStore:
             policy.save_adapter(aside / "model")
             torch.save(training | {"random": random_states()}, aside / "training.pt")
             (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+            (aside / _MANIFEST).write_text(json.dumps(_manifest(aside), indent=2) + "\n", encoding="utf-8")
             _flush_to_disk(aside)
-            if final.exists():  # a step that was saved before an interruption is saved again, equal
-                shutil.rmtree(final)
             aside.rename(final)
             _flush_to_disk(self._folder, recursive=False)
-        except OSError as error:
+        except _WRITE_ERRORS as error:
             shutil.rmtree(aside, ignore_errors=True)
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise CheckpointError(
-                f"{final}: the checkpoint cannot be written ({error.strerror or error}); earlier ones are untouched. "
+                f"{final}: the checkpoint cannot be written ({reason}); earlier ones are untouched. "
                 "Make room, then continue with gtpo train --resume"
             ) from error
         self._prune(state)
         return final
+
+    def check(self, step: int) -> None:
+        """Raises CheckpointError, naming the first file of the checkpoint that is not as it was written."""
+        folder = self.path(step)
+        try:
+            written = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+            entries = [(folder / name, int(entry["bytes"]), str(entry["sha256"])) for name, entry in written.items()]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(folder / _MANIFEST, f"cannot be read: {error}") from error
+        for file, size, digest in entries:
+            try:
+                found = file.stat().st_size
+                if found != size:
+                    raise _damaged(file, f"has {found:,} bytes of {size:,}")
+                if _sha256(file) != digest:
+                    raise _damaged(file, "has other content than was written")
+            except OSError as error:
+                raise _damaged(file, error.strerror or str(error)) from error
+
+    def newest_intact(self) -> tuple[int | None, list[str]]:
+        """(step of the newest checkpoint that is whole, what is wrong with newer ones); (None, []) without any.
+
+        Raises CheckpointError when there are checkpoints and all are damaged.
+        """
+        problems: list[str] = []
+        for step in reversed(self.steps()):
+            try:
+                self.check(step)
+            except CheckpointError as error:
+                problems.append(str(error))
+                continue
+            return step, problems
+        if problems:
+            raise CheckpointError("\n".join([*problems, f"{self._folder}: no checkpoint is whole; start a new run"]))
+        return None, []
+
+    def set_aside(self, *, after: int) -> list[Path]:
+        """Rename the checkpoints of later steps, so that the steps can be done and saved again; their new paths."""
+        moved = []
+        for step in (step for step in self.steps() if step > after):
+            number = 1
+            while (target := self._folder / f"damaged-{self.path(step).name}-{number}").exists():
+                number += 1
+            moved.append(self.path(step).rename(target))
+        return moved
 
     def load_state(self, step: int) -> CheckpointState:
         """Raises CheckpointError naming the file."""
@@ -106,6 +161,23 @@ class CheckpointStore:
         for step in steps:
             if step not in keep:
                 shutil.rmtree(self.path(step))
+
+
+def _manifest(folder: Path) -> dict[str, dict[str, int | str]]:
+    """{file: bytes and sha256} of all files below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+    }
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _damaged(file: Path, how: str) -> CheckpointError:
+    return CheckpointError(f"{file}: damaged checkpoint: the file {how}")
 
 
 def random_states() -> dict[str, Any]:

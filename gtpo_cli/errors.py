@@ -27,6 +27,10 @@ class GenerationError(GtpoError):
     """Completions cannot be sampled."""
 
 
+class NotFiniteError(GenerationError):
+    """The model's log-probabilities are infinite or NaN: nothing can be sampled from it."""
+
+
 class RewardError(GtpoError):
     """A reward function cannot be loaded, or returned something that is no reward."""
 

@@ -14,10 +14,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import platform
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ class RunFolder:
         self.environment_file = path / "environment.json"
         self.initial_entropy_file = path / "initial_entropy.json"
         self.metrics_file = path / "metrics.jsonl"
+        self.lock_file = path / ".lock"
         self.samples = path / "samples"
         self.checkpoints = path / "checkpoints"
         self.evaluation = path / "evaluation"
@@ -47,8 +50,38 @@ class RunFolder:
     def name(self) -> str:
         return self.path.name
 
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep every other process from training in this folder, which is made where it is missing.
+
+        The system frees the lock when the process ends, however it ends. Raises CheckpointError where another holds it,
+        or where the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self.lock_file.open("a")
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CheckpointError(
+                    f"{self.path}: another process is training this run; wait for it, stop it, or choose another "
+                    "--set run_name=..."
+                ) from error
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self.lock_file}: the file system cannot lock files ({error.strerror}), so nothing would keep "
+                    "two processes from training one run; choose an output_dir on another"
+                ) from error
+            yield
+
     def create(self, recipe: Recipe) -> None:
-        """Make the folder and write the recipe. Raises RecipeError if there is a run in it already."""
+        """Make the folder and write the recipe. Raises RecipeError if there is a run in it already.
+
+        Two that do so at once must not both succeed: `lock` first.
+        """
         if self.recipe_file.exists():
             raise RecipeError(
                 f"{self.path}: there is a run here already; continue it with gtpo train --resume {self.path}, "
@@ -58,9 +91,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.recipe_file, dump_recipe(recipe))
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path}: cannot write the run folder ({error.strerror}); see output_dir"
-            ) from error
+            raise _unwritable(self.path, error) from error
 
     def discard_if_not_begun(self) -> None:
         """Take back what a run wrote that failed before its first step: a corrected recipe may use its name again.
@@ -69,7 +100,8 @@ class RunFolder:
         """
         if self.checkpoints.exists() or (self.metrics_file.exists() and self.metrics_file.stat().st_size):
             return
-        for file in (self.recipe_file, self.environment_file, self.initial_entropy_file, self.metrics_file):
+        small = (self.recipe_file, self.environment_file, self.initial_entropy_file, self.metrics_file, self.lock_file)
+        for file in small:
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty
             self.path.rmdir()
@@ -97,6 +129,10 @@ class RunFolder:
         if not self.initial_entropy_file.is_file():
             return None
         return float(json.loads(self.initial_entropy_file.read_text(encoding="utf-8"))["initial_entropy"])
+
+
+def _unwritable(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{folder}: cannot write the run folder ({error.strerror}); see output_dir")
 
 
 def latest_run(output_dir: Path) -> RunFolder | None:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gtpo_cli.run_folder import RunFolder
     from gtpo_cli.training.loop import TrainResult
 
-EXIT_INTERRUPTED = 130
-EXIT_GUARD = 3
+# Exit codes of a run that stopped before its last step, saved: by Ctrl-C, by SIGTERM (a pre-empted machine), by itself.
+EXITS = {"interrupted": 130, "terminated": 143}
+EXIT_STOPPED = 3
 DEFAULT_RECIPE = "tiny_arithmetic"
 
 
@@ -48,7 +49,9 @@ def train(
         raise typer.BadParameter(f"unexpected argument {run}; did you mean --recipe {run}, or --resume {run}?")
     if resume:
         folder = find_run(run, what="train --resume")
-        _finish(_train(folder.recipe(), folder, resume=True, quiet=quiet))
+        with folder.lock():
+            result = _train(folder.recipe(), folder, resume=True, quiet=quiet)
+        _finish(result)
         return
     loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
     if dry_run:
@@ -60,12 +63,13 @@ def train(
 
     assert loaded.run_name is not None
     folder = RunFolder(Path(loaded.output_dir) / loaded.run_name)
-    folder.create(loaded)
-    try:
-        result = _train(loaded, folder, resume=False, quiet=quiet)
-    except (GtpoError, KeyboardInterrupt):
-        folder.discard_if_not_begun()
-        raise
+    with folder.lock():
+        folder.create(loaded)
+        try:
+            result = _train(loaded, folder, resume=False, quiet=quiet)
+        except (GtpoError, KeyboardInterrupt):
+            folder.discard_if_not_begun()
+            raise
     _finish(result)
 
 
@@ -103,7 +107,7 @@ def _finish(result: TrainResult) -> None:
         return
     print(f"stopped ({result.stopped}): {where} is saved")
     suggest("train", "--resume", result.run.path)
-    raise typer.Exit(EXIT_INTERRUPTED if result.stopped == "interrupted" else EXIT_GUARD)
+    raise typer.Exit(EXITS.get(result.stopped, EXIT_STOPPED))
 
 
 def _print_changes(result: TrainResult) -> None:

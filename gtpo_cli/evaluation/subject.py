@@ -39,15 +39,17 @@ class Checkpoint:
 def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
     """ "best" by `training.keep_best` (the newest where nothing was compared), "last", or the step of a checkpoint.
 
-    Raises CheckpointError that lists the steps there are.
+    Raises CheckpointError that lists the steps there are, or names what is damaged.
     """
     store = CheckpointStore(run.checkpoints, keep_last=1)
     steps = store.steps()
     if not steps:
         raise CheckpointError(f"{run.path}: has no checkpoint yet; go on with gtpo train --resume {run.path}")
     if which == "best":
-        best = store.load_state(steps[-1]).best_step
-        step = best if best in steps else steps[-1]
+        newest, _ = store.newest_intact()
+        assert newest is not None
+        best = store.load_state(newest).best_step
+        step = best if best in steps else newest
     elif which == "last":
         step = steps[-1]
     else:
@@ -56,6 +58,7 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
         there = ", ".join(map(str, steps))
         raise CheckpointError(f"{run.path}: there is no checkpoint {which}; there are best, last and the steps {there}")
     assert step is not None
+    store.check(step)
     return Checkpoint(step, store.path(step))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.errors import GenerationError
+from gtpo_cli.errors import GenerationError, NotFiniteError
 from gtpo_cli.generation.decoder import Decoder, ModelDecoder
 from gtpo_cli.generation.lean_decoder import LeanDecoder, knows
 from gtpo_cli.generation.sampler import Ended, SamplingParams, check_prompts
@@ -189,7 +189,7 @@ def chooser(params: SamplingParams) -> Choose:
     def choose(logits: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
         logp = torch.log_softmax(logits / params.temperature, dim=-1)
         if not bool(torch.isfinite(logp.sum())):
-            raise GenerationError("the model's log-probabilities are not finite; was the learning rate too high?")
+            raise NotFiniteError("the model's log-probabilities are not finite; was the learning rate too high?")
         scores = logp
         for warp in warpers:
             scores = warp(None, scores)

@@ -208,9 +208,26 @@ class OptimizerRecipe(Section):
 
 
 class GuardRecipe(Section):
-    action: Literal["warn", "stop", "rollback"] = Field("warn", description="when entropy passes ln 2 as format falls")
-    window: int = Field(50, ge=2, le=100_000, description="steps compared with the window before")
+    action: Literal["warn", "stop", "rollback"] = Field(
+        "warn", description="on collapse; rollback = to the best checkpoint, with a lower learning rate"
+    )
+    window: int = Field(50, ge=2, le=100_000, description="steps whose means are compared with the run's earlier ones")
     format_drop: float = Field(0.2, gt=0.0, le=1.0, description="fall of the strict format rate that counts")
+    accuracy_drop: float = Field(
+        0.1, gt=0.0, le=1.0, description="fall of the accuracy rate that counts, if it halves as well"
+    )
+    entropy_factor: float = Field(
+        3.0, gt=1.0, le=1e6, description="entropy above so many times its start counts as one above ln 2 does"
+    )
+    length_factor: float = Field(
+        2.0, gt=1.0, le=1e6, description="growth of the completions that counts while format or accuracy falls"
+    )
+    truncated_rise: float = Field(0.3, gt=0.0, le=1.0, description="rise of the truncated share that counts")
+    uninformative_share: float = Field(
+        0.98, gt=0.0, le=1.0, description="share of groups with equal rewards that counts while accuracy is below 0.5"
+    )
+    max_rollbacks: int = Field(2, ge=0, le=1000, description="then the run stops")
+    rollback_rate: float = Field(0.5, gt=0.0, lt=1.0, description="factor of the learning rate at each rollback")
 
 
 class TrainingRecipe(Section):
@@ -231,6 +248,7 @@ class TrainingRecipe(Section):
         "train/accuracy_rate", description="metric whose best checkpoint is kept; null = none"
     )
     eval_every: Count | None = Field(None, description="steps between evaluations on the test split; null = none")
+    max_bad_steps: Count = Field(10, description="steps in a row without a finite gradient after which the run stops")
     guard: GuardRecipe = Field(default_factory=GuardRecipe, description="watches for policy collapse")
 
 

@@ -68,6 +68,15 @@ _DECLARED = (
     ),
     Metric("optim/learning_rate", "learning rate of the step's update", "1", 0.0),
     Metric(
+        "optim/skipped",
+        "1 where a log-probability, the loss or the gradient was infinite or NaN, so that the step (or what was left "
+        "of its iterations) made no update; else 0",
+        "steps",
+        0.0,
+        1.0,
+    ),
+    Metric("guard/alarms", "what the guard saw in this step (training.guard); 0 = nothing", "alarms", 0.0),
+    Metric(
         "policy/kl",
         "mean over completion tokens of exp(d) - d - 1, d = logp_reference - logp_policy; only with a reference",
         "nats",

@@ -1,44 +1,102 @@
-"""Watches a run for policy collapse (Section 4.2): entropy past ln 2 while the format is being lost."""
+"""Watches a run for policy collapse (Section 4.2): entropy past ln 2 while the format is being lost, and its relatives.
+
+Every rule compares the mean over the last `window` steps with what the run had before: its first window (start) and the
+best window so far. So nothing is said before the second window, and a figure that is bad from the start is no alarm.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 
 from gtpo_cli.objective import LN_2
 from gtpo_cli.recipe.schema import GuardRecipe
 
+_NEARLY_ALL_RIGHT = 0.5  # accuracy from which on groups without spread mean that the task is learned, not lost
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Means over consecutive steps; named in `_METRICS`."""
+
+    entropy: float  # nats
+    strict_format: float
+    accuracy: float
+    truncated: float
+    length: float  # tokens
+    uninformative: float
+
+
+_METRICS = {
+    "entropy": "entropy/mean",
+    "strict_format": "train/strict_format_rate",
+    "accuracy": "train/accuracy_rate",
+    "truncated": "completions/truncated_share",
+    "length": "completions/length_mean",
+    "uninformative": "groups/uninformative_share",
+}
+
 
 class CollapseGuard:
-    """Compares the last `window` steps with the `window` steps before them.
-
-    Collapse is: mean entropy (nats) over the last window above ln 2, and the strict format rate lower by at least
-    `format_drop` than in the window before. After an alarm the windows start anew.
-    """
+    """Takes the metrics of one step after the other and says what it sees. After an alarm the window starts anew."""
 
     def __init__(self, recipe: GuardRecipe, history: Iterable[Mapping[str, float]] = ()) -> None:
-        """`history`: metrics of the steps before a resume, oldest first."""
+        """`history`: metrics of the steps before a resume, oldest first; what was seen in them is not said again."""
         self._recipe = recipe
-        self._seen: deque[tuple[float, float]] = deque(maxlen=2 * recipe.window)
+        self._steps: deque[Window] = deque(maxlen=recipe.window)
+        self._start: Window | None = None
+        self._best: Window | None = None  # of each figure the best window's, whenever that was
         for metrics in history:
             self.observe(metrics)
 
-    def observe(self, metrics: Mapping[str, float]) -> str | None:
-        """Take the metrics of a step; returns what was seen, in words and numbers, when it is a collapse."""
-        if "train/strict_format_rate" not in metrics:
-            return None
-        self._seen.append((metrics["entropy/mean"], metrics["train/strict_format_rate"]))
-        window = self._recipe.window
-        if len(self._seen) < 2 * window:
-            return None
-        seen = list(self._seen)
-        entropy = statistics.fmean(h for h, _ in seen[window:])
-        before, now = (statistics.fmean(rate for _, rate in part) for part in (seen[:window], seen[window:]))
-        if entropy <= LN_2 or before - now < self._recipe.format_drop:
-            return None
-        self._seen.clear()
-        return (
-            f"policy collapse: over the last {window} steps the mean entropy is {entropy:.3f} nats (ln 2 = {LN_2:.3f}) "
-            f"and the strict format rate fell from {before:.2f} to {now:.2f}"
+    def observe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Take the metrics of a step; returns what was seen, each in words and numbers. Steps without rewards (SFT, or
+        skipped ones) do not count."""
+        values = {name: metrics.get(metric, math.nan) for name, metric in _METRICS.items()}
+        if not all(map(math.isfinite, values.values())):
+            return []
+        self._steps.append(Window(**values))
+        if len(self._steps) < self._recipe.window:
+            return []
+        now = Window(**{name: statistics.fmean(getattr(step, name) for step in self._steps) for name in _METRICS})
+        if self._start is None or self._best is None:
+            self._start = self._best = now
+            return []
+        seen = list(_collapses(self._recipe, now, start=self._start, best=self._best))
+        if seen:
+            self._steps.clear()
+        self._best = _better(self._best, now)
+        return [f"over the last {self._recipe.window} steps {text}" for text in seen]
+
+
+def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window) -> Iterator[str]:
+    format_fell = best.strict_format - now.strict_format >= recipe.format_drop
+    accuracy_fell = best.accuracy - now.accuracy >= recipe.accuracy_drop and now.accuracy <= best.accuracy / 2
+    lost = (
+        f"the strict format rate fell from {best.strict_format:.2f} to {now.strict_format:.2f}"
+        if format_fell
+        else f"the accuracy rate fell from {best.accuracy:.2f} to {now.accuracy:.2f}"
+    )
+    climbed = now.entropy > LN_2 or now.entropy > recipe.entropy_factor * start.entropy
+    if format_fell and climbed and now.entropy > start.entropy:
+        yield f"the mean entropy is {now.entropy:.3f} nats (start {start.entropy:.3f}, ln 2 = {LN_2:.3f}) and {lost}"
+    if now.truncated - best.truncated >= recipe.truncated_rise:
+        yield f"{now.truncated:.2f} of the completions run into the length limit (at best {best.truncated:.2f})"
+    if now.length >= recipe.length_factor * start.length and (format_fell or accuracy_fell):
+        yield f"completions have {now.length:.0f} tokens (start {start.length:.0f}) and {lost}"
+    if now.uninformative >= recipe.uninformative_share and now.accuracy < _NEARLY_ALL_RIGHT:
+        yield (
+            f"the rewards of a group are all equal in {now.uninformative:.2f} of the groups, at an accuracy rate of "
+            f"{now.accuracy:.2f}: nothing is learned"
         )
+    if accuracy_fell:
+        yield f"the accuracy rate fell from {best.accuracy:.2f} to {now.accuracy:.2f}"
+
+
+def _better(best: Window, now: Window) -> Window:
+    """Of each figure the better one: higher rates, fewer truncated completions."""
+    higher = {name: max(value, getattr(now, name)) for name, value in asdict(best).items()}
+    return Window(**higher | {"truncated": min(best.truncated, now.truncated)})

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states
-from gtpo_cli.errors import CheckpointError, RecipeError
+from gtpo_cli.errors import CheckpointError, NotFiniteError, RecipeError
 from gtpo_cli.evaluation.entropy_probe import probe_entropy
 from gtpo_cli.generation import Sampler, load_sampler
 from gtpo_cli.objective import filter_is_on
@@ -23,11 +23,11 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers, find_metric, open_trackers, read_metrics
 from gtpo_cli.training.audit import audit_metrics
-from gtpo_cli.training.guard import CollapseGuard
 from gtpo_cli.training.held_out import HeldOut
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.order import PromptOrder
+from gtpo_cli.training.safety import Safety, Stop
 from gtpo_cli.training.samples import write_samples
 from gtpo_cli.training.setup import Say, Setup, longest_row, prepare
 from gtpo_cli.training.sft import SftParts, sft_step
@@ -56,11 +56,11 @@ def train(
     """Train as the recipe says, in the run folder, which exists; with `resume`, from its newest checkpoint.
 
     `say` gets a line for each thing a user should know before the first step; afterwards the display speaks, unless
-    `quiet`. Ctrl-C finishes the step, saves and returns. Raises GtpoError; whatever was saved before stays good.
+    `quiet`. Ctrl-C and SIGTERM finish the step, save and return. Raises GtpoError; whatever was saved before stays
+    good. The caller holds the run's lock.
     """
     store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
-    saved = store.steps()
-    state = store.load_state(saved[-1]) if resume and saved else CheckpointState(step=0, metrics_bytes=0)
+    state = _newest_state(store, say) if resume else CheckpointState(step=0, metrics_bytes=0)
     _check_keep_best(recipe)
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
@@ -108,8 +108,12 @@ def train(
             stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)
         else:
             parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)
-            stepper = _GroupStepper(parts, order, run)
-        return _Loop(recipe, run, store, setup, updater, trackers, stepper, held_out, order.total_steps).run(state)
+            stepper = _GroupStepper(parts, order, run, trackers.warn)
+        history = read_metrics(run.metrics_file) if state.step else []
+        safety = Safety(recipe.training, store, setup.policy, updater, history=history, warn=trackers.warn)
+        return _Loop(recipe, run, store, setup, updater, trackers, stepper, safety, held_out, order.total_steps).run(
+            state
+        )
 
 
 class _Stepper(Protocol):
@@ -121,16 +125,23 @@ class _Stepper(Protocol):
 class _GroupStepper:
     """GTPO and GRPO."""
 
-    def __init__(self, parts: StepParts, order: PromptOrder, run: RunFolder) -> None:
-        self._parts, self._order, self._run = parts, order, run
+    def __init__(self, parts: StepParts, order: PromptOrder, run: RunFolder, warn: Say) -> None:
+        self._parts, self._order, self._run, self._warn = parts, order, run, warn
 
     def run(self, number: int) -> dict[str, float]:
         clock = Stopwatch()
         seed = derive_seed(self._parts.recipe.seed, "sample", number)
-        result = train_step(self._parts, self._order.step(number), seed=seed, clock=clock)
+        try:
+            result = train_step(self._parts, self._order.step(number), seed=seed, clock=clock)
+        except NotFiniteError as error:
+            self._warn(f"step {number} was skipped: {error}")
+            self._parts.updater.advance_schedule()
+            return {"optim/skipped": 1.0}
         every = self._parts.recipe.tracking.log_completions_every
-        if number == 1 or number % every == 0:
-            write_samples(self._run.samples, number, result, self._parts.policy.tokenizer)
+        if result.not_finite or number == 1 or number % every == 0:
+            file = write_samples(self._run.samples, number, result, self._parts.policy.tokenizer)
+            if result.not_finite:
+                self._warn(f"step {number} was skipped: {result.not_finite} was not finite; its completions: {file}")
         metrics = step_metrics(result, clock)
         if self._parts.recipe.objective.audit:
             metrics |= audit_metrics(self._parts.recipe, result, self._parts.policy.eos_token_ids)
@@ -147,7 +158,7 @@ class _SftStepper:
 
 @dataclass(slots=True)
 class _Loop:
-    """Steps, metrics, guard, checkpoints."""
+    """Steps, metrics, checkpoints, and what to do when something goes wrong."""
 
     recipe: Recipe
     run_folder: RunFolder
@@ -156,33 +167,32 @@ class _Loop:
     updater: Updater
     trackers: Trackers
     stepper: _Stepper
+    safety: Safety
     held_out: HeldOut | None
     total_steps: int
     _since_save: list[float] = field(default_factory=list)  # the keep_best metric of each step since the last save
 
     def run(self, state: CheckpointState) -> TrainResult:
         training = self.recipe.training
-        history = read_metrics(self.run_folder.metrics_file) if state.step else []
-        guard = CollapseGuard(training.guard, history)
-        stopped: str | None = None
+        stop: Stop | None = None
         with _interrupt_flag() as interrupted:
             for number in range(state.step + 1, self.total_steps + 1):
                 metrics = self.stepper.run(number)
                 if self._evaluates_after(number):
                     metrics |= self._evaluate()
+                seen = self.safety.look(metrics)
                 self.trackers.log(number, metrics)
                 if training.keep_best in metrics:
                     self._since_save.append(metrics[training.keep_best])
-                if alarm := guard.observe(metrics):
-                    self.trackers.warn(alarm)
-                    stopped = alarm if training.guard.action == "stop" else None
-                if interrupted:
-                    stopped = "interrupted"
-                if stopped or number % training.save_every == 0 or number == self.total_steps:
+                stop = self.safety.act(number, metrics, seen, state)
+                if interrupted and stop is None:
+                    stop = Stop("terminated" if signal.SIGTERM in interrupted else "interrupted", save=True)
+                due = number % training.save_every == 0 or number == self.total_steps
+                if (stop is None and due) or (stop is not None and stop.save):
                     state = self._save(number, state)
-                if stopped:
+                if stop is not None:
                     break
-        return TrainResult(self.run_folder, state.step, self.total_steps, stopped)
+        return TrainResult(self.run_folder, state.step, self.total_steps, None if stop is None else stop.reason)
 
     def _evaluates_after(self, number: int) -> bool:
         every = self.recipe.training.eval_every
@@ -209,6 +219,18 @@ class _Loop:
         state = CheckpointState(number, self.trackers.position, best_step, best_value)
         self.store.save(state, self.setup.policy, {"updater": self.updater.state_dict()})
         return state
+
+
+def _newest_state(store: CheckpointStore, say: Say) -> CheckpointState:
+    """Of the newest checkpoint that is whole; damaged ones are set aside. Step 0 without any."""
+    step, problems = store.newest_intact()
+    for problem in problems:
+        say(problem)
+    if step is None:
+        return CheckpointState(step=0, metrics_bytes=0)
+    for path in store.set_aside(after=step):
+        say(f"set aside as {path}; going on from step {step}")
+    return store.load_state(step)
 
 
 def _initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: Sampler, say: Say) -> float:
@@ -262,12 +284,12 @@ def _check_keep_best(recipe: Recipe) -> None:
 
 
 @contextmanager
-def _interrupt_flag() -> Iterator[list[bool]]:
-    """A list that becomes non-empty at the first Ctrl-C, or at SIGTERM; the second Ctrl-C interrupts at once."""
-    flag: list[bool] = []
+def _interrupt_flag() -> Iterator[list[int]]:
+    """The signals that came, Ctrl-C or SIGTERM; the second Ctrl-C interrupts at once."""
+    flag: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        flag.append(True)
+        flag.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

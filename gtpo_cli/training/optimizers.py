@@ -40,17 +40,34 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
 
     def update(self) -> float:
-        """One optimiser step with the gradients in place; returns their norm before clipping."""
+        """One optimiser step with the gradients in place; returns their norm before clipping.
+
+        Where that is infinite or NaN nothing is changed: not the weights, not the moments.
+        """
         for parameter in self._parameters:
             if parameter.grad is None:  # nothing owed a gradient: it is 0, and Adam's moments must see that
                 parameter.grad = torch.zeros_like(parameter)
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
-        self.optimizer.step()
-        return float(norm)
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
+        if math.isfinite(norm):
+            self.optimizer.step()
+        return norm
 
     def advance_schedule(self) -> None:
         """Move the learning rate on by one training step (one batch, however many iterations it had)."""
         self._scheduler.step()
+
+    def lower_rate(self, factor: float) -> None:
+        """Multiply the learning rate, now and for the rest of the schedule."""
+        self._scheduler.base_lrs = [rate * factor for rate in self._scheduler.base_lrs]
+        for group in self.optimizer.param_groups:
+            group["lr"] *= factor
+
+    def load_moments(self, state: dict[str, Any]) -> None:
+        """Take the optimiser's state from an earlier `state_dict`, and keep learning rate and schedule as they are."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer.state_dict(), "scheduler": self._scheduler.state_dict()}

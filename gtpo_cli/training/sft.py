@@ -6,6 +6,7 @@ all reference tokens of the step (docs/objective.md, section 7).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,13 +74,15 @@ def imitate(parts: SftParts, groups: Sequence[Group], *, clock: Stopwatch) -> di
         totals = {"loss": 0.0, "entropy": 0.0}
         learning_rate = parts.updater.learning_rate
         parts.micro_batch.run(lambda cut: totals.update(_accumulate(parts, batch, cut)), batch)
-        grad_norm = parts.updater.update()
+        finite = math.isfinite(totals["loss"])
+        grad_norm = parts.updater.update() if finite else math.nan
         parts.updater.advance_schedule()
     tokens = int(batch.lengths_BG.sum())
     return {
         "optim/loss": totals["loss"],
         "optim/grad_norm": grad_norm,
         "optim/learning_rate": learning_rate,
+        "optim/skipped": float(not math.isfinite(grad_norm)),
         "entropy/mean": totals["entropy"],
         "completions/length_mean": tokens / int(batch.lengths_BG.numel()),
     } | time_metrics(clock, tokens=tokens, device=parts.policy.device)

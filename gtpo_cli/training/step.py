@@ -9,6 +9,7 @@ spread) keeps its place in every denominator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -72,6 +73,7 @@ class StepResult:
     grad_norms: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
     learning_rate: float = 0.0
+    not_finite: str | None = None  # what was infinite or NaN, so that the step stopped there without an update
 
 
 def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock: Stopwatch) -> StepResult:
@@ -103,7 +105,12 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
             first = iteration == 0
             accumulate = partial(_accumulate, parts, result, divisor_BG, ref_BGT, first=first)
             parts.micro_batch.run(accumulate, batch)
-            result.grad_norms.append(parts.updater.update())
+            result.not_finite = _not_finite(result)
+            if result.not_finite is None:
+                result.grad_norms.append(parts.updater.update())
+                result.not_finite = None if math.isfinite(result.grad_norms[-1]) else "the gradient"
+            if result.not_finite is not None:
+                break
         parts.updater.advance_schedule()
     return result
 
@@ -191,6 +198,13 @@ def _measure(parts: StepParts, result: StepResult, micro: MicroBatch, logp: Tens
         advantages_BG=micro.take(result.advantages_BG),
     )
     micro.put(keep_BG & micro.take(result.keep_BG), into=result.keep_BG)
+
+
+def _not_finite(result: StepResult) -> str | None:
+    """What of the last iteration is infinite or NaN and must not reach the weights."""
+    if not bool(torch.isfinite(result.logprobs_BGT).all()):
+        return "a log-probability"
+    return None if math.isfinite(result.losses[-1]) else "the loss"
 
 
 def _share_of_step(micro: MicroBatch, whole: TokenBatch, *, released: bool) -> float:

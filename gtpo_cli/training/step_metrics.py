@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 
@@ -16,7 +17,8 @@ def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
     metrics = _reward_metrics(result) | _token_metrics(result)
     metrics["groups/uninformative_share"] = _mean((result.advantages_BG == 0).all(dim=1))
     metrics["optim/loss"] = statistics.fmean(result.losses)
-    metrics["optim/grad_norm"] = statistics.fmean(result.grad_norms)
+    metrics["optim/grad_norm"] = statistics.fmean(result.grad_norms or [math.nan])
+    metrics["optim/skipped"] = float(result.not_finite is not None)
     metrics["optim/learning_rate"] = result.learning_rate
     if result.kl:
         metrics["policy/kl"] = statistics.fmean(result.kl)

@@ -47,7 +47,8 @@ def test_save_and_load(tmp_path: Path, policy: TransformersPolicy) -> None:
     assert store.steps() == [7]
     assert store.load_state(7) == state
     assert store.load_training(7)["updater"]["x"].tolist() == [0, 1, 2]
-    assert sorted(path.name for path in folder.iterdir()) == ["model", "state.json", "training.pt"]
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "model", "state.json", "training.pt"]
+    store.check(7)
 
 
 def test_retention_keeps_last_and_best(tmp_path: Path, policy: TransformersPolicy) -> None:
@@ -117,3 +118,79 @@ def test_no_pickle_runs(tmp_path: Path, policy: TransformersPolicy, monkeypatch:
     with pytest.raises(CheckpointError):
         store.load_training(1)
     assert not (tmp_path / "danger").exists()
+
+
+def saved(folder: Path, policy: TransformersPolicy, *steps: int) -> CheckpointStore:
+    store = CheckpointStore(folder, keep_last=9)
+    for step in steps:
+        store.save(CheckpointState(step, 0), policy, {"updater": {"x": torch.arange(3)}})
+    return store
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "words"),
+    [
+        ("model/model.safetensors", truncate, r"has [\d,]+ bytes of [\d,]+"),
+        ("model/model.safetensors", flip, "has other content than was written"),
+        ("model/tokenizer.json", Path.unlink, "No such file or directory"),
+        ("training.pt", flip, "has other content than was written"),
+        ("state.json", Path.unlink, "No such file or directory"),
+        ("manifest.json", truncate, "cannot be read"),
+        ("manifest.json", Path.unlink, "cannot be read"),
+    ],
+)
+def test_a_damaged_file_is_named_and_the_checkpoint_before_is_found(
+    tmp_path: Path, policy: TransformersPolicy, name: str, harm: Any, words: str
+) -> None:
+    store = saved(tmp_path, policy, 3, 6, 9)
+    assert store.newest_intact() == (9, [])
+    harm(store.path(9) / name)
+    with pytest.raises(CheckpointError, match=rf"step-000009/{name}: damaged checkpoint: the file {words}"):
+        store.check(9)
+    step, (problem,) = store.newest_intact()
+    assert step == 6
+    assert f"step-000009/{name}" in problem
+
+
+def test_without_any_whole_checkpoint_all_problems_are_told(tmp_path: Path, policy: TransformersPolicy) -> None:
+    store = saved(tmp_path, policy, 3, 6)
+    for step in (3, 6):
+        truncate(store.path(step) / "training.pt")
+    with pytest.raises(
+        CheckpointError, match=r"(?s)step-000006/training.*step-000003/training.*no checkpoint is whole"
+    ):
+        store.newest_intact()
+    assert CheckpointStore(tmp_path / "none", keep_last=1).newest_intact() == (None, [])
+
+
+def test_damaged_checkpoints_are_set_aside_not_deleted(tmp_path: Path, policy: TransformersPolicy) -> None:
+    store = saved(tmp_path, policy, 3, 6)
+    truncate(store.path(6) / "training.pt")
+    for number in (1, 2):
+        (aside,) = store.set_aside(after=3)
+        assert aside.name == f"damaged-step-000006-{number}"
+        assert (aside / "training.pt").exists()
+        assert store.steps() == [3]
+        saved(tmp_path, policy, 6)
+    assert store.newest_intact() == (6, [])
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    model, tokenizer = random_model()
+    broken = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64)
+    store = saved(tmp_path, broken, 1)
+    with torch.no_grad():
+        next(broken.trainable_parameters())[0, 0] = torch.nan
+    with pytest.raises(CheckpointError, match="step-000002: not saved, since the weights are not finite"):
+        saved(tmp_path, broken, 2)
+    assert store.newest_intact() == (1, [])

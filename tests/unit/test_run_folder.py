@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import CheckpointError, RecipeError
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.run_folder import RunFolder, latest_run, write_atomically
 
@@ -90,3 +92,39 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     write_atomically(file, "two")
     assert file.read_text() == "two"
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from gtpo_cli.run_folder import RunFolder
+with RunFolder(Path(sys.argv[1])).lock():
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_one_process_trains_a_run_and_its_end_frees_it(tmp_path: Path, recipe: Recipe) -> None:
+    run = RunFolder(tmp_path / "run")
+    command = [sys.executable, "-c", HOLD, str(run.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(CheckpointError, match="run: another process is training this run"), run.lock():
+            pass
+        other.kill()
+    with run.lock():
+        run.create(recipe)
+        run.discard_if_not_begun()
+    assert not run.path.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(
+            CheckpointError, match=r"file/run: cannot write the run folder \(Not a directory\); see output_dir"
+        ),
+        RunFolder(tmp_path / "file" / "run").lock(),
+    ):
+        pass

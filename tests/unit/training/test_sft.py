@@ -58,3 +58,19 @@ def test_references_that_do_not_fit_are_dropped_and_named() -> None:
         ("f.jsonl:4", "no worked solution to imitate (SFT needs one)"),
     ]
     assert len(reference_completion(PROMPTS[1][0], tokenizer).token_ids) == 16  # 14 of tags, the answer, the end
+
+
+def test_a_step_that_is_not_finite_changes_nothing() -> None:
+    model, tokenizer = random_model()
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=256)
+    recipe = OptimizerRecipe(name="adamw", warmup_ratio=0.0, learning_rate=1e-2)
+    updater = Updater(policy.trainable_parameters(), recipe, total_steps=3)
+    parts = SftParts(policy, updater, MicroBatchSize(8, longest_row=100, packed=True, warn=print))
+    before = copy.deepcopy(model.state_dict())
+    hook = next(policy.trainable_parameters()).register_hook(lambda gradient: gradient * torch.inf)
+    metrics = sft_step(parts, PROMPTS, clock=Stopwatch())
+    assert metrics["optim/skipped"] == 1.0
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    hook.remove()
+    assert sft_step(parts, PROMPTS, clock=Stopwatch())["optim/skipped"] == 0.0
+    assert not all(torch.equal(before[name], value) for name, value in model.state_dict().items())

@@ -16,6 +16,7 @@ import pytest
 import torch
 from small_models import random_model
 
+from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
@@ -438,3 +439,48 @@ def test_out_of_memory_in_the_middle_gives_the_same_gradient(parts_for: Any) -> 
         assert parts.micro_batch.limit == (6 if fail else 12)
     for plain, halved in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, halved, rtol=1e-4, atol=1e-6)
+
+
+def weights(parts: StepParts) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in parts.policy.trainable_parameters()]
+
+
+def spoiled_gradient(parts: StepParts) -> None:
+    next(parts.policy.trainable_parameters()).register_hook(lambda gradient: gradient * math.nan)
+
+
+def spoiled_forward(parts: StepParts) -> None:
+    """Infinite hidden states in training only: sampling is in evaluation mode."""
+
+    def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * math.inf if module.training else output
+
+    parts.policy.model.model.norm.register_forward_hook(spoil)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"), [(spoiled_gradient, "the gradient"), (spoiled_forward, "a log-probability")]
+)
+def test_a_step_that_is_not_finite_changes_nothing(parts_for: Any, spoil: Any, what: str) -> None:
+    parts = parts_for(recipe("objective.num_iterations=2", "objective.filter.enabled=never"))
+    before, rate = weights(parts), parts.updater.learning_rate
+    spoil(parts)
+    clock = Stopwatch()
+    result = train_step(parts, PROMPTS, seed=15, clock=clock)
+    assert result.not_finite == what
+    assert len(result.losses) == 1  # the second iteration was not tried
+    assert all(torch.equal(old, new) for old, new in zip(before, weights(parts), strict=True))
+    assert parts.updater.optimizer.state_dict()["state"] == {}  # Adam's moments have not seen it
+    assert parts.updater.learning_rate != rate  # the schedule goes on
+    metrics = step_metrics(result, clock)
+    assert metrics["optim/skipped"] == 1.0
+    assert math.isnan(metrics["optim/grad_norm"])
+    assert metrics["train/reward_mean"] > 0  # what was sampled is reported as ever
+
+
+def test_weights_that_cannot_be_sampled_from_are_named_as_such(parts_for: Any) -> None:
+    parts = parts_for(recipe())
+    with torch.no_grad():
+        parts.policy.model.lm_head.weight.mul_(1e38)  # finite weights, infinite logits
+    with pytest.raises(NotFiniteError, match="log-probabilities are not finite"):
+        train_step(parts, PROMPTS, seed=15, clock=Stopwatch())

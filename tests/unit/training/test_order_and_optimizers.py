@@ -1,4 +1,4 @@
-"""The loop's small parts: prompt order, seeds, guard, micro-batch size, optimiser and schedule."""
+"""The loop's small parts: prompt order, seeds, micro-batch size, optimiser and schedule."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from gtpo_cli.models.quantization import nf4_config
 from gtpo_cli.models.work_limit import WorkLimit
 from gtpo_cli.objective import TokenBatch
 from gtpo_cli.recipe import build_recipe
-from gtpo_cli.recipe.schema import GuardRecipe, OptimizerRecipe
+from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rollout import collate
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.training.guard import CollapseGuard
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.order import PromptOrder
@@ -66,41 +65,6 @@ def test_seeds_differ_by_purpose_and_number_and_never_change() -> None:
     assert len(seeds) == 800
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derive_seed(3407, "sample", 1) == 4562397317613020605  # changing this changes every recorded run
-
-
-def metrics(entropy: float, strict: float) -> dict[str, float]:
-    return {"entropy/mean": entropy, "train/strict_format_rate": strict}
-
-
-def feed(guard: CollapseGuard, *rows: tuple[float, float]) -> list[str]:
-    return [alarm for row in rows if (alarm := guard.observe(metrics(*row)))]
-
-
-def test_guard_sees_entropy_past_ln2_while_format_falls() -> None:
-    guard = CollapseGuard(GuardRecipe(window=3, format_drop=0.2))
-    (alarm,) = feed(guard, *[(0.3, 0.9)] * 3, *[(0.8, 0.5)] * 3)
-    assert "mean entropy is 0.800 nats (ln 2 = 0.693)" in alarm
-    assert "fell from 0.90 to 0.50" in alarm
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [(0.3, 0.9)] * 3 + [(0.6, 0.1)] * 3,  # format falls, entropy does not pass ln 2
-        [(0.8, 0.9)] * 3 + [(0.9, 0.8)] * 3,  # entropy high, format falls too little
-        [(0.8, 0.5)] * 3 + [(0.9, 0.9)] * 3,  # format rises
-        [(0.8, 0.1)] * 5,  # not enough steps
-    ],
-)
-def test_guard_is_silent_otherwise(rows: list[tuple[float, float]]) -> None:
-    assert feed(CollapseGuard(GuardRecipe(window=3, format_drop=0.2)), *rows) == []
-
-
-def test_guard_goes_on_from_its_history() -> None:
-    rows = [(0.3, 0.9)] * 3 + [(0.8, 0.5)] * 3
-    recipe = GuardRecipe(window=3, format_drop=0.2)
-    resumed = CollapseGuard(recipe, history=[metrics(*row) for row in rows[:4]])
-    assert len(feed(resumed, *rows[4:])) == 1
 
 
 def test_out_of_memory_halves_the_rows_until_the_work_fits() -> None:

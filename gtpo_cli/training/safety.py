@@ -1,0 +1,106 @@
+"""What a run does when it goes wrong: steps that could not be taken are counted, the guard is asked, and on its word
+the run warns, stops, or goes back to its best checkpoint with a lower learning rate (training.guard).
+
+A run that was resumed goes on as if it had not stopped: all that is decided here follows from the logged metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
+from gtpo_cli.errors import CheckpointError
+from gtpo_cli.models import Policy
+from gtpo_cli.recipe.schema import TrainingRecipe
+from gtpo_cli.training.guard import CollapseGuard
+from gtpo_cli.training.optimizers import Updater
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why the run ends here, in words; `save`: whether its weights are worth a checkpoint."""
+
+    reason: str
+    save: bool
+
+
+class Safety:
+    """Looks at the metrics of each step."""
+
+    def __init__(
+        self,
+        recipe: TrainingRecipe,
+        store: CheckpointStore,
+        policy: Policy,
+        updater: Updater,
+        *,
+        history: Sequence[Mapping[str, float]],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`history`: the metrics of the steps before a resume."""
+        self._recipe, self._store, self._policy, self._updater, self._warn = recipe, store, policy, updater, warn
+        self._guard = CollapseGuard(recipe.guard, history)
+        self._rollbacks = sum(row.get("guard/alarms", 0.0) > 0 for row in history)
+        self._skipped = 0  # in a row
+        for row in history:
+            self._count_skipped(row)
+
+    def look(self, metrics: dict[str, float]) -> list[str]:
+        """Ask the guard, and note in the metrics how much it saw."""
+        seen = self._guard.observe(metrics)
+        if "train/strict_format_rate" in metrics:
+            metrics["guard/alarms"] = float(len(seen))
+        return seen
+
+    def act(
+        self, number: int, metrics: Mapping[str, float], seen: Sequence[str], state: CheckpointState
+    ) -> Stop | None:
+        """What step `number` calls for, after it was logged; `state` is that of the newest checkpoint."""
+        self._count_skipped(metrics)
+        if self._skipped >= self._recipe.max_bad_steps:
+            return Stop(
+                f"{self._skipped} steps in a row made no update, since a log-probability, the loss or the gradient was "
+                "not finite; try a lower optimizer.learning_rate in a new run",
+                save=False,
+            )
+        if not seen:
+            return None
+        self._warn(f"step {number}: policy collapse: {'; '.join(seen)}")
+        action = self._recipe.guard.action
+        if action == "warn":
+            return None
+        if action == "stop":
+            return Stop(f"policy collapse: {seen[0]}", save=True)
+        if self._rollbacks >= self._recipe.guard.max_rollbacks:
+            return Stop(f"policy collapse after {self._rollbacks} rollbacks: {seen[0]}", save=True)
+        return self._roll_back(number, seen, state)
+
+    def _count_skipped(self, metrics: Mapping[str, float]) -> None:
+        self._skipped = self._skipped + 1 if metrics.get("optim/skipped", 0.0) else 0
+
+    def _roll_back(self, number: int, seen: Sequence[str], state: CheckpointState) -> Stop | None:
+        step = self._good_checkpoint(before=number - self._recipe.guard.window, best=state.best_step)
+        if step is None:
+            return Stop(f"policy collapse, and there is no earlier checkpoint to go back to: {seen[0]}", save=True)
+        self._policy.load_adapter(self._store.path(step) / "model")
+        self._updater.load_moments(self._store.load_training(step)["updater"])
+        self._updater.lower_rate(self._recipe.guard.rollback_rate)
+        self._rollbacks += 1
+        self._warn(
+            f"step {number}: went back to the weights of step {step}; the learning rate is "
+            f"{self._updater.learning_rate:.3g} now (rollback {self._rollbacks} of {self._recipe.guard.max_rollbacks})"
+        )
+        return None
+
+    def _good_checkpoint(self, *, before: int, best: int | None) -> int | None:
+        """The best checkpoint, else the newest from before the collapse, that is whole."""
+        older = [step for step in reversed(self._store.steps()) if step <= before]
+        for step in [best, *older] if best is not None else older:
+            try:
+                self._store.check(step)
+            except CheckpointError as error:
+                self._warn(str(error))
+                continue
+            return step
+        return None

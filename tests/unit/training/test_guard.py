@@ -1,0 +1,117 @@
+"""The guard against policy collapse: each rule by hand, and curves that runs of this project recorded."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gtpo_cli.recipe.schema import GuardRecipe
+from gtpo_cli.training.guard import CollapseGuard
+
+HEALTHY = {
+    "entropy/mean": 0.3, "train/strict_format_rate": 0.9, "train/accuracy_rate": 0.4, "completions/length_mean": 50.0,
+    "completions/truncated_share": 0.05, "groups/uninformative_share": 0.3,
+}  # fmt: skip
+NAMES = dict(zip(("entropy", "format", "accuracy", "length", "truncated", "equal"), HEALTHY, strict=True))
+
+
+def steps(count: int = 3, **changed: float) -> list[dict[str, float]]:
+    return [HEALTHY | {NAMES[name]: value for name, value in changed.items()}] * count
+
+
+def feed(guard: CollapseGuard, rows: list[dict[str, float]]) -> list[str]:
+    return [alarm for row in rows for alarm in guard.observe(row)]
+
+
+def watch(*parts: list[dict[str, float]], **settings: Any) -> list[str]:
+    return feed(CollapseGuard(GuardRecipe(window=3, **settings)), [row for part in parts for row in part])
+
+
+@pytest.mark.parametrize(
+    ("start", "now", "words"),
+    [
+        ({}, {"entropy": 0.8, "format": 0.5}, "entropy is 0.800 nats (start 0.300, ln 2 = 0.693) and the strict format "
+         "rate fell from 0.90 to 0.50"),
+        ({"entropy": 0.1}, {"entropy": 0.4, "format": 0.5}, "entropy is 0.400 nats (start 0.100"),
+        ({}, {"truncated": 0.36}, "0.36 of the completions run into the length limit (at best 0.05)"),
+        ({}, {"length": 110.0, "format": 0.6}, "completions have 110 tokens (start 50) and the strict format"),
+        ({}, {"equal": 0.99}, "all equal in 0.99 of the groups, at an accuracy rate of 0.40"),
+        ({}, {"accuracy": 0.15}, "the accuracy rate fell from 0.40 to 0.15"),
+    ],
+)  # fmt: skip
+def test_each_rule_says_what_it_saw(start: dict[str, float], now: dict[str, float], words: str) -> None:
+    (alarm,) = watch(steps(**start), steps(**start | now))
+    assert alarm.startswith("over the last 3 steps ")
+    assert words in alarm
+
+
+@pytest.mark.parametrize(
+    ("start", "now"),
+    [
+        ({}, {"entropy": 0.6, "format": 0.5}),  # format falls, entropy is neither above ln 2 nor three times its start
+        ({}, {"entropy": 0.8, "format": 0.75}),  # entropy high, format falls too little
+        ({"entropy": 0.9, "format": 0.9}, {"entropy": 0.8, "format": 0.5}),  # above ln 2 from the start, and falling
+        ({}, {"truncated": 0.3}),  # a rise, too small
+        ({"truncated": 0.95}, {"truncated": 0.97}),  # bad from the start
+        ({}, {"length": 200.0}),  # longer and as good: that is learning
+        ({"accuracy": 0.9}, {"accuracy": 0.95, "equal": 1.0}),  # all right: nothing left to learn
+        ({"accuracy": 0.15}, {"accuracy": 0.06}),  # more than halved, by too little to count
+        ({"accuracy": 0.9}, {"accuracy": 0.6}),  # fell, but did not halve
+    ],
+)
+def test_the_guard_is_silent_otherwise(start: dict[str, float], now: dict[str, float]) -> None:
+    assert watch(steps(**start), steps(**start | now)) == []
+
+
+def test_a_slow_decline_is_compared_with_the_best_window() -> None:
+    slow = [row for i in range(1, 9) for row in steps(format=0.9 - 0.05 * i, entropy=0.7 + 0.01 * i)]
+    assert "fell from 0.90 to 0.70" in watch(steps(), slow)[0]
+
+
+def test_after_an_alarm_the_window_starts_anew() -> None:
+    guard = CollapseGuard(GuardRecipe(window=3))
+    assert len(feed(guard, steps() + steps(1, truncated=1.0))) == 1  # one bad step of three is a rise by 0.32
+    assert feed(guard, steps(2, truncated=1.0)) == []
+    assert len(feed(guard, steps(1, truncated=1.0))) == 1
+
+
+def test_steps_without_rewards_or_without_numbers_do_not_count() -> None:
+    guard = CollapseGuard(GuardRecipe(window=3))
+    assert feed(guard, steps() + [{"optim/skipped": 1.0}, HEALTHY | {"entropy/mean": float("nan")}] * 5) == []
+    assert feed(guard, steps(2, truncated=1.0)) != []
+
+
+def test_the_guard_goes_on_from_its_history() -> None:
+    rows = steps(5) + steps(4, truncated=1.0)
+    whole = CollapseGuard(GuardRecipe(window=3))
+    expected = [whole.observe(row) for row in rows]
+    for stop in range(len(rows)):
+        resumed = CollapseGuard(GuardRecipe(window=3), history=rows[:stop])
+        assert [resumed.observe(row) for row in rows[stop:]] == expected[stop:]
+
+
+def recorded() -> dict[str, list[dict[str, float]]]:
+    """{run: metrics of its steps}; runs of docs/claims.md, "collapsed" or "healthy" by how they ended."""
+    runs: dict[str, list[dict[str, float]]] = defaultdict(list)
+    with (Path(__file__).parent / "recorded_curves.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            runs[row.pop("run")].append({name: float(value) for name, value in row.items()})
+    return runs
+
+
+@pytest.mark.parametrize("window", [20, 50])
+def test_recorded_collapses_are_seen_and_healthy_runs_are_left_alone(window: int) -> None:
+    runs = recorded()
+    assert len(runs) == 8
+    for name, rows in runs.items():
+        seen = feed(CollapseGuard(GuardRecipe(window=window)), rows)
+        assert bool(seen) == name.startswith("collapsed"), (name, seen)
+
+
+def test_what_is_seen_in_a_run_that_forgets_its_end_token() -> None:
+    seen = feed(CollapseGuard(GuardRecipe()), recorded()["collapsed fig5a_kl/grpo_beta0-1"])
+    assert any("run into the length limit" in text for text in seen)
