@@ -180,6 +180,13 @@ def _damaged(file: Path, how: str) -> CheckpointError:
     return CheckpointError(f"{file}: damaged checkpoint: the file {how}")
 
 
+def seed_random_states(seed: int) -> None:
+    """Seed the global generators, of which the run's own sampling needs none; user rewards may."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 def random_states() -> dict[str, Any]:
     """States of the global generators (adapter dropout, user rewards), as tensors and plain numbers."""
     name, keys, *rest = np.random.get_state()

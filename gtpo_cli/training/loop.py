@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
-import torch
-
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
 from gtpo_cli.errors import CheckpointError, NotFiniteError, RecipeError
 from gtpo_cli.evaluation.entropy_probe import probe_entropy
 from gtpo_cli.generation import Sampler, load_sampler
@@ -65,7 +63,7 @@ def train(
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
         scorer = stack.enter_context(open_scorer(recipe.rewards))
-        torch.manual_seed(derive_seed(recipe.seed, "torch"))
+        seed_random_states(derive_seed(recipe.seed, "torch"))
         setup = prepare(recipe, say=say)
         run.write_environment(setup.facts)
         sampler = load_sampler(setup.policy, recipe, warn=say)

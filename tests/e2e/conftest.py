@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared"
-GTPO = [str(Path(sys.executable).parent / "gtpo")]
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+from commands import GTPO, SHARED, Run, environment
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,13 +23,6 @@ def shared() -> Path:
     return SHARED
 
 
-def environment() -> dict[str, str]:
-    """No network, no key, nothing of the machine's own settings that could change a result."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "HF_"))}
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # so that "next: gtpo ..." is short
-    return kept | {"HF_HUB_OFFLINE": "1", "COLUMNS": "160", "PATH": path}
-
-
 @pytest.fixture
 def gtpo(tmp_path: Path) -> Run:
     """gtpo("train", "--quiet") -> the finished process, with text output. Fails the test on an unexpected exit code."""
@@ -53,15 +36,3 @@ def gtpo(tmp_path: Path) -> Run:
         return done
 
     return run
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-MEASURED = ("time/", "speed/", "memory/")
-
-
-def comparable(run: Path) -> list[dict[str, Any]]:
-    """The metrics that a repetition must repeat bit for bit: all but what was measured with a clock."""
-    return [{k: v for k, v in row.items() if not k.startswith(MEASURED)} for row in metrics(run)]

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import GTPO, SHARED, Run, environment, metrics
+from commands import GTPO, SHARED, Run, environment, metrics
 
 QUICK = ["--set", "training.max_steps=3", "--set", "objective.probe.num_prompts=8"]
 

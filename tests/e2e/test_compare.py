@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from conftest import Run, environment
+from commands import Run, environment
 
 from gtpo_cli.evaluation.grading import Grader
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, data_digest

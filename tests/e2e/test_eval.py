@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import GTPO, Run, environment
+from commands import GTPO, Run, environment
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import GTPO, Run, environment
+from commands import GTPO, Run, environment
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "training.max_steps=3", "--set", "training.save_every=1",

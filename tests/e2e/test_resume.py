@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import GTPO, Run, comparable, environment
+from commands import GTPO, Run, comparable, contents, environment
 
 # Small but with all state there is: iterations, KL reference, dropout (global generator), schedule, best checkpoint.
 SETTINGS = [
@@ -54,17 +54,6 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 }
 
 
-def weights(run: Path) -> dict[str, bytes]:
-    last = run / "checkpoints" / "step-000012"
-    return {file.name: file.read_bytes() for file in sorted((last / "model").glob("*.safetensors"))} | {
-        "state.json": (last / "state.json").read_bytes()
-    }
-
-
-def samples(run: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted((run / "samples").iterdir())}
-
-
 @pytest.mark.parametrize("extra", [[], LORA], ids=["all weights", "lora with dropout"])
 def test_killed_and_resumed_equals_uninterrupted(gtpo: Run, tmp_path: Path, extra: list[str]) -> None:
     gtpo(*train_arguments("whole", extra))
@@ -80,20 +69,17 @@ def test_killed_and_resumed_equals_uninterrupted(gtpo: Run, tmp_path: Path, extr
     assert "step 12 of 12" in output
     # metrics.jsonl is written as text of the same numbers, so equality here is equality of every bit
     assert comparable(run) == expected
-    found = weights(run)
-    whole = weights(tmp_path / "runs" / "whole")
-    assert {name: found[name] for name in found if name != "state.json"} == {
-        name: whole[name] for name in whole if name != "state.json"
-    }
-    assert samples(run) == samples(tmp_path / "runs" / "whole")
+    assert contents(run) == contents(tmp_path / "runs" / "whole")
     assert not list((run / "checkpoints").glob(".step-*"))
 
 
-def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(gtpo: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
+    gtpo: Run, tmp_path: Path, number: int, code: int
+) -> None:
     gtpo(*train_arguments("whole", []))
     run = tmp_path / "runs" / "stopped"
-    code = start_and_kill(tmp_path, train_arguments("stopped", []), lambda: lines(run) >= 4, signal.SIGINT)
-    assert code == 130
+    assert start_and_kill(tmp_path, train_arguments("stopped", []), lambda: lines(run) >= 4, number) == code
     reached = lines(run)
     assert 4 <= reached < 12
     assert (run / "checkpoints" / f"step-{reached:06d}").is_dir()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from commands import Run
 
 pytestmark = pytest.mark.e2e
 
