@@ -6,7 +6,7 @@ UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
+.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,10 +28,13 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(BIN)/python -m pytest -m "not e2e and not gpu and not slow and not unsloth and not vllm"
+	$(BIN)/python -m pytest -m "not e2e and not faults and not gpu and not slow and not unsloth and not vllm"
 
 test-e2e: install-dev  ## the commands as a user types them
 	$(BIN)/python -m pytest -m e2e
+
+test-faults: install-dev  ## kills, full disks, damaged files, signals (six minutes)
+	$(BIN)/python -m pytest -m faults
 
 # Unsloth's dependencies pull a CUDA torchvision that breaks transformers beside a CPU torch: --no-deps, apart.
 $(VENV)-unsloth/.installed: pyproject.toml constraints.txt

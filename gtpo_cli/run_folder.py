@@ -89,9 +89,9 @@ class RunFolder:
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.recipe_file, dump_recipe(recipe))
         except OSError as error:
             raise _unwritable(self.path, error) from error
+        self._write(self.recipe_file, dump_recipe(recipe))
 
     def discard_if_not_begun(self) -> None:
         """Take back what a run wrote that failed before its first step: a corrected recipe may use its name again.
@@ -119,10 +119,16 @@ class RunFolder:
             "packages": package_versions(),
             **facts,
         }
-        write_atomically(self.environment_file, json.dumps(document, indent=2) + "\n")
+        self._write(self.environment_file, json.dumps(document, indent=2) + "\n")
 
     def write_initial_entropy(self, document: dict[str, Any]) -> None:
-        write_atomically(self.initial_entropy_file, json.dumps(document, indent=2) + "\n")
+        self._write(self.initial_entropy_file, json.dumps(document, indent=2) + "\n")
+
+    def _write(self, file: Path, text: str) -> None:
+        try:
+            write_atomically(file, text)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
 
     def initial_entropy(self) -> float | None:
         """<H>_ini as the run recorded it, nats; None when it has not been measured yet."""

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gtpo_cli.errors import CheckpointError
 from gtpo_cli.training.step import StepResult
 
 
@@ -50,13 +51,22 @@ def sample_rows(result: StepResult) -> list[dict[str, Any]]:
 
 
 def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -> Path:
-    """Write the step's completions; a file that is there from before an interruption is replaced."""
+    """Write the step's completions; a file that is there from before an interruption is replaced.
+
+    Raises CheckpointError where they cannot be written.
+    """
     rows = sample_rows(result)
     for row in rows:
         row["tokens"] = tokenizer.batch_decode([[token] for token in row["token_ids"]])
-    folder.mkdir(exist_ok=True)
     target = folder / f"step-{step:06d}.jsonl"
-    aside = target.with_suffix(".tmp")
-    aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    aside.replace(target)
+    try:
+        folder.mkdir(exist_ok=True)
+        aside = target.with_suffix(".tmp")
+        aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        aside.replace(target)
+    except OSError as error:
+        raise CheckpointError(
+            f"{target}: sample completions cannot be written ({error.strerror}); make room, then continue with "
+            "gtpo train --resume"
+        ) from error
     return target

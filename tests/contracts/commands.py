@@ -30,7 +30,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-MEASURED = ("time/", "speed/", "memory/")
+MEASURED = ("time/", "speed/", "memory/", "eval/time")
 
 
 def comparable(run: Path) -> list[dict[str, Any]]:

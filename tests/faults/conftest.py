@@ -1,0 +1,30 @@
+"""Runs that something happens to: killed at any moment, no room on the disk, damaged files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import environment
+from small_runs import Whole, train
+
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.faults)
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("whole")
+    command = [sys.executable, str(FOLDER / "killed_at_a_change.py"), "0", *train("whole")]
+    start = time.monotonic()
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
+    seconds = time.monotonic() - start
+    return Whole(folder / "runs" / "whole", int(done.stdout.rpartition("changes ")[2]), seconds)

@@ -1,0 +1,132 @@
+"""Disks that are full or cannot be written, damaged checkpoints, two processes, and a clock that jumps."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from commands import GTPO, comparable, environment
+from small_runs import Whole, assert_equal, finish, gtpo, resume, train
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """disk("size=3m") is a file system of its own in memory; called again it changes the options."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = False
+
+    def mount(options: str) -> Path:
+        nonlocal mounted
+        how = ["-o", f"remount,{options}"] if mounted else ["-t", "tmpfs", "-o", options]
+        done = subprocess.run(["mount", *how, "tmpfs", str(folder)], capture_output=True, text=True)
+        if done.returncode and not mounted:
+            pytest.skip(f"a file system of its own cannot be mounted here: {done.stderr.strip()}")
+        assert done.returncode == 0, done.stderr
+        mounted = True
+        return folder
+
+    yield mount
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_during_a_save(small_disk: Callable[[str], Path], whole: Whole) -> None:
+    folder = small_disk("size=4m")  # one checkpoint of 2 MB, its tokenizer and samples fit; a second one does not
+    output = gtpo(folder, train("one"), code=2)
+    assert "step-000004: the checkpoint cannot be written" in output
+    assert "earlier ones are untouched. Make room, then continue with gtpo train --resume" in output
+    assert [path.name for path in (folder / "runs" / "one" / "checkpoints").iterdir()] == ["step-000002"]
+    small_disk("size=64m")
+    finish(folder, "one")
+    assert_equal(folder / "runs" / "one", whole)
+
+
+def test_a_disk_that_is_full_when_samples_are_written(small_disk: Callable[[str], Path], whole: Whole) -> None:
+    folder = small_disk("size=32k")
+    output = gtpo(folder, train("one"), code=2)
+    assert "No space left on device" in output
+    small_disk("size=64m")
+    finish(folder, "one")
+    assert_equal(folder / "runs" / "one", whole)
+
+
+def test_a_log_that_cannot_grow(tmp_path: Path, whole: Whole) -> None:
+    """The system lets no file grow beyond 3,000 bytes: metrics.jsonl reaches that after some steps."""
+
+    rare = ["training.save_every=100", "tracking.log_completions_every=100"]
+    # step 1 always writes its samples, which are larger: they are there before the limit is
+    process = subprocess.Popen(
+        [*GTPO, *train("one", *rare)], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    samples = tmp_path / "runs" / "one" / "samples" / "step-000001.jsonl"
+    while not samples.exists():
+        assert process.poll() is None
+        time.sleep(0.001)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
+    error = process.communicate()[1]
+    assert process.returncode == 2
+    assert "metrics.jsonl: metrics cannot be written (File too large); free some space" in error
+    finish(tmp_path, "one")
+    assert comparable(tmp_path / "runs" / "one") == comparable(whole.run)
+
+
+@pytest.mark.parametrize("name", ["training.pt", "model/model.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Path, whole: Whole, name: str) -> None:
+    gtpo(tmp_path, train("one"))
+    run = tmp_path / "runs" / "one"
+    file = run / "checkpoints" / "step-000010" / name
+    file.write_bytes(file.read_bytes()[:-100])
+    output = gtpo(tmp_path, resume("one"))
+    assert f"runs/one/checkpoints/step-000010/{name}: damaged checkpoint: the file has" in output
+    assert "set aside as runs/one/checkpoints/damaged-step-000010-1; going on from step 8" in output
+    assert_equal(run, whole)
+
+
+def test_two_processes_on_one_run(tmp_path: Path) -> None:
+    long = ["training.max_steps=10000", "training.save_every=2"]
+    first = subprocess.Popen([*GTPO, *train("one", *long)], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    try:
+        while not list((tmp_path / "runs" / "one" / "checkpoints").glob("step-*")):
+            assert first.poll() is None
+            time.sleep(0.05)
+        for arguments in (resume("one"), train("one", *long)):
+            assert "runs/one: another process is training this run" in gtpo(tmp_path, arguments, code=2)
+        assert first.poll() is None
+    finally:
+        first.terminate()
+    assert first.wait() == 143
+
+
+def test_a_folder_that_cannot_be_written(small_disk: Callable[[str], Path]) -> None:
+    folder = small_disk("ro")
+    output = gtpo(folder, train("one"), code=2)
+    assert "runs/one: cannot write the run folder (Read-only file system); see output_dir" in output
+
+
+JUMPING_CLOCK = """
+import random, sys, time
+true = time.time
+time.time = lambda: true() + random.Random(int(true() * 1e6)).uniform(-1e6, 1e6)  # by days, to and fro
+sys.argv = ["gtpo", *sys.argv[1:]]
+from gtpo_cli.cli.app import main
+main()
+"""
+
+
+def test_a_clock_that_jumps(tmp_path: Path, whole: Whole) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", JUMPING_CLOCK, *train("one")],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert_equal(tmp_path / "runs" / "one", whole)

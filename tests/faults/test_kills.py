@@ -1,0 +1,95 @@
+"""SIGKILL at any moment, then resume: the run ends as one that nothing happened to, bit for bit."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from commands import GTPO, environment
+from small_runs import Whole, assert_equal, finish, resume, train
+
+KILLER = [sys.executable, str(Path(__file__).parent / "killed_at_a_change.py")]
+KILLS = 36
+AT_ONCE = 2  # runs side by side
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a process is killed: before its n-th change of a file, or after so many seconds."""
+
+    change: int = 0
+    seconds: float = 0.0
+
+    def kill(self, folder: Path, arguments: list[str]) -> bool:
+        """Start gtpo and kill it then; False when it was done before."""
+        command = [*KILLER, str(self.change), *arguments] if self.change else [*GTPO, *arguments]
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        try:
+            output = process.communicate(timeout=self.seconds or None)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output = process.communicate()[0]
+        assert process.returncode in (0, -signal.SIGKILL), output.decode()
+        return process.returncode != 0
+
+
+def chains(whole: Whole) -> Iterator[list[Moment]]:
+    """KILLS moments in chains of three for one run: before a change, after a time, before a change."""
+    chosen = random.Random(3407)
+    for _ in range(KILLS // 3):
+        yield [
+            Moment(change=chosen.randint(1, whole.changes)),
+            Moment(seconds=chosen.uniform(0.3, 1.0) * whole.seconds),
+            Moment(change=chosen.randint(1, whole.changes // 2)),
+        ]
+
+
+def test_killed_at_thirty_moments_and_resumed(whole: Whole, tmp_path: Path) -> None:
+    killed = 0
+
+    def live_through(number: int, moments: list[Moment]) -> tuple[str, int]:
+        name, kills = f"run{number}", 0
+        for moment in moments:
+            there = (tmp_path / "runs" / name / "recipe.yaml").exists()
+            kills += moment.kill(tmp_path, resume(name) if there else train(name))
+        finish(tmp_path, name)
+        return name, kills
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for name, kills in pool.map(live_through, range(KILLS // 3), chains(whole)):
+            assert_equal(tmp_path / "runs" / name, whole)
+            killed += kills
+    print(f"{killed} kills survived")
+    assert killed >= 30  # the others came after the run had ended
+
+
+DURING: dict[str, Callable[[Path], bool]] = {
+    "the first probe": lambda run: (run / "environment.json").exists(),
+    "a checkpoint": lambda run: any((run / "checkpoints").glob(".step-*")),
+    "an evaluation": lambda run: (run / "samples" / "step-000003.jsonl").exists(),
+}
+
+
+@pytest.mark.parametrize("what", DURING)
+def test_killed_during(what: str, whole: Whole, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    process = subprocess.Popen([*GTPO, *train("one")], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not DURING[what](run):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    finish(tmp_path, "one")
+    assert_equal(run, whole)
