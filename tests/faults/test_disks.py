@@ -62,8 +62,8 @@ def test_a_log_that_cannot_grow(tmp_path: Path, whole: Whole) -> None:
     rare = ["training.save_every=100", "tracking.log_completions_every=100"]
     # step 1 always writes its samples, which are larger: they are there before the limit is
     process = subprocess.Popen(
-        [*GTPO, *train("one", *rare)], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True,
+        [*GTPO, *train("one", *rare)], cwd=tmp_path, env=environment(), text=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )  # fmt: skip
     samples = tmp_path / "runs" / "one" / "samples" / "step-000001.jsonl"
     while not samples.exists():
