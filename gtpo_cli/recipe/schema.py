@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 LN_2 = math.log(2.0)
 
@@ -54,7 +54,14 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
     "optimizer.name": "adamw",
 }
 
-NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:  # no file, model or column can have such a name
+        raise ValueError("holds a NUL character")
+    return text
+
+
+NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True), AfterValidator(_without_nul)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
 
