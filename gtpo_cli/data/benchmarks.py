@@ -27,6 +27,7 @@ from gtpo_cli.data.local import (
     summarise_dropped,
 )
 from gtpo_cli.errors import DataError
+from gtpo_cli.hub import only_the_cache_if_unreachable
 from gtpo_cli.recipe.schema import ColumnsRecipe, DataRecipe
 from gtpo_cli.types import Problem
 
@@ -143,7 +144,8 @@ def hub_table(benchmark: str, hub: HubSource, split: str) -> Table:
         "on a machine with network and set HF_HUB_OFFLINE=1 here"
     )
     try:
-        dataset = load_dataset(hub.id, hub.config, split=hub.splits[split])
+        with only_the_cache_if_unreachable():
+            dataset = load_dataset(hub.id, hub.config, split=hub.splits[split])
     except DatasetNotFoundError as error:
         raise DataError(
             f"{hub.id}: the hub has no such data set, or this machine's login may not read it; {offline}"
