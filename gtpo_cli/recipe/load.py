@@ -213,13 +213,14 @@ def _describe(error: ValidationError, where: str, overridden: set[str]) -> Itera
     for item in error.errors(include_url=False):
         parts = [_printable(str(part)) for part in item["loc"]]
         key = ".".join(_named_parts(parts))
-        source = "--set" if any(key == o or key.startswith(o + ".") for o in overridden) else where
+        source = _source(key, where, overridden)
         if item["type"] == "extra_forbidden":
             yield f"{source}: {key}: unknown key; {_nearest_key(key)}"
         elif item["type"] == "missing":
             yield f"{source}: {key}: is missing; add it, e.g. {_example(key)}"
         elif item["type"] == "value_error" and not parts:
-            yield from (f"{where}: {line}" for line in str(item["ctx"]["error"]).splitlines())
+            for line in str(item["ctx"]["error"]).splitlines():  # each begins with a key
+                yield f"{_source(line.partition(':')[0], where, overridden)}: {line}"
         elif item["type"] == "literal_error":
             yield f"{source}: {key}: {_shown(item['input'])} is not one of {item['ctx']['expected']}" + _nearest_value(
                 item
@@ -227,6 +228,11 @@ def _describe(error: ValidationError, where: str, overridden: set[str]) -> Itera
         else:
             said = item["msg"].removeprefix("Value error, ")
             yield f"{source}: {key}: {said[0].lower()}{said[1:]}, got {_shown(item['input'])}"
+
+
+def _source(key: str, where: str, overridden: set[str]) -> str:
+    """Where a key was written: the file, or an override of it or of what it stands in."""
+    return "--set" if any(key == o or key.startswith(o + ".") for o in overridden) else where
 
 
 def _named_parts(parts: Sequence[str]) -> Iterator[str]:
