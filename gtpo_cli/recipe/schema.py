@@ -64,6 +64,7 @@ def _without_nul(text: str) -> str:
 NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True), AfterValidator(_without_nul)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
+Threads = Annotated[int, Field(ge=1, le=1024)]  # OpenMP ends the process where the system gives it no more threads
 
 
 class Section(BaseModel):
@@ -229,7 +230,7 @@ class TrainingRecipe(Section):
     stress_step: Literal["auto"] | bool = Field(
         "auto", description="try the longest prompt at the longest completion before step 1; auto = on a GPU"
     )
-    threads: Literal["auto"] | Count = Field(
+    threads: Literal["auto"] | Threads = Field(
         "auto", description="CPU threads; auto = 1 for models under 20 million parameters, else torch's own choice"
     )
     save_every: int = Field(500, ge=1, description="steps between checkpoints; the last step is always saved")
