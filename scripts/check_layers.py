@@ -14,7 +14,7 @@ PACKAGE = "gtpo_cli"
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "seeds"),
+    ("errors", "types", "seeds", "hub"),
     ("recipe", "rewards", "objective"),
     ("estimators", "data", "models", "tracking"),
     ("generation",),

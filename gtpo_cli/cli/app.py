@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -24,7 +25,22 @@ from gtpo_cli.cli.sweep import sweep
 from gtpo_cli.cli.train import train
 from gtpo_cli.errors import GtpoError
 
-EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint
+EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint; or the operating system refused something
+EXIT_NO_READER = 1
+
+_ELSEWHERE = "name another folder (output_dir, --out), or ask for the right to write there"
+REMEDIES = {
+    errno.ENOSPC: "free some space, or name another disk (output_dir, --out); gtpo train --resume goes on with a run",
+    errno.EDQUOT: "free some of your quota, or name another disk (output_dir, --out)",
+    errno.EACCES: _ELSEWHERE,
+    errno.EPERM: _ELSEWHERE,
+    errno.EROFS: _ELSEWHERE,
+    errno.ENOENT: "create the folder first, or correct the name",
+    errno.ENOTDIR: "a file stands where a folder is meant: name another",
+    errno.EISDIR: "a folder stands where a file is meant: name another",
+    errno.ENAMETOOLONG: "choose a shorter name (run_name, output_dir)",
+    errno.EMFILE: "too many files are open: raise the limit with ulimit -n",
+}
 
 app = typer.Typer(
     name="gtpo",
@@ -64,7 +80,11 @@ def _options(
 
 
 def main() -> None:
-    """Entry point of the command `gtpo`: errors that a user can act on are printed without a traceback."""
+    """Entry point of the command `gtpo`: errors that a user can act on are printed without a traceback.
+
+    Those are ours, and what the operating system refuses (a full disk, a folder that may not be written). Anything else
+    is a fault of the program and keeps its traceback.
+    """
     # Forks of worker processes after the tokenizer was used would only print advice; we start none by fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # User rewards may lie in the working folder, as with `python -m`; last, so that they shadow nothing installed.
@@ -72,13 +92,35 @@ def main() -> None:
     # bitsandbytes says at import that an optional kernel is not there; nothing a user could or should do about it.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
-        app()
+        try:
+            app()
+        except SystemExit:
+            sys.stdout.flush()  # here, where a full disk and a reader that has gone can still be told apart
+            raise
     except GtpoError as error:
         if "--debug" in sys.argv:
             raise
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
+    except BrokenPipeError:  # `gtpo ... | head`: nobody is left to tell; exit as other programs do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_NO_READER)
+    except OSError as error:
+        if "--debug" in sys.argv or error.errno is None:  # without a number it is not the operating system's
+            raise
+        print(f"error: {refused(error)}", file=sys.stderr)
+        if error.filename is None:  # it may be the output itself that cannot be written
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_ERROR)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def refused(error: OSError) -> str:
+    """What the operating system refused, in one line: the file, why, and the remedy."""
+    files = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+    where = " -> ".join(files) or "output or network"
+    remedy = REMEDIES.get(error.errno or 0, "correct that, and call the command again")
+    return f"{where}: {error.strerror}; {remedy}"

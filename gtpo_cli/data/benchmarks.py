@@ -7,6 +7,7 @@ rewards cannot compare with anything (it could never score).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from gtpo_cli.data.local import (
     summarise_dropped,
 )
 from gtpo_cli.errors import DataError
+from gtpo_cli.hub import only_the_cache_if_unreachable
 from gtpo_cli.recipe.schema import ColumnsRecipe, DataRecipe
 from gtpo_cli.types import Problem
 
@@ -90,7 +92,7 @@ def load_problems(data: DataRecipe, *, seed: int, is_usable: UsableCheck | None 
         assert spec.hub is not None, "the recipe asks for data.path where there is no hub data set"
         table, name = hub_table(data.benchmark, spec.hub, data.split), data.split
     else:
-        file = find_split_file(Path(data.path).expanduser(), data.split)
+        file = find_split_file(_home(data.path), data.split)
         table, name = open_table(file), file.stem
     if is_usable is None:
         return _with_rewards(lambda check: read_table(table, spec, f"{data.benchmark}/{name}", data.limit, check))
@@ -102,7 +104,9 @@ def read_table(
 ) -> LoadedProblems:
     """Turn the rows of a table into problems with ids "<id_prefix>/<row>" (rows counted from 1, bad ones included)."""
     if table.columns is not None and (fault := _missing_column(spec, table.columns)):
-        raise DataError(f"{table.where}: {fault}")
+        raise DataError(f"{table.where}: {fault}; {_COLUMNS_REMEDY}")
+    if table.columns is not None and (twice := _ambiguous_column(spec, table.columns)):
+        raise DataError(f"{table.where}: two columns are called {twice}; rename the one that is not meant")
     problems: list[Problem] = []
     dropped: list[DroppedRow] = []
     rows = enumerate(table.rows, start=1)
@@ -120,8 +124,9 @@ def read_table(
             else:
                 dropped.append(DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}"))
     if not problems:
-        why = summarise_dropped(dropped) if dropped else "it has no rows"
-        raise DataError(f"{table.where}: no usable problem; {why}")
+        if not dropped:
+            raise DataError(f"{table.where}: no usable problem; it has no rows")
+        raise DataError(f"{table.where}: no usable problem; {summarise_dropped(dropped)}; {_remedy(dropped)}")
     return LoadedProblems(tuple(problems), tuple(dropped))
 
 
@@ -139,7 +144,8 @@ def hub_table(benchmark: str, hub: HubSource, split: str) -> Table:
         "on a machine with network and set HF_HUB_OFFLINE=1 here"
     )
     try:
-        dataset = load_dataset(hub.id, hub.config, split=hub.splits[split])
+        with only_the_cache_if_unreachable():
+            dataset = load_dataset(hub.id, hub.config, split=hub.splits[split])
     except DatasetNotFoundError as error:
         raise DataError(
             f"{hub.id}: the hub has no such data set, or this machine's login may not read it; {offline}"
@@ -182,9 +188,43 @@ def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:
     there = list(columns)
     for names in (spec.question, *spec.needs):
         if not any(name in there for name in names):
-            listed = ", ".join(name if name.isprintable() else ascii(name) for name in there[:20]) or "none"
+            listed = ", ".join(_listed(name) for name in there[:20]) or "none"
             return f"no column {' or '.join(names)}: there is {listed}{nearest(names[0], there)}"
     return None
+
+
+def _listed(column: str) -> str:
+    column = column if len(column) <= 40 else column[:37] + "..."
+    return column if column.isprintable() else ascii(column)
+
+
+def _ambiguous_column(spec: BenchmarkSpec, columns: Sequence[str]) -> str | None:
+    wanted = {name for names in (spec.question, *spec.needs) for name in names}
+    return next((name for name in columns if name in wanted and columns.count(name) > 1), None)
+
+
+_COLUMNS_REMEDY = "with benchmark: local, data.columns says which to read"
+_REMEDIES = {
+    "not JSON": "write one JSON object a line, as UTF-8",
+    "no JSON object": "write one JSON object a line",
+    "not UTF-8": "save the file as UTF-8",
+    "not CSV": 'quote a field with " that holds a comma, a quote or a line break, and double the quotes in it',
+    "wrong number of fields": "quote a field that holds a comma",
+    "unusable gold answer": "a gold answer is a number, an expression or a short text",
+}
+
+
+def _remedy(dropped: Sequence[DroppedRow]) -> str:
+    """What helps against the commonest fault of a file without a usable row."""
+    kind = Counter(row.reason.partition(":")[0] for row in dropped).most_common(1)[0][0]
+    return _REMEDIES.get(kind, _COLUMNS_REMEDY if kind.startswith("no column") else "correct the rows")
+
+
+def _home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"data.path: {path}: there is no such user; write the path out") from error
 
 
 def _local_spec(columns: ColumnsRecipe) -> BenchmarkSpec:

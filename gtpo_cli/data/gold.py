@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
-from gtpo_cli.data.local import Row
+from gtpo_cli.data.local import MAX_LINE_BYTES, Row
 
 
 class UnusableRowError(ValueError):
@@ -17,8 +18,9 @@ class UnusableRowError(ValueError):
 def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | None:
     """The text in the first of these columns that has one, stripped; None when all are absent or empty.
 
-    `number`: a finite number counts as its text (27.0 as "27"). Raises UnusableRowError for any other value, for a NUL
-    character, and for a lone surrogate, which is how JSON and the CSV reader show bytes that are no UTF-8.
+    `number`: a finite number counts as its text (27.0 as "27"). Raises UnusableRowError for any other value, for a text
+    that is far too long, for a NUL character, and for a lone surrogate, which is how JSON and the CSV reader show bytes
+    that are no UTF-8.
     """
     for name in names:
         value = row.get(name)
@@ -30,6 +32,8 @@ def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | No
             continue
         if not isinstance(value, str):
             raise UnusableRowError(f"{name} is no text: {type(value).__name__} {shown(value)}")
+        if len(value) > MAX_LINE_BYTES:  # from Parquet or the hub, which have no lines
+            raise UnusableRowError(f"{name} too long: more than {MAX_LINE_BYTES // 2**20} MiB")
         if "\0" in value:
             raise UnusableRowError(f"NUL character in {name}")
         if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -92,5 +96,11 @@ def last_boxed(text: str) -> str | None:
 
 def shown(value: Any) -> str:
     """A value in a message: its repr, cut to 80 characters."""
-    text = repr(value)
+    text = _SHORT.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+# Looks only at the first values of a list of millions, and only so deep.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 6, 20, 20
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100

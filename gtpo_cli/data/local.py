@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import difflib
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from gtpo_cli.errors import DataError
 
@@ -23,6 +24,17 @@ Row = Mapping[str, Any]
 # A longer line is no problem anybody could train on; it is skipped in pieces and never held whole.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 PARQUET_BATCH_ROWS = 256
+
+# How files begin that are not what their suffix says.
+SIGNATURES = {
+    b"PAR1": "a Parquet file; name it .parquet",
+    b"\x1f\x8b": "compressed (gzip); unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed (zstd); unpack it",
+    b"PK\x03\x04": "a zip archive or a spreadsheet; unpack it, or save it as CSV",
+    b"\xff\xfe": "UTF-16 or UTF-32 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"\0\0\xfe\xff": "UTF-32 text; save it as UTF-8",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,8 @@ def summarise_dropped(dropped: Sequence[DroppedRow], *, shown: int = 3) -> str:
 
 def nearest(name: str, choices: Iterable[str]) -> str:
     """'; did you mean X?' for the choice most like `name`, or nothing when none is."""
-    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    choices = [choice for choice in choices if choice.isprintable()]
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -72,11 +85,12 @@ def find_split_file(path: Path, split: str) -> Path:
     """The file to read for `data.path`: the path itself when it is a file (`split` is then not looked at), or the one
     file `<split>.<suffix>` in the folder. Raises DataError that names what is there.
     """
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise DataError(f"{path}: no such file or folder (data.path is relative to {Path.cwd()})")
-    readable = sorted(file for file in path.iterdir() if file.is_file() and file.suffix.lower() in READERS)
+    with _explained(path):  # a name longer than names can be, a folder that may not be entered
+        if path.is_file():
+            return path
+        if not path.is_dir():
+            raise DataError(f"{path}: no such file or folder (data.path is relative to {Path.cwd()})")
+        readable = sorted(file for file in path.iterdir() if file.is_file() and file.suffix.lower() in READERS)
     if not readable:
         raise DataError(f"{path}: holds no data file; expected {split}.jsonl, {split}.parquet or {split}.csv")
     found = [file for file in readable if file.stem == split]
@@ -99,9 +113,13 @@ def open_table(path: Path) -> Table:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {', '.join(READERS)}")
-    with _explained(path):
-        if path.stat().st_size == 0:
-            raise DataError(f"{path}: is empty")
+    with _explained(path), path.open("rb") as file:
+        start = file.read(4)
+    if not start:
+        raise DataError(f"{path}: is empty")
+    what = next((what for signature, what in SIGNATURES.items() if start.startswith(signature)), None)
+    if what is not None and reader is not _parquet_table:
+        raise DataError(f"{path}: is {what}")
     return reader(path)
 
 
@@ -110,7 +128,11 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{path}: cannot be read ({_one_line(error.strerror or str(error))})") from error
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _json_lines_table(path: Path) -> Table:
@@ -143,8 +165,16 @@ def _json_row(source: str, line: bytes) -> SourcedRow | DroppedRow:
         values = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         return DroppedRow(source, f"not UTF-8: {error.reason} at byte {error.start} of the line")
-    except (ValueError, RecursionError) as error:  # ValueError: bad JSON, or an integer of thousands of digits
-        return DroppedRow(source, f"not JSON: {' '.join(str(error).split())}")
+    except json.JSONDecodeError as error:
+        if b"\0" in line:
+            return DroppedRow(source, "not JSON: NUL bytes; is the file UTF-8 text?")
+        if line.strip() in (b"[", b"{"):
+            return DroppedRow(source, "not JSON: one document over several lines; write one object a line")
+        return DroppedRow(source, f"not JSON: {_one_line(str(error))}")
+    except RecursionError:
+        return DroppedRow(source, "not JSON: nested too deep")
+    except ValueError:  # Python's limit on integers, the only other one
+        return DroppedRow(source, f"not JSON: a number of more than {sys.get_int_max_str_digits()} digits; quote it")
     if not isinstance(values, dict):
         return DroppedRow(source, f"no JSON object: a {type(values).__name__}; write one object a line")
     return SourcedRow(source, values)
@@ -152,20 +182,27 @@ def _json_row(source: str, line: bytes) -> SourcedRow | DroppedRow:
 
 def _csv_table(path: Path) -> Table:
     with _explained(path), _open_csv(path) as file:
+        lines = _BoundedLines(file)
         try:
-            header = next(csv.reader(file, strict=True), [])
+            header = next(csv.reader(lines, strict=True), [])
         except csv.Error as error:
             raise DataError(f"{path}:1: the header is not CSV ({error})") from error
+    if lines.skipped:
+        raise DataError(f"{path}:1: the header is not CSV (more than {MAX_LINE_BYTES // 2**20} MiB)")
     columns = tuple(name.strip() for name in header)
+    if len(columns) == 1 and (separator := next((mark for mark in ";\t|" if mark in columns[0]), None)):
+        raise DataError(f"{path}:1: the fields are separated by {separator!r}; separate them by commas")
     return Table(str(path), columns, _csv_rows(path, columns))
 
 
 def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | DroppedRow]:
     with _explained(path), _open_csv(path) as file:
-        reader = csv.reader(file, strict=True)
+        lines = _BoundedLines(file)
+        reader = csv.reader(lines, strict=True)
         next(reader)
         while True:
             source = f"{path}:{reader.line_num + 1}"  # a quoted field can span lines: the line where the row begins
+            skipped = lines.skipped
             try:
                 fields = next(reader)
             except StopIteration:
@@ -173,12 +210,34 @@ def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | Dro
             except csv.Error as error:
                 yield DroppedRow(source, f"not CSV: {error}")
                 continue
-            if not fields:
-                continue
-            if len(fields) != len(columns):
+            if lines.skipped > skipped:
+                yield DroppedRow(source, f"line too long: more than {MAX_LINE_BYTES // 2**20} MiB")
+            elif fields and len(fields) != len(columns):
                 yield DroppedRow(source, f"wrong number of fields: {len(fields)}, the header has {len(columns)}")
-            else:
+            elif fields:
                 yield SourcedRow(source, dict(zip(columns, fields, strict=True)))
+
+
+class _BoundedLines:
+    """Lines of a text file; one longer than MAX_LINE_BYTES characters comes out blank and is counted in `skipped`."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.skipped = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            raise StopIteration
+        if len(line) <= MAX_LINE_BYTES:
+            return line
+        self.skipped += 1
+        while line and not line.endswith(("\n", "\r")):
+            line = self._file.readline(MAX_LINE_BYTES)
+        return "\n"
 
 
 def _open_csv(path: Path) -> Any:
@@ -193,8 +252,10 @@ def _parquet_table(path: Path) -> Table:
     with _explained(path):
         try:
             file = pq.ParquetFile(path)
-        except pa.ArrowException as error:
-            raise DataError(f"{path}: is no Parquet file ({error})") from error
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path}: is no Parquet file, or is damaged ({_one_line(str(error))}); get it again"
+            ) from error
     return Table(str(path), tuple(file.schema_arrow.names), _parquet_rows(path, file))
 
 
@@ -208,16 +269,36 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow | DroppedRow]:
                 for index in range(batch.num_rows):
                     number += 1
                     yield _parquet_row(f"{path}:{number}", batch, index)
-        except pa.ArrowException as error:
-            raise DataError(f"{path}: is damaged after row {number} ({error})") from error
+        except (pa.ArrowException, OSError) as error:
+            reason = _one_line(str(error))
+            raise DataError(f"{path}: is damaged after row {number} ({reason}); get it again") from error
 
 
 def _parquet_row(source: str, batch: Any, index: int) -> SourcedRow | DroppedRow:
     try:
-        values = {name: column[index].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        values = {name: _cell(column[index]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
     except UnicodeDecodeError as error:
         return DroppedRow(source, f"not UTF-8: {error.reason} at byte {error.start} of a text")
     return SourcedRow(source, values)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OutOfRange:
+    """Stands for a value that Python cannot hold, such as a date after the year 9999; no loss unless asked for."""
+
+    why: str
+
+    def __repr__(self) -> str:
+        return f"({self.why})"
+
+
+def _cell(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, OverflowError) as error:
+        return OutOfRange(_one_line(str(error)))
 
 
 READERS: Mapping[str, Callable[[Path], Table]] = {

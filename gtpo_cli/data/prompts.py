@@ -123,9 +123,13 @@ def encode_prompts(
         if len(ids) <= max_prompt_tokens:
             kept.append((problem, ids))
         else:
-            reason = f"prompt too long: {len(ids)} tokens, data.max_prompt_tokens is {max_prompt_tokens}"
+            reason = f"prompt too long: {len(ids)} tokens, the limit is {max_prompt_tokens}"
             dropped.append(DroppedRow(problem.source or problem.id, reason))
     if not kept:
-        why = summarise_dropped(dropped) if dropped else "there are no problems"
-        raise DataError(f"no prompt is left: {why}")
+        if not dropped:
+            raise DataError("no prompt is left: there are no problems")
+        raise DataError(
+            f"no prompt is left: {summarise_dropped(dropped)}; a prompt must fit data.max_prompt_tokens and, with a "
+            "token to spare, the context (model.max_seq_length, or the model's own): raise them, or shorten the prompts"
+        )
     return kept, tuple(dropped)

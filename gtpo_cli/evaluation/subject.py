@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.models import Policy, load_policy, load_tokenizer
@@ -85,7 +83,9 @@ def load_trained(run: RunFolder, checkpoint: Checkpoint, *, temperature: float, 
             policy = load_policy(_for_measuring(_of_checkpoint(recipe, checkpoint), temperature, streaming=streaming))
         if not checkpoint.has_full_weights:
             policy.load_adapter(checkpoint.model)
-    except SafetensorError as error:
+    except ModelError as error:
+        if not checkpoint.has_full_weights:
+            raise  # it is about the base model
         raise CheckpointError(
             f"{checkpoint.model}: the weights cannot be read ({error}); choose another checkpoint"
         ) from error

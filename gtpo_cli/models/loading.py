@@ -4,42 +4,111 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
 
 from gtpo_cli.errors import ModelError
+from gtpo_cli.hub import OFFLINE_REMEDY, only_the_cache_if_unreachable
 from gtpo_cli.recipe.schema import ModelRecipe
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+# What the libraries raise over a folder whose files are damaged, missing or of different models.
+LOAD_ERRORS = (
+    OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, ImportError, RuntimeError,
+    SafetensorError, StrictDataclassError,
+)  # fmt: skip
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
+    "vocab.json",
+    "vocab.txt",
+    "*.tiktoken",
+    "tekken.json",
+)
 
 
 def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
     """The tokenizer alone. Raises ModelError with the remedy."""
     from transformers import AutoTokenizer
 
-    try:
-        with quiet():
-            return AutoTokenizer.from_pretrained(
-                path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+    with explained(path):
+        folder = Path(path)
+        if folder.is_dir() and not any(any(folder.glob(name)) for name in TOKENIZER_FILES):
+            raise ModelError(
+                f"model.name: {path} holds no tokenizer (tokenizer.json is missing); copy the tokenizer's files of its "
+                "base model into it"
             )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(load_failure(path, error)) from error
+        return AutoTokenizer.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
 
 
 def load_config(recipe: ModelRecipe, path: str) -> Any:
     """The model's configuration alone. Raises ModelError with the remedy."""
     from transformers import AutoConfig
 
+    with explained(path):
+        return AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Load what is in the folder, or on the hub, under the name `path`: quietly, and every failure is a ModelError."""
+    _check_folder(path)
+    reason = None
     try:
         with quiet():
-            return AutoConfig.from_pretrained(
-                path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
-            )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(load_failure(path, error)) from error
+            if Path(path).is_dir():
+                yield
+            else:
+                with only_the_cache_if_unreachable() as reason:
+                    yield
+    except LOAD_ERRORS as error:
+        raise ModelError(load_failure(path, error, unreachable=reason)) from error
+
+
+def _check_folder(path: str) -> None:
+    """Raise ModelError for a folder that cannot be a model, before a library looks for what is missing on the hub."""
+    folder = Path(path)
+    try:
+        is_file, is_folder = folder.is_file(), folder.is_dir()
+    except OSError as error:
+        raise ModelError(f"model.name: {path[:80]}... cannot be looked up ({error.strerror})") from error
+    if is_file:
+        raise ModelError(f"model.name: {path} is a file; name the folder of a Hugging Face model")
+    if not is_folder or (folder / "config.json").is_file():
+        return
+    if (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            f"model.name: {path} is an adapter, which is no model by itself; name its base model"
+            f"{_base_of_adapter(folder)}, or merge the two and name the result"
+        )
+    raise ModelError(f"model.name: {path} is a folder without config.json; name a Hugging Face model folder")
+
+
+def _base_of_adapter(folder: Path) -> str:
+    try:
+        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, LookupError, TypeError):  # the message does without it
+        return ""
+    return f" ({base})" if isinstance(base, str) else ""
+
+
+def check_complete(path: str, missing_keys: Collection[str]) -> None:
+    """Raise ModelError where weights were missing: they would be random numbers, and the model nonsense."""
+    if missing_keys:
+        first = ", ".join(sorted(missing_keys)[:3])
+        raise ModelError(
+            f"model.name: the weights of {path} lack {len(missing_keys)} tensors that its config.json asks for ({first}"
+            f"{', ...' if len(missing_keys) > 3 else ''}): it is incomplete, or no causal language model; fetch it "
+            "again, or choose another"
+        )
 
 
 def context_length(recipe: ModelRecipe, path: str) -> int:
@@ -58,21 +127,55 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
 
 
-def load_failure(path: str, error: Exception) -> str:
+def load_failure(path: str, error: Exception, *, unreachable: str | None = None) -> str:
+    """What to tell a user about `error`. `unreachable`: why the hub was not asked, where it was not."""
     folder = Path(path)
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    said = _cut(str(error))
+    if not said or isinstance(error, (TypeError, LookupError, AttributeError, ArithmeticError)):
+        said = f"{type(error).__name__}: {said}"  # words of a program's, not for users
+    if "Unrecognized configuration class" in said:
+        said = said.partition(" for this kind")[0]
+        return f"model.name: {path} is no causal language model, such as Llama and Qwen are ({said}); choose another"
+    if "ignore_mismatched_sizes" in said:
+        said = "its weights have other shapes than its config.json says"
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            return f"model.name: {path} is a folder without config.json; name a Hugging Face model folder"
-        try:
-            json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as broken:
-            return f"model.name: {folder / 'config.json'} cannot be read ({broken}); fetch the model again"
-        return f"model.name: {path} cannot be loaded: {first}"
+        damaged = _damaged(folder)
+        return f"model.name: {damaged or f'{path} cannot be loaded: {said}; fetch it again, or choose another'}"
+    if unreachable is not None:
+        return (
+            f"model.name: {path} is no local folder, not in the cache, and the hub was not asked ({unreachable}). "
+            f"Check the name; offline, give a folder, or {OFFLINE_REMEDY}; without any model, use builtin:tiny."
+        )
     return (
-        f"model.name: {path} is no local folder and cannot be had from the hub: {first} "
+        f"model.name: {path} is no local folder and cannot be had from the hub: {said} "
         "Offline, download it elsewhere and give the folder; without any model, use builtin:tiny."
     )
+
+
+def _damaged(folder: Path) -> str | None:
+    """The first file of a model's folder that cannot be read, and what to do; None where all can."""
+    for file in sorted(folder.glob("*.json")):
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            return f"{file} cannot be read ({_cut(str(error))}); fetch the model again"
+        if not isinstance(document, dict):
+            return f"{file} cannot be read (no JSON object but a {type(document).__name__}); fetch the model again"
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            if stream.read(7) == b"version":
+                return f"{file} is a pointer of Git LFS, not the weights; fetch them with git lfs pull"
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except SafetensorError as error:
+            return f"{file} cannot be read ({_cut(str(error))}); it was cut off or damaged: fetch the model again"
+    return None
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 300 else text[:297] + "..."
 
 
 @contextlib.contextmanager

@@ -39,7 +39,11 @@ def resolve_name(name: str) -> str:
             )
         return str(folder)
     checkpoints = Path(name) / "checkpoints"
-    return str(_weights_of_run(Path(name), checkpoints)) if checkpoints.is_dir() else name
+    try:
+        is_run = checkpoints.is_dir()
+    except OSError as error:  # a name longer than names can be, a folder that may not be entered
+        raise ModelError(f"model.name: {name[:80]} cannot be looked up ({error.strerror})") from error
+    return str(_weights_of_run(Path(name), checkpoints)) if is_run else name
 
 
 def _weights_of_run(run: Path, checkpoints: Path) -> Path:

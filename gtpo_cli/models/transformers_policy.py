@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.models.loading import bounded_context, choose_dtype, load_failure, load_tokenizer, quiet
+from gtpo_cli.models.loading import (
+    LOAD_ERRORS,
+    bounded_context,
+    check_complete,
+    choose_dtype,
+    explained,
+    load_tokenizer,
+    quiet,
+)
 from gtpo_cli.models.packing import can_pack, pack, packed_hidden_states, use_packed_attention
 from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.objective.batch import TokenBatch
@@ -132,9 +140,14 @@ class TransformersPolicy:
             self.tokenizer.save_pretrained(folder)
 
     def load_adapter(self, folder: Path) -> None:
-        if self._is_peft:
-            self._load_lora(folder)
-            return
+        try:
+            self._load_lora(folder) if self._is_peft else self._load_all(folder)
+        except LOAD_ERRORS as error:
+            raise CheckpointError(
+                f"{folder}: the weights cannot be read ({error}); choose another checkpoint"
+            ) from error
+
+    def _load_all(self, folder: Path) -> None:
         from transformers import AutoModelForCausalLM
 
         if not (folder / "config.json").is_file():
@@ -178,11 +191,10 @@ def load_transformers_policy(
         if recipe.lora is None:
             raise ModelError("model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false")
         kwargs |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
-    try:
-        with quiet():
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(load_failure(path, error)) from error
+    with explained(path):
+        model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True, **kwargs)
+    check_complete(path, loading["missing_keys"])
+    _check_vocabulary(path, tokenizer, model)
     if not recipe.load_in_4bit:
         model.to(device)
     keep_weights_differentiable(model)
@@ -196,6 +208,16 @@ def load_transformers_policy(
     return TransformersPolicy(
         model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference
     )
+
+
+def _check_vocabulary(path: str, tokenizer: Any, model: Any) -> None:
+    """Tokens added beyond the embedding are common and never met in text; a larger vocabulary is another model's."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if tokenizer.vocab_size > rows:
+        raise ModelError(
+            f"model.name: the tokenizer of {path} has {tokenizer.vocab_size} tokens, the model {rows}: they are not of "
+            "the same model; fetch both from one place"
+        )
 
 
 def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
@@ -265,10 +287,20 @@ def _check_logits_are_linear(model: Any, device: torch.device) -> None:
         raise ModelError(f"{type(model).__name__} has no plain output layer; gtpo cannot train it")
     expected = model(input_ids=ids, use_cache=False).logits.float()
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    other_end = torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
+    if not _close(model.base_model(input_ids=other_end, use_cache=False).last_hidden_state[:, :-1], hidden[:, :-1]):
+        raise ModelError(
+            f"{type(model).__name__} sees the tokens that come later, as encoders do; gtpo trains causal language "
+            "models such as Llama and Qwen: choose another model"
+        )
     actual = torch.nn.functional.linear(hidden, layer.weight, getattr(layer, "bias", None)).float()
     model.train(was_training)
-    if not torch.allclose(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()) + 1e-6):
+    if not _close(actual, expected):
         raise ModelError(
             f"{type(model).__name__} changes its logits after the output layer (soft-capping or scaling); "
             "gtpo does not support that yet: choose another model"
         )
+
+
+def _close(actual: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()) + 1e-6)

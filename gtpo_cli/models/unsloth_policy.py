@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models.loading import choose_dtype, load_failure, load_tokenizer, quiet
+from gtpo_cli.models.loading import choose_dtype, explained, load_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import ModelRecipe
 
@@ -81,31 +81,28 @@ def load_unsloth_policy(
     fast = _fast_language_model(with_engine=engine_memory is not None)
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     tokenizer = load_tokenizer(recipe, path)  # our own: Unsloth's may get other special tokens
-    try:
-        with quiet(), _silent():
-            model, _ = fast.from_pretrained(
-                model_name=path,
-                max_seq_length=recipe.max_seq_length,
-                dtype=choose_dtype(recipe.dtype, device),
-                load_in_4bit=recipe.load_in_4bit,
-                full_finetuning=recipe.lora is None,
-                revision=recipe.revision,
-                trust_remote_code=recipe.trust_remote_code,
+    with explained(path), _silent():
+        model, _ = fast.from_pretrained(
+            model_name=path,
+            max_seq_length=recipe.max_seq_length,
+            dtype=choose_dtype(recipe.dtype, device),
+            load_in_4bit=recipe.load_in_4bit,
+            full_finetuning=recipe.lora is None,
+            revision=recipe.revision,
+            trust_remote_code=recipe.trust_remote_code,
+            use_gradient_checkpointing=_checkpointing(recipe, device),
+            **_engine_options(recipe, engine_memory),
+        )
+        if recipe.lora is not None:
+            model = fast.get_peft_model(
+                model,
+                r=recipe.lora.rank,
+                lora_alpha=recipe.lora.alpha,
+                lora_dropout=recipe.lora.dropout,
+                target_modules=list(recipe.lora.target_modules),
                 use_gradient_checkpointing=_checkpointing(recipe, device),
-                **_engine_options(recipe, engine_memory),
+                random_state=seed,
             )
-            if recipe.lora is not None:
-                model = fast.get_peft_model(
-                    model,
-                    r=recipe.lora.rank,
-                    lora_alpha=recipe.lora.alpha,
-                    lora_dropout=recipe.lora.dropout,
-                    target_modules=list(recipe.lora.target_modules),
-                    use_gradient_checkpointing=_checkpointing(recipe, device),
-                    random_state=seed,
-                )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, NotImplementedError) as error:
-        raise ModelError(load_failure(path, error)) from error
     if engine_memory is not None and getattr(model, "vllm_engine", None) is None:
         raise ModelError(
             "rollout.engine: vllm was asked for, but Unsloth started no vLLM engine (it goes on without one where vLLM "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +17,10 @@ from pydantic import BaseModel, ValidationError
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe
+from gtpo_cli.recipe.yaml_text import parse_yaml
+
+MAX_BYTES = 2**20  # of a recipe's file: whoever names the weights of a model by mistake should not wait for them
+MAX_DOTS = 20  # in the key of an override
 
 # Values that parse but cannot be honoured by this version: (dotted key, value, what to do).
 NOT_YET: tuple[tuple[str, str, str], ...] = (("training.guard.action", "rollback", "use action: warn or stop"),)
@@ -38,14 +43,16 @@ def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
     named = document.pop("extends", None)
     if named is None:
         return document
-    if not isinstance(named, str):
+    if not isinstance(named, str) or not named:
         raise RecipeError(f"{path}: extends: expected the name of a recipe, got {_shown(named)}")
     beside = path.parent / named
-    base = next((file for file in (beside, Path(f"{beside}.yaml")) if file.is_file()), None)
     try:
+        base = next((file for file in (beside, Path(f"{beside}.yaml")) if _is_file(file)), None)
         base = find_recipe(named) if base is None else base
     except RecipeError as error:
         raise RecipeError(f"{path}: extends: {error}") from error
+    if base.resolve() == path.resolve():
+        raise RecipeError(f"{path}: extends: the recipe extends itself; name another one, or remove the key")
     below = read_mapping(base)
     if "extends" in below:
         raise RecipeError(f"{path}: extends: {base} extends another recipe itself; name a recipe that stands alone")
@@ -61,12 +68,17 @@ def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, 
         key, separator, text = override.partition("=")
         key = key.strip()
         if not separator or not key:
-            problems.append(f"--set {override}: expected dotted.key=value, e.g. --set objective.entropy_coef=0.01")
+            problems.append(
+                f"--set {_printable(override)}: expected dotted.key=value, e.g. --set objective.entropy_coef=0.01"
+            )
+            continue
+        if key.count(".") > MAX_DOTS:
+            problems.append(f"--set {_printable(override)}: the key has too many parts; docs/recipe.md lists all keys")
             continue
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            problems.append(f"--set {override}: the value is not YAML ({_one_line(error)}); quote it")
+            value = parse_yaml(text)
+        except ValueError as error:
+            problems.append(f"--set {_printable(override)}: the value cannot be read ({error}); quote it if it is text")
             continue
         merged = _merge(merged, _nest(key, value))
         overridden.add(key)
@@ -92,19 +104,27 @@ def dump_recipe(recipe: Recipe) -> str:
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds one mapping. Raises RecipeError; never runs what is in the file (safe loader)."""
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if len(content) > MAX_BYTES:
+        raise RecipeError(f"{path}: is larger than {MAX_BYTES // 2**20} MiB, which no recipe is; name a YAML file")
+    try:
+        document = parse_yaml(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RecipeError(
             f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
         ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise RecipeError(f"{path}: is not YAML: {_one_line(error)}") from error
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error}") from error
     if document is None:
         document = {}
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+    if not isinstance(document, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of keys (model:, data:, ...), not {type(document).__name__}")
+    for key in document:
+        if not isinstance(key, str):
+            raise RecipeError(f"{path}: the key {_shown(key)} is no text; the keys of a recipe are model:, data:, ...")
     return document
 
 
@@ -122,33 +142,24 @@ def find_recipe(name_or_path: str | Path) -> Path:
     """A file as given, or with `.yaml` added, or a shipped recipe of that name. Raises RecipeError."""
     given = str(name_or_path)
     for candidate in (Path(given), Path(given + ".yaml")):
-        if candidate.is_file():
+        if _is_file(candidate):
             return candidate
     shipped = shipped_recipes()
     name = given.removesuffix(".yaml")
     if name in shipped:
         return shipped[name]
+    if Path(given).is_dir():
+        raise RecipeError(f"{given}: is a folder; name the recipe's file, or a shipped recipe (gtpo recipes list)")
     near = difflib.get_close_matches(name, shipped, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "gtpo recipes list shows the shipped ones"
-    raise RecipeError(f"{given}: no such file and no shipped recipe of that name; {hint}")
+    raise RecipeError(f"{_printable(given)}: no such file and no shipped recipe of that name; {hint}")
 
 
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the faster one where PyYAML has it
-
-
-class _StrictLoader(_SafeLoader):  # type: ignore[misc]  # chosen at run time
-    """SafeLoader that refuses a key written twice: YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (str, int, float)) and key in seen:
-                raise ValueError(f"key {key!r} is written twice, line {key_node.start_mark.line + 1}")
-            if isinstance(key, (str, int, float)):
-                seen.add(key)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # a name longer than names can be, a folder that may not be entered
+        raise RecipeError(f"{_printable(str(path))}: cannot be looked up ({error.strerror or error})") from error
 
 
 def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,21 +211,28 @@ def _not_yet(recipe: Recipe) -> Iterator[str]:
 
 def _describe(error: ValidationError, where: str, overridden: set[str]) -> Iterator[str]:
     for item in error.errors(include_url=False):
-        parts = [str(part) for part in item["loc"]]
+        parts = [_printable(str(part)) for part in item["loc"]]
         key = ".".join(_named_parts(parts))
-        source = "--set" if any(key == o or key.startswith(o + ".") for o in overridden) else where
+        source = _source(key, where, overridden)
         if item["type"] == "extra_forbidden":
             yield f"{source}: {key}: unknown key; {_nearest_key(key)}"
         elif item["type"] == "missing":
             yield f"{source}: {key}: is missing; add it, e.g. {_example(key)}"
         elif item["type"] == "value_error" and not parts:
-            yield from (f"{where}: {line}" for line in str(item["ctx"]["error"]).splitlines())
+            for line in str(item["ctx"]["error"]).splitlines():  # each begins with a key
+                yield f"{_source(line.partition(':')[0], where, overridden)}: {line}"
         elif item["type"] == "literal_error":
             yield f"{source}: {key}: {_shown(item['input'])} is not one of {item['ctx']['expected']}" + _nearest_value(
                 item
             )
         else:
-            yield f"{source}: {key}: {item['msg'][0].lower()}{item['msg'][1:]}, got {_shown(item['input'])}"
+            said = item["msg"].removeprefix("Value error, ")
+            yield f"{source}: {key}: {said[0].lower()}{said[1:]}, got {_shown(item['input'])}"
+
+
+def _source(key: str, where: str, overridden: set[str]) -> str:
+    """Where a key was written: the file, or an override of it or of what it stands in."""
+    return "--set" if any(key == o or key.startswith(o + ".") for o in overridden) else where
 
 
 def _named_parts(parts: Sequence[str]) -> Iterator[str]:
@@ -230,8 +248,13 @@ def _dotted_keys(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[
                 yield from _dotted_keys(kind, f"{prefix}{name}.")
 
 
+@cache
+def _known_keys() -> tuple[str, ...]:
+    return tuple(_dotted_keys())
+
+
 def _nearest_key(key: str) -> str:
-    keys = list(_dotted_keys())
+    keys = _known_keys()
     parent, _, name = key.rpartition(".")
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
     same_name = [k for k in keys if k.rpartition(".")[2] == name]
@@ -253,9 +276,14 @@ def _example(key: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    """A value in a message: its repr, cut."""
+    return _cut(repr(value), 80)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _printable(text: str) -> str:
+    """A key, override or path in a message: as it was written, with what would upset a terminal escaped."""
+    return _cut(text if text.isprintable() else repr(text)[1:-1], 200)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."

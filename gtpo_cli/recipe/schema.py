@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 LN_2 = math.log(2.0)
 
@@ -54,9 +54,17 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
     "optimizer.name": "adamw",
 }
 
-NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:  # no file, model or column can have such a name
+        raise ValueError("holds a NUL character")
+    return text
+
+
+NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True), AfterValidator(_without_nul)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
+Threads = Annotated[int, Field(ge=1, le=1024)]  # OpenMP ends the process where the system gives it no more threads
 
 
 class Section(BaseModel):
@@ -239,7 +247,7 @@ class TrainingRecipe(Section):
     stress_step: Literal["auto"] | bool = Field(
         "auto", description="try the longest prompt at the longest completion before step 1; auto = on a GPU"
     )
-    threads: Literal["auto"] | Count = Field(
+    threads: Literal["auto"] | Threads = Field(
         "auto", description="CPU threads; auto = 1 for models under 20 million parameters, else torch's own choice"
     )
     save_every: int = Field(500, ge=1, description="steps between checkpoints; the last step is always saved")

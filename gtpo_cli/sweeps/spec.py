@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import yaml
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from gtpo_cli.errors import RecipeError
@@ -171,7 +171,13 @@ def _runs(file: SweepFile, path: Path, recipe: str, folder: Path) -> Iterator[Sw
 
 
 def _overrides(changes: dict[str, Any]) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    """As `--set` takes them: as YAML, which has a form for all that a YAML file holds (JSON has none for a date)."""
+    return [f"{key}={_yaml(value)}" for key, value in changes.items()]
+
+
+def _yaml(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+    return text.removesuffix("...\n").strip()
 
 
 def parse_figure(name: str, text: str) -> Figure:

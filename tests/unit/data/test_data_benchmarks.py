@@ -124,7 +124,9 @@ def test_a_missing_column_of_csv_or_parquet_is_found_before_any_row(tmp_path: Pa
     with pytest.raises(DataError, match=r"a\.csv: no column question: there is Question, answers; did you mean Quest"):
         load_problems(local(tmp_path / "a.csv"), seed=0, is_usable=all_usable)
     pq.write_table(pa.table({"question": ["q"], "gold": ["1"]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet: no column answer: there is question, gold$"):
+    with pytest.raises(
+        DataError, match=r"a\.parquet: no column answer: there is question, gold; with benchmark: local, data\.columns"
+    ):
         load_problems(local(tmp_path / "a.parquet"), seed=0, is_usable=all_usable)
     columns = {"question": "question", "answer": "gold", "solution": "steps"}
     with pytest.raises(DataError, match="no column steps"):

@@ -95,7 +95,7 @@ def test_csv_line_numbers_count_lines_not_rows(tmp_path: Path) -> None:
 
 def test_a_csv_field_too_long_for_the_reader_costs_one_row(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
-    path.write_text("q,a\n" + "x" * 50_000_000 + ",1\nshort,2\n")
+    path.write_text("q,a\n" + "x" * 5_000_000 + ",1\nshort,2\n")
     rows = rows_of(path)
     assert rows[0][0] == "2"
     assert str(rows[0][1]).startswith("not CSV: field larger than field limit")

@@ -128,10 +128,10 @@ def test_long_prompts_are_dropped_with_their_length() -> None:
     assert [(problem.id, len(ids)) for problem, ids in kept] == [("a", frame + 3)]
     assert kept[0][1] == encoder.encode("123")
     assert dropped == (
-        DroppedRow("f:2", f"prompt too long: {frame + 4} tokens, data.max_prompt_tokens is {frame + 3}"),
-        DroppedRow("c", f"prompt too long: {frame + 99} tokens, data.max_prompt_tokens is {frame + 3}"),
+        DroppedRow("f:2", f"prompt too long: {frame + 4} tokens, the limit is {frame + 3}"),
+        DroppedRow("c", f"prompt too long: {frame + 99} tokens, the limit is {frame + 3}"),
     )
-    with pytest.raises(DataError, match=r"no prompt is left: dropped 3 rows \(3 prompt too long\)"):
+    with pytest.raises(DataError, match=r"no prompt is left: dropped 3 rows \(3 prompt too long\).*max_seq_length"):
         encode_prompts(problems, encoder, max_prompt_tokens=frame)
     with pytest.raises(DataError, match="there are no problems"):
         encode_prompts([], encoder, max_prompt_tokens=10)

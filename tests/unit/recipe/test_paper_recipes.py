@@ -142,7 +142,7 @@ def test_defaults_follow_from_what_the_two_files_say_together(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("extends", "words"),
     [("nowhere", "extends: nowhere: no such file"), (3, "expected the name of a recipe"),
-     ("llama8b_gsm8k_g12", "extends another recipe itself"), ("child", "extends another recipe itself")],
+     ("llama8b_gsm8k_g12", "extends another recipe itself"), ("child", "the recipe extends itself")],
 )  # fmt: skip
 def test_what_cannot_be_extended(tmp_path: Path, extends: Any, words: str) -> None:
     child = write(tmp_path / "child.yaml", {"extends": extends})

@@ -153,6 +153,12 @@ def test_what_cannot_be_honoured_is_refused(override: str, words: str) -> None:
     assert overrides[-1].split("=")[0].split(".")[0] in problem
 
 
+def test_more_threads_than_a_machine_starts_are_refused() -> None:
+    assert build_recipe(SMALLEST, ["training.threads=1024"], where="r.yaml").training.threads == 1024
+    found = problems(SMALLEST, "training.threads=1025")  # at 100,000 OpenMP ended the process
+    assert "--set: training.threads: input should be less than or equal to 1024, got 1025" in found
+
+
 def test_files_that_are_no_recipe(tmp_path: Path) -> None:
     cases = {
         "list.yaml": (b"- 1\n- 2\n", "a recipe is a mapping of keys"),

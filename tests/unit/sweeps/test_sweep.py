@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
         ({"variant": {}}, "variant: unknown key; known: recipe, about, set, variants"),
         ({"variants": {"a b": {}}}, "variants.a b"),
         ({"variants": {"x": {"objective.nam": "grpo"}}}, "variant x: --set: objective.nam: unknown key; did you mean"),
+        ({"variants": {"x": {"training.max_steps": datetime.date(2001, 1, 1)}}}, "training.max_steps: input should be"),
         ({"recipe": "tiny_arithmetics"}, "did you mean tiny_arithmetic"),
     ],
 )  # fmt: skip
@@ -93,6 +95,14 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, changes: dict[str, Any
     with pytest.raises(RecipeError) as caught:
         sweep_of(tmp_path, **changes)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["off", "1e-3", " é 😀 ", "two\n\nlines: [a]\n", "'\"", "...", "# no", "2001-01-01", "null"]
+)
+def test_a_text_reaches_the_recipe_as_it_is_written(tmp_path: Path, prompt: str) -> None:
+    sweep = sweep_of(tmp_path, variants={"x": {"data.system_prompt": prompt}})
+    assert sweep.runs[0].recipe.data.system_prompt == prompt
 
 
 def test_a_sweep_that_is_not_there(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Whether the hub can be reached at all, asked once.
+
+Where it cannot, its library asks six times for each file, with pauses: a mistyped folder would cost a minute before
+the message comes. Only a connection that cannot be made counts here (no network, no such host, refused); a slow hub, a
+login that is not accepted, an error of the server are left to the library and its patience.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+OFFLINE_REMEDY = "fill the cache on a machine with network (hf download NAME) and set HF_HUB_OFFLINE=1 here"
+_SECONDS = 10.0
+
+
+def why_unreachable() -> str | None:
+    """Why nothing can be had from the hub, or None. A few tenths of a second at the first call."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    return _connection_failure(constants.ENDPOINT)
+
+
+@contextmanager
+def only_the_cache_if_unreachable() -> Iterator[str | None]:
+    """Inside, where the hub cannot be reached, the libraries look into their cache only. Gives `why_unreachable`."""
+    from huggingface_hub import constants
+
+    reason = why_unreachable()
+    # The libraries have no other switch that holds for every file they look for.
+    places: list[Any] = [constants, *(module for name, module in sys.modules.items() if name == "datasets.config")]
+    before = [vars(place)["HF_HUB_OFFLINE"] for place in places]
+    try:
+        for place in places:
+            place.HF_HUB_OFFLINE = place.HF_HUB_OFFLINE or reason is not None
+        yield reason
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
+
+
+@cache
+def _connection_failure(endpoint: str) -> str | None:
+    import httpx
+    from huggingface_hub import get_session
+
+    try:
+        get_session().head(endpoint, timeout=_SECONDS)
+    except httpx.ConnectError as error:
+        return f"{endpoint}: {error}"
+    except httpx.HTTPError:
+        return None  # it was reached, or is only slow: the library knows better
+    return None

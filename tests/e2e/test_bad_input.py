@@ -1,0 +1,136 @@
+"""Bad input through the command line: what, where and the remedy, exit code 2, a traceback only with --debug."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import GTPO, Run, environment
+
+import gtpo_cli
+
+# Many commands in one process, which spares the seconds that each start costs. Each is `main`, as typed.
+SERIES = """
+import contextlib, io, json, sys
+from gtpo_cli.cli.app import main
+for arguments in json.load(sys.stdin):
+    sys.argv = ["gtpo", *arguments]
+    out, error, code = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, error.getvalue()]), file=sys.__stdout__)
+"""
+
+
+def series(folder: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
+    """(exit code, standard error) of each command."""
+    done = subprocess.run(
+        [sys.executable, "-c", SERIES], cwd=folder, input=json.dumps(commands), capture_output=True, text=True,
+        timeout=300, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def train(*settings: str, recipe: str = "tiny_arithmetic") -> list[str]:
+    return ["train", "-q", "--recipe", recipe, *(part for setting in settings for part in ("--set", setting))]
+
+
+def test_each_kind_of_bad_input_ends_in_one_clear_error(tmp_path: Path) -> None:
+    builtin = Path(gtpo_cli.__file__).parent / "models" / "builtin" / "tiny"
+    cut, short = tmp_path / "cut", tmp_path / "short"
+    shutil.copytree(builtin, cut)
+    os.truncate(cut / "model.safetensors", 5000)
+    shutil.copytree(builtin, short)
+    configuration = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(configuration | {"max_position_embeddings": 6}))
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "bad.jsonl").write_text('{"question": "1+1?"}\n[1]\nnot JSON\n')
+    (tmp_path / "wide.jsonl").write_bytes('{"question": "1+1?", "answer": "2"}\n'.encode("utf-16"))
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "laughs.yaml").write_text("a: &a [x, x]\n" + "b: [" + "*a, " * 20_000 + "]\n")
+    local = ["data.benchmark=local", "data.columns={question: question, answer: answer}"]
+    adapter = ["model.lora={rank: 4, alpha: 4}"]
+    cases = [
+        (train("rollout.group_size=1"), "--set: rollout.group_size: a group of 1 has no advantage; use 2 or more"),
+        (train(recipe="folder.yaml"), "folder.yaml: is a folder; name the recipe's file"),
+        (train(recipe="laughs.yaml"), "laughs.yaml: line 2: too many values up to here"),
+        (train("data.max_prompt_tokens=4"), "no prompt is left: dropped 4800 rows (4800 prompt too long)"),
+        (train("model.name=short"), "the limit is 5; "),  # the model's own context, less a token to answer with
+        (train("model.name=cut"), "cut/model.safetensors cannot be read"),
+        (train("model.name=nobody/nothing"), "not in the cache, and the hub was not asked (HF_HUB_OFFLINE is set)"),
+        (train("model.backend=unsloth", *adapter), "pip install 'gtpo_cli[cuda]'"),
+        (train(*local, "data.path=empty.jsonl"), "empty.jsonl: is empty"),
+        (train(*local, "data.path=bad.jsonl"), "bad.jsonl: no usable problem; dropped 3 rows (1 no column"),
+        (train(*local, "data.path=wide.jsonl"), "wide.jsonl: is UTF-16 or UTF-32 text; save it as UTF-8"),
+        (train("data.benchmark=gsm8k"), "openai/gsm8k: the hub cannot be reached"),
+        (["eval", "nowhere"], "nowhere is no local folder, not in the cache"),
+    ]  # fmt: skip
+    results = series(tmp_path, [arguments for arguments, _ in cases])
+    for (arguments, words), (code, error) in zip(cases, results, strict=True):
+        assert code == 2, (arguments, error)
+        assert words in error, (arguments, error)
+        assert error.startswith("error: ")
+        assert "Traceback" not in error
+        assert len(error) < 2000
+    assert not list(tmp_path.glob("runs/tiny*"))  # a run that did not begin leaves nothing behind
+
+
+def test_what_the_operating_system_refuses_is_no_traceback_unless_it_is_asked_for(gtpo: Run, tmp_path: Path) -> None:
+    copy = ["recipes", "copy", "tiny_arithmetic", "no/such/folder.yaml"]
+    error = gtpo(*copy, code=2).stderr
+    assert error == (
+        "error: no/such/folder.yaml: No such file or directory; create the folder first, or correct the name\n"
+    )
+    asked_for = gtpo("--debug", *copy, code=1).stderr
+    assert asked_for.startswith("Traceback")
+    assert "FileNotFoundError" in asked_for
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, the disk that is always full")
+def test_a_full_disk_at_the_output() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*GTPO, "recipes", "show", "tiny_arithmetic"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: output or network: No space left on device; free some space")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*GTPO, "recipes", "list", "--all"], stdout=writing, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(tmp_path: Path) -> None:
+    """Raised where a command is carried out: a ValueError, and an OSError that no operating system raised."""
+    for exception in ("ValueError('a bug')", "OSError('of a library')"):
+        program = (
+            "import sys; import gtpo_cli.recipe.load as load; from gtpo_cli.cli.app import main\n"
+            f"def broken(*_): raise {exception}\n"
+            "load.find_recipe = broken\n"
+            "sys.argv = ['gtpo', 'recipes', 'show', 'tiny_arithmetic']\n"
+            "main()"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+        assert exception.partition("(")[0] in done.stderr.splitlines()[-1]

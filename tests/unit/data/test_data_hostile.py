@@ -1,0 +1,231 @@
+"""Data of every wrong kind: a row is dropped with its line and the reason, a file is a DataError with the remedy."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gtpo_cli.data import LoadedProblems, load_problems
+from gtpo_cli.errors import DataError
+from gtpo_cli.recipe.schema import DataRecipe
+
+GOOD = b'{"question": "1+1?", "answer": "2"}\n'
+ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}]
+
+
+def load(path: Path, **changes: Any) -> LoadedProblems:
+    def all_usable(golds: Sequence[str]) -> Sequence[bool]:
+        return [True] * len(golds)
+
+    data = DataRecipe.model_validate({"benchmark": "local", "path": str(path), **changes})
+    return load_problems(data, seed=0, is_usable=all_usable)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", b"", "is empty"),
+        ("a.jsonl", b"\n \n\t\n", "no usable problem; it has no rows"),
+        ("a.jsonl", b"\0" * 5000, "a.jsonl:1 not JSON: NUL bytes; is the file UTF-8 text?"),
+        ("a.jsonl", GOOD.decode().encode("utf-16"), "is UTF-16 or UTF-32 text; save it as UTF-8"),
+        ("a.jsonl", GOOD.decode().encode("utf-16-be"), "a.jsonl:1 not JSON: NUL bytes; is the file UTF-8 text?"),
+        ("a.csv", "question,answer\nq,1\n".encode("utf-16"), "is UTF-16 or UTF-32 text; save it as UTF-8"),
+        ("a.csv", "question,answer\nq,1\n".encode("utf-32"), "is UTF-16 or UTF-32 text; save it as UTF-8"),
+        ("a.jsonl", '{"question":"é","answer":"1"}'.encode("latin-1"), "save the file as UTF-8"),
+        ("a.csv", "question,answer\né,1\n".encode("latin-1"), "a.csv:2 not UTF-8: question; save the file as UTF-8"),
+        ("a.jsonl", gzip.compress(GOOD), "is compressed (gzip); unpack it"),
+        ("a.csv", b"PK\x03\x04 a spreadsheet", "is a zip archive or a spreadsheet; unpack it, or save it as CSV"),
+        ("a.jsonl", b"PAR1....PAR1", "is a Parquet file; name it .parquet"),
+        ("a.json", json.dumps(ROWS).encode(), "a.json:1 no JSON object: a list; write one object a line"),
+        ("a.json", json.dumps(ROWS, indent=1).encode(), "a.json:1 not JSON: one document over several lines"),
+        ("a.json", json.dumps(ROWS[0], indent=1).encode(), "a.json:1 not JSON: one document over several lines; write"),
+        ("a.jsonl", b'{"query": "q", "reply": "1"}\n', "there is query, reply; with benchmark: local, data.columns"),
+        ("a.csv", b"query,reply\nq,1\n", "no column question: there is query, reply; with benchmark: local"),
+        ("a.csv", b"question;answer\nq;1\n", "a.csv:1: the fields are separated by ';'; separate them by commas"),
+        ("a.csv", b"question\tanswer\nq\t1\n", r"a.csv:1: the fields are separated by '\t'; separate them by commas"),
+        ("a.csv", b"question,answer,answer\nq,1,2\n", "two columns are called answer; rename the one"),
+        ("a.csv", b"question,answer\nwhat, is this,1\n", "a.csv:2 wrong number of fields: 3, the header has 2"),
+        ("a.csv", bytes(range(256)) * 10, "no column question: there is"),
+        ("a.csv", b"x" * 20_000_000 + b",answer\nq,1\n", "a.csv:1: the header is not CSV (more than 16 MiB)"),
+        ("a.parquet", b"PAR1", "is no Parquet file, or is damaged"),
+        ("a.parquet", b"PAR1" + b"\0" * 100 + b"PAR1", "is no Parquet file, or is damaged"),
+        ("a.parquet", GOOD, "get it again"),
+    ],
+)  # fmt: skip
+def test_a_file_without_a_usable_row_says_why_and_what_to_do(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load(tmp_path / name)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / name}:")
+    assert words in message
+    assert "\n" not in message
+    assert "\0" not in message
+
+
+def test_bad_rows_between_good_ones_cost_themselves_only(tmp_path: Path) -> None:
+    bad = {
+        b'{"question": "q", "answer": ' + b"9" * 5000 + b"}": "not JSON: a number of more than 4300 digits; quote it",
+        b'{"question": "q", "answer": ' + b"[" * 100_000 + b"}": "not JSON: nested too deep",
+        b'{"question": "a \x00 b", "answer": "1"}': "not JSON: NUL bytes; is the file UTF-8 text?",
+        b'{"question": "a\\u0000b", "answer": "1"}': "NUL character in question",
+        b'{"question": true, "answer": "1"}': "question is no text: bool True",
+        b'{"question": {"a": [1]}, "answer": "1"}': "question is no text: dict {'a': [1]}",
+        b'{"question": "q", "answer": NaN}': "answer is no text: float nan",
+        b'{"question": "q", "answer": 1e400}': "answer is no text: float inf",
+        b'{"question": "q"}': "no column answer: there is question",
+        b"{}": "no column question: there is none",
+        b'"text"': "no JSON object: a str; write one object a line",
+    }
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(GOOD + b"".join(line + b"\n" + GOOD for line in bad))
+    loaded = load(path)
+    assert [problem.source for problem in loaded.problems] == [f"{path}:{2 * n + 1}" for n in range(len(bad) + 1)]
+    assert {row.source: row.reason for row in loaded.dropped} == {
+        f"{path}:{2 * n}": reason for n, reason in enumerate(bad.values(), start=1)
+    }
+
+
+def test_a_list_too_deep_to_show_is_shown_in_part(tmp_path: Path) -> None:
+    """JSON reads nesting that repr() cannot write any more: every depth around Python's limit."""
+    path = tmp_path / "a.jsonl"
+    depths = range(sys.getrecursionlimit() - 150, sys.getrecursionlimit())
+    path.write_bytes(GOOD + b"".join(b'{"question": %s, "answer": 1}\n' % (b"[" * n + b"]" * n) for n in depths))
+    reasons = [row.reason for row in load(path).dropped]
+    assert len(reasons) == len(depths)
+    assert {reason.partition(":")[0] for reason in reasons} == {"question is no text", "not JSON"}
+
+
+def test_names_of_columns_are_cut_and_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"k" * 10**6: 1, "quest\0ion": 2, "a\nb": 3}))
+    with pytest.raises(DataError) as caught:
+        load(path)
+    assert f"there is {'k' * 37}..., 'quest\\x00ion', 'a\\nb'" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_parquet_of_other_types(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    long = "x" * (16 * 2**20 + 1)
+    far = pa.array([0, 2**50, 0, 0], pa.timestamp("s"))  # a date after the year 9999, which Python cannot hold
+    questions = pa.array(["q", "q", "q", long])
+    pq.write_table(pa.table({"question": questions, "answer": [1, 2, None, 3], "made": far}), path)
+    loaded = load(path)
+    # who does not ask for the date loses nothing by it
+    assert [problem.gold for problem in loaded.problems] == ["1", "2"]
+    assert [row.reason for row in loaded.dropped] == ["empty gold answer", "question too long: more than 16 MiB"]
+    with pytest.raises(DataError, match=r"a\.parquet:2 made is no text: OutOfRange \(.+\)"):
+        load(path, columns={"question": "question", "answer": "made"})
+    for values in ([b"a"], [[1]], [{"a": 1}], pa.array(["a"]).dictionary_encode()):
+        pq.write_table(pa.table({"question": values, "answer": ["1"]}), path)
+        if isinstance(values, list):
+            with pytest.raises(DataError, match="question is no text"):
+                load(path)
+        else:
+            assert load(path).problems[0].question == "a"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.binary(min_size=1, max_size=40), st.booleans())
+def test_a_damaged_parquet_file_gives_rows_or_a_data_error(start: int, cut: int, noise: bytes, shorter: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.parquet")
+        pq.write_table(pa.table({"question": [f"q{n}" for n in range(300)], "answer": ["1"] * 300}), path)
+        content = bytearray(path.read_bytes())
+        start %= len(content)
+        content[start : start + len(noise)] = noise
+        path.write_bytes(content[: cut % len(content)] if shorter else content)
+        try:
+            loaded = load(path)
+        except DataError as error:
+            assert str(error).startswith(str(path))  # noqa: PT017  # either outcome is right
+        else:
+            assert len(loaded.problems) + len(loaded.dropped) <= 300
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.sampled_from(["a.jsonl", "a.csv", "a.parquet"]), st.booleans())
+def test_any_bytes_give_problems_or_a_data_error(content: bytes, name: str, after_a_row: bool) -> None:
+    start = {"a.jsonl": GOOD, "a.csv": b"question,answer\nq,1\n", "a.parquet": b"PAR1"}[name]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(start + content if after_a_row else content)
+        try:
+            problems = load(path).problems
+        except DataError as error:
+            assert str(error).startswith(str(path))  # noqa: PT017  # either outcome is right
+        else:
+            assert problems
+
+
+LONG_LINES = {
+    "json": ("a.jsonl", b'{"question": "', b"x", b'", "answer": "1"}\n'),
+    "no line end": ("a.jsonl", b"", b"x", b""),
+    "csv": ("a.csv", b"", b"x", b",1\n"),
+    "csv of commas": ("a.csv", b"", b",", b"\n"),
+    "csv of letters": ("a.csv", b"", "é".encode(), b",1\n"),
+    "csv of quotes": ("a.csv", b'"', b'""', b'",1\n'),
+}
+MEASURE = """
+import sys, time
+from pathlib import Path
+from gtpo_cli.data.local import DroppedRow, open_table
+def peak(): return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+before, started = peak(), time.perf_counter()
+rows = list(open_table(Path(sys.argv[1])).rows)
+print(time.perf_counter() - started, (peak() - before) / 1024)
+for row in rows: print(isinstance(row, DroppedRow), getattr(row, "reason", ""))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
+@pytest.mark.parametrize("kind", LONG_LINES)
+def test_a_line_of_50_mb_costs_seconds_and_less_memory_than_itself(tmp_path: Path, kind: str) -> None:
+    """In a process of its own: only there is the peak the file's."""
+    name, before, filling, after = LONG_LINES[kind]
+    path = tmp_path / name
+    header, row = (b"", GOOD) if name == "a.jsonl" else (b"question,answer\n", b"q,1\n")
+    path.write_bytes(header + row + before + filling * (50_000_000 // len(filling)) + after + (row if after else b""))
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=os.environ,
+    )
+    figures, *rows = done.stdout.splitlines()
+    seconds, mebibytes = map(float, figures.split())
+    assert rows == ["False ", "True line too long: more than 16 MiB", *(["False "] if after else [])]
+    assert seconds < 5
+    assert mebibytes < 50
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("x" * 5000, "cannot be read (File name too long)"),
+        ("~nobody-of-this-name/a.jsonl", "there is no such user; write the path out"),
+        ("absent.jsonl", "no such file or folder (data.path is relative to"),
+    ],
+)
+def test_paths_that_cannot_be(given: str, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load(Path(given))
+    assert words in str(caught.value)

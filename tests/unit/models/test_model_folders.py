@@ -1,0 +1,351 @@
+"""Model folders of every wrong kind, and names that the hub does not have or that cannot be asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import random_model
+
+from gtpo_cli.data import PromptEncoder
+from gtpo_cli.errors import CheckpointError, GtpoError, ModelError
+from gtpo_cli.generation.vllm_sampler import load_vllm_sampler
+from gtpo_cli.models.loading import load_tokenizer
+from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
+from gtpo_cli.models.unsloth_policy import load_unsloth_policy
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
+
+Change = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that loads, to be spoiled in copies."""
+    folder = tmp_path_factory.mktemp("models") / "sound"
+    model, tokenizer = random_model()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def load(path: Path | str, **changes: Any) -> TransformersPolicy:
+    settings: dict[str, Any] = {
+        "load_in_4bit": False,
+        "gradient_checkpointing": False,
+        "dtype": "float32",
+        "lora": None,
+    }
+    recipe = ModelRecipe(name=str(path), max_seq_length=128, **(settings | changes))
+    return load_transformers_policy(recipe, path=str(path), temperature=1.0, with_reference=False, seed=1)
+
+
+def without(*patterns: str) -> Change:
+    return lambda folder: [file.unlink() for pattern in patterns for file in folder.glob(pattern)]
+
+
+def holding(name: str, content: bytes) -> Change:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def cut(name: str, part: float) -> Change:
+    return lambda folder: os.truncate(folder / name, int((folder / name).stat().st_size * part))
+
+
+def configured(**changes: Any) -> Change:
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def replaced(model: str, **settings: int) -> Change:
+    """The folder's weights and configuration are those of a small model of another class."""
+
+    def change(folder: Path) -> None:
+        import transformers
+
+        configuration = getattr(transformers, model).config_class(vocab_size=110, **settings)
+        getattr(transformers, model)(configuration).save_pretrained(folder)
+
+    return change
+
+
+def narrower(folder: Path) -> None:
+    configuration = (folder / "config.json").read_text()
+    random_model(hidden_size=32)[0].save_pretrained(folder)
+    (folder / "config.json").write_text(configuration)
+
+
+def smaller_vocabulary(folder: Path) -> None:
+    random_model(vocab_size=50)[0].save_pretrained(folder)
+
+
+def only_an_adapter(folder: Path) -> None:
+    without("config.json", "*.safetensors")(folder)
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
+
+
+def without_a_shard(folder: Path) -> None:
+    without("*.safetensors")(folder)
+    index = {"metadata": {}, "weight_map": {"model.norm.weight": "model-1.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+WRONG: dict[str, tuple[Change, str]] = {
+    "no tokenizer": (without("tokenizer*"), "holds no tokenizer (tokenizer.json is missing); copy"),
+    "tokenizer no JSON": (holding("tokenizer.json", b"{"), "tokenizer.json cannot be read (Expecting property name"),
+    "tokenizer empty": (holding("tokenizer.json", b"{}"), "cannot be loaded: KeyError: 'added_tokens'; fetch it again"),
+    "tokenizer config a list": (holding("tokenizer_config.json", b"[]"), "tokenizer_config.json cannot be read (no"),
+    "no weights": (without("*.safetensors"), "no file named model.safetensors"),
+    "weights cut": (cut("model.safetensors", 0.5), "model.safetensors cannot be read (Error while deserializing"),
+    "weights empty": (cut("model.safetensors", 0), "it was cut off or damaged: fetch the model again"),
+    "weights a page": (holding("model.safetensors", b"<html>404</html>"), "model.safetensors cannot be read"),
+    "weights a pointer": (
+        holding("model.safetensors", b"version https://git-lfs.github.com/spec/v1\nsize 123\n"),
+        "model.safetensors is a pointer of Git LFS, not the weights; fetch them with git lfs pull",
+    ),
+    "a shard missing": (without_a_shard, "model-1.safetensors"),
+    "layers missing": (configured(num_hidden_layers=3), "lack 9 tensors that its config.json asks for (model.layers"),
+    "other shapes": (narrower, "its weights have other shapes than its config.json says"),
+    "other tokenizer": (smaller_vocabulary, "has 104 tokens, the model 50: they are not of the same model"),
+    "no config": (without("config.json"), "is a folder without config.json"),
+    "config no JSON": (holding("config.json", b"{"), "config.json cannot be read (Expecting property name"),
+    "config a list": (holding("config.json", b"[]"), "config.json cannot be read (no JSON object but a list)"),
+    "config of bytes": (holding("config.json", b"\xff\xfe"), "config.json cannot be read ('utf-8' codec can't decode"),
+    "config of an unknown type": (configured(model_type="nonesuch"), "model type `nonesuch`"),
+    "config with a wrong kind": (configured(hidden_size="x"), "Field 'hidden_size' expected int, got str"),
+    "config that divides by zero": (configured(num_attention_heads=0), "ZeroDivisionError"),
+    "generation config a list": (holding("generation_config.json", b"[]"), "generation_config.json cannot be read"),
+    "classifier": (replaced("LlamaForSequenceClassification", hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+                            num_attention_heads=2), "lack 1 tensors that its config.json asks for (lm_head.weight)"),
+    "encoder": (replaced("BertForMaskedLM", **BERT), "sees the tokens that come later, as encoders do"),
+    "encoder without a head": (replaced("BertModel", **BERT), "tensors that its config.json asks for (cls.predictions"),
+    "encoder-decoder": (
+        replaced("T5ForConditionalGeneration", d_model=32, d_kv=16, d_ff=32, num_layers=1, num_heads=2),
+        "is no causal language model, such as Llama and Qwen are",
+    ),
+    "adapter": (only_an_adapter, "is an adapter, which is no model by itself; name its base model (some/base)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_folder_is_named_with_the_remedy(sound: Path, tmp_path: Path, kind: str) -> None:
+    change, words = WRONG[kind]
+    folder = tmp_path / "model"
+    shutil.copytree(sound, folder)
+    change(folder)
+    started = time.perf_counter()
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+    assert len(message) < 600 + len(str(folder))
+    assert time.perf_counter() - started < 5  # and no hub was asked for what the folder lacks
+
+
+def test_a_sound_folder_loads_and_one_without_a_template_gets_plain_prompts(sound: Path, tmp_path: Path) -> None:
+    assert not PromptEncoder(load(sound).tokenizer, None).uses_plain_format
+    shutil.copytree(sound, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").unlink()
+    encoder = PromptEncoder(load(tmp_path / "model").tokenizer, "Be brief.")
+    assert encoder.uses_plain_format
+    assert encoder.render("1+1?") == "Be brief.\n\nQuestion: 1+1?\nAnswer:"
+
+
+def test_names_that_are_no_folder(sound: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.safetensors is a file; name the folder"):
+        load(sound / "model.safetensors")
+    with pytest.raises(ModelError, match="cannot be looked up"):
+        load("x" * 5000)
+    with pytest.raises(ModelError, match="cannot be looked up"):
+        resolve_name("x" * 5000)
+    with pytest.raises(ModelError, match="no local folder"):
+        load("not a name / of the hub")
+
+
+@pytest.mark.parametrize("lora", [None, LoraRecipe(rank=4, alpha=8)], ids=["all weights", "adapter"])
+def test_damaged_weights_of_a_checkpoint_are_a_checkpoint_error(
+    sound: Path, tmp_path: Path, lora: LoraRecipe | None
+) -> None:
+    policy = load(sound, lora=lora)
+    policy.save_adapter(tmp_path)
+    policy.load_adapter(tmp_path)
+    (weights,) = tmp_path.glob("*.safetensors")
+    os.truncate(weights, 100)
+    with pytest.raises(CheckpointError, match="the weights cannot be read"):
+        policy.load_adapter(tmp_path)
+
+
+# -- the hub ----------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys, time
+from gtpo_cli.errors import GtpoError
+from gtpo_cli.models.loading import load_config, load_tokenizer
+from gtpo_cli.recipe.schema import ModelRecipe
+import transformers
+started = time.perf_counter()
+for load in (load_tokenizer, load_config):
+    try: load(ModelRecipe(name="nobody/nothing"), "nobody/nothing")
+    except GtpoError as error: print(error)
+if "data" in sys.argv:
+    from gtpo_cli.data.benchmarks import BENCHMARKS, hub_table
+    started = time.perf_counter()
+    try: hub_table("gsm8k", BENCHMARKS["gsm8k"].hub, "train")
+    except GtpoError as error: print(error)
+print(time.perf_counter() - started)
+"""
+
+
+def asked(endpoint: str, home: Path, *arguments: str, offline: str = "0") -> tuple[list[str], float]:
+    """What a process prints that asks this hub, and its seconds. The endpoint is read once, from the environment."""
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": offline}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    *lines, seconds = done.stdout.splitlines()
+    return lines, float(seconds)
+
+
+class NoSuchRepository(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(404 if "nobody" in self.path else 200)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NoSuchRepository)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def nobody_listens() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_name_that_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
+    lines, seconds = asked(hub, tmp_path)
+    assert len(lines) == 2
+    for line in lines:
+        assert "nobody/nothing is no local folder and cannot be had from the hub" in line
+        assert "nobody/nothing is not a local folder and is not a valid model identifier" in line
+    assert seconds < 20
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_remedy_is_told(tmp_path: Path) -> None:
+    """Each of these took 24 seconds of retries."""
+    endpoint = nobody_listens()
+    lines, seconds = asked(endpoint, tmp_path, "data")
+    assert len(lines) == 3
+    for line in lines[:2]:
+        assert "nobody/nothing is no local folder, not in the cache, and the hub was not asked" in line
+        assert f"({endpoint}: [Errno " in line
+        assert "Connection refused" in line
+        assert "give a folder, or fill the cache on a machine with network (hf download NAME) and set HF_HUB" in line
+    assert "openai/gsm8k: the hub cannot be reached" in lines[2]
+    assert "set data.path to a local copy" in lines[2]
+    assert seconds < 10
+
+
+def test_offline_by_the_users_own_switch(hub: str, tmp_path: Path) -> None:
+    lines, _ = asked(hub, tmp_path, offline="1")
+    assert all("the hub was not asked (HF_HUB_OFFLINE is set)" in line for line in lines)
+
+
+def test_a_model_in_the_cache_loads_without_a_hub(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    from gtpo_cli import hub
+
+    snapshot = tmp_path / "models--some--model" / "snapshots" / ("0" * 40)
+    shutil.copytree(sound, snapshot)
+    (tmp_path / "models--some--model" / "refs").mkdir()
+    (tmp_path / "models--some--model" / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", nobody_listens())
+    assert "Connection refused" in str(hub.why_unreachable())
+    policy = load("some/model")
+    assert torch.equal(policy.lm_head[0], load(sound).lm_head[0])
+    assert huggingface_hub.constants.HF_HUB_OFFLINE is False or os.environ.get("HF_HUB_OFFLINE")  # as it was
+
+
+# -- what is not installed --------------------------------------------------------------------------------------------
+
+
+def ask_for_bitsandbytes(model: Path) -> None:
+    load(model, load_in_4bit=True, lora=LoraRecipe(rank=4, alpha=8))
+
+
+def ask_for_unsloth(model: Path) -> None:
+    load_unsloth_policy(
+        ModelRecipe(name=str(model)), path=str(model), temperature=1.0, with_reference=False, seed=1, engine_memory=None
+    )
+
+
+def ask_for_vllm(model: Path) -> None:
+    recipe = load_recipe("tiny_arithmetic", ["model.lora={}"])
+    load_vllm_sampler(load(model, lora=LoraRecipe(rank=4, alpha=8)), recipe)
+
+
+@pytest.mark.parametrize(
+    ("module", "ask", "command"),
+    [
+        ("bitsandbytes", ask_for_bitsandbytes, "pip install 'gtpo_cli[bnb]'"),
+        ("unsloth", ask_for_unsloth, "pip install 'gtpo_cli[cuda]'"),
+        ("vllm", ask_for_vllm, "pip install 'gtpo_cli[cuda]'"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    sound: Path, monkeypatch: pytest.MonkeyPatch, module: str, ask: Callable[[Path], None], command: str
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == module else find(name, *rest))
+    monkeypatch.setitem(sys.modules, module, None)  # how Python marks what is not there
+    with pytest.raises(GtpoError) as caught:
+        ask(sound)
+    assert module in str(caught.value)
+    assert command in str(caught.value)
+
+
+def test_the_tokenizer_alone_is_refused_in_the_same_words(sound: Path, tmp_path: Path) -> None:
+    """gtpo generate and eval load it before any weights."""
+    shutil.copytree(sound, tmp_path / "model")
+    without("tokenizer*")(tmp_path / "model")
+    with pytest.raises(ModelError, match="holds no tokenizer"):
+        load_tokenizer(ModelRecipe(name="x"), str(tmp_path / "model"))
