@@ -95,7 +95,8 @@ def _open_wandb(
     settings = recipe.tracking.wandb
     id_file = run_dir / _WANDB_ID_FILE
     try:
-        from gtpo_cli.tracking.wandb import WandbTracker
+        from gtpo_cli.tracking.background import BackgroundTracker
+        from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, WandbTracker
 
         assert settings.mode != "off"
         tracker = WandbTracker(
@@ -114,7 +115,7 @@ def _open_wandb(
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         warn(f"wandb is off ({reason}); metrics.jsonl has every step. Silence this with tracking.wandb.mode: off")
         return None
-    return tracker
+    return BackgroundTracker(tracker, close_seconds=FINISH_TIMEOUT + 10)  # wandb's own patience comes first
 
 
 def _warn_on(console: Console) -> Callable[[str], None]:

@@ -31,6 +31,8 @@ NAMES = [
     "optim/loss",
     "optim/grad_norm",
     "optim/learning_rate",
+    "optim/skipped",
+    "guard/alarms",
     "policy/kl",
     "sampler/gap_mean",
     "sampler/gap_max",

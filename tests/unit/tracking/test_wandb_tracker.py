@@ -153,3 +153,45 @@ with open_trackers(recipe, Path("b"), **options) as trackers:
     assert len(ids["a"]) == 2
     assert set(ids["a"]) == {"run-" + (tmp_path / "a" / "wandb" / "run_id").read_text().strip()}
     assert not set(ids["a"]) & set(ids["b"])
+
+
+STOPPED = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+import gtpo_cli.tracking.wandb as module
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.tracking import open_trackers, read_metrics
+
+module.FINISH_TIMEOUT = 1.0
+recipe = load_recipe("tiny_arithmetic", ["tracking.wandb.mode=offline"])
+trackers = open_trackers(recipe, Path("run"), run_name="run", total_steps=9, quiet=True)
+trackers.log(1, {"optim/loss": 1.0})
+time.sleep(1)
+children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
+assert children
+for child in children:
+    os.kill(int(child), signal.SIGSTOP)  # wandb's own process stands still from now on
+start = time.monotonic()
+for step in range(2, 1500):
+    trackers.log(step, {"optim/loss": 1.0})
+print("LOGGED", time.monotonic() - start)
+start = time.monotonic()
+trackers.close()
+print("CLOSED", time.monotonic() - start)
+for child in children:
+    os.kill(int(child), signal.SIGCONT)
+print("STEPS", len(read_metrics(Path("run/metrics.jsonl"))), flush=True)
+"""
+
+
+def test_a_wandb_that_stands_still_holds_no_step_up(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], cwd=tmp_path, env=environment(tmp_path / "home"), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("LOGGED", "CLOSED", "STEPS")))
+    assert float(told["LOGGED"]) < 5.0
+    assert float(told["CLOSED"]) < 20.0
+    assert told["STEPS"] == "1499"
