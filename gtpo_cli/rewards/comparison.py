@@ -184,6 +184,9 @@ def _same_in_any_order(gold_parts: Sequence[str], parts: Sequence[str], algebra:
 
 
 def _same_atom(gold: str, predicted: str, algebra: Algebra) -> bool:
+    (gold_value, gold_is_percentage), (value, is_percentage) = split_percent(gold), split_percent(predicted)
+    if gold_is_percentage and is_percentage:
+        gold, predicted = gold_value, value  # as `_usable` looks at them
     if _is_plain(gold) and _is_plain(predicted) and _folded(gold) == _folded(predicted):
         return True
     if gold == predicted:
