@@ -75,7 +75,7 @@ class CheckpointStore:
             policy.save_adapter(aside / "model")
             torch.save(training | {"random": random_states()}, aside / "training.pt")
             (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
-            (aside / _MANIFEST).write_text(json.dumps(_manifest(aside), indent=2) + "\n", encoding="utf-8")
+            write_manifest(aside)
             _flush_to_disk(aside)
             aside.rename(final)
             _flush_to_disk(self._folder, recursive=False)
@@ -163,12 +163,13 @@ class CheckpointStore:
                 shutil.rmtree(self.path(step))
 
 
-def _manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    """{file: bytes and sha256} of all files below a folder."""
+def write_manifest(folder: Path) -> None:
+    """Note size and SHA-256 of all files below a checkpoint's folder in its manifest."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
+    entries = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
     }
+    (folder / _MANIFEST).write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
 
 
 def _sha256(file: Path) -> str:

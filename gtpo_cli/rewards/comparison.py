@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gtpo_cli.rewards.normalize import MAX_LENGTH, canonical, is_enclosed, peel, split_top_level
+from gtpo_cli.rewards.normalize import canonical, is_enclosed, is_oversized, peel, split_top_level
 from gtpo_cli.rewards.quantity import exact_number, split_label, split_percent
 
 Algebra = Callable[[str, str], bool]
@@ -26,15 +26,23 @@ _LATEX = re.compile(r"[\\{}^_$]")
 _BASED = re.compile(  # 1011_2: compared as text, base included
     r"(?P<digits>[0-9A-Za-z]+|\([0-9A-Za-z]+\))_(?P<base>[0-9]+|[a-z]+|\{ ?[0-9]+ ?\}|\{ ?[a-z]+ ?\})"
 )
-_EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
-_NAME = re.compile(
-    r"(\\?[A-Za-z]+'?(?:_\{?\w+\}?)?(?:\([A-Za-z](?:, ?[A-Za-z])*\))?|\([A-Za-z](?:, ?[A-Za-z])+\)) ?= ?(.+)"
+_EQUALS = re.compile(r"(?<![<>!:=\\~])(?<!\\not)(?<!\\not )=+")  # == too: the parser reads it as =
+_GREEK = (
+    "alpha|beta|gamma|delta|(?:var)?epsilon|zeta|eta|(?:var)?theta|iota|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|upsilon|"
+    "(?:var)?phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega|ell"
 )
-# Where the LaTeX parser would guess: numbers side by side (it adds them), bases (it drops them), dots, quotes,
-# relations it does not know (it drops one side), signs that LaTeX has no meaning for.
+_NAME = re.compile(  # no other LaTeX command, and not the word "not": \neq = 5 names nothing
+    rf"((?!not ?=)(?:[A-Za-z]+|\\(?:{_GREEK}))'?(?:_\{{?\w+\}}?)?(?:\([A-Za-z](?:, ?[A-Za-z])*\))?"
+    r"|\([A-Za-z](?:, ?[A-Za-z])+\)) ?=+ ?(.+)"
+)
+# Where the LaTeX parser would guess: numbers side by side, bases and other subscripts of what has no name (it drops
+# them), dots, quotes, relations it does not know (it drops one side), what is not printed (it reads it), the power T
+# (it transposes), double factorials (it takes two single ones), small words between two numbers (it multiplies their
+# letters: 3 to 4 would be 4 to 3), signs that LaTeX has no meaning for.
 _GUESSWORK = re.compile(
-    r"(?<!_)[0-9] +[.0-9]|[0-9]\.[0-9]*\.|\.\.|\\[lcv]?dots|[0-9)]_|[0-9][eE][+-]?[0-9]"
-    r"|\\p?mod|\\bmod|\\equiv|\\approx|\\sim|\\neq|[\"'`$#@?~]"
+    r"(?<!_)[0-9] +[.0-9]|[0-9]\.[0-9]*\.|\.\.|\\[lcv]?dots|[0-9)] ?_|\^ ?(?:\{[^{}]*\}|[^{}\\]) ?_|[0-9][eE][+-]?[0-9]"
+    r"|\\p?mod|\\bmod|\\equiv|\\approx|\\sim|\\neq|\\[hv]?phantom|\\[hv](?:space|skip)|\^ ?\{? ?(?:T|\\top)(?![A-Za-z])"
+    r"|! ?!| (?:to|in|of|is|by|at|on|if|as|vs) |[\"'`$#@?~]"
 )
 _WORD = re.compile(r"\\?[A-Za-z]+")
 _MATHEMATICAL_WORDS = frozenset(
@@ -52,18 +60,18 @@ def equal(gold: str, predicted: str, algebra: Algebra) -> bool:
     gold, predicted = canonical(gold), canonical(predicted)
     if not gold or not predicted:
         return False
-    if max(len(gold), len(predicted)) > MAX_LENGTH:
+    if is_oversized(gold) or is_oversized(predicted):
         return _is_plain(gold) and gold.casefold() == predicted.casefold()
     try:
         return _same(gold, predicted, algebra)
-    except RecursionError:  # brackets nested hundreds deep
+    except RecursionError:  # signs or exponents nested hundreds deep
         return False
 
 
 def usable(gold: str, parses: Callable[[str], bool]) -> bool:
     """Can anything equal this gold answer? `parses(part)` says whether a part with LaTeX in it is mathematics."""
     text = canonical(gold)
-    if not text or len(text) > MAX_LENGTH:
+    if not text or is_oversized(text):
         return bool(text) and _is_plain(text)
     try:
         return _usable(text, parses)
@@ -176,12 +184,18 @@ def _same_in_any_order(gold_parts: Sequence[str], parts: Sequence[str], algebra:
 
 
 def _same_atom(gold: str, predicted: str, algebra: Algebra) -> bool:
+    (gold_value, gold_is_percentage), (value, is_percentage) = split_percent(gold), split_percent(predicted)
+    if gold_is_percentage and is_percentage:
+        gold, predicted = gold_value, value  # as `_usable` looks at them
     if _is_plain(gold) and _is_plain(predicted) and _folded(gold) == _folded(predicted):
         return True
-    if (_EQUALS.search(gold) is None) != (_EQUALS.search(predicted) is None):
-        return False  # an equation and something else
     if gold == predicted:
         return algebra(gold, predicted)  # only whether it can be parsed is open
+    gold_sides, sides = _EQUALS.split(gold), _EQUALS.split(predicted)
+    if len(gold_sides) != len(sides):
+        return False  # an equation and something else
+    if len(sides) > 2:  # algebra would look at the two ends of a chain only
+        return all(_same(g.strip(), p.strip(), algebra) for g, p in zip(gold_sides, sides, strict=True))
     return _is_mathematics(gold) and _is_mathematics(predicted) and algebra(gold, predicted)
 
 

@@ -6,17 +6,39 @@ the LaTeX parser that math-verify is built on, which accepts a text whole or not
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
-from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from latex2sympy2_extended import NormalizationConfig, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from math_verify import verify
 
 _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
-_DECIMAL_PLACES = 50  # numbers that differ less than this are equal; math-verify's 15 would make 10^-20 equal 10^-21
+_CONVERSION = ConversionConfig(lowercase_symbols=False)  # 2X is not 2x
+# Irrational numbers that differ less than this are equal; math-verify's 15 would make 10^-20 equal 10^-21.
+_DECIMAL_PLACES = 50
+_DIGITS = re.compile(r"\{*[0-9.]+\}*")
+
+
+class _Parser(_Latex2Sympy):  # type: ignore[misc]
+    r"""The LaTeX parser, but what stands side by side is a product: `9(9)` is 81. The parser itself adds, and says 18.
+
+    A sum is only the mixed number, `2\frac{1}{2}`. Digits beside digits in braces, `1{8}`, are no mathematics.
+    """
+
+    def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
+        expression = super().convert_postfix_list(arr, i)
+        if i == 0 or not getattr(expression, "is_Rational", False):
+            return expression
+        before, text = arr[i - 1].getText(), arr[i].getText()
+        if _DIGITS.fullmatch(before) and _DIGITS.fullmatch(text):
+            raise ValueError("numbers side by side")
+        if len(arr) == 2 and before.isdigit() and text.startswith(r"\frac") and expression < 1:
+            return expression
+        return sympy.Mul(expression, sympy.Integer(1), evaluate=False)  # what is no plain number is not added
 
 
 def parses(text: str) -> bool:
@@ -39,6 +61,10 @@ def same_mathematics(gold: str, predicted: str) -> bool:
     if isinstance(left, sympy.Symbol) and isinstance(right, sympy.Symbol):
         return bool(left == right)  # math-verify folds their case: Delta and delta
     try:
+        values = [side.doit() if isinstance(side, sympy.Expr) else side for side in (left, right)]
+        exact = all(isinstance(value, sympy.Rational) for value in values)  # verify compares to _DECIMAL_PLACES
+        if exact or any(map(_is_not_finite, values)):
+            return bool(values[0] == values[1])
         result: bool = verify(
             left,
             right,
@@ -56,18 +82,18 @@ def same_mathematics(gold: str, predicted: str) -> bool:
 
 def _parse(text: str, *, real: bool | None) -> Any | None:
     try:
-        expression = latex2sympy(
-            normalize_latex(text.replace("%", r"\%"), _SPELLING),
-            is_real=real,
-            convert_degrees=True,
-            normalization_config=None,
-            conversion_config=ConversionConfig(lowercase_symbols=False),  # 2X is not 2x
-        )
+        parser = _Parser(is_real=real, convert_degrees=True, config=_CONVERSION)
+        expression = parser.parse(normalize_latex(text.replace("%", r"\%"), _SPELLING))
         return _exact(expression, real=real)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001  the parser raises bare Exception on what is no mathematics
         return None
+
+
+def _is_not_finite(value: Any) -> bool:
+    r"""Is infinity in this value? Not in an interval. sympy simplifies 28 - 2^\infty to 0, or does not, by chance."""
+    return isinstance(value, sympy.Expr) and value.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 
 
 def _exact(expression: Any, *, real: bool | None) -> Any:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 MAX_LENGTH = 2000  # characters; a longer answer is compared as plain text only
+MAX_DEPTH = 30  # brackets inside brackets (3 in the answers of MATH); the work on 50 takes seconds; as plain text too
 
 _MAX_PEELS = 8  # wrappers around an answer that are looked through: bounds the work on "((((((...))))))"
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, halves of surrogate pairs
@@ -64,7 +65,7 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?<!\\)\\!", ""),
     (r"(?<=[0-9])(?:\{,\}|\\,)(?=[0-9]{3}(?![0-9]))", ","),  # 1{,}319 and 1\,319
     (r"(?<![0-9.,{(\[])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", _without_commas),
-    (r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])", " "),
+    (r"(?<!\\)\\[,;: ]|~(?! ?=)|\\(?:q?quad|(?:neg)?(?:thin|med|thick)space)(?![A-Za-z])", " "),  # ~= is one sign
     (r"\\([$%])", r"\1"),
     (r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
     # Bare single letters are variables; inside \text they are units.
@@ -136,6 +137,11 @@ def _peel_once(text: str) -> str:
     if is_enclosed(text) and text[0] + text[-1] in ("()", "{}") and len(split_top_level(text[1:-1])) == 1:
         return text[1:-1]
     return text
+
+
+def is_oversized(text: str) -> bool:
+    """Is it longer than `MAX_LENGTH`, or are its brackets nested deeper than `MAX_DEPTH`?"""
+    return len(text) > MAX_LENGTH or any(depth > MAX_DEPTH for _, depth in _walk(text))
 
 
 def is_enclosed(text: str) -> bool:

@@ -114,7 +114,10 @@ def _fraction(sign: str, whole: str, numerator: str, denominator: str) -> Fracti
     below = Fraction(denominator.replace(",", ""))
     if below == 0:
         return None
-    size = int(whole) + Fraction(numerator.replace(",", "")) / below
+    part = Fraction(numerator.replace(",", "")) / below
+    if int(whole) and part >= 1:
+        return None  # 17\frac{1}{1} is no mixed number
+    size = int(whole) + part
     return -size if sign == "-" else size
 
 

@@ -23,8 +23,10 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe
 from gtpo_cli.recipe.yaml_text import parse_yaml
 
+EXAMPLES = os.environ.get("GTPO_FUZZ_EXAMPLES")  # so many new ones; else the same 200 each time
 fuzz = settings(
-    max_examples=int(os.environ.get("GTPO_FUZZ_EXAMPLES", "200")),
+    max_examples=int(EXAMPLES or 200),
+    derandomize=EXAMPLES is None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

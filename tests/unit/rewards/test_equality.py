@@ -22,6 +22,7 @@ USABLE = [
     r"x=\sqrt{2}",
     "1011_2",
     "5 apples",
+    r"\sqrt{2}\%",
 ]
 USABLE += [
     r"(-\infty,2)\cup(3,\infty)",
