@@ -22,9 +22,6 @@ from gtpo_cli.recipe.yaml_text import parse_yaml
 MAX_BYTES = 2**20  # of a recipe's file: whoever names the weights of a model by mistake should not wait for them
 MAX_DOTS = 20  # in the key of an override
 
-# Values that parse but cannot be honoured by this version: (dotted key, value, what to do).
-NOT_YET: tuple[tuple[str, str, str], ...] = (("training.guard.action", "rollback", "use action: warn or stop"),)
-
 
 def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe, apply overrides, validate.
@@ -87,8 +84,6 @@ def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, 
         recipe = Recipe.model_validate(_merge(_conditional_defaults(merged), merged))
     except ValidationError as error:
         problems.extend(_describe(error, where, overridden))
-    if recipe is not None:
-        problems.extend(f"{where}: {problem}" for problem in _not_yet(recipe))
     if problems:
         raise RecipeError(problems)
     assert recipe is not None
@@ -198,15 +193,6 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
-
-
-def _not_yet(recipe: Recipe) -> Iterator[str]:
-    for dotted, refused, remedy in NOT_YET:
-        value: Any = recipe
-        for part in dotted.split("."):
-            value = getattr(value, part)
-        if value == refused:
-            yield f"{dotted}: {value}: not yet supported by this version; {remedy}"
 
 
 def _describe(error: ValidationError, where: str, overridden: set[str]) -> Iterator[str]:

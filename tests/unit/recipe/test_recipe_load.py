@@ -138,7 +138,6 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
         ("model.lora=null\nmodel.load_in_4bit=false\nrollout.engine=vllm", "set model.lora, or engine: transformers"),
         ("training.eval_every=10", "bound these evaluations"),
         ("training.keep_best=eval/gsm8k/accuracy_rate", "only measured with training.eval_every"),
-        ("training.guard.action=rollback", "not yet supported"),
         ("rollout.group_size=1", "a group of 1 has no advantage"),
         ("model.max_seq_length=1000", "leaves no room for a completion"),
         ("data.benchmark=local", "needs a file or folder"),
