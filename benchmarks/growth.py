@@ -109,6 +109,7 @@ def plot(points: dict[str, list[tuple[int, float, float]]], file: Path) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import LogLocator
 
     names = {"G": "completions in the group, G", "T": "tokens in a completion, T", "V": "vocabulary, V"}
     figure, rows = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
@@ -120,6 +121,10 @@ def plot(points: dict[str, list[tuple[int, float, float]]], file: Path) -> None:
             panel.loglog(x, [y[-1] * value / x[-1] for value in x], color="0.8", linewidth=3, label="linear")
             panel.loglog(x, y, "o-", color="#1f5fa8")
             panel.set_xlabel(names[axis])
+            panel.set_xticks(x, [f"{value:,}" if value < 10_000 else f"{value // 1000}k" for value in x])
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.minorticks_off()
             panel.grid(alpha=0.3)
             if column == 0:
                 panel.set_ylabel(unit)

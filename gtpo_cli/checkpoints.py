@@ -98,6 +98,8 @@ class CheckpointStore:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise _damaged(folder / _MANIFEST, f"cannot be read: {error}") from error
         for file, size, digest in entries:
+            if not file.resolve().is_relative_to(folder.resolve()):
+                raise _damaged(folder / _MANIFEST, f"names a file outside of the checkpoint: {file}")
             try:
                 found = file.stat().st_size
                 if found != size:

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 # What the libraries raise over a folder whose files are damaged, missing or of different models.
 LOAD_ERRORS = (
     OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, ImportError, RuntimeError,
-    SafetensorError, StrictDataclassError,
+    SafetensorError, StrictDataclassError, UnpicklingError,
 )  # fmt: skip
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -136,6 +137,16 @@ def load_failure(path: str, error: Exception, *, unreachable: str | None = None)
     if "Unrecognized configuration class" in said:
         said = said.partition(" for this kind")[0]
         return f"model.name: {path} is no causal language model, such as Llama and Qwen are ({said}); choose another"
+    if "custom code" in said or "trust_remote_code" in said:
+        return (
+            f"model.name: {path} comes with code of its own, which is not run; read it, and if you trust it, set "
+            "model.trust_remote_code: true"
+        )
+    if isinstance(error, UnpicklingError):
+        return (
+            f"model.name: the weights of {path} are a pickle that would run code, which is refused; use a model with "
+            "safetensors"
+        )
     if "ignore_mismatched_sizes" in said:
         said = "its weights have other shapes than its config.json says"
     if folder.is_dir():

@@ -194,3 +194,13 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="step-000002: not saved, since the weights are not finite"):
         saved(tmp_path, broken, 2)
     assert store.newest_intact() == (1, [])
+
+
+def test_a_manifest_cannot_lead_out_of_its_checkpoint(tmp_path: Path, policy: TransformersPolicy) -> None:
+    store = saved(tmp_path, policy, 3)
+    (tmp_path / "outside").write_bytes(b"x")
+    manifest = store.path(3) / "manifest.json"
+    entries = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(entries | {"../outside": {"bytes": 1, "sha256": "0"}}))
+    with pytest.raises(CheckpointError, match="names a file outside of the checkpoint"):
+        store.check(3)
