@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.errors import CheckpointError, RecipeError
+from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
 
 RECIPE_FILE = "recipe.yaml"
@@ -54,27 +54,13 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Keep every other process from training in this folder, which is made where it is missing.
 
-        The system frees the lock when the process ends, however it ends. Raises CheckpointError where another holds it,
-        or where the folder cannot be written.
+        Raises CheckpointError where another does, or where the folder cannot be written.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = self.lock_file.open("a")
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise CheckpointError(
-                    f"{self.path}: another process is training this run; wait for it, stop it, or choose another "
-                    "--set run_name=..."
-                ) from error
-            except OSError as error:
-                raise CheckpointError(
-                    f"{self.lock_file}: the file system cannot lock files ({error.strerror}), so nothing would keep "
-                    "two processes from training one run; choose an output_dir on another"
-                ) from error
+        held = CheckpointError(
+            f"{self.path}: another process is training this run; wait for it, stop it, or choose another "
+            "--set run_name=..."
+        )
+        with locked(self.lock_file, held=held):
             yield
 
     def create(self, recipe: Recipe) -> None:
@@ -156,6 +142,30 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+@contextlib.contextmanager
+def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
+    """Hold a lock on a file, which is made with its folder; the system frees it when the process ends, however it ends.
+
+    Raises `held` where another process has it, CheckpointError where the folder cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        opened = file.open("a")
+    except OSError as error:
+        raise _unwritable(file.parent, error) from error
+    with opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise held from None
+        except OSError as error:
+            raise CheckpointError(
+                f"{file}: the file system cannot lock files ({error.strerror}), so nothing would keep two processes "
+                "from writing the same folder; choose an output_dir on another"
+            ) from error
+        yield
 
 
 def write_atomically(file: Path, text: str) -> None:

@@ -78,23 +78,26 @@ def evaluate(
         settings = _with_stored_ks(settings, results)
         if set(settings.pass_k) <= set(results.ks("pass")) and set(settings.majority_k) <= set(results.ks("maj")):
             return results
-    problems = {problem.id: problem for problem in stored.open(again=again)}
-    progress(len(problems), len(benchmark.prompts))
-    size = max(1, _COMPLETIONS_AT_ONCE // settings.samples)
-    for number, start in enumerate(range(0, len(benchmark.prompts), size)):
-        block = benchmark.prompts[start : start + size]
-        if all(problem.id in problems for problem, _ in block):
-            continue
-        seed = derive_seed(recipe.seed, f"evaluation {benchmark.name}", number)
-        evaluated = sample_and_grade(recipe, load(), block, grader, samples=settings.samples, seed=seed)
-        new = [problem for problem in evaluated if problem.id not in problems]  # a kill may have cut the block short
-        stored.append(new)
-        problems |= {problem.id: problem for problem in new}
+    with stored.lock():
+        problems = {problem.id: problem for problem in stored.open(again=again)}
         progress(len(problems), len(benchmark.prompts))
-    in_order = [problems[problem.id] for problem, _ in benchmark.prompts]
-    results = score_problems(in_order, settings, grader, seed=recipe.seed, dropped=benchmark.dropped)
-    stored.finish(results)
-    return results
+        size = max(1, _COMPLETIONS_AT_ONCE // settings.samples)
+        for number, start in enumerate(range(0, len(benchmark.prompts), size)):
+            block = benchmark.prompts[start : start + size]
+            if all(problem.id in problems for problem, _ in block):
+                continue
+            seed = derive_seed(recipe.seed, f"evaluation {benchmark.name}", number)
+            evaluated = sample_and_grade(recipe, load(), block, grader, samples=settings.samples, seed=seed)
+            new = [
+                problem for problem in evaluated if problem.id not in problems
+            ]  # a kill may have cut the block short
+            stored.append(new)
+            problems |= {problem.id: problem for problem in new}
+            progress(len(problems), len(benchmark.prompts))
+        in_order = [problems[problem.id] for problem, _ in benchmark.prompts]
+        results = score_problems(in_order, settings, grader, seed=recipe.seed, dropped=benchmark.dropped)
+        stored.finish(results)
+        return results
 
 
 def sample_and_grade(

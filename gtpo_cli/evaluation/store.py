@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
-from gtpo_cli.run_folder import RunFolder, write_atomically
+from gtpo_cli.run_folder import RunFolder, locked, write_atomically
 
 
 class StoredEvaluation:
@@ -56,6 +57,11 @@ class StoredEvaluation:
             raise EvaluationError(
                 f"{self.results_file}: cannot be read ({error}); delete it and evaluate again: nothing is sampled twice"
             ) from error
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes from the same evaluation. Raises EvaluationError where one is at it."""
+        held = EvaluationError(f"{self.path}: another process is at this evaluation; wait for it, or stop it")
+        return locked(self.path / ".lock", held=held)
 
     def open(self, *, again: bool = False) -> list[EvaluatedProblem]:
         """Make the folder ready to append to; the problems that are already there. `again` forgets them.

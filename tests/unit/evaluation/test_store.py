@@ -92,3 +92,14 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "evaluation").write_text("a file where a folder should be")
     with pytest.raises(EvaluationError, match=r"cannot be written .* it continues"):
         evaluation_at(RunFolder(tmp_path), CONDITIONS).open()
+
+
+def test_one_process_is_at_an_evaluation(tmp_path: Path) -> None:
+    stored, other = (evaluation_at(RunFolder(tmp_path), CONDITIONS) for _ in range(2))
+    with stored.lock():
+        with pytest.raises(EvaluationError, match="another process is at this evaluation"), other.lock():
+            pass
+        with evaluation_at(RunFolder(tmp_path), replace(CONDITIONS, subject="base")).lock():
+            pass  # another one of the same run
+    with other.lock():
+        pass
