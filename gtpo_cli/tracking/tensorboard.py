@@ -20,7 +20,7 @@ class TensorBoardTracker:
         except ImportError as error:
             raise RecipeError(
                 f"tracking.tensorboard: true needs the package tensorboard ({error}); "
-                "install it with `pip install gtpo_cli[tensorboard]`, or set tracking.tensorboard: false"
+                "install it with `pip install 'gtpo_cli[tensorboard]'`, or set tracking.tensorboard: false"
             ) from error
         # purge_step: steps that are done again after a resume replace what was there.
         self._writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else None)
