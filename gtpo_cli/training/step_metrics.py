@@ -44,9 +44,10 @@ def _reward_metrics(result: StepResult) -> dict[str, float]:
     verdicts = [verdict for group in result.groups for verdict in group.verdicts]
     completions = [completion for group in result.groups for completion in group.completions]
     rewards = [verdict.reward for verdict in verdicts]
+    mean = statistics.fmean(rewards)
     metrics = {
-        "train/reward_mean": statistics.fmean(rewards),
-        "train/reward_std": statistics.stdev(rewards) if len(rewards) > 1 else 0.0,
+        "train/reward_mean": mean,
+        "train/reward_std": math.dist(rewards, [mean] * len(rewards)) / math.sqrt(max(1, len(rewards) - 1)),
         "train/format_rate": statistics.fmean(verdict.complete_format for verdict in verdicts),
         "train/accuracy_rate": statistics.fmean(verdict.correct for verdict in verdicts),
         "train/strict_format_rate": statistics.fmean(verdict.strict_format for verdict in verdicts),
