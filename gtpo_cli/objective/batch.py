@@ -86,9 +86,9 @@ class TokenBatch:
     def _micro_batch(self, rows: list[tuple[int, int]]) -> MicroBatch:
         """The groups of these completions, with the other completions emptied, trimmed to the longest of them."""
         device, real_BG = self.completion_ids_BGT.device, self.lengths_BG > 0
-        if len(rows) == int(real_BG.sum()):  # all there are: nothing to leave out
-            return MicroBatch(torch.arange(self.shape[0], device=device), real_BG, self)
         groups = sorted({b for b, _ in rows})
+        if len(rows) == int(real_BG.sum()) and len(groups) == self.shape[0]:  # all there are: nothing to leave out
+            return MicroBatch(torch.arange(self.shape[0], device=device), real_BG, self)
         chosen_BG = torch.zeros(self.shape, dtype=torch.bool, device=device)
         b, g = torch.tensor(rows, device=device).T
         chosen_BG[b, g] = True

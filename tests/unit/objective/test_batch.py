@@ -111,6 +111,13 @@ def test_split_covers_every_completion_once_within_the_limit(data, step, limit, 
         assert torch.equal(into, torch.where(chosen_BGT, getattr(batch, name), 0))
 
 
+def test_a_group_of_empty_completions_is_in_no_micro_batch():
+    batch = token_batch(Step(completions=[[[5]], [[]]], rewards=[[0.0], [0.0]], padding=0, extra_width=0))
+    (micro,) = batch.split(8)
+    assert micro.groups.tolist() == [0]
+    assert micro.batch.completion_ids_BGT.tolist() == [[[5]]]
+
+
 @pytest.mark.parametrize("compat", ["paper", "released_code"])
 @checked
 @given(st.data(), steps(max_groups=3), st.integers(1, 20), st.booleans())
