@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import signal
-import statistics
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from types import FrameType
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Protocol
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
-from gtpo_cli.errors import CheckpointError, NotFiniteError, RecipeError
-from gtpo_cli.evaluation.entropy_probe import probe_entropy
-from gtpo_cli.generation import Sampler, load_sampler
-from gtpo_cli.objective import filter_is_on
+from gtpo_cli.errors import NotFiniteError
+from gtpo_cli.generation import load_sampler
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import open_scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.tracking import Trackers, find_metric, open_trackers, read_metrics
+from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
 from gtpo_cli.training.audit import audit_metrics
+from gtpo_cli.training.best import Best, check_keep_best
 from gtpo_cli.training.held_out import HeldOut
+from gtpo_cli.training.initial_entropy import filter_state, find_initial_entropy
+from gtpo_cli.training.interrupts import interrupt_flag, reason
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.order import PromptOrder
-from gtpo_cli.training.safety import Safety, Stop
+from gtpo_cli.training.safety import Rollback, Safety, Stop
 from gtpo_cli.training.samples import write_samples
 from gtpo_cli.training.setup import Say, Setup, longest_row, prepare
 from gtpo_cli.training.sft import SftParts, sft_step
@@ -33,9 +30,6 @@ from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.step_metrics import step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.training.stress import stress_step, wants_stress
-
-# Metrics (last part of the name) of which less is better, for training.keep_best; of all others more is.
-_LESS_IS_BETTER = {"loss", "kl", "truncated_share", "length_mean"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,7 @@ def train(
     """
     store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
     state = _newest_state(store, say) if resume else CheckpointState(step=0, metrics_bytes=0)
-    _check_keep_best(recipe)
+    check_keep_best(recipe)
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
         scorer = stack.enter_context(open_scorer(recipe.rewards))
@@ -79,7 +73,7 @@ def train(
             held_out = stack.enter_context(HeldOut(recipe, setup.policy, sampler))
         initial_entropy = None
         if recipe.objective.name != "sft":
-            initial_entropy = _initial_entropy(recipe, run, setup, sampler, say)
+            initial_entropy = find_initial_entropy(recipe, run, setup, sampler, say)
         order = PromptOrder(recipe, setup.prompts)
         updater = Updater(setup.policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps)
         if state.step:
@@ -96,7 +90,7 @@ def train(
                 start_step=state.step,
                 keep_bytes=state.metrics_bytes if resume else None,
                 initial_entropy=initial_entropy,
-                filter_on=_filter_on(recipe, initial_entropy),
+                filter_on=filter_state(recipe, initial_entropy),
                 quiet=quiet,
             )
         )
@@ -108,10 +102,12 @@ def train(
             parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)
             stepper = _GroupStepper(parts, order, run, trackers.warn)
         history = read_metrics(run.metrics_file) if state.step else []
-        safety = Safety(recipe.training, store, setup.policy, updater, history=history, warn=trackers.warn)
-        return _Loop(recipe, run, store, setup, updater, trackers, stepper, safety, held_out, order.total_steps).run(
-            state
-        )
+        rollback = Rollback(recipe.training.guard, store, setup.policy, updater, warn=trackers.warn)
+        safety = Safety(recipe.training, history=history, warn=trackers.warn, rollback=rollback)
+        best = Best(recipe.training.keep_best)
+        return _Loop(
+            recipe, run, store, setup, updater, trackers, stepper, safety, held_out, order.total_steps, best
+        ).run(state)  # fmt: skip
 
 
 class _Stepper(Protocol):
@@ -168,23 +164,22 @@ class _Loop:
     safety: Safety
     held_out: HeldOut | None
     total_steps: int
-    _since_save: list[float] = field(default_factory=list)  # the keep_best metric of each step since the last save
+    best: Best
 
     def run(self, state: CheckpointState) -> TrainResult:
         training = self.recipe.training
         stop: Stop | None = None
-        with _interrupt_flag() as interrupted:
+        with interrupt_flag() as interrupted:
             for number in range(state.step + 1, self.total_steps + 1):
                 metrics = self.stepper.run(number)
                 if self._evaluates_after(number):
                     metrics |= self._evaluate()
                 seen = self.safety.look(metrics)
                 self.trackers.log(number, metrics)
-                if training.keep_best in metrics:
-                    self._since_save.append(metrics[training.keep_best])
+                self.best.note(metrics)
                 stop = self.safety.act(number, metrics, seen, state)
                 if interrupted and stop is None:
-                    stop = Stop("terminated" if signal.SIGTERM in interrupted else "interrupted", save=True)
+                    stop = Stop(reason(interrupted), save=True)
                 due = number % training.save_every == 0 or number == self.total_steps
                 if (stop is None and due) or (stop is not None and stop.save):
                     state = self._save(number, state)
@@ -204,17 +199,7 @@ class _Loop:
         return metrics
 
     def _save(self, number: int, before: CheckpointState) -> CheckpointState:
-        best_step, best_value = before.best_step, before.best_value
-        if self._since_save:
-            # One step's rate is noise; the mean since the last checkpoint says how good these weights are. What was
-            # measured on test problems counts as it was measured last.
-            name = self.recipe.training.keep_best or ""
-            value = self._since_save[-1] if name.startswith("eval/") else statistics.fmean(self._since_save)
-            sign = -1 if name.rpartition("/")[2] in _LESS_IS_BETTER else 1
-            if best_value is None or sign * value >= sign * best_value:
-                best_step, best_value = number, value
-            self._since_save.clear()
-        state = CheckpointState(number, self.trackers.position, best_step, best_value)
+        state = self.best.state(number, self.trackers.position, before)
         self.store.save(state, self.setup.policy, {"updater": self.updater.state_dict()})
         return state
 
@@ -229,70 +214,3 @@ def _newest_state(store: CheckpointStore, say: Say) -> CheckpointState:
     for path in store.set_aside(after=step):
         say(f"set aside as {path}; going on from step {step}")
     return store.load_state(step)
-
-
-def _initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: Sampler, say: Say) -> float:
-    """<H>_ini: the recipe's, else what this run measured before, else measured now, before step 1."""
-    given = recipe.objective.initial_entropy
-    recorded = run.initial_entropy()
-    if recorded is not None:
-        return recorded
-    if given is not None:
-        run.write_initial_entropy({"initial_entropy": given, "source": "recipe"})
-        return given
-    if run.metrics_file.exists() and run.metrics_file.stat().st_size:
-        raise CheckpointError(
-            f"{run.path}: initial_entropy.json is missing, and a trained policy cannot be probed again"
-        )
-    prompts = min(recipe.objective.probe.num_prompts, len(setup.prompts))
-    say(f"measuring the initial entropy <H>_ini on the first {prompts} problems")
-    probe = probe_entropy(setup.policy, sampler, setup.prompts, recipe)
-    run.write_initial_entropy(
-        {
-            "initial_entropy": probe.initial_entropy,
-            "source": "probe",
-            "interval_95": [probe.interval.low, probe.interval.high],
-            "prompts": len(probe.by_prompt),
-            "completions_per_prompt": recipe.objective.probe.completions_per_prompt,
-        }
-    )
-    say(
-        f"initial entropy <H>_ini = {probe.initial_entropy:.4f} nats "
-        f"(95 % interval {probe.interval.low:.4f} to {probe.interval.high:.4f}, {len(probe.by_prompt)} prompts)"
-    )
-    return probe.initial_entropy
-
-
-def _filter_on(recipe: Recipe, initial_entropy: float | None) -> bool | None:
-    """Whether completions can be filtered; None where nothing is sampled (SFT)."""
-    return None if initial_entropy is None else filter_is_on(initial_entropy, recipe.objective.filter.enabled)
-
-
-def _check_keep_best(recipe: Recipe) -> None:
-    name = recipe.training.keep_best
-    if name is None:
-        return
-    try:
-        find_metric(name)
-    except ValueError as error:
-        raise RecipeError(f"training.keep_best: {error}") from error
-    if name.startswith("eval/") and name.split("/")[1] not in (*recipe.evaluation.benchmarks, "time"):
-        asked = ", ".join(recipe.evaluation.benchmarks)
-        raise RecipeError(f"training.keep_best: {name} is not measured; evaluation.benchmarks holds {asked}")
-
-
-@contextmanager
-def _interrupt_flag() -> Iterator[list[int]]:
-    """The signals that came, Ctrl-C or SIGTERM; the second Ctrl-C interrupts at once."""
-    flag: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        flag.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield flag
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

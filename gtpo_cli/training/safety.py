@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.models import Policy
-from gtpo_cli.recipe.schema import TrainingRecipe
+from gtpo_cli.recipe.schema import GuardRecipe, TrainingRecipe
 from gtpo_cli.training.guard import CollapseGuard
 from gtpo_cli.training.optimizers import Updater
 
@@ -31,15 +31,13 @@ class Safety:
     def __init__(
         self,
         recipe: TrainingRecipe,
-        store: CheckpointStore,
-        policy: Policy,
-        updater: Updater,
         *,
         history: Sequence[Mapping[str, float]],
         warn: Callable[[str], None],
+        rollback: Rollback | None = None,
     ) -> None:
-        """`history`: the metrics of the steps before a resume."""
-        self._recipe, self._store, self._policy, self._updater, self._warn = recipe, store, policy, updater, warn
+        """`history`: the metrics of the steps before a resume; `rollback`: needed for that action of the guard."""
+        self._recipe, self._warn, self._rollback = recipe, warn, rollback
         self._guard = CollapseGuard(recipe.guard, history)
         self._rollbacks = sum(row.get("guard/alarms", 0.0) > 0 for row in history)
         self._skipped = 0  # in a row
@@ -67,34 +65,57 @@ class Safety:
         if not seen:
             return None
         self._warn(f"step {number}: policy collapse: {'; '.join(seen)}")
-        action = self._recipe.guard.action
-        if action == "warn":
+        guard = self._recipe.guard
+        if guard.action == "warn":
             return None
-        if action == "stop":
+        if guard.action == "stop":
             return Stop(f"policy collapse: {seen[0]}", save=True)
-        if self._rollbacks >= self._recipe.guard.max_rollbacks:
+        if self._rollbacks >= guard.max_rollbacks:
             return Stop(f"policy collapse after {self._rollbacks} rollbacks: {seen[0]}", save=True)
-        return self._roll_back(number, seen, state)
+        assert self._rollback is not None
+        step = self._rollback.to_good_weights(before=number - guard.window, best=state.best_step)
+        if step is None:
+            return Stop(f"policy collapse, and there is no earlier checkpoint to go back to: {seen[0]}", save=True)
+        self._rollbacks += 1
+        self._warn(
+            f"step {number}: went back to the weights of step {step}; the learning rate is "
+            f"{self._rollback.learning_rate:.3g} now (rollback {self._rollbacks} of {guard.max_rollbacks})"
+        )
+        return None
 
     def _count_skipped(self, metrics: Mapping[str, float]) -> None:
         self._skipped = self._skipped + 1 if metrics.get("optim/skipped", 0.0) else 0
 
-    def _roll_back(self, number: int, seen: Sequence[str], state: CheckpointState) -> Stop | None:
-        step = self._good_checkpoint(before=number - self._recipe.guard.window, best=state.best_step)
-        if step is None:
-            return Stop(f"policy collapse, and there is no earlier checkpoint to go back to: {seen[0]}", save=True)
-        self._policy.load_adapter(self._store.path(step) / "model")
-        self._updater.load_moments(self._store.load_training(step)["updater"])
-        self._updater.lower_rate(self._recipe.guard.rollback_rate)
-        self._rollbacks += 1
-        self._warn(
-            f"step {number}: went back to the weights of step {step}; the learning rate is "
-            f"{self._updater.learning_rate:.3g} now (rollback {self._rollbacks} of {self._recipe.guard.max_rollbacks})"
-        )
-        return None
+
+class Rollback:
+    """Back to earlier weights, with a lower learning rate from there."""
+
+    def __init__(
+        self,
+        recipe: GuardRecipe,
+        store: CheckpointStore,
+        policy: Policy,
+        updater: Updater,
+        *,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._recipe, self._store, self._policy, self._updater, self._warn = recipe, store, policy, updater, warn
+
+    @property
+    def learning_rate(self) -> float:
+        return self._updater.learning_rate
+
+    def to_good_weights(self, *, before: int, best: int | None) -> int | None:
+        """Take the weights and moments of the best checkpoint, else of the newest from before the collapse, that is
+        whole; its step, None without any."""
+        step = self._good_checkpoint(before=before, best=best)
+        if step is not None:
+            self._policy.load_adapter(self._store.path(step) / "model")
+            self._updater.load_moments(self._store.load_training(step)["updater"])
+            self._updater.lower_rate(self._recipe.rollback_rate)
+        return step
 
     def _good_checkpoint(self, *, before: int, best: int | None) -> int | None:
-        """The best checkpoint, else the newest from before the collapse, that is whole."""
         older = [step for step in reversed(self._store.steps()) if step <= before]
         for step in [best, *older] if best is not None else older:
             try:

@@ -13,7 +13,7 @@ from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe, TrainingRecipe
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.safety import Safety, Stop
+from gtpo_cli.training.safety import Rollback, Safety, Stop
 
 GOOD = {
     "entropy/mean": 0.3, "train/strict_format_rate": 0.9, "train/accuracy_rate": 0.4, "completions/length_mean": 50.0,
@@ -34,9 +34,9 @@ class Run:
         recipe = TrainingRecipe(guard={"window": 2} | guard, max_bad_steps=3)
         self.store = CheckpointStore(folder, keep_last=9)
         self.warnings: list[str] = []
-        self.safety = Safety(
-            recipe, self.store, self.policy, self.updater, history=history or [], warn=self.warnings.append
-        )
+        warn = self.warnings.append
+        rollback = Rollback(recipe.guard, self.store, self.policy, self.updater, warn=warn)
+        self.safety = Safety(recipe, history=history or [], warn=warn, rollback=rollback)
         self.rows = list(history or [])
         self.state = CheckpointState(0, 0)
         self.best: int | None = None
