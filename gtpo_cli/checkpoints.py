@@ -17,16 +17,16 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.models import Policy
 
 _PREFIX = "step-"
 _MANIFEST = "manifest.json"
@@ -43,6 +43,14 @@ class CheckpointState:
     metrics_bytes: int
     best_step: int | None = None
     best_value: float | None = None
+
+
+class SavesWeights(Protocol):
+    """What a checkpoint asks of a policy (`gtpo_cli.models.Policy`)."""
+
+    def trainable_parameters(self) -> Iterable[torch.nn.Parameter]: ...
+
+    def save_adapter(self, folder: Path) -> None: ...
 
 
 class CheckpointStore:
@@ -62,7 +70,7 @@ class CheckpointStore:
     def path(self, step: int) -> Path:
         return self._folder / f"{_PREFIX}{step:06d}"
 
-    def save(self, state: CheckpointState, policy: Policy, training: dict[str, Any]) -> Path:
+    def save(self, state: CheckpointState, policy: SavesWeights, training: dict[str, Any]) -> Path:
         """Write a checkpoint and drop those that retention does not keep. Raises CheckpointError, also for weights that
         are infinite or NaN: those are never saved."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in policy.trainable_parameters()):

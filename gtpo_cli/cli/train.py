@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -23,6 +24,11 @@ EXIT_STOPPED = 3
 DEFAULT_RECIPE = "tiny_arithmetic"
 
 
+class Engine(StrEnum):
+    gtpo = "gtpo"
+    trl = "trl"
+
+
 def train(
     run: Annotated[
         str | None, typer.Argument(metavar="RUN", help="With --resume: the run to continue (default: the latest).")
@@ -34,6 +40,14 @@ def train(
         bool, typer.Option("--dry-run", help="Print the resolved recipe, prompts and steps, and stop.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    engine: Annotated[
+        Engine | None,
+        typer.Option("--engine", help="Whose trainer: gtpo's own, or TRL's, for several GPUs (docs/trl.md)."),
+    ] = None,
+    trl: Annotated[
+        list[str] | None,
+        typer.Option("--trl", metavar="NAME=VALUE", help="With --engine trl: a GRPOConfig setting; repeatable."),
+    ] = None,
 ) -> None:
     """Train a model as a recipe says; without one, the built-in model on arithmetic.
 
@@ -42,6 +56,8 @@ def train(
     gtpo train --recipe llama8b_gsm8k.yaml --set rollout.group_size=12
 
     gtpo train --resume runs/my-run
+
+    accelerate launch --num_processes 4 -m gtpo_cli train --recipe llama8b_gsm8k --engine trl
     """
     if resume and (recipe is not None or set_):
         raise typer.BadParameter("a resumed run keeps its recipe; leave --recipe and --set out")
@@ -49,28 +65,94 @@ def train(
         raise typer.BadParameter(f"unexpected argument {run}; did you mean --recipe {run}, or --resume {run}?")
     if resume:
         folder = find_run(run, what="train --resume")
-        with folder.lock():
-            result = _train(folder.recipe(), folder, resume=True, quiet=quiet)
-        _finish(result)
-        return
-    loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
-    if dry_run:
-        _print_plan(loaded)
-        overrides = [part for override in set_ or [] for part in ("--set", override)]
-        suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *overrides, comment=True)
-        return
-    from gtpo_cli.run_folder import RunFolder
+        loaded = folder.recipe()
+        runner = _runner(engine or (Engine.trl if (folder.path / "trl").is_dir() else Engine.gtpo), trl or [])
+    else:
+        loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
+        if dry_run:
+            _print_plan(loaded)
+            overrides = [part for override in set_ or [] for part in ("--set", override)]
+            suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *overrides, comment=True)
+            return
+        from gtpo_cli.run_folder import RunFolder
 
-    assert loaded.run_name is not None
-    folder = RunFolder(Path(loaded.output_dir) / loaded.run_name)
-    with folder.lock():
-        folder.create(loaded)
-        try:
-            result = _train(loaded, folder, resume=False, quiet=quiet)
-        except (GtpoError, KeyboardInterrupt):
-            folder.discard_if_not_begun()
-            raise
+        runner = _runner(engine or Engine.gtpo, trl or [])
+        loaded = loaded.model_copy(update={"run_name": runner.agree(loaded.run_name or "")})
+        folder = RunFolder(Path(loaded.output_dir) / (loaded.run_name or ""))
+    with runner:
+        if not runner.is_main:
+            runner.train(loaded, folder, resume=resume, quiet=True)
+            return
+        with folder.lock():
+            if not resume:
+                folder.create(loaded)
+            try:
+                print(f"{'resuming' if resume else 'training'} {folder.path}", flush=True)
+                result = runner.train(loaded, folder, resume=resume, quiet=quiet)
+            except (GtpoError, KeyboardInterrupt):
+                if not resume:
+                    folder.discard_if_not_begun()
+                raise
     _finish(result)
+
+
+class _Own:
+    """gtpo's own loop, in this process."""
+
+    is_main = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def agree(self, text: str) -> str:
+        return text
+
+    def train(self, recipe: Recipe, folder: RunFolder, *, resume: bool, quiet: bool) -> TrainResult:
+        from gtpo_cli.training.loop import train as run_training
+
+        return run_training(recipe, folder, resume=resume, quiet=quiet, say=_say)
+
+
+class _Trl(_Own):
+    """TRL's trainer, in this process and those it was started with; the main one speaks."""
+
+    def __init__(self, extra: list[str]) -> None:
+        from gtpo_cli.integrations.trl_config import parse_extra
+
+        self._extra = parse_extra(extra)
+        from gtpo_cli.integrations.trl_run import Processes
+
+        self._processes = Processes()
+        self.is_main = self._processes.is_main
+
+    def __exit__(self, *_: object) -> None:
+        self._processes.close()
+
+    def agree(self, text: str) -> str:
+        return self._processes.agree(text)
+
+    def train(self, recipe: Recipe, folder: RunFolder, *, resume: bool, quiet: bool) -> TrainResult:
+        from gtpo_cli.integrations.trl_run import train as run_training
+
+        return run_training(
+            recipe, folder, self._processes, resume=resume, quiet_display=quiet,
+            say=_say if self.is_main else lambda text: None, extra=self._extra,
+        )  # fmt: skip
+
+
+def _runner(engine: Engine, extra: list[str]) -> _Own:
+    if engine is Engine.trl:
+        return _Trl(extra)
+    if extra:
+        raise typer.BadParameter("--trl is for --engine trl")
+    return _Own()
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def _named(recipe: str, overrides: list[str]) -> Recipe:
@@ -82,17 +164,6 @@ def _named(recipe: str, overrides: list[str]) -> Recipe:
         return loaded
     stem = find_recipe(recipe).stem
     return loaded.model_copy(update={"run_name": f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"})
-
-
-def _train(recipe: Recipe, folder: RunFolder, *, resume: bool, quiet: bool) -> TrainResult:
-    from gtpo_cli.training.loop import train as run_training
-
-    print(f"{'resuming' if resume else 'training'} {folder.path}", flush=True)
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-
-    return run_training(recipe, folder, resume=resume, quiet=quiet, say=say)
 
 
 def _finish(result: TrainResult) -> None:

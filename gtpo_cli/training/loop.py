@@ -52,7 +52,7 @@ def train(
     good. The caller holds the run's lock.
     """
     store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
-    state = _newest_state(store, say) if resume else CheckpointState(step=0, metrics_bytes=0)
+    state = newest_state(store, say) if resume else CheckpointState(step=0, metrics_bytes=0)
     check_keep_best(recipe)
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
@@ -204,7 +204,7 @@ class _Loop:
         return state
 
 
-def _newest_state(store: CheckpointStore, say: Say) -> CheckpointState:
+def newest_state(store: CheckpointStore, say: Say) -> CheckpointState:
     """Of the newest checkpoint that is whole; damaged ones are set aside. Step 0 without any."""
     step, problems = store.newest_intact()
     for problem in problems:

@@ -1,0 +1,167 @@
+"""GTPO inside TRL's GRPOTrainer, for what spans more than one GPU: DDP, FSDP, DeepSpeed, a vLLM server.
+
+Everything is TRL's but the advantages: each token gets its own, `delta (A - gamma <H>) lambda` (see coefficients.py),
+made before TRL shuffles the rows, from whole groups, which may lie on several processes. With `loss_type="grpo"` TRL's
+loss is Eq. 11 then. Needs the extra `trl`. A recipe is trained by `trl_run.py`.
+
+Departure: entropies are needed before the loss, so there is one more forward pass without gradient for each batch of
+completions. gtpo's own loop needs none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.errors import ModelError, RecipeError, RewardError
+from gtpo_cli.integrations.coefficients import TokenCoefficients, token_coefficients
+from gtpo_cli.recipe.schema import ObjectiveRecipe
+
+try:
+    from trl import GRPOConfig, GRPOTrainer
+except ImportError as error:
+    raise ModelError(f"TRL cannot be imported ({error}): pip install 'gtpo_cli[trl]'") from error
+
+# Settings of GRPOConfig under which its loss is Eq. 11 once the advantages are ours, and what they would break.
+_REQUIRED = {
+    "loss_type": ("grpo", "Eq. 11 averages over the tokens of a completion, then over completions"),
+    "importance_sampling_level": ("token", "the ratio of Eq. 11 is that of a token"),
+    "multi_objective_aggregation": ("sum_then_normalize", "the reward is the weighted sum"),
+    "mask_truncated_completions": (
+        False,
+        "it hides them from the conflict mask: GTPOTrainer(mask_truncated=True)",
+    ),
+    "top_entropy_quantile": (1.0, "Eq. 11 trains on all tokens"),
+    "entropy_coef": (0.0, "gamma is objective.entropy_coef"),
+    "use_adaptive_entropy": (False, "gamma is objective.entropy_coef"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeen:
+    """A batch of completions of all processes, before rows are shuffled. B prompts, G completions, T tokens."""
+
+    completion_ids_BGT: Tensor
+    completion_mask_BGT: Tensor  # bool
+    rewards_BG: Tensor
+    truncated_BG: Tensor  # bool: no end-of-sequence token
+    logprobs_BGT: Tensor  # nats, of the policy before the update, as the entropy
+    entropy_BGT: Tensor
+    parts: TokenCoefficients
+
+
+class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that mypy follows
+    """TRL's GRPOTrainer with GTPO's objective.
+
+    Args:
+        objective: the recipe's section; what it says of name, iterations, clipping and KL is GRPOConfig's here
+            (`num_iterations`, `epsilon`, `beta`). GRPO is `ObjectiveRecipe(conflict={"enabled": False},
+            filter={"enabled": "never"}, entropy_coef=0)`.
+        initial_entropy: <H>_ini in nats (`gtpo probe-entropy`); needed where `objective.filter.enabled` is auto.
+        mask_truncated: leave completions without an end-of-sequence token out of the loss.
+        All others: GRPOTrainer's. `args` needs `loss_type="grpo"`, with a KL term `use_bias_correction_kl=False` too.
+    Raises:
+        RecipeError: settings under which the loss would not be Eq. 11, all at once.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any,
+        args: GRPOConfig,
+        *rest: Any,
+        objective: ObjectiveRecipe | None = None,
+        initial_entropy: float | None = None,
+        mask_truncated: bool = False,
+        **keywords: Any,
+    ) -> None:
+        self.objective = objective or ObjectiveRecipe()
+        self.initial_entropy = 0.0 if initial_entropy is None else initial_entropy  # read where the filter is auto
+        self.mask_truncated = mask_truncated
+        self.seen: StepSeen | None = None  # the newest batch of completions
+        self._rewards_N: Tensor | None = None  # theirs, of all processes
+        check_settings(args, self.objective, initial_entropy)
+        super().__init__(model, reward_funcs, args, *rest, **keywords)
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        per_function: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if bool(per_function.isnan().all(dim=1).any()):
+            raise RewardError("every reward function returned None for a completion; one must return a number")
+        self._rewards_N = (per_function * self.reward_weights.to(per_function.device)).nansum(dim=1)
+        return per_function
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if "tool_mask" in output:
+            raise RecipeError("GTPOTrainer: conflict tokens are not defined for completions with tokens of tools")
+        self.seen = self._look(output)
+        rows, T = output["completion_ids"].shape
+        first = self.accelerator.process_index * rows
+        output["advantages"] = self.seen.parts.coefficients_BGT.flatten(0, 1)[first : first + rows, :T]
+        return output
+
+    def _look(self, output: dict[str, Any]) -> StepSeen:
+        """The completions of all processes, and what the objective makes of them."""
+        ids, mask = output["completion_ids"], output["completion_mask"]
+        logprobs, entropy = self._measure(output)
+        ids, logprobs, entropy = (self._gather(rows) for rows in (ids, logprobs, entropy))
+        mask = self._gather(mask).bool()
+        G = self.num_generations if self.model.training else self.num_generations_eval
+        assert self._rewards_N is not None
+        rewards_BG = self._rewards_N.view(-1, G)
+        ends = torch.isin(ids, torch.tensor(self.eos_token_ids, device=ids.device)) & mask
+        truncated_BG = ~ends.any(dim=1).view(-1, G)
+        by_group = [rows.view(-1, G, rows.shape[-1]) for rows in (ids, mask, logprobs.float(), entropy.float())]
+        ids_BGT, mask_BGT, logprobs_BGT, entropy_BGT = by_group
+        parts = token_coefficients(
+            self.objective,
+            completion_ids_BGT=ids_BGT,
+            completion_mask_BGT=mask_BGT,
+            rewards_BG=rewards_BG,
+            entropy_BGT=entropy_BGT,
+            initial_entropy=self.initial_entropy,
+            truncated_BG=truncated_BG,
+            mask_truncated=self.mask_truncated,
+        )
+        return StepSeen(ids_BGT, mask_BGT, rewards_BG, truncated_BG, logprobs_BGT, entropy_BGT, parts)
+
+    @torch.no_grad()
+    def _measure(self, output: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """(log-probability, entropy) of each completion token of this process, (rows, T), nats; no dropout."""
+        was_training = self.model.training
+        self.model.eval()
+        measured = self._get_per_token_logps_and_entropies(
+            self.model,
+            torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1),
+            torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1),
+            output["completion_ids"].shape[1],
+            batch_size=self.args.per_device_train_batch_size,
+            compute_entropy=True,
+        )
+        self.model.train(was_training)
+        return measured[0], measured[1]
+
+    def _gather(self, rows_NT: Tensor) -> Tensor:
+        """The rows of all processes in their order, as wide as the widest."""
+        wide: Tensor = self.accelerator.gather(self.accelerator.pad_across_processes(rows_NT.contiguous(), dim=1))
+        return wide
+
+
+def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy: float | None) -> None:
+    """Raise RecipeError, naming every setting of TRL or of the objective under which the loss would not be Eq. 11."""
+    problems = [
+        f"{name}: must be {wanted!r} ({why}), is {getattr(args, name)!r}"
+        for name, (wanted, why) in _REQUIRED.items()
+        if hasattr(args, name) and getattr(args, name) != wanted
+    ]
+    if args.beta != 0.0 and args.use_bias_correction_kl:
+        problems.append("use_bias_correction_kl: must be False (the KL term of Eq. 1 has no ratio), is True")
+    if objective.compat != "paper":
+        problems.append("objective.compat: released_code is there in gtpo's own loop only")
+    if objective.filter.enabled == "auto" and initial_entropy is None:
+        problems.append("initial_entropy: the filter asks for it; measure it with gtpo probe-entropy")
+    if problems:
+        raise RecipeError([f"GTPOTrainer: {problem}" for problem in problems])

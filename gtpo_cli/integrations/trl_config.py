@@ -1,0 +1,175 @@
+"""A recipe in the words of TRL's GRPOConfig. Imports no TRL: what cannot be said in them is refused before it loads."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.models.engines import Engine
+from gtpo_cli.objective import importance
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.yaml_text import parse_yaml
+from gtpo_cli.training.microbatch import AUTO_TOKENS
+
+# Keys without a counterpart in TRL: (key, value that is refused, why and what to do).
+_WITHOUT_COUNTERPART = (
+    ("objective.name", "sft", "GRPOTrainer samples; train SFT with gtpo's own loop"),
+    ("objective.compat", "released_code", "its entropy and its sums are there in gtpo's own loop only"),
+    ("model.backend", "unsloth", "Unsloth patches one process; use transformers, or auto"),
+    ("training.guard.action", "rollback", "TRL cannot go back to other weights in mid-run; use warn or stop"),
+    ("training.stress_step", True, "it is not made for several processes; use auto"),
+)
+_OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit"}
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise RecipeError naming every key whose value TRL has no counterpart for."""
+    problems = [
+        f"{key}: {refused} has no counterpart with --engine trl: {why}"
+        for key, refused, why in _WITHOUT_COUNTERPART
+        if _value(recipe, key) == refused
+    ]
+    if recipe.training.eval_every is not None:
+        problems.append(
+            "training.eval_every: has no counterpart with --engine trl: use gtpo eval on the checkpoints, or null"
+        )
+    if recipe.rollout.group_size < 2:
+        problems.append("rollout.group_size: TRL needs groups of at least 2")
+    if recipe.rollout.importance_correction == "truncated" and choose_engine(recipe) != "vllm":
+        problems.append(
+            "rollout.importance_correction: truncated needs the sampler's probabilities, which TRL has from vLLM only; "
+            "use rollout.engine: vllm, or none"
+        )
+    if problems:
+        raise RecipeError(problems)
+
+
+def choose_engine(recipe: Recipe) -> Engine:
+    """Who samples for TRL: auto is vLLM where it and a GPU are."""
+    if recipe.rollout.engine != "auto":
+        return recipe.rollout.engine
+    import torch
+
+    there = torch.cuda.is_available() and importlib.util.find_spec("vllm") is not None
+    return "vllm" if there else "transformers"
+
+
+def rows_at_a_time(recipe: Recipe, *, processes: int, prompts_per_step: int, longest_row: int) -> tuple[int, int]:
+    """(completions in one forward of one process, such forwards in a step). Raises RecipeError.
+
+    TRL cuts by completions, all pieces alike: so the number must divide the step's share of a process.
+    """
+    rows = prompts_per_step * recipe.rollout.group_size
+    if rows % processes:
+        raise RecipeError(
+            f"rollout: {prompts_per_step} prompts x {recipe.rollout.group_size} completions in a step cannot be shared "
+            f"evenly by {processes} processes; change rollout.prompts_per_step or rollout.group_size"
+        )
+    share = rows // processes
+    setting = recipe.training.micro_batch_size
+    if setting == "auto":
+        fit = max(1, AUTO_TOKENS // longest_row)
+        size = max(size for size in range(1, share + 1) if share % size == 0 and size <= max(fit, 1))
+    elif share % setting and setting < share:
+        divisors = ", ".join(str(size) for size in range(1, share + 1) if share % size == 0)
+        raise RecipeError(
+            f"training.micro_batch_size: TRL cuts a step's {share} completions of a process into equal pieces; choose "
+            f"one of {divisors}, not {setting}"
+        )
+    else:
+        size = min(setting, share)
+    return size, share // size
+
+
+def grpo_arguments(
+    recipe: Recipe,
+    output_dir: Path,
+    engine: Engine,
+    *,
+    processes: int,
+    prompts_per_step: int,
+    longest_prompt: int,
+    max_seq_length: int,
+    steps: int,
+    dtype: str,
+    extra: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Keyword arguments of GRPOConfig.
+
+    Args:
+        engine: who samples. processes: in all. prompts_per_step: as the data allow.
+        longest_prompt, max_seq_length: tokens.
+        steps: batches of completions in the run; each is `objective.num_iterations` updates.
+        dtype: of the model's arithmetic: float32, bfloat16 or float16.
+        extra: further settings of GRPOConfig, for what a recipe does not say (vllm_mode, deepspeed, fsdp).
+    Raises:
+        RecipeError: what TRL cannot do, or a setting in `extra` that the recipe decides.
+    """
+    rollout, objective, optimizer, training = recipe.rollout, recipe.objective, recipe.optimizer, recipe.training
+    longest = longest_prompt + rollout.max_completion_tokens
+    if longest > max_seq_length:
+        raise RecipeError(
+            f"rollout.max_completion_tokens: the longest prompt ({longest_prompt} tokens) and "
+            f"{rollout.max_completion_tokens} more exceed model.max_seq_length, {max_seq_length}; TRL has one limit "
+            "for all completions: lower it, or data.max_prompt_tokens"
+        )
+    size, pieces = rows_at_a_time(recipe, processes=processes, prompts_per_step=prompts_per_step, longest_row=longest)
+    updates = steps * objective.num_iterations
+    warmup = math.ceil(optimizer.warmup_ratio * updates)
+    arguments = {
+        "output_dir": str(output_dir), "seed": recipe.seed, "report_to": "none", "disable_tqdm": True,
+        "logging_strategy": "steps", "logging_steps": 1, "logging_nan_inf_filter": False, "save_strategy": "steps",
+        "save_steps": training.save_every * objective.num_iterations, "save_total_limit": max(2, training.keep_last),
+        "bf16": dtype == "bfloat16", "fp16": dtype == "float16",
+        "gradient_checkpointing": recipe.model.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False}, "ddp_find_unused_parameters": False,
+        # batches
+        "max_steps": updates, "per_device_train_batch_size": size, "gradient_accumulation_steps": pieces,
+        "num_generations": rollout.group_size, "num_iterations": objective.num_iterations, "shuffle_dataset": False,
+        # sampling
+        "max_completion_length": rollout.max_completion_tokens, "temperature": rollout.temperature,
+        "top_p": rollout.top_p, "top_k": rollout.top_k,
+        # objective: conflict, filter, entropy and scale are in the advantages
+        "loss_type": "grpo", "beta": objective.kl_coef, "epsilon": objective.clip_epsilon,
+        "use_bias_correction_kl": False, "importance_sampling_level": "token", "disable_dropout": False,
+        # update
+        "optim": _OPTIMIZERS[optimizer.name], "learning_rate": optimizer.learning_rate,
+        "adam_beta1": optimizer.betas[0], "adam_beta2": optimizer.betas[1], "weight_decay": optimizer.weight_decay,
+        "max_grad_norm": optimizer.max_grad_norm, "warmup_steps": warmup,
+        "lr_scheduler_type": "constant_with_warmup" if optimizer.schedule == "constant" else optimizer.schedule,
+    }  # fmt: skip
+    if engine == "vllm":
+        arguments |= {
+            "use_vllm": True, "vllm_gpu_memory_utilization": rollout.gpu_memory_utilization,
+            "vllm_max_model_length": max_seq_length,
+            "vllm_importance_sampling_correction": rollout.importance_correction == "truncated",
+            "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": importance.CAP,
+        }  # fmt: skip
+    if decided := sorted(arguments.keys() & extra.keys()):
+        raise RecipeError(f"--trl {', '.join(decided)}: the recipe decides that; change it there (docs/trl.md)")
+    return arguments | dict(extra)
+
+
+def parse_extra(settings: Sequence[str]) -> dict[str, Any]:
+    """`name=value` each, the value read as YAML. Raises RecipeError."""
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.isidentifier():
+            raise RecipeError(f"--trl {setting}: write name=value, such as vllm_mode=server")
+        try:
+            parsed[name] = parse_yaml(value)
+        except ValueError as error:
+            raise RecipeError(f"--trl {setting}: the value cannot be read ({error})") from error
+    return parsed
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    value: Any = recipe
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value

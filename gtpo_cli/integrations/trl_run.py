@@ -1,0 +1,265 @@
+"""`gtpo train --engine trl`: a recipe trained by TRL's trainer, on as many processes as it was started with.
+
+    accelerate launch --num_processes 4 -m gtpo_cli train --recipe llama8b_gsm8k.yaml --engine trl
+
+Data, prompts, rewards, entropy probe, run folder, guard and metrics are gtpo's; generation, forward, backward, update,
+distribution and the state to resume from (`<run>/trl/`) are TRL's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
+from datasets import Dataset
+from transformers import PrinterCallback
+from trl import GRPOConfig
+
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, seed_random_states
+from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.generation import load_sampler
+from gtpo_cli.integrations.trl import GTPOTrainer
+from gtpo_cli.integrations.trl_config import check_recipe, choose_engine, grpo_arguments
+from gtpo_cli.integrations.trl_keeper import RunKeeper, Writers
+from gtpo_cli.integrations.trl_rewards import RecipeReward
+from gtpo_cli.models.loading import quiet
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.rollout import Prompt, collate, open_scorer
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.seeds import derive_seed
+from gtpo_cli.tracking import open_trackers, read_metrics
+from gtpo_cli.training.best import Best, check_keep_best
+from gtpo_cli.training.initial_entropy import filter_state, find_initial_entropy
+from gtpo_cli.training.interrupts import interrupt_flag
+from gtpo_cli.training.loop import TrainResult, newest_state
+from gtpo_cli.training.order import PromptOrder
+from gtpo_cli.training.safety import Safety
+from gtpo_cli.training.setup import Say, prepare
+from gtpo_cli.training.step import StepResult
+
+TRL_FOLDER = "trl"  # in the run folder: TRL's own checkpoints
+PATIENCE = timedelta(hours=6)  # of processes that wait for the main one, which measures the initial entropy
+
+
+class Processes:
+    """The processes that this one was started with (accelerate launch, torchrun), or itself alone."""
+
+    def __init__(self) -> None:
+        """Raises ModelError where accelerate was asked for several and started one."""
+        # What accelerate launch sets where it was asked for several processes; a launcher of several sets WORLD_SIZE too.
+        asked, started = (
+            "MASTER_ADDR" in os.environ,
+            {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} & set(os.environ),
+        )
+        if asked and not started:
+            raise ModelError(
+                "accelerate launch started one process though several were asked for: with --cpu it needs mpirun and "
+                "--mpirun_hostfile for that; torchrun --nproc_per_node 2 -m gtpo_cli train ... needs neither"
+            )
+        self._state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+
+    @property
+    def is_main(self) -> bool:
+        return bool(self._state.is_main_process)
+
+    @property
+    def count(self) -> int:
+        return int(self._state.num_processes)
+
+    def agree(self, text: str) -> str:
+        """The main process's text, in all of them. Waits for all."""
+        agreed: list[str] = broadcast_object_list([text])
+        return agreed[0]
+
+    def close(self) -> None:
+        self._state.destroy_process_group()
+
+
+def train(
+    recipe: Recipe,
+    run: RunFolder,
+    processes: Processes,
+    *,
+    resume: bool = False,
+    quiet_display: bool = False,
+    say: Say = lambda text: None,
+    extra: Mapping[str, Any] | None = None,
+) -> TrainResult:
+    """Train as the recipe says, in the run folder, which exists; every process calls this.
+
+    `extra`: settings of GRPOConfig that a recipe does not have. Otherwise as `gtpo_cli.training.loop.train`.
+    Raises GtpoError; RecipeError names the keys that TRL has no counterpart for.
+    """
+    check_recipe(recipe)
+    check_keep_best(recipe)
+    engine, recipe = choose_engine(recipe), _on_transformers(recipe)
+    with ExitStack() as stack:
+        signals = stack.enter_context(interrupt_flag())
+        scorer = stack.enter_context(open_scorer(recipe.rewards))
+        seed_random_states(derive_seed(recipe.seed, "torch"))
+        setup = prepare(recipe, say=say)
+        policy = setup.policy
+        assert isinstance(policy, TransformersPolicy)
+        order = PromptOrder(recipe, setup.prompts)
+        steps, rows = full_steps(order, setup.prompts, recipe)
+        store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
+        state = newest_state(store, say) if resume and processes.is_main else CheckpointState(0, 0)
+        start = int(processes.agree(str(state.step)))
+        initial_entropy = None
+        if processes.is_main:
+            initial_entropy = find_initial_entropy(recipe, run, setup, load_sampler(policy, recipe), say)
+        initial_entropy = float(processes.agree(str(initial_entropy)))
+        arguments = grpo_arguments(
+            recipe, run.path / TRL_FOLDER, engine, processes=processes.count, prompts_per_step=len(order.step(1)),
+            longest_prompt=max(len(ids) for _, ids in setup.prompts), max_seq_length=policy.max_seq_length,
+            steps=steps, dtype=str(policy.model.dtype).removeprefix("torch."), extra=extra or {},
+        )  # fmt: skip
+        reward = RecipeReward(scorer, setup.prompts, policy)
+        keeper = RunKeeper(recipe, run, state, None, signals)
+        if processes.is_main:
+            run.write_environment(setup.facts | _facts(arguments, processes, extra or {}))
+            trackers = stack.enter_context(
+                open_trackers(
+                    recipe, run.path, run_name=run.name, total_steps=steps, start_step=start,
+                    keep_bytes=state.metrics_bytes if resume else None, initial_entropy=initial_entropy,
+                    filter_on=filter_state(recipe, initial_entropy), quiet=quiet_display,
+                )
+            )  # fmt: skip
+            history = read_metrics(run.metrics_file) if start else []
+            safety = Safety(recipe.training, history=history, warn=trackers.warn)
+            best = Best(recipe.training.keep_best)
+            keeper.writers = Writers(trackers, store, safety, best, policy.tokenizer, policy.eos_token_ids)
+        stack.enter_context(quiet())
+        trainer = make_trainer(recipe, policy, setup.prompts, rows, reward, keeper, arguments, initial_entropy)
+        trainer.train(resume_from_checkpoint=_resumed(run, start, recipe) if start else None)
+        return TrainResult(run, keeper.state.step, steps, keeper.stopped)
+
+
+def make_trainer(
+    recipe: Recipe,
+    policy: TransformersPolicy,
+    prompts: Sequence[Prompt],
+    rows: Sequence[int],
+    reward: RecipeReward,
+    keeper: RunKeeper,
+    arguments: Mapping[str, Any],
+    initial_entropy: float,
+) -> RecipeTrainer:
+    """The trainer on the prompts of these numbers, in this order."""
+    policy.model.set_attn_implementation("sdpa")  # the policy's own knows rows without padding only
+    data = Dataset.from_dict({"prompt": [list(ids) for _, ids in prompts], "problem": range(len(prompts))})
+    trainer = RecipeTrainer(
+        model=policy.model,
+        reward_funcs=[reward],
+        args=GRPOConfig(**arguments, use_cpu=not torch.cuda.is_available()),
+        train_dataset=data.select(rows),
+        processing_class=policy.tokenizer,
+        callbacks=[keeper],
+        objective=recipe.objective,
+        initial_entropy=initial_entropy,
+        mask_truncated=recipe.rollout.mask_truncated,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.reward, trainer.keeper = reward, keeper
+    return trainer
+
+
+class RecipeTrainer(GTPOTrainer):
+    """GTPOTrainer on prompts that are tokens already, which tells the run's keeper what it saw."""
+
+    reward: RecipeReward
+    keeper: RunKeeper
+
+    def _tokenize_prompts(self, prompts: Any) -> Any:
+        return prompts, None, {}  # no images
+
+    def _generate(self, prompts: Any) -> Any:
+        with self.keeper.clock.phase("sample"):
+            return super()._generate(prompts)
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+        with self.keeper.clock.phase("reward"):
+            return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        assert self.seen is not None
+        problems = gather_object([row["problem"] for row in inputs])
+        verdicts = gather_object(self.reward.verdicts)
+        sampled_NT = output.get("sampling_per_token_logps")
+        self.keeper.sampler_known = sampled_NT is not None
+        logprobs_NT = self.seen.logprobs_BGT.flatten(0, 1) if sampled_NT is None else self._gather(sampled_NT)
+        if self.accelerator.is_main_process:
+            self.keeper.result = self._step_result(problems, verdicts, logprobs_NT.cpu())
+        return output
+
+    def _step_result(self, problems: list[int], verdicts: list[Any], logprobs_NT: torch.Tensor) -> StepResult:
+        """The step as gtpo's own loop would have seen it."""
+        assert self.seen is not None
+        seen, parts = self.seen, self.seen.parts
+        ids, mask = seen.completion_ids_BGT.flatten(0, 1).cpu(), seen.completion_mask_BGT.flatten(0, 1).cpu()
+        groups = self.reward.groups(
+            problems,
+            verdicts,
+            [row[real].tolist() for row, real in zip(ids, mask, strict=True)],
+            [row[real].tolist() for row, real in zip(logprobs_NT, mask, strict=True)],
+            size=seen.rewards_BG.shape[1],
+        )
+        batch = collate(groups, device=seen.rewards_BG.device)
+        T = batch.completion_ids_BGT.shape[-1]
+        spans = type(parts.spans)(*(span[..., :T] for span in parts.spans))
+        return StepResult(
+            groups, batch, parts.advantages_BG, spans, parts.weights_BGT[..., :T],
+            logprobs_BGT=(seen.logprobs_BGT * seen.completion_mask_BGT)[..., :T],
+            entropy_BGT=(seen.entropy_BGT * seen.completion_mask_BGT)[..., :T],
+            mean_entropy_BG=parts.mean_entropy_BG,
+            keep_BG=parts.keep_BG,
+        )  # fmt: skip
+
+
+def full_steps(order: PromptOrder, prompts: Sequence[Prompt], recipe: Recipe) -> tuple[int, list[int]]:
+    """(steps, the prompts' numbers step after step): gtpo's own order, without the smaller step that ends an epoch,
+    which TRL cannot make."""
+    number_of = {id(prompt): number for number, prompt in enumerate(prompts)}
+    size = len(order.step(1))
+    wanted = recipe.training.max_steps or recipe.training.epochs * (len(prompts) // size)
+    rows: list[int] = []
+    step = 0
+    while len(rows) < wanted * size:
+        step += 1
+        chosen = [number_of[id(prompt)] for prompt in order.step(step)]
+        if len(chosen) == size:
+            rows += chosen
+    return wanted, rows
+
+
+def _on_transformers(recipe: Recipe) -> Recipe:
+    """The policy is loaded, and probed, by transformers: TRL has its own engines."""
+    model = recipe.model.model_copy(update={"backend": "transformers"})
+    rollout = recipe.rollout.model_copy(update={"engine": "transformers"})
+    return recipe.model_copy(update={"model": model, "rollout": rollout})
+
+
+def _resumed(run: RunFolder, step: int, recipe: Recipe) -> str:
+    folder = run.path / TRL_FOLDER / f"checkpoint-{step * recipe.objective.num_iterations}"
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: is missing, so TRL cannot go on from step {step}; start a new run")
+    return str(folder)
+
+
+def _facts(arguments: Mapping[str, Any], processes: Processes, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """For environment.json. Of `extra` only the names: a value may be a key."""
+    shown = {name: value for name, value in arguments.items() if name not in extra and name != "output_dir"}
+    return {
+        "trainer": f"trl {version('trl')}",
+        "processes": processes.count,
+        "grpo_config": shown | dict.fromkeys(extra, "given with --trl"),
+    }
