@@ -24,7 +24,7 @@ from transformers import PrinterCallback
 from trl import GRPOConfig
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, seed_random_states
-from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.integrations.trl import GTPOTrainer
 from gtpo_cli.integrations.trl_config import check_recipe, choose_engine, grpo_arguments
@@ -104,6 +104,8 @@ def train(
     Raises GtpoError; RecipeError names the keys that TRL has no counterpart for.
     """
     check_recipe(recipe)
+    if unknown := sorted((extra or {}).keys() - GRPOConfig.__dataclass_fields__.keys()):
+        raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
     check_keep_best(recipe)
     engine, recipe = choose_engine(recipe), _on_transformers(recipe)
     with ExitStack() as stack:

@@ -1,0 +1,179 @@
+"""`gtpo train --engine trl` as a user types it: a run folder like any other, alone and in two processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import ROOT, comparable, contents, environment, metrics
+
+pytestmark = pytest.mark.trl
+
+SETTINGS = [
+    "rollout.prompts_per_step=3", "rollout.group_size=4", "rollout.max_completion_tokens=32",
+    "objective.probe.num_prompts=8", "training.max_steps=6", "training.save_every=2", "training.keep_last=3",
+    "tracking.wandb.mode=off", "tracking.log_completions_every=3", "objective.audit=true", "data.limit=40",
+]  # fmt: skip
+LORA = ["model.lora={rank: 4, alpha: 8, dropout: 0.1}", "objective.num_iterations=2", "optimizer.learning_rate=1e-3"]
+GTPO = [sys.executable, "-m", "gtpo_cli"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "gtpo_cli"]
+
+
+def run_in(folder: Path, command: list[str], *, code: int = 0) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=_environment(), capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
+    return done.stdout + done.stderr
+
+
+def _environment() -> dict[str, str]:
+    return environment() | {"CI": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def train(name: str, *changes: str, recipe: str = "tiny_arithmetic") -> list[str]:
+    overrides = [f"run_name={name}", *SETTINGS, *changes]
+    return ["train", "--quiet", "--engine", "trl", "--recipe", recipe, *(p for o in overrides for p in ("--set", o))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of TRL alone and on two processes, and the same recipe in gtpo's own loop."""
+    path = tmp_path_factory.mktemp("trl")
+    out = run_in(path, [*GTPO, *train("alone")])
+    assert "next: gtpo eval runs/alone --base" in out or "eval runs/alone --base" in out
+    run_in(path, [*TORCHRUN, *train("two")])
+    own = [part for part in train("own") if part not in ("--engine", "trl")]
+    run_in(path, [*GTPO, *own])
+    return path
+
+
+@pytest.mark.parametrize("name", ["alone", "two"])
+def test_the_run_folder_is_like_one_of_our_own(folder: Path, name: str) -> None:
+    run, own = folder / "runs" / name, folder / "runs" / "own"
+    rows, own_rows = metrics(run), metrics(own)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    unknown = {"sampler/gap_mean", "sampler/gap_max"}  # TRL's sampler gives no probabilities
+    mine, theirs = (
+        [{name for name in row if not name.startswith("audit/")} for row in of] for of in (own_rows, rows)
+    )  # which parts of the audit there are depends on the completions
+    assert theirs == [names - unknown for names in mine]
+    assert all(any(name.startswith("audit/") for name in row) for row in rows)
+    for mine, theirs in zip(own_rows, rows, strict=True):
+        assert theirs["optim/learning_rate"] == pytest.approx(mine["optim/learning_rate"], rel=1e-12)
+        assert theirs["optim/skipped"] == 0.0
+        assert 0.0 < theirs["entropy/mean"] < 1.0
+        phases = theirs["time/sample"] + theirs["time/reward"] + theirs["time/train"]
+        assert phases == pytest.approx(theirs["time/step"], rel=0.05)
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {
+        path.name for path in (own / "checkpoints").iterdir()
+    }
+    assert {path.name for path in (run / "samples").iterdir()} == {path.name for path in (own / "samples").iterdir()}
+    facts = json.loads((run / "environment.json").read_text())
+    assert facts["processes"] == (2 if name == "two" else 1)
+    assert facts["trainer"].startswith("trl ")
+
+
+def test_the_same_prompts_in_the_same_steps(folder: Path) -> None:
+    problems = {
+        name: [
+            json.loads(line)["problem"]
+            for step in (1, 3, 6)
+            for line in (folder / "runs" / name / "samples" / f"step-{step:06d}.jsonl").read_text().splitlines()
+        ]
+        for name in ("own", "alone", "two")
+    }
+    assert len(problems["own"]) == 3 * 12
+    assert problems["alone"] == problems["two"] == problems["own"]
+
+
+def test_logged_parts_fit_together(folder: Path) -> None:
+    """What samples/ says of each token, in a run of two processes, is what the objective makes of it."""
+    lines = (folder / "runs/two/samples/step-000003.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        assert sum(row["entropy"]) / len(row["entropy"]) == pytest.approx(row["mean_entropy"], abs=1e-5)
+        shared = [forward or backward for forward, backward in zip(row["forward"], row["backward"], strict=True)]
+        right = 2.0 if row["advantage"] > 0 else 0.0 if row["advantage"] < 0 else 1.0
+        assert row["lambda"] == [right if conflict else 1.0 for conflict in shared]
+    for start in range(0, 12, 4):
+        group = rows[start : start + 4]
+        mean = sum(row["reward"] for row in group) / 4
+        spread = (sum((row["reward"] - mean) ** 2 for row in group) / 3) ** 0.5
+        expected = [(row["reward"] - mean) / (spread + 1e-4) for row in group]
+        assert [row["advantage"] for row in group] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["alone", "two"])
+def test_later_commands_work_from_it(folder: Path, name: str) -> None:
+    run = f"runs/{name}"
+    out = run_in(folder, [*GTPO, "eval", run, "--limit", "4", "--pass-k", "2"])
+    assert "pass@2" in out
+    assert "lambda" in run_in(folder, [*GTPO, "inspect", run, "--step", "3"])
+    run_in(folder, [*GTPO, "report", run])
+
+
+def test_a_run_that_is_resumed_goes_on_as_it_would_have(folder: Path, tmp_path: Path) -> None:
+    """On one process bit for bit: the newest checkpoint and what was logged since are lost."""
+    (tmp_path / "runs").mkdir()
+    whole = folder / "runs" / "alone"
+    run = tmp_path / "runs" / "alone"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "checkpoints" / "step-000006")
+    shutil.rmtree(run / "checkpoints" / "step-000004")
+    out = run_in(tmp_path, [*GTPO, "train", "--quiet", "--resume", "runs/alone"])
+    assert "resuming" in out
+    assert comparable(run) == comparable(whole)
+    expected, found = contents(whole), contents(run)
+    assert found["model.safetensors"] == expected["model.safetensors"]
+
+
+def test_lora_with_iterations_on_two_processes_stops_and_goes_on(tmp_path: Path) -> None:
+    """SIGTERM to the launcher ends the run with a checkpoint; it goes on on one process."""
+    command = [*TORCHRUN, *train("lora", *LORA, "training.max_steps=200")]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    log = tmp_path / "runs" / "lora" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and log.read_bytes().count(b"\n") >= 3):
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert "stopped (terminated)" in out, out
+    run = tmp_path / "runs" / "lora"
+    reached = max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
+    assert reached == len(metrics(run)) >= 3
+    assert (run / "checkpoints" / f"step-{reached:06d}" / "model" / "adapter_model.safetensors").is_file()
+    out = run_in(tmp_path, [*GTPO, "eval", "runs/lora", "--limit", "2", "--pass-k", "1"])
+    assert "pass@1" in out
+
+
+def test_what_trl_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
+    changes = ["objective.name=sft", "training.eval_every=3", "training.guard.action=rollback"]
+    out = run_in(tmp_path, [*GTPO, *train("refused", *changes)], code=2)
+    for key in ("objective.name", "training.eval_every", "training.guard.action"):
+        assert f"error: {key}: " in out
+    assert not (tmp_path / "runs" / "refused").exists()
+    out = run_in(tmp_path, [*GTPO, *train("refused"), "--trl", "learning_rate=1"], code=2)
+    assert "--trl learning_rate: the recipe decides that" in out
+    out = run_in(tmp_path, [*GTPO, *train("refused"), "--trl", "nonsense=1"], code=2)
+    assert "nonsense" in out
+
+
+def test_a_launcher_that_started_too_few_is_found_out(tmp_path: Path) -> None:
+    accelerate = [str(Path(sys.executable).parent / "accelerate"), "launch", "--cpu", "--num_processes", "2"]
+    done = subprocess.run(
+        [*accelerate, "-m", "gtpo_cli", *train("few")], cwd=tmp_path, env=_environment(), capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "error: accelerate launch started one process though several were asked for" in done.stderr
+    assert not (tmp_path / "runs").exists()
