@@ -1,0 +1,108 @@
+"""A recipe in TRL's words: what becomes of every key, and what is refused. Needs no TRL."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.integrations.trl_config import check_recipe, grpo_arguments, parse_extra, rows_at_a_time
+from gtpo_cli.recipe import Recipe, load_recipe
+
+
+def arguments(recipe: Recipe, **changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "engine": "transformers", "processes": 1, "prompts_per_step": recipe.rollout.prompts_per_step,
+        "longest_prompt": 100, "max_seq_length": recipe.model.max_seq_length, "steps": 600, "dtype": "bfloat16",
+        "extra": {},
+    }  # fmt: skip
+    return grpo_arguments(recipe, Path("out"), **settings | changes)
+
+
+def test_the_paper_s_recipe() -> None:
+    found = arguments(load_recipe("llama8b_gsm8k"), engine="vllm", processes=4, steps=7473)
+    expected = {
+        "max_steps": 7473, "num_generations": 8, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1,
+        "max_completion_length": 1500, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "loss_type": "grpo", "beta": 0.0,
+        "optim": "paged_adamw_8bit", "learning_rate": 1e-6, "adam_beta1": 0.999999, "adam_beta2": 0.999999,
+        "weight_decay": 0.1, "max_grad_norm": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 38, "seed": 3407,
+        "save_steps": 500, "use_vllm": True, "vllm_gpu_memory_utilization": 0.4, "vllm_max_model_length": 5500,
+        "vllm_importance_sampling_correction": False, "bf16": True, "fp16": False, "gradient_checkpointing": True,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_a_step_of_several_iterations_is_several_updates() -> None:
+    found = arguments(load_recipe("tiny_arithmetic", ["objective.num_iterations=3", "training.save_every=50"]))
+    assert (found["max_steps"], found["save_steps"], found["num_iterations"]) == (1800, 150, 3)
+
+
+@pytest.mark.parametrize(
+    ("processes", "setting", "longest", "expected"),
+    [
+        (1, "auto", 256, (64, 1)),  # 64 rows of 256 tokens are 16,384
+        (1, "auto", 257, (32, 2)),
+        (2, "auto", 257, (32, 1)),
+        (2, "auto", 99_999, (1, 32)),
+        (1, 16, 100, (16, 4)),
+        (4, 64, 100, (16, 1)),
+    ],
+)
+def test_pieces_divide_the_step(processes: int, setting: str | int, longest: int, expected: tuple[int, int]) -> None:
+    recipe = load_recipe(
+        "tiny_arithmetic",
+        ["rollout.prompts_per_step=8", "rollout.group_size=8", f"training.micro_batch_size={setting}"],
+    )
+    assert rows_at_a_time(recipe, processes=processes, prompts_per_step=8, longest_row=longest) == expected
+
+
+def test_pieces_that_do_not_divide() -> None:
+    recipe = load_recipe("tiny_arithmetic", ["rollout.group_size=6", "training.micro_batch_size=4"])
+    with pytest.raises(RecipeError, match=r"choose one of 1, 2, 3, 6, 9, 18, not 4"):
+        rows_at_a_time(recipe, processes=1, prompts_per_step=3, longest_row=9)
+    with pytest.raises(RecipeError, match="3 prompts x 6 completions in a step cannot be shared evenly by 4 processes"):
+        rows_at_a_time(recipe, processes=4, prompts_per_step=3, longest_row=9)
+
+
+REFUSED = {
+    "objective.name=sft": "objective.name: sft has no counterpart",
+    "objective.compat=released_code": "objective.compat: released_code",
+    "model.backend=unsloth": "model.backend: unsloth",
+    "training.guard.action=rollback": "training.guard.action: rollback",
+    "training.stress_step=true": "training.stress_step: True",
+    "training.eval_every=5": "training.eval_every:",
+    "rollout.importance_correction=truncated": "rollout.importance_correction:",
+}
+
+
+def test_every_key_without_a_counterpart_is_named_at_once() -> None:
+    with pytest.raises(RecipeError) as caught:
+        check_recipe(load_recipe("tiny_arithmetic", REFUSED))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(REFUSED)
+    for words in REFUSED.values():
+        assert any(line.startswith(words) for line in lines), words
+    check_recipe(load_recipe("tiny_arithmetic"))
+    check_recipe(load_recipe("llama8b_gsm8k", ["rollout.importance_correction=truncated", "rollout.engine=vllm"]))
+
+
+def test_the_context_must_hold_every_completion() -> None:
+    recipe = load_recipe("tiny_arithmetic")
+    with pytest.raises(RecipeError, match=r"rollout\.max_completion_tokens: the longest prompt \(100 tokens\)"):
+        arguments(recipe, max_seq_length=100 + recipe.rollout.max_completion_tokens - 1)
+    arguments(recipe, max_seq_length=100 + recipe.rollout.max_completion_tokens)
+
+
+def test_further_settings() -> None:
+    extra = parse_extra(["vllm_mode=server", "vllm_server_port=8001", "fsdp_config={xla: false}"])
+    assert extra == {"vllm_mode": "server", "vllm_server_port": 8001, "fsdp_config": {"xla": False}}
+    recipe = load_recipe("tiny_arithmetic")
+    assert arguments(recipe, extra=extra)["vllm_mode"] == "server"
+    with pytest.raises(RecipeError, match="--trl learning_rate, top_p: the recipe decides that"):
+        arguments(recipe, extra={"top_p": 0.5, "learning_rate": 1, "vllm_mode": "server"})
+    for bad in ("vllm_mode", "=3", "a-b=1", "vllm_mode={"):
+        with pytest.raises(RecipeError, match=re.escape(f"--trl {bad}")):
+            parse_extra([bad])
