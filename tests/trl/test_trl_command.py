@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import ROOT, comparable, contents, environment, metrics
+from commands import comparable, contents, environment, metrics
 
 pytestmark = pytest.mark.trl
 
@@ -34,7 +34,7 @@ def run_in(folder: Path, command: list[str], *, code: int = 0) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return environment() | {"CI": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return environment() | {"CI": "1", "OMP_NUM_THREADS": "1"}
 
 
 def train(name: str, *changes: str, recipe: str = "tiny_arithmetic") -> list[str]:

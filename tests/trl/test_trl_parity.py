@@ -114,7 +114,7 @@ def replayed(own: Own, folder: Path, processes: int) -> list[dict[str, Any]]:
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
     done = subprocess.run(
         [*launcher, ROOT / "tests/trl/replay.py", folder / "record.pt", folder],
-        env=os.environ | {"CI": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"CI": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
