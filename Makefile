@@ -28,7 +28,7 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(BIN)/python -m pytest -m "not e2e and not faults and not gpu and not slow and not unsloth and not vllm"
+	$(BIN)/python -m pytest -m "not e2e and not faults and not gpu and not slow and not unsloth and not vllm and not trl"
 
 test-e2e: install-dev  ## the commands as a user types them
 	$(BIN)/python -m pytest -m e2e

@@ -221,7 +221,10 @@ _REMEDIES = {
     "not UTF-8": "save the file as UTF-8",
     "not CSV": 'quote a field with " that holds a comma, a quote or a line break, and double the quotes in it',
     "wrong number of fields": "quote a field that holds a comma",
-    "unusable gold answer": "a gold answer is a number, an expression or a short text",
+    "unusable gold answer": (
+        "a gold answer is a number, an expression or a short text; where it is other text, set "
+        "rewards.accuracy.equality: text"
+    ),
 }
 
 
