@@ -13,10 +13,10 @@ def fields(problem: Problem, completion: Completion) -> float:
     answer = extract_answer(completion.text, tags=TAGS)
     try:
         given = json.loads(answer or "")
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON; brackets nested thousands deep
         return 0.0
     if not isinstance(given, dict):
         return 0.0
     gold = json.loads(problem.gold)
-    right = sum(key in given and given[key] == value for key, value in gold.items())
+    right = sum(1 for key, value in gold.items() if given.get(key) == value)
     return 1.0 + 3.0 * right

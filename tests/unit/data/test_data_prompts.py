@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from gtpo_cli.data import DroppedRow, PromptEncoder, encode_prompts, wrap_solution
-from gtpo_cli.rewards import Tags
 from gtpo_cli.errors import DataError, ModelError
+from gtpo_cli.rewards import Tags
 from gtpo_cli.types import Problem
 
 CHAT = (
