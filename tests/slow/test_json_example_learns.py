@@ -15,5 +15,5 @@ def test_the_example_learns(tmp_path: Path) -> None:
     run_readme(tmp_path / "example", extra={})
     rows = metrics(tmp_path / "example" / "runs" / "json_gtpo")
     rewards = [row[f"rewards/{REWARD}_mean"] for row in rows]
-    assert fmean(rewards[:10]) < 7.5  # half of the demonstrations were sloppy
-    assert fmean(rewards[-10:]) > 9.0
+    assert fmean(rewards[:5]) < 7.8  # half of the demonstrations were sloppy
+    assert fmean(rewards[-10:]) > 9.2
