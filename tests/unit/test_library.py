@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,8 +68,12 @@ def test_mypy_sees_every_name_with_its_type(tmp_path: Path) -> None:
     assert 'expression has type "float", variable has type "int"' in done.stdout
 
 
-def test_the_page_names_what_there_is() -> None:
+def test_the_page_names_what_there_is_and_what_needs_torch() -> None:
     page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-    table = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
-    named = {name.strip("`, ") for name in table.split(",") for name in name.split("` ") if name.strip("`, ")}
-    assert named == set(gtpo_cli.__all__) - {"__version__"}
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    names_of = {
+        needs: re.findall(r"`(\w+)`", " ".join(row[0] for row in rows if row[-1] == needs)) for needs in ("yes", "no")
+    }
+    assert sorted(names_of["yes"] + names_of["no"]) == sorted(set(gtpo_cli.__all__) - {"__version__"})
+    for needs, names in names_of.items():
+        assert ("torch" in imported_by(f"from gtpo_cli import {', '.join(names)}")) is (needs == "yes")
