@@ -81,6 +81,7 @@ lint: install-dev  ## ruff, mypy, layers, recipes
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_layers.py
 	$(BIN)/gtpo recipes check
+	$(BIN)/gtpo recipes check examples/*/*.yaml
 
 format: install-dev  ## rewrite the code as ruff formats it
 	$(BIN)/ruff check --fix .

@@ -52,7 +52,7 @@ class Verdict:
     """What the rewards made of one completion.
 
     `reward` is the weighted sum that training uses. `format_score` and `accuracy_score` are the unweighted parts
-    (0..10). `strict_format` is true when all four tags are there once each and in order, whatever mode the reward has;
+    (0..10). `strict_format` is true when all tags are there once each and in order, whatever mode the reward has;
     `complete_format` when the reward's own mode gave full marks. `correct` is true when the extracted answer equals
     the gold answer. `plugins` holds the unweighted score of each user reward by name.
     """

@@ -59,7 +59,9 @@ def shown(name: str, interval: Interval, *, difference: bool = False) -> str:
 
 def number(name: str, value: float, *, sign: bool = False) -> str:
     """`93.1 %`, `0.161 nats`; with `sign` always one."""
-    unit, digits = _UNITS.get(name, ("%", 1))
+    from gtpo_cli.evaluation.records import is_user_reward
+
+    unit, digits = ("points", 3) if is_user_reward(name) else _UNITS.get(name, ("%", 1))
     value = 100 * value if unit == "%" else value
     return f"{value:{'+' if sign else ''}.{digits}f} {unit}"
 

@@ -156,7 +156,7 @@ def _judge(
     from gtpo_cli.rollout import open_scorer
     from gtpo_cli.types import Problem
 
-    if not gold_is_usable(gold):
+    if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is no answer that could be compared")
     return Problem("question", question, gold, source="--gold"), stack.enter_context(open_scorer(recipe.rewards))
 
@@ -236,11 +236,14 @@ class _Model:
 
     def _explain(self, completion: Completion) -> None:
         from gtpo_cli.rewards import extract_answer
+        from gtpo_cli.rewards.extract import tag_texts
 
-        mode = self._recipe.rewards.format.mode
-        answer = extract_answer(completion.text, mode=mode)
+        form = self._recipe.rewards.format
+        answer = extract_answer(completion.text, mode=form.mode, tags=form.tags)
         if answer is None:
-            answer = "none: the four tags are not there once each and in order" if mode == "strict" else "none in tags"
+            count = {4: "four", 2: "two"}[len(tag_texts(form.tags))]
+            missing = f"none: the {count} tags are not there once each and in order"
+            answer = missing if form.mode == "strict" else "none in tags"
         _print_line("answer", answer)
         if not completion.truncated:
             end = "ended by itself"

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 
 from gtpo_cli.data.prompts import wrap_solution
 from gtpo_cli.errors import DataError
+from gtpo_cli.rewards.extract import TAGS
 from gtpo_cli.types import Problem
 
 DEFAULT_COUNTS = {"train": 4800, "test": 500}  # when data.limit is null
 HELD_OUT_ONE_IN = 20
-TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 
 
 def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, ...]:

@@ -28,7 +28,7 @@ from gtpo_cli.data.local import (
 )
 from gtpo_cli.errors import DataError
 from gtpo_cli.hub import only_the_cache_if_unreachable
-from gtpo_cli.recipe.schema import ColumnsRecipe, DataRecipe
+from gtpo_cli.recipe.schema import ColumnsRecipe, DataRecipe, RewardsRecipe
 from gtpo_cli.types import Problem
 
 UsableCheck = Callable[[Sequence[str]], Sequence[bool]]
@@ -97,6 +97,17 @@ def load_problems(data: DataRecipe, *, seed: int, is_usable: UsableCheck | None 
     if is_usable is None:
         return _with_rewards(lambda check: read_table(table, spec, f"{data.benchmark}/{name}", data.limit, check))
     return read_table(table, spec, f"{data.benchmark}/{name}", data.limit, is_usable)
+
+
+def gold_check(rewards: RewardsRecipe) -> UsableCheck | None:
+    """The `is_usable` of a recipe: None (see `load_problems`), or one that takes any text, where answers are not
+    compared as mathematics: as text, or not rewarded at all (plug-ins read the gold answer as they like).
+    """
+    return _any_text if rewards.takes_any_gold else None
+
+
+def _any_text(golds: Sequence[str]) -> Sequence[bool]:
+    return [True] * len(golds)  # `column_gold` has dropped the empty ones
 
 
 def read_table(
@@ -210,7 +221,10 @@ _REMEDIES = {
     "not UTF-8": "save the file as UTF-8",
     "not CSV": 'quote a field with " that holds a comma, a quote or a line break, and double the quotes in it',
     "wrong number of fields": "quote a field that holds a comma",
-    "unusable gold answer": "a gold answer is a number, an expression or a short text",
+    "unusable gold answer": (
+        "a gold answer is a number, an expression or a short text; where it is other text, set "
+        "rewards.accuracy.equality: text"
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from gtpo_cli.data.local import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
+from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair
 from gtpo_cli.types import Problem
 
 # Llama 3 templates write "Today Date": 3.1 this fixed day, 3.2 the clock's, which would change the prompts of a run
@@ -25,13 +26,20 @@ TEMPLATE_DATE = "26 Jul 2024"
 _PROBE_QUESTION = "What is 1 + 1?"
 
 
-def wrap_solution(solution: str, answer: str) -> str:
-    """The completion that SFT teaches: `<reasoning>{solution}</reasoning><answer>{answer}</answer>`.
+def wrap_solution(solution: str, answer: str, *, tags: TagNames = PAPER_TAGS) -> str:
+    """The completion that SFT teaches: `<reasoning>{solution}</reasoning><answer>{answer}</answer>`, in these tags.
+
+    Where the tags have no reasoning, the answer's block alone.
 
     One form for all data, without line breaks around the tags: it costs a character-level model no tokens, and the
     rewards read it like any other (white space between tags means nothing to them).
     """
-    return f"<reasoning>{solution}</reasoning><answer>{answer}</answer>"
+    opening, closing = tag_pair(tags.answer)
+    answer_block = f"{opening}{answer}{closing}"
+    if tags.reasoning is None:
+        return answer_block
+    opening, closing = tag_pair(tags.reasoning)
+    return f"{opening}{solution}{closing}{answer_block}"
 
 
 class PromptEncoder:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.data import PromptEncoder, encode_prompts, load_problems, summarise_dropped
+from gtpo_cli.data import PromptEncoder, encode_prompts, gold_check, load_problems, summarise_dropped
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt
@@ -49,7 +49,7 @@ def load_benchmark(
             "limit": recipe.evaluation.limit,
         }
     )
-    loaded = load_problems(data, seed=recipe.seed)
+    loaded = load_problems(data, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
     encoder = PromptEncoder(tokenizer, data.system_prompt)
     longest = min(data.max_prompt_tokens, max_seq_length - 1)
     prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)

@@ -10,20 +10,28 @@ from gtpo_cli.estimators import vote_classes
 from gtpo_cli.evaluation.records import EvaluatedProblem, GradedCompletion
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import EqualityWorkers, extract_answer, format_reward, is_strict_format
+from gtpo_cli.rewards.registry import call_plugin, load_plugin
 from gtpo_cli.rewards.score import FULL_MARKS
+from gtpo_cli.rewards.text import TextEquality
 from gtpo_cli.types import Group
 
 
 class Grader:
     """Grades in as many processes as there are CPUs. A context manager, which ends them.
 
-    Answers are read in the recipe's format mode and compared by `answers_equal`. Weights and plug-ins play no part, nor
-    does the released code's substring rule: an evaluation asks whether the answer is right.
+    Answers are read in the recipe's tags and format mode and compared as it says. Weights play no part, nor does the
+    released code's substring rule: an evaluation asks whether the answer is right, and what each user reward says.
+    Raises RewardError for a plug-in that cannot be loaded.
     """
 
     def __init__(self, rewards: RewardsRecipe) -> None:
-        self._mode = rewards.format.mode
-        self._workers = EqualityWorkers(timeout_seconds=rewards.timeout_seconds)
+        self._mode, self._tags = rewards.format.mode, rewards.format.tags
+        self._plugins = {plugin.name: load_plugin(plugin.name) for plugin in rewards.plugins}
+        self._workers: EqualityWorkers | TextEquality
+        if rewards.accuracy.equality == "text":
+            self._workers = TextEquality()
+        else:
+            self._workers = EqualityWorkers(timeout_seconds=rewards.timeout_seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -63,9 +71,13 @@ class Grader:
                         answer=answer,
                         correct=grade is not None and grade.equal,
                         parsable=answer is not None and parsable[answer],
-                        strict_format=is_strict_format(completion.text),
-                        complete_format=format_reward(completion.text, mode=self._mode) == FULL_MARKS,
+                        strict_format=is_strict_format(completion.text, tags=self._tags),
+                        complete_format=self._format(completion.text) == FULL_MARKS,
                         timed_out=grade is not None and (grade.timed_out or grade.crashed),
+                        plugins={
+                            name: call_plugin(name, plugin, group.problem, completion)
+                            for name, plugin in self._plugins.items()
+                        },
                     )
                 )
             problem = group.problem
@@ -81,4 +93,7 @@ class Grader:
         )
 
     def _answer(self, text: str) -> str | None:
-        return extract_answer(text, mode=self._mode)
+        return extract_answer(text, mode=self._mode, tags=self._tags)
+
+    def _format(self, text: str) -> float:
+        return format_reward(text, mode=self._mode, tags=self._tags)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 
 from gtpo_cli.estimators import Interval
 from gtpo_cli.types import FinishReason, Problem
@@ -16,7 +16,8 @@ class Conditions:
     """What was measured and how. Two evaluations with equal conditions are one: the second continues the first.
 
     `subject`: "base" (the untrained model) or a checkpoint, "step-000600". `data_digest` covers id, question and gold
-    answer of every problem, in order. `samples`: completions for each problem.
+    answer of every problem, in order. `samples`: completions for each problem. `tags`, `equality`, `plugins` (names):
+    as in the recipe's `rewards`.
     """
 
     benchmark: str
@@ -32,11 +33,25 @@ class Conditions:
     format_mode: str
     system_prompt: str | None
     seed: int
+    tags: Sequence[str | None] = ("reasoning", "answer")
+    equality: str = "mathematics"
+    plugins: Sequence[str] = ()
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that name these conditions."""
-        return _digest(asdict(self))[:8]
+        """Eight hexadecimal digits that name these conditions.
+
+        What has a default is left out where it has that value: evaluations from before it was there keep their names.
+        """
+        added = {f.name for f in fields(self) if f.default is not MISSING and getattr(self, f.name) == f.default}
+        return _digest({key: value for key, value in asdict(self).items() if key not in added})[:8]
+
+    @classmethod
+    def from_json(cls, text: str) -> Conditions:
+        """Raises ValueError or TypeError for a text that holds none."""
+        document = json.loads(text)
+        lists = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
+        return cls(**{**document, **lists})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,8 @@ class GradedCompletion:
 
     `tokens`: length, end-of-sequence token included. `mean_entropy`: <H>_i in nats at the evaluation's temperature, 0
     for an empty completion. `answer`: what stands in the answer tags, None without a well-formed answer.
-    `parsable`: the answer can be compared (a number, mathematics, or text); false where there is none.
+    `parsable`: the answer can be compared (a number, mathematics, or text); false where there is none. `plugins`: the
+    unweighted score of each user reward by name.
     """
 
     text: str
@@ -58,6 +74,7 @@ class GradedCompletion:
     strict_format: bool
     complete_format: bool
     timed_out: bool = False
+    plugins: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def truncated(self) -> bool:
@@ -98,7 +115,8 @@ class Results:
 
     `scores`: metric -> Score, in the order of display. Names: `accuracy` (mean over all completions), `pass@K`
     (unbiased), `first_pass@K` (the first K completions), `maj@K`, `format_rate`, `strict_format_rate`,
-    `truncated_share`, `unparsable_share`, `mean_entropy` (nats), `mean_length` (tokens).
+    `truncated_share`, `unparsable_share`, `mean_entropy` (nats), `mean_length` (tokens), and of each user reward its
+    name with the mean of its unweighted score (points): see `is_user_reward`.
     `problem_ids` and `problem_digests` (of question and gold answer) go with the values of each score.
     `dropped`: problems of the benchmark that could not be used.
     """
@@ -123,6 +141,11 @@ class Results:
     def ks(self, family: str) -> list[int]:
         """The k for which there are scores of a family (`pass`, `first_pass`, `maj`), ascending."""
         return sorted(int(name.partition("@")[2]) for name in self.scores if name.partition("@")[0] == family)
+
+
+def is_user_reward(score: str) -> bool:
+    """Whether a score is a user reward (`pkg.module:function`, in points), by its name."""
+    return ":" in score
 
 
 def problem_digest(question: str, gold: str) -> str:

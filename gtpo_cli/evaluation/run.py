@@ -35,7 +35,7 @@ class Subject:
 
 def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, subject: str) -> StoredEvaluation:
     """Where the evaluation of "base" or "step-000600" under the recipe's `evaluation` settings is, or will be."""
-    settings = recipe.evaluation
+    settings, rewards = recipe.evaluation, recipe.rewards
     problems = [problem for problem, _ in benchmark.prompts]
     conditions = Conditions(
         benchmark=benchmark.name,
@@ -48,9 +48,12 @@ def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, subjec
         temperature=settings.temperature,
         top_p=settings.top_p,
         max_completion_tokens=settings.max_completion_tokens,
-        format_mode=recipe.rewards.format.mode,
+        format_mode=rewards.format.mode,
         system_prompt=recipe.data.system_prompt,
         seed=recipe.seed,
+        tags=(rewards.format.tags.reasoning, rewards.format.tags.answer),
+        equality=rewards.accuracy.equality,
+        plugins=tuple(plugin.name for plugin in rewards.plugins),
     )
     return evaluation_at(run, conditions)
 

@@ -50,4 +50,5 @@ def _one_problem(problem: EvaluatedProblem, settings: EvaluationRecipe, grader: 
         "unparsable_share": fmean(not completion.parsable for completion in completions),
         "mean_entropy": fmean(completion.mean_entropy for completion in completions),
         "mean_length": fmean(completion.tokens for completion in completions),
+        **{name: fmean(completion.plugins[name] for completion in completions) for name in completions[0].plugins},
     }

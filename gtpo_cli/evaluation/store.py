@@ -123,6 +123,6 @@ def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:
 def _read(path: Path) -> StoredEvaluation:
     file = path / "conditions.json"
     try:
-        return StoredEvaluation(path, Conditions(**json.loads(file.read_text(encoding="utf-8"))))
+        return StoredEvaluation(path, Conditions.from_json(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise EvaluationError(f"{file}: cannot be read ({error}); delete {path} and evaluate again") from error

@@ -9,7 +9,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+
+from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
+from gtpo_cli.recipe.rewards import TagsRecipe
+from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
 
 LN_2 = math.log(2.0)
 
@@ -53,24 +57,6 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
     "data.system_prompt": None,
     "optimizer.name": "adamw",
 }
-
-
-def _without_nul(text: str) -> str:
-    if "\0" in text:  # no file, model or column can have such a name
-        raise ValueError("holds a NUL character")
-    return text
-
-
-NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True), AfterValidator(_without_nul)]
-Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
-Count = Annotated[int, Field(ge=1)]
-Threads = Annotated[int, Field(ge=1, le=1024)]  # OpenMP ends the process where the system gives it no more threads
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values are frozen, NaN and infinity are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class LoraRecipe(Section):
@@ -133,31 +119,6 @@ class RolloutRecipe(Section):
     importance_correction: Literal["none", "truncated"] = Field(
         "none", description="reweigh tokens where the sampler's probabilities differ from the policy's (cap 2.0)"
     )
-
-
-class FormatRewardRecipe(Section):
-    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor of the format reward")
-    mode: Literal["strict", "presence", "released_code"] = Field(
-        "strict", description="strict: tags once each and in order; presence: the paper's sentence taken literally"
-    )
-
-
-class AccuracyRewardRecipe(Section):
-    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor of the accuracy reward")
-
-
-class PluginRewardRecipe(Section):
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
-        description="dotted path pkg.module:function; called as function(problem, completion) -> float"
-    )
-    weight: float = Field(1.0, ge=-1000.0, le=1000.0, description="factor of this reward")
-
-
-class RewardsRecipe(Section):
-    format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="are the tags there (0, 1, 10)")
-    accuracy: AccuracyRewardRecipe = Field(default_factory=AccuracyRewardRecipe, description="is it right (0 or 10)")
-    plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")
-    timeout_seconds: float = Field(5.0, gt=0.0, le=600.0, description="an answer that takes longer to compare scores 0")
 
 
 class ConflictRecipe(Section):
@@ -322,6 +283,12 @@ class Recipe(Section):
             problems.append(
                 f"data.max_prompt_tokens: {self.data.max_prompt_tokens} leaves no room for a completion; "
                 f"set it below model.max_seq_length ({self.model.max_seq_length})"
+            )
+        problems += self.rewards.problems()
+        if self.rewards.format.tags != TagsRecipe() and self.data.system_prompt == PAPER_SYSTEM_PROMPT:
+            problems.append(
+                "data.system_prompt: the default asks for <reasoning> and <answer>, not for the tags of "
+                "rewards.format.tags; write one that names them, or set it to null"
             )
         if self.rewards.format.weight == 0 and self.rewards.accuracy.weight == 0 and not self.rewards.plugins:
             problems.append("rewards: all weights are 0, so nothing can be learned; give one of them a weight")

@@ -16,7 +16,7 @@ from gtpo_cli.report.charts import evaluation_charts, style, training_charts
 from gtpo_cli.report.comparison import recipe_differences
 from gtpo_cli.report.figures import Chart, file_png, file_svg, page_svg
 from gtpo_cli.report.runs import BASE, RunRecord
-from gtpo_cli.report.tables import OTHER_SCORES, benchmark_table, csv_text, latex, markdown, other_scores_table
+from gtpo_cli.report.tables import benchmark_table, csv_text, latex, markdown, other_scores, other_scores_table
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.summary import changes
 
@@ -77,7 +77,7 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
         charts=[(chart, Markup(page_svg(chart))) for chart in charts],  # our own drawing
         table=benchmark_table(runs),
         scores=other_scores_table(runs),
-        score_units=[unit for *_, unit in OTHER_SCORES],
+        score_units=[unit for *_, unit in other_scores(runs)],
         differences=recipe_differences([run.recipe for run in runs]) if len(runs) > 1 else [],
     )
 
@@ -125,7 +125,7 @@ def _headlines(run: RunRecord) -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 def _shown_interval(interval: Interval, unit: str = "%") -> str:
     """`93.1 (91.0 to 95.0)`."""
-    factor, digits = (100, 1) if unit == "%" else (1, 3 if unit == "nats" else 1)
+    factor, digits = (100, 1) if unit == "%" else (1, 3 if unit in ("nats", "points") else 1)
     estimate, low, high = (factor * value for value in interval)
     return f"{estimate:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gtpo_cli.estimators import Interval
+from gtpo_cli.evaluation.records import is_user_reward
 from gtpo_cli.report.charts import evaluated_series
 from gtpo_cli.report.runs import BASE, Evaluation, RunRecord
 
@@ -79,14 +80,21 @@ def benchmark_table(runs: Sequence[RunRecord]) -> Table:
     return Table(tuple(map(str, every_k)), tuple(rows), tuple(notes))
 
 
+def other_scores(runs: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
+    """(score, words, unit) of the columns of `other_scores_table`: OTHER_SCORES, and each user reward there is."""
+    names = (name for run in runs for evaluation in run.evaluations for name in evaluation.results.scores)
+    return [*OTHER_SCORES, *((name, name, "points") for name in dict.fromkeys(names) if is_user_reward(name))]
+
+
 def other_scores_table(runs: Sequence[RunRecord]) -> Table:
-    """Accuracy, format, truncated, unparsable, entropy and length of every model that was evaluated."""
+    """Accuracy, format, truncated, unparsable, entropy, length and user rewards of every model that was evaluated."""
+    columns = other_scores(runs)
     rows = []
     for benchmark in _benchmarks(runs):
         for method, model, evaluation in _models(runs, benchmark):
-            cells = tuple(_score(evaluation, name) for name, *_ in OTHER_SCORES)
+            cells = tuple(_score(evaluation, name) for name, *_ in columns)
             rows.append(Row(benchmark, "", method, model, cells, (False,) * len(cells)))
-    return Table(tuple(f"{words} ({unit})" for _, words, unit in OTHER_SCORES), tuple(rows))
+    return Table(tuple(f"{words} ({unit})" for _, words, unit in columns), tuple(rows))
 
 
 def markdown(table: Table) -> str:
@@ -190,7 +198,10 @@ def _best(lines: Sequence[Sequence[Interval | None]]) -> list[list[bool]]:
 def _note(evaluation: Evaluation, first: Evaluation, notes: list[str]) -> int | None:
     """The number of the note that says how an evaluation's conditions differ from the first one's."""
     one, other = first.conditions, evaluation.conditions
-    keys = ("data_digest", "problems", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode")
+    keys = (
+        "data_digest", "problems", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "tags",
+        "equality",
+    )  # fmt: skip
     differ = [
         f"{key} {getattr(other, key)}, not {getattr(one, key)}"
         for key in keys

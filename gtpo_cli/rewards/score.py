@@ -5,69 +5,85 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 from gtpo_cli.rewards.ahead import GradingAhead
 from gtpo_cli.rewards.equivalence import answers_equal
 from gtpo_cli.rewards.extract import (
-    ANSWER_CLOSE,
-    ANSWER_OPEN,
-    REASONING_CLOSE,
-    REASONING_OPEN,
-    TAGS,
+    PAPER_TAGS,
     FormatMode,
+    TagNames,
     extract_answer,
     has_final_answer_block,
     has_reasoning_block,
     is_strict_format,
+    tag_pair,
+    tag_texts,
 )
 from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.rewards.text import TextEquality, same_text
 from gtpo_cli.rewards.workers import Equality, EqualityWorkers
 from gtpo_cli.types import Completion, Group, Problem, Verdict
 
 FULL_MARKS = 10.0  # for the format, and for the right answer
 
 
-def format_reward(text: str, *, mode: FormatMode = "strict") -> float:
-    """10 if all four tags are there, 1 if only some are, 0 if none is. What "there" means depends on the mode.
+AnswerEquality = Literal["mathematics", "text"]
+
+
+def format_reward(text: str, *, mode: FormatMode = "strict", tags: TagNames = PAPER_TAGS) -> float:
+    """10 if all tags are there, 1 if only some are, 0 if none is. What "there" means depends on the mode.
 
     strict: once each and in order. presence: somewhere. released_code: 10 for a reasoning block and an answer block
     that ends the text; with only one of the two blocks 1.5 if a tag of the other kind occurs too, else 1; with
     neither 0, whatever single tags there are.
     """
     if mode == "released_code":
-        return _released_code_format(text)
-    present = [tag in text for tag in TAGS]
-    complete = is_strict_format(text) if mode == "strict" else all(present)
+        return _released_code_format(text, tags)
+    present = [tag in text for tag in tag_texts(tags)]
+    complete = is_strict_format(text, tags=tags) if mode == "strict" else all(present)
     return FULL_MARKS if complete else 1.0 if any(present) else 0.0
 
 
-def _released_code_format(text: str) -> float:
-    reasoning, answer = has_reasoning_block(text), has_final_answer_block(text)
+def _released_code_format(text: str, tags: TagNames) -> float:
+    reasoning, answer = has_reasoning_block(text, tags=tags), has_final_answer_block(text, tags=tags)
     if reasoning and answer:
         return FULL_MARKS
     if reasoning:
-        return 1.5 if ANSWER_OPEN in text or ANSWER_CLOSE in text else 1.0
+        return 1.5 if _has_a_tag(text, tags.answer) else 1.0
     if answer:
-        return 1.5 if REASONING_OPEN in text or REASONING_CLOSE in text else 1.0
+        return 1.5 if _has_a_tag(text, tags.reasoning) else 1.0
     return 0.0
 
 
-def accuracy_reward(text: str, gold: str, *, mode: FormatMode = "strict") -> float:
+def _has_a_tag(text: str, name: str | None) -> bool:
+    return name is not None and any(tag in text for tag in tag_pair(name))
+
+
+def accuracy_reward(
+    text: str,
+    gold: str,
+    *,
+    mode: FormatMode = "strict",
+    tags: TagNames = PAPER_TAGS,
+    equality: AnswerEquality = "mathematics",
+) -> float:
     """10 if the right answer is enclosed in the answer tags, else 0. See `extract_answer` and `answers_equal`.
 
     released_code: only with full marks for the format, and the gold answer anywhere in the answer will do.
+    `equality="text"`: see `same_text`.
     """
-    answer = _gradable_answer(text, mode)
+    answer = _gradable_answer(text, mode, tags)
     if answer is None:
         return 0.0
-    return FULL_MARKS if _contains(gold, answer, mode) or answers_equal(gold, answer) else 0.0
+    equal = same_text if equality == "text" else answers_equal
+    return FULL_MARKS if _contains(gold, answer, mode) or equal(gold, answer) else 0.0
 
 
-def _gradable_answer(text: str, mode: FormatMode) -> str | None:
-    if mode == "released_code" and format_reward(text, mode=mode) < FULL_MARKS:
+def _gradable_answer(text: str, mode: FormatMode, tags: TagNames) -> str | None:
+    if mode == "released_code" and format_reward(text, mode=mode, tags=tags) < FULL_MARKS:
         return None
-    return extract_answer(text, mode=mode)
+    return extract_answer(text, mode=mode, tags=tags)
 
 
 def _contains(gold: str, answer: str, mode: FormatMode) -> bool:
@@ -83,6 +99,13 @@ class Weighted(Protocol):
 class FormatSettings(Weighted, Protocol):
     @property
     def mode(self) -> FormatMode: ...
+    @property
+    def tags(self) -> TagNames: ...
+
+
+class AccuracySettings(Weighted, Protocol):
+    @property
+    def equality(self) -> AnswerEquality: ...
 
 
 class PluginSettings(Weighted, Protocol):
@@ -96,7 +119,7 @@ class RewardSettings(Protocol):
     @property
     def format(self) -> FormatSettings: ...
     @property
-    def accuracy(self) -> Weighted: ...
+    def accuracy(self) -> AccuracySettings: ...
     @property
     def plugins(self) -> Sequence[PluginSettings]: ...
     @property
@@ -112,7 +135,11 @@ class Scorer:
     def __init__(self, recipe: RewardSettings, *, num_workers: int | None = None) -> None:
         self._recipe = recipe
         self._plugins = [(plugin, load_plugin(plugin.name)) for plugin in recipe.plugins]
-        self._grading = GradingAhead(EqualityWorkers(num_workers, timeout_seconds=recipe.timeout_seconds))
+        self._grading: GradingAhead | TextEquality
+        if recipe.accuracy.equality == "text":
+            self._grading = TextEquality()
+        else:
+            self._grading = GradingAhead(EqualityWorkers(num_workers, timeout_seconds=recipe.timeout_seconds))
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +155,7 @@ class Scorer:
 
     def begin(self, problem: Problem, completion: Completion) -> None:
         """Start grading a completion that will be scored soon; nothing but time depends on it."""
-        answer = _gradable_answer(completion.text, self._recipe.format.mode)
+        answer = self._answer(completion)
         if answer is not None:
             self._grading.begin(problem.gold, answer)
 
@@ -139,12 +166,11 @@ class Scorer:
 
     def score_groups(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with their verdicts. The answers of all groups are graded in one batch."""
-        mode = self._recipe.format.mode
         pairs = [
             (group.problem.gold, answer)
             for group in groups
             for completion in group.completions
-            if (answer := _gradable_answer(completion.text, mode)) is not None
+            if (answer := self._answer(completion)) is not None
         ]
         grades = dict(zip(pairs, self._grading.equal_many(pairs), strict=True))
         self._grading.forget()
@@ -156,12 +182,16 @@ class Scorer:
             for group in groups
         ]
 
+    def _answer(self, completion: Completion) -> str | None:
+        return _gradable_answer(completion.text, self._recipe.format.mode, self._recipe.format.tags)
+
     def _verdict(self, problem: Problem, completion: Completion, grades: Mapping[tuple[str, str], Equality]) -> Verdict:
-        recipe, mode, text = self._recipe, self._recipe.format.mode, completion.text
-        answer = _gradable_answer(text, mode)
+        recipe, text = self._recipe, completion.text
+        mode, tags = recipe.format.mode, recipe.format.tags
+        answer = self._answer(completion)
         grade = Equality(equal=False) if answer is None else grades[problem.gold, answer]
         correct = grade.equal or (answer is not None and _contains(problem.gold, answer, mode))
-        format_score = format_reward(text, mode=mode)
+        format_score = format_reward(text, mode=mode, tags=tags)
         accuracy_score = FULL_MARKS if correct else 0.0
         plugins = {
             plugin.name: call_plugin(plugin.name, function, problem, completion) for plugin, function in self._plugins
@@ -172,10 +202,10 @@ class Scorer:
             reward=reward,
             format_score=format_score,
             accuracy_score=accuracy_score,
-            strict_format=is_strict_format(text),
+            strict_format=is_strict_format(text, tags=tags),
             complete_format=format_score == FULL_MARKS,
             correct=correct,
-            extracted=extract_answer(text, mode=mode),
+            extracted=extract_answer(text, mode=mode, tags=tags),
             timed_out=grade.timed_out or grade.crashed,  # crashed: the memory limit
             plugins=plugins,
         )

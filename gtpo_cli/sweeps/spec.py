@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, find_recipe, load_recipe, read_mapping
-from gtpo_cli.recipe.schema import Section
+from gtpo_cli.recipe.section import Section
 from gtpo_cli.tracking import find_metric
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.+-]*$")]

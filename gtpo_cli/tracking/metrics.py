@@ -44,7 +44,7 @@ _DECLARED = (
     _share("train/accuracy_rate", "completions whose extracted answer equals the gold answer / completions"),
     _share(
         "train/strict_format_rate",
-        "completions whose four tags stand once each and in order, whatever the reward's mode / completions",
+        "completions whose tags stand once each and in order, whatever the reward's mode / completions",
     ),
     Metric("entropy/mean", "mean of <H>_i over the step's completions that are not empty", "nats", 0.0),
     Metric("entropy/max", "largest <H>_i among the step's completions", "nats", 0.0),

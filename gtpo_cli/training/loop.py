@@ -97,7 +97,7 @@ def train(
         micro.tell(trackers.warn)
         stepper: _Stepper
         if initial_entropy is None:
-            stepper = _SftStepper(SftParts(setup.policy, updater, micro), order)
+            stepper = _SftStepper(SftParts(setup.policy, updater, micro, recipe.rewards.format.tags), order)
         else:
             parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)
             stepper = _GroupStepper(parts, order, run, trackers.warn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gtpo_cli.data import PromptEncoder, encode_prompts, load_problems, summarise_dropped
+from gtpo_cli.data import PromptEncoder, encode_prompts, gold_check, load_problems, summarise_dropped
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.training.order import PromptOrder
@@ -27,7 +27,7 @@ def plan_steps(recipe: Recipe) -> StepPlan:
     from gtpo_cli.models.loading import load_tokenizer
 
     notes: list[str] = []
-    loaded = load_problems(recipe.data, seed=recipe.seed)
+    loaded = load_problems(recipe.data, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
     if warning := loaded.warning():
         notes.append(warning)
     tokenizer = load_tokenizer(recipe.model, resolve_name(recipe.model.name))

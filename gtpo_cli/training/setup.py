@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.data import PromptEncoder, encode_prompts, load_problems, summarise_dropped
+from gtpo_cli.data import PromptEncoder, encode_prompts, gold_check, load_problems, summarise_dropped
 from gtpo_cli.errors import DataError
 from gtpo_cli.models import Policy, choose_engines, load_policy
 from gtpo_cli.models.threads import set_threads
@@ -33,7 +33,7 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
 
     Raises DataError, ModelError, RecipeError.
     """
-    loaded = load_problems(recipe.data, seed=recipe.seed)
+    loaded = load_problems(recipe.data, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
     if warning := loaded.warning():
         say(warning)
     engines = choose_engines(recipe)
@@ -56,6 +56,7 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
             policy.tokenizer,
             max_completion_tokens=recipe.rollout.max_completion_tokens,
             max_seq_length=policy.max_seq_length,
+            tags=recipe.rewards.format.tags,
         )
         if not prompts:
             raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")

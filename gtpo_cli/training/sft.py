@@ -1,7 +1,7 @@
 """One step of supervised fine-tuning: next-token cross-entropy on the reference completion only (prompt masked).
 
-The reference solution is wrapped in the four tags and ends with the end-of-sequence token. The loss is the mean over
-all reference tokens of the step (docs/objective.md, section 7).
+The reference solution is wrapped in the recipe's tags and ends with the end-of-sequence token. The loss is the mean
+over all reference tokens of the step (docs/objective.md, section 7).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from gtpo_cli.data import DroppedRow, wrap_solution
 from gtpo_cli.models import Policy
 from gtpo_cli.objective import TokenBatch
+from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.rollout import Prompt, collate
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
@@ -29,11 +30,12 @@ class SftParts:
     policy: Policy
     updater: Updater
     micro_batch: MicroBatchSize
+    tags: TagNames = PAPER_TAGS
 
 
-def reference_completion(problem: Problem, tokenizer: Any) -> Completion:
-    """The completion to imitate: solution and gold answer in the four tags, then end-of-sequence."""
-    return completion_of(wrap_solution(problem.solution or "", problem.gold), tokenizer)
+def reference_completion(problem: Problem, tokenizer: Any, tags: TagNames = PAPER_TAGS) -> Completion:
+    """The completion to imitate: solution and gold answer in their tags, then end-of-sequence."""
+    return completion_of(wrap_solution(problem.solution or "", problem.gold, tags=tags), tokenizer)
 
 
 def completion_of(text: str, tokenizer: Any) -> Completion:
@@ -43,15 +45,20 @@ def completion_of(text: str, tokenizer: Any) -> Completion:
 
 
 def drop_long_references(
-    prompts: Sequence[Prompt], tokenizer: Any, *, max_completion_tokens: int, max_seq_length: int
+    prompts: Sequence[Prompt],
+    tokenizer: Any,
+    *,
+    max_completion_tokens: int,
+    max_seq_length: int,
+    tags: TagNames = PAPER_TAGS,
 ) -> tuple[list[Prompt], list[DroppedRow]]:
-    """Problems whose reference fits, and those whose reference is too long or has no worked solution."""
+    """Problems whose reference fits, and those whose reference is too long or lacks the worked solution of the tags."""
     kept: list[Prompt] = []
     dropped: list[DroppedRow] = []
     for problem, prompt_ids in prompts:
-        length = len(reference_completion(problem, tokenizer).token_ids)
+        length = len(reference_completion(problem, tokenizer, tags).token_ids)
         where = problem.source or problem.id
-        if problem.solution is None:
+        if problem.solution is None and tags.reasoning is not None:
             dropped.append(DroppedRow(where, "no worked solution to imitate (SFT needs one)"))
         elif length > max_completion_tokens or length + len(prompt_ids) > max_seq_length:
             dropped.append(DroppedRow(where, f"reference too long: {length} tokens with its tags"))
@@ -63,7 +70,7 @@ def drop_long_references(
 def sft_step(parts: SftParts, prompts: Sequence[Prompt], *, clock: Stopwatch) -> dict[str, float]:
     """Update the policy once on the references of these problems; returns the step's metrics."""
     tokenizer = parts.policy.tokenizer
-    groups = [Group(problem, ids, (reference_completion(problem, tokenizer),)) for problem, ids in prompts]
+    groups = [Group(problem, ids, (reference_completion(problem, tokenizer, parts.tags),)) for problem, ids in prompts]
     return imitate(parts, groups, clock=clock)
 
 

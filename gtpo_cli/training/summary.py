@@ -34,15 +34,21 @@ class Change:
 
 
 def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
-    """Changes of the metrics in SUMMARISED that every step has; empty for a run of one step or none."""
+    """Changes of the metrics in SUMMARISED, and of user rewards, that every step has; empty for less than two steps."""
     if len(rows) < 2:
         return []
     steps = math.ceil(len(rows) / 20)
     result: list[Change] = []
-    for name, words, shown in SUMMARISED:
+    for name, words, shown in (*SUMMARISED, *_user_rewards(rows[0])):
         if name == "optim/loss" and result:
             continue  # a policy-gradient loss says nothing about progress; only SFT's does
         if all(name in row for row in rows):
             first, last = (statistics.fmean(row[name] for row in part) for part in (rows[:steps], rows[-steps:]))
             result.append(Change(name, words, first, last, steps, shown))
     return result
+
+
+def _user_rewards(row: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """As SUMMARISED: the metrics `rewards/<name>_mean`, called by their names."""
+    names = [name for name in row if name.startswith("rewards/") and name.endswith("_mean")]
+    return [(name, name.removeprefix("rewards/").removesuffix("_mean"), "{:.2f}") for name in names]

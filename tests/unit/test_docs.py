@@ -24,7 +24,7 @@ def test_files_that_documents_name_exist() -> None:
     missing = []
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for name in re.findall(
-            r"`((?:docs|scripts|tests|benchmarks|recipes|gtpo_cli)/[\w./-]+\.\w+)`", page.read_text()
+            r"`((?:docs|scripts|tests|benchmarks|recipes|examples|gtpo_cli)/[\w./-]+\.\w+)`", page.read_text()
         ):
             if not (ROOT / name).exists():
                 missing.append(f"{page.name}: {name}")

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpo_cli.data import arithmetic_problems, demonstration, imperfect_demonstrations
-from gtpo_cli.data.arithmetic import TAGS, running_sums, worked_solution
+from gtpo_cli.data.arithmetic import running_sums, worked_solution
 from gtpo_cli.errors import DataError
+from gtpo_cli.rewards.extract import TAGS
 from gtpo_cli.types import Problem
 
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gtpo_cli.data import load_problems
+from gtpo_cli.data import gold_check, load_problems
 from gtpo_cli.data.benchmarks import BENCHMARKS, hub_table, read_table
 from gtpo_cli.data.local import SourcedRow, Table
 from gtpo_cli.errors import DataError
-from gtpo_cli.recipe.schema import DataRecipe
+from gtpo_cli.recipe.schema import DataRecipe, RewardsRecipe
 
 
 def all_usable(golds: Sequence[str]) -> list[bool]:
@@ -86,6 +86,20 @@ def test_by_default_the_rewards_say_which_gold_answers_are_usable(tmp_path: Path
     assert [(row.source, row.reason) for row in loaded.dropped] == [
         (f"{path}:2", r"unusable gold answer: '\\frac{1}{'")
     ]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "kept"),
+    [({"equality": "text"}, 3), ({"weight": 0.0}, 3), ({}, 1), ({"weight": 2.0}, 1)],
+)
+def test_a_gold_answer_may_be_any_text_where_it_is_not_compared_as_mathematics(
+    tmp_path: Path, accuracy: dict[str, Any], kept: int
+) -> None:
+    golds = ["18", r"\frac{1}{", "A summary, with some_thing in it: $5, {braces} and 7 dwarfs. " * 40]
+    path = write_json_lines(tmp_path / "a.jsonl", [{"question": "q", "answer": gold} for gold in golds])
+    rewards = RewardsRecipe.model_validate({"accuracy": accuracy})
+    loaded = load_problems(local(path), seed=0, is_usable=gold_check(rewards))
+    assert [problem.gold for problem in loaded.problems] == [gold.strip() for gold in golds][:kept]
 
 
 def test_clean_data_warns_of_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from gtpo_cli.data import DroppedRow, PromptEncoder, encode_prompts, wrap_solution
 from gtpo_cli.errors import DataError, ModelError
+from gtpo_cli.rewards import Tags
 from gtpo_cli.types import Problem
 
 CHAT = (
@@ -43,6 +44,8 @@ def characters(tokenizer: Any, ids: tuple[int, ...]) -> str:
 def test_wrap_solution() -> None:
     expected = "<reasoning>11 9 14</reasoning><answer>14</answer>"
     assert wrap_solution("11 9 14", "14") == expected
+    assert wrap_solution("a", "b", tags=Tags("think", "json")) == "<think>a</think><json>b</json>"
+    assert wrap_solution("a", "b", tags=Tags(None, "json")) == "<json>b</json>"
 
 
 @pytest.mark.parametrize(

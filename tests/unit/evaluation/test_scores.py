@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +121,31 @@ def test_the_format_mode_is_the_recipes() -> None:
         (problem,) = grader.grade([group], [[0.0]])
     assert problem.completions[0].correct
     assert not problem.completions[0].complete_format
+
+
+def test_a_task_that_is_not_mathematics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lengths_reward.py").write_text(
+        "def words(problem, completion):\n    return len(completion.text.split())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rewards = RewardsRecipe.model_validate(
+        {
+            "format": {"tags": {"reasoning": None, "answer": "label"}},
+            "accuracy": {"equality": "text", "weight": 0.0},
+            "plugins": [{"name": "lengths_reward:words", "weight": -3.0}],
+        }
+    )
+    texts = ("<label>in $5_</label>", "<label>In $5_</label> you see", "<answer>in $5_</answer>", "<label></label>")
+    completions = tuple(Completion((1,), (0.0,), "stop", text) for text in texts)
+    group = Group(Problem("a/1", "q", "in  $5_"), (), completions)
+    with Grader(rewards) as grader:
+        (problem,) = grader.grade([group], [(0.1, 0.1, 0.1, 0.1)])
+        settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=(4,))
+        scores = score_problems([problem], settings, grader, seed=1).scores
+    assert [completion.answer for completion in problem.completions] == ["in $5_", "In $5_", None, ""]
+    assert [completion.correct for completion in problem.completions] == [True, False, False, False]
+    assert [completion.parsable for completion in problem.completions] == [True, True, False, False]
+    assert scores["strict_format_rate"].values == (0.75,)
+    assert scores["maj@4"].values == (0.5,)  # one vote for each of two labels, an empty one votes for nobody
+    assert scores["lengths_reward:words"].values == (2.25,)  # (2 + 4 + 2 + 1) / 4, without its weight
+    assert EvaluatedProblem.from_json(problem.to_json()) == problem

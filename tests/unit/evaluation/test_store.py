@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,18 @@ def test_equal_conditions_have_one_folder_and_others_another(tmp_path: Path) -> 
     assert evaluation_at(run, replace(CONDITIONS)).path == path
     for change in ({"temperature": 0.6}, {"data_digest": "e" * 16}, {"subject": "base"}, {"system_prompt": ""}):
         assert evaluation_at(run, replace(CONDITIONS, **change)).path != path  # type: ignore[arg-type]
+
+
+def test_evaluations_from_before_tags_and_user_rewards_keep_their_folder(tmp_path: Path) -> None:
+    assert CONDITIONS.digest == "c88fc451"  # as it was without these fields
+    for change in ({"tags": (None, "json")}, {"equality": "text"}, {"plugins": ("pkg:f",)}):
+        changed = replace(CONDITIONS, **change)  # type: ignore[arg-type]
+        assert changed.digest != CONDITIONS.digest
+        assert Conditions.from_json(json.dumps(asdict(changed))) == changed
+    old = {key: value for key, value in asdict(CONDITIONS).items() if key not in ("tags", "equality", "plugins")}
+    assert Conditions.from_json(json.dumps(old)) == CONDITIONS
+    line = json.dumps(asdict(problem(1)), ensure_ascii=False).replace(', "plugins": {}', "")
+    assert EvaluatedProblem.from_json(line) == problem(1)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

@@ -167,10 +167,10 @@ def test_any_overrides(overrides: list[str]) -> None:
 
 
 def test_the_examples_reach_recipes_and_errors() -> None:
-    """Else the properties above would hold of nothing: of 100 documents some must be valid and some not."""
+    """Else the properties above would hold of nothing: of 200 documents some must be valid and some not."""
     outcomes: list[type] = []
 
-    @settings(max_examples=100, database=None, derandomize=True, deadline=None)
+    @settings(max_examples=200, database=None, derandomize=True, deadline=None)
     @given(documents())
     def count(document: dict[str, Any]) -> None:
         outcomes.append(type(loaded(yaml.safe_dump(document, allow_unicode=True))))

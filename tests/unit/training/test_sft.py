@@ -10,6 +10,7 @@ from small_models import random_model
 
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe
+from gtpo_cli.rewards import Tags
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import SftParts, drop_long_references, reference_completion, sft_step
@@ -58,6 +59,15 @@ def test_references_that_do_not_fit_are_dropped_and_named() -> None:
         ("f.jsonl:4", "no worked solution to imitate (SFT needs one)"),
     ]
     assert len(reference_completion(PROMPTS[1][0], tokenizer).token_ids) == 16  # 14 of tags, the answer, the end
+
+
+def test_without_a_reasoning_tag_no_worked_solution_is_needed() -> None:
+    tokenizer = random_model()[1]
+    prompts = [(Problem("d", "q", "1", None), (1, 2))]
+    tags = Tags(reasoning=None, answer="json")
+    kept, dropped = drop_long_references(prompts, tokenizer, max_completion_tokens=30, max_seq_length=64, tags=tags)
+    assert (len(kept), dropped) == (1, [])
+    assert reference_completion(prompts[0][0], tokenizer, tags).text == "<json>1</json>"
 
 
 def test_a_step_that_is_not_finite_changes_nothing() -> None:

@@ -25,3 +25,10 @@ def test_short_runs_and_metrics_that_are_not_there() -> None:
     assert changes([{"step": 1.0}, {"step": 2.0}]) == []
     mixed = [{"optim/loss": 1.0, "entropy/mean": 1.0}, {"optim/loss": 2.0}]
     assert [change.name for change in changes(mixed)] == ["optim/loss"]
+
+
+def test_user_rewards_are_called_by_their_names() -> None:
+    name = "rewards/my_rewards:brevity_mean"
+    (change,) = changes([{name: value, "rewards/timeouts": 1.0} for value in (-1.0, 2.5)])
+    assert (change.words, change.first, change.last) == ("my_rewards:brevity", -1.0, 2.5)
+    assert str(change) == "-1.00 -> 2.50 (means of the first and last step)"

@@ -1,0 +1,68 @@
+"""The section `rewards` of a recipe: tags, format, accuracy, and rewards of the user's own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from gtpo_cli.recipe.section import Section
+
+TagName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
+
+
+class TagsRecipe(Section):
+    reasoning: TagName | None = Field("reasoning", description="<name> ... </name> around the reasoning; null = none")
+    answer: TagName = Field("answer", description="<name> ... </name> around the answer")
+
+
+class FormatRewardRecipe(Section):
+    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor of the format reward")
+    mode: Literal["strict", "presence", "released_code"] = Field(
+        "strict", description="strict: tags once each and in order; presence: the paper's sentence taken literally"
+    )
+    tags: TagsRecipe = Field(default_factory=TagsRecipe, description="names of the tags, without angle brackets")
+
+
+class AccuracyRewardRecipe(Section):
+    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor of the accuracy reward")
+    equality: Literal["mathematics", "text"] = Field(
+        "mathematics", description="how answers are compared; text: as they are written, but for white space"
+    )
+
+
+class PluginRewardRecipe(Section):
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
+        description="dotted path pkg.module:function; called as function(problem, completion) -> float"
+    )
+    weight: float = Field(1.0, ge=-1000.0, le=1000.0, description="factor of this reward")
+
+
+class RewardsRecipe(Section):
+    format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="are the tags there (0, 1, 10)")
+    accuracy: AccuracyRewardRecipe = Field(default_factory=AccuracyRewardRecipe, description="is it right (0 or 10)")
+    plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")
+    timeout_seconds: float = Field(5.0, gt=0.0, le=600.0, description="an answer that takes longer to compare scores 0")
+
+    @property
+    def takes_any_gold(self) -> bool:
+        """Whether a gold answer need not be something that compares as mathematics."""
+        return self.accuracy.weight == 0 or self.accuracy.equality == "text"
+
+    def problems(self) -> list[str]:
+        """What is wrong between its keys, each with its key."""
+        found = []
+        tags, mode = self.format.tags, self.format.mode
+        if tags.reasoning == tags.answer:
+            found.append(f"rewards.format.tags: reasoning and answer are both {tags.answer}; name two different tags")
+        if tags.reasoning is None and mode == "released_code":
+            found.append(
+                "rewards.format.tags.reasoning: mode: released_code is about a reasoning block; name one, or use "
+                "mode: strict"
+            )
+        if self.accuracy.equality == "text" and mode == "released_code":
+            found.append(
+                "rewards.accuracy.equality: mode: released_code accepts the gold answer as a part of the answer; use "
+                "mode: strict for text"
+            )
+        return found

@@ -1,0 +1,36 @@
+"""Answers that are compared as text, not as mathematics: labels, JSON, code (`rewards.accuracy.equality: text`).
+
+The same questions that `GradingAhead` and `EqualityWorkers` answer, without their processes: nothing to time out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gtpo_cli.rewards.workers import Equality
+
+
+def same_text(gold: str, predicted: str) -> bool:
+    """Equal, character by character, but for how much white space stands where there is some. Empty equals nothing."""
+    return bool(gold.split()) and gold.split() == predicted.split()
+
+
+class TextEquality:
+    """Compares at once, in this process."""
+
+    def begin(self, gold: str, predicted: str) -> None:
+        """Nothing to start."""
+
+    def equal_many(self, pairs: Sequence[tuple[str, str]]) -> list[Equality]:
+        """For each (gold, predicted): are they the same text?"""
+        return [Equality(same_text(gold, predicted)) for gold, predicted in pairs]
+
+    def usable_many(self, golds: Sequence[str]) -> list[bool]:
+        """For each gold answer: is there any text?"""
+        return [bool(gold.split()) for gold in golds]
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing to end."""
