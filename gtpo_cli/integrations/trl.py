@@ -85,6 +85,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         self._rewards_N: Tensor | None = None  # theirs, of all processes
         check_settings(args, self.objective, initial_entropy)
         super().__init__(model, reward_funcs, args, *rest, **keywords)
+        self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self.eos_token_id]  # one id before TRL 1.15
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         per_function: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
@@ -112,7 +113,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         G = self.num_generations if self.model.training else self.num_generations_eval
         assert self._rewards_N is not None
         rewards_BG = self._rewards_N.view(-1, G)
-        ends = torch.isin(ids, torch.tensor(self.eos_token_ids, device=ids.device)) & mask
+        ends = torch.isin(ids, torch.tensor(self._ends, device=ids.device)) & mask
         truncated_BG = ~ends.any(dim=1).view(-1, G)
         by_group = [rows.view(-1, G, rows.shape[-1]) for rows in (ids, mask, logprobs.float(), entropy.float())]
         ids_BGT, mask_BGT, logprobs_BGT, entropy_BGT = by_group
