@@ -2,8 +2,8 @@
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded).
 
-Eq. 11 differs from GRPO's Eq. 1 only in what multiplies the ratio of a token: `delta_i (A_i - gamma <H>_i) lambda_{i,t}`
-instead of `A_i`. An engine that averages over the tokens of a completion and then over completions (`loss_type="grpo"`
+Eq. 11 differs from GRPO's Eq. 1 in what multiplies the ratio of a token: `delta_i (A_i - gamma <H>_i) lambda_{i,t}` in
+place of `A_i`. An engine that averages over the tokens of a completion and then over completions (`loss_type="grpo"`
 in TRL, `seq-mean-token-mean` in verl), and takes advantages of shape (rows, T), computes GTPO when it is given these.
 Clipping commutes with lambda, which is not negative.
 """

@@ -83,10 +83,11 @@ def group_rows(uids: Sequence[Any], real_N: Tensor) -> Tensor:
     size = max(sizes.values())
     short = [f"{uid} has {count}" for uid, count in sizes.items() if count != size]
     if short:
+        listed = "; ".join([*short[:3], "..."] if len(short) > 3 else short)
         raise GenerationError(
-            f"{len(short)} of {len(groups)} groups have fewer completions than the others' {size} ({'; '.join(short[:3])}"
-            f"{'; ...' if len(short) > 3 else ''}): sampling failed for some; look at the log of verl's agent loop, and "
-            "set trainer.v1.sampler.sync_refill_failed_groups=true to have failed groups sampled again"
+            f"{len(short)} of {len(groups)} groups have fewer completions than the others' {size} ({listed}): sampling "
+            "failed for some; look at the log of verl's agent loop, and set "
+            "trainer.v1.sampler.sync_refill_failed_groups=true to have failed groups sampled again"
         )
     if size < 2:
         raise GenerationError("a group of 1 has no advantage; set actor_rollout_ref.rollout.n to 2 or more")

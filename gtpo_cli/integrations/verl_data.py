@@ -58,6 +58,7 @@ def _row(recipe: Recipe, problem: Problem, encoder: PromptEncoder, index: int) -
             "split": recipe.data.split,
             "id": problem.id,
             "question": problem.question,
+            "solution": problem.solution or "",
             "source": problem.source,
         },
     }

@@ -41,12 +41,12 @@ def compute_score(
     """The reward of one completion, by the rewards of a recipe (format, accuracy, plug-ins, their weights).
 
     Args:
-        data_source, ground_truth, extra_info: of the row that `verl_data` wrote (`extra_info`: id, question, source).
+        data_source, ground_truth, extra_info: of the row that `verl_data` wrote.
         solution_str: the decoded response without special tokens.
         recipe: path of the resolved recipe; `reward.custom_reward_function.reward_kwargs.recipe`.
     Returns:
-        `score` is the weighted sum, verl's reward; the others are logged: `acc` and `format` are 1 or 0, `strict_format`
-        too, plug-ins unweighted under their own names.
+        `score` is the weighted sum, verl's reward. The others are logged: `acc`, `format` and `strict_format` are 1 or
+        0, plug-ins are unweighted under their own names.
     Raises:
         RewardError: a plug-in cannot be loaded, fails, or asks for more than the text. RecipeError.
     """
@@ -55,6 +55,7 @@ def compute_score(
         id=str(row.get("id", data_source)),
         question=str(row.get("question", "")),
         gold=ground_truth,
+        solution=row.get("solution") or None,
         source=str(row.get("source", data_source)),
     )
     with _one_at_a_time:
