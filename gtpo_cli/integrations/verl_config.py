@@ -109,15 +109,12 @@ def hydra_text(value: Any) -> str:
 
 def table() -> str:
     """The mapping as a Markdown table, for docs/verl.md."""
-    return "\n".join(["| recipe | verl | |", "|---|---|---|", *_table_rows()])
+    return "\n".join(["| recipe | verl | |", "|---|---|---|", *_table_rows()]) + "\n"
 
 
 def _table_rows() -> Iterator[str]:
     for rule in RULES:
-        notes = [rule.note] if rule.note else []
-        if rule.refuses:
-            notes.append("values without counterpart are refused")
-        yield f"| `{rule.key}` | {_code(rule.sets)} | {'; '.join(notes)} |"
+        yield f"| `{rule.key}` | {_code(rule.sets)} | {rule.note} |"
     always = [f"`{key}={hydra_text(value)}`" for key, value in FIXED.items()]
     yield f"| always | {'<br>'.join(always)} | |"
 

@@ -174,14 +174,14 @@ RULES: tuple[Rule, ...] = (
     Rule("model.name", {f"{MODEL}.path": lambda plan: plan.model_path}),
     Rule("model.revision", refuses=only(
         "model.revision", None, "download that revision, and give its folder as model.name"
-    )),
+    ), note="refused but null"),
     Rule("model.backend", refuses=lambda recipe: (
         "model.backend: unsloth: verl holds the policy itself (FSDP); --set model.backend=auto"
         if recipe.model.backend == "unsloth" else None
-    )),
+    ), note="`unsloth` is refused"),
     Rule("model.load_in_4bit", refuses=only(
         "model.load_in_4bit", False, "verl's base weights are not quantised; --set model.load_in_4bit=false"
-    )),
+    ), note="true is refused"),
     Rule(
         "model.dtype",
         {f"{ACTOR}.fsdp_config.dtype": _dtype, f"{REF}.fsdp_config.dtype": _dtype, f"{ROLLOUT}.dtype": _dtype},
@@ -202,14 +202,14 @@ RULES: tuple[Rule, ...] = (
         f"{MODEL}.lora_rank": _lora("rank", 0),
         f"{ROLLOUT}.load_format": lambda plan: OMIT if plan.recipe.model.lora is None else "safetensors",
     }, note="vLLM reads the base weights from the files, because verl sends it the adapter only"),
-    Rule("model.lora.alpha", {f"{MODEL}.lora_alpha": _alpha}, _odd_alpha),
-    Rule("model.lora.dropout", refuses=_dropout),
+    Rule("model.lora.alpha", {f"{MODEL}.lora_alpha": _alpha}, _odd_alpha, note="fractions are refused"),
+    Rule("model.lora.dropout", refuses=_dropout, note="refused but 0"),
     Rule("model.lora.target_modules", {f"{MODEL}.target_modules": _lora("target_modules", OMIT)}),
     Rule("data", note=PARQUET),
     Rule("data.shuffle", {"data.shuffle": value("data.shuffle")},
          note="verl leaves the last, smaller step of an epoch out"),
     Rule("data.max_prompt_tokens", {"data.max_prompt_length": lambda plan: plan.max_prompt_tokens}),
-    Rule("rollout.engine", {f"{ROLLOUT}.name": lambda plan: "vllm"}, _engine),
+    Rule("rollout.engine", {f"{ROLLOUT}.name": lambda plan: "vllm"}, _engine, note="`transformers` is refused"),
     Rule("rollout.group_size", {f"{ROLLOUT}.n": value("rollout.group_size")}),
     Rule("rollout.prompts_per_step", {
         "data.train_batch_size": value("rollout.prompts_per_step"),
@@ -221,14 +221,14 @@ RULES: tuple[Rule, ...] = (
     Rule("rollout.max_completion_tokens", {"data.max_response_length": value("rollout.max_completion_tokens")}),
     Rule("rollout.mask_truncated", refuses=only(
         "rollout.mask_truncated", False, "verl does not say which were cut; --set rollout.mask_truncated=false"
-    )),
+    ), note="true is refused"),
     Rule("rollout.gpu_memory_utilization", {
         f"{ROLLOUT}.gpu_memory_utilization": value("rollout.gpu_memory_utilization")
     }),
     Rule("rollout.importance_correction", {
         "algorithm.rollout_correction.rollout_is": _corrected("token"),
         "algorithm.rollout_correction.rollout_is_threshold": _corrected(2.0),
-    }, _correction),
+    }, _correction, note="`truncated` is refused beside top-p or top-k"),
     Rule("rewards", {
         "reward.custom_reward_function.path": lambda plan: "pkg://gtpo_cli.integrations.verl_reward",
         "reward.custom_reward_function.name": lambda plan: "compute_score",
@@ -238,10 +238,10 @@ RULES: tuple[Rule, ...] = (
     Rule("objective.name", refuses=lambda recipe: (
         "objective.name: sft: verl's SFT is another program; use gtpo train, or objective.name=gtpo"
         if recipe.objective.name == "sft" else None
-    )),
+    ), note="`sft` is refused"),
     Rule("objective.compat", refuses=only(
         "objective.compat", "paper", "there in gtpo's own loop only; --set objective.compat=paper"
-    )),
+    ), note="`released_code` is refused"),
     Rule("objective.kl_coef", {
         f"{ACTOR}.use_kl_loss": lambda plan: plan.recipe.objective.kl_coef > 0,
         f"{ACTOR}.kl_loss_coef": _with_kl(value("objective.kl_coef")),
@@ -251,20 +251,22 @@ RULES: tuple[Rule, ...] = (
         f"{ACTOR}.clip_ratio{side}": value("objective.clip_epsilon") for side in ("", "_low", "_high")
     }),
     Rule("objective.num_iterations", {f"{ACTOR}.ppo_epochs": value("objective.num_iterations")}),
-    Rule("objective.initial_entropy", refuses=_initial_entropy, note=PLUGIN),
+    Rule("objective.initial_entropy", refuses=_initial_entropy,
+         note=f"{PLUGIN}; null is refused where the filter is auto"),
     Rule("objective.probe", note="not read: verl does not probe"),
     Rule("objective.audit", refuses=only(
         "objective.audit", False, "there in gtpo's own loop only; --set objective.audit=false"
-    )),
+    ), note="true is refused"),
     Rule("optimizer.name", {f"{OPTIM}.optimizer": lambda plan: "AdamW"}, only(
         "optimizer.name", "adamw", "not mapped; --set optimizer.name=adamw"
-    )),
+    ), note="the 8-bit ones are refused"),
     Rule("optimizer.learning_rate", {f"{OPTIM}.lr": value("optimizer.learning_rate")}),
     Rule("optimizer.betas", {f"{OPTIM}.betas": value("optimizer.betas")}),
     Rule("optimizer.weight_decay", {f"{OPTIM}.weight_decay": value("optimizer.weight_decay")},
          note="verl decays vectors (norms, biases) too, where all weights train"),
     Rule("optimizer.max_grad_norm", {f"{OPTIM}.clip_grad": value("optimizer.max_grad_norm")}),
-    Rule("optimizer.schedule", {f"{OPTIM}.lr_scheduler_type": value("optimizer.schedule")}, _schedule),
+    Rule("optimizer.schedule", {f"{OPTIM}.lr_scheduler_type": value("optimizer.schedule")}, _schedule,
+         note="`linear` is refused"),
     Rule("optimizer.warmup_ratio", {f"{OPTIM}.lr_warmup_steps_ratio": value("optimizer.warmup_ratio")},
          note="verl rounds the number of steps down, gtpo up"),
     Rule("training.epochs", {
@@ -287,10 +289,11 @@ RULES: tuple[Rule, ...] = (
     Rule("training.keep_best", note="not read: verl keeps the newest"),
     Rule("training.eval_every", refuses=only(
         "training.eval_every", None, "verl's validation is not gtpo's; --set training.eval_every=null"
-    )),
+    ), note="refused but null"),
     Rule("training.max_bad_steps", note="not read: verl leaves out updates that are not finite, and goes on"),
-    Rule("training.guard", refuses=_guard, note="`warn` is not read"),
-    Rule("evaluation", note="not read: `gtpo eval` does it afterwards"),
+    Rule("training.guard", refuses=_guard, note="`warn` is not read, `stop` and `rollback` are refused"),
+    Rule("evaluation",
+         note="not read: `gtpo eval` afterwards, on what `python -m verl.model_merger` makes of a checkpoint"),
     Rule("tracking.wandb", {
         "trainer.logger": _loggers,
         "trainer.project_name": value("tracking.wandb.project"),

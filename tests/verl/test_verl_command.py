@@ -62,8 +62,8 @@ def test_hydra_does_refuse_a_key_that_verl_does_not_have(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "value",
-    ["a b", "it's", 'say "so"', "ends with \\", "a\\b", "x=1,y=[2]", "123", "true", "null", "", "é", "a#b", "~/x", "1e5",
-     ["q_proj", "v proj"], [0.9, 0.999999], 1e-6, 1e9, True, None, -1],
+    ["a b", "it's", 'say "so"', "ends with \\", "a\\b", "x=1,y=[2]", "123", "true", "null", "", "é", "a#b", "~/x",
+     "1e5", ["q_proj", "v proj"], [0.9, 0.999999], 1e-6, 1e9, True, None, -1],
 )  # fmt: skip
 def test_values_arrive_as_they_are(value: Any) -> None:
     from omegaconf import OmegaConf

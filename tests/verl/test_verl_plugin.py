@@ -50,7 +50,7 @@ def test_advantages_are_the_coefficients_of_our_own_loop(steps: Any, case: str) 
 
 
 def test_the_step_has_all_that_the_objective_looks_at(steps: Any) -> None:
-    recipe, result = steps(*CASES["gtpo"])
+    _, result = steps(*CASES["gtpo"])
     assert 0 < int(result.keep_BG.sum()) < result.keep_BG.numel()
     assert {0.0, 1.0, 2.0} <= set(result.weights_BGT[result.batch.completion_mask_BGT].tolist())
     assert len(set(result.batch.lengths_BG.flatten().tolist())) > 3
@@ -117,7 +117,7 @@ def _verl_loss(config: Any, data: Any, old_NT: torch.Tensor, logprobs_NT: torch.
 def test_verl_s_kl_has_the_gradient_of_ours(steps: Any, configuration: Any) -> None:
     from verl.trainer.ppo.core_algos import agg_loss, kl_penalty
 
-    recipe, result = steps(*CASES["gtpo"])
+    _, result = steps(*CASES["gtpo"])
     actor = configuration("objective.kl_coef=0.04").actor_rollout_ref.actor
     assert actor.use_kl_loss
     mask, (B, G) = result.batch.completion_mask_BGT, result.batch.shape
