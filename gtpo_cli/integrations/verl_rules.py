@@ -72,12 +72,9 @@ REF, OPTIM = "actor_rollout_ref.ref", "actor_rollout_ref.actor.optim"
 PLUGIN = "read by the plug-in from `gtpo.recipe`"
 PARQUET = "decides what is in the Parquet file"
 
-_DTYPES = {"auto": "bfloat16"}
-_SCHEDULES = {"cosine": "cosine", "constant": "constant"}
-
 
 def _dtype(plan: Plan) -> str:
-    return _DTYPES.get(plan.recipe.model.dtype, plan.recipe.model.dtype)
+    return "bfloat16" if plan.recipe.model.dtype == "auto" else plan.recipe.model.dtype
 
 
 def _lora(name: str, without: Any) -> Value:
@@ -102,7 +99,7 @@ def _dropout(recipe: Recipe) -> str | None:
 
 
 def _schedule(recipe: Recipe) -> str | None:
-    if recipe.optimizer.schedule in _SCHEDULES:
+    if recipe.optimizer.schedule != "linear":
         return None
     return "optimizer.schedule: linear: verl has cosine and constant; --set optimizer.schedule=cosine"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.errors import ConfigCompositionException
 from verl_batches import composed
 from verl_command import prepare
 
@@ -55,6 +55,8 @@ def test_verl_accepts_every_printed_override(configuration: Any, changes: list[s
 
 
 def test_hydra_does_refuse_a_key_that_verl_does_not_have(tmp_path: Path) -> None:
+    from hydra.errors import ConfigCompositionException
+
     text = prepare("tiny_arithmetic", ["objective.initial_entropy=0.5", "data.limit=20"], gpus=1, out=tmp_path)
     with pytest.raises(ConfigCompositionException):
         composed(text + " trainer.no_such_key=1")
@@ -68,16 +70,10 @@ def test_hydra_does_refuse_a_key_that_verl_does_not_have(tmp_path: Path) -> None
 def test_values_arrive_as_they_are(value: Any) -> None:
     from omegaconf import OmegaConf
 
-    found = composed(f"python -m verl.trainer.main_ppo {_quoted(f'+gtpo.value={hydra_text(value)}')}").gtpo.value
+    found = composed(f"python -m verl.trainer.main_ppo {shlex.quote(f'+gtpo.value={hydra_text(value)}')}").gtpo.value
     found = OmegaConf.to_container(found) if isinstance(value, list) else found
     assert found == value
     assert type(found) is type(value)
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
 
 
 def test_verl_s_dataset_gives_the_model_our_prompts(configuration: Any) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf, open_dict
 from small_steps import INITIAL_ENTROPY
 from verl_batches import batch_of, by_row, shuffled_rows
 
@@ -40,6 +39,7 @@ def ray_and_queue() -> Iterator[None]:
     """A local Ray with verl's runtime environment, and verl's TransferQueue in it."""
     import ray
     import transfer_queue as tq
+    from omegaconf import OmegaConf
 
     # as many as the queue's actors and a worker ask for, whatever the machine has
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
@@ -59,6 +59,7 @@ def ray_and_queue() -> Iterator[None]:
 @pytest.mark.usefixtures("ray_and_queue")
 def test_a_process_of_ray_finds_it_by_the_printed_configuration(configuration: Any) -> None:
     import ray
+    from omegaconf import OmegaConf
 
     variables = OmegaConf.to_container(configuration().ray_kwargs.ray_init.runtime_env.env_vars)
 
@@ -162,6 +163,8 @@ def test_a_configuration_that_would_not_be_eq_11_is_refused_whole(configuration:
 
 
 def test_without_a_recipe_it_says_how_to_get_one(configuration: Any) -> None:
+    from omegaconf import open_dict
+
     config = configuration()
     with open_dict(config):
         del config.gtpo
