@@ -85,7 +85,8 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         self._rewards_N: Tensor | None = None  # theirs, of all processes
         check_settings(args, self.objective, initial_entropy)
         super().__init__(model, reward_funcs, args, *rest, **keywords)
-        self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self.eos_token_id]  # one id before TRL 1.15
+        # before TRL 1.15 only the tokenizer's own ends a completion
+        self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id]
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         per_function: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)

@@ -106,3 +106,13 @@ def test_further_settings() -> None:
     for bad in ("vllm_mode", "=3", "a-b=1", "vllm_mode={"):
         with pytest.raises(RecipeError, match=re.escape(f"--trl {bad}")):
             parse_extra([bad])
+
+
+def test_the_page_names_every_setting_and_every_refusal() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "trl.md").read_text(encoding="utf-8")
+    recipe = load_recipe("llama8b_gsm8k")
+    missing = [name for name in arguments(recipe, engine="vllm") if f"`{name}`" not in page]
+    assert missing == []
+    for words in REFUSED:
+        key, value = words.split("=")
+        assert f"`{key}`" in page or f"`{key}: {value}`" in page
