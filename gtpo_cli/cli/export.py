@@ -41,7 +41,9 @@ def export(
     ] = Dtype.auto,
     base: Annotated[
         str | None,
-        typer.Option(metavar="ID|FOLDER", help="The base in full precision, where the run's own is only there in 4 bit."),
+        typer.Option(
+            metavar="ID|FOLDER", help="The base in full precision, where the run's own is only there in 4 bit."
+        ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Hub revision of --base.")] = None,
     converter: Annotated[
@@ -90,6 +92,8 @@ def _say(text: str) -> None:
 
 def _print(done: Exported, format_: str) -> None:
     print(f"{done.path}: {format_}, {done.dtype}, {done.bytes / 1e6:,.1f} MB")
-    print(f"compared with the policy on {done.prompts} greedy answers: {done.difference}")
+    print(f"compared with the policy on its greedy answers to {done.prompts} questions: {done.difference}")
+    if done.rounding is not None:
+        print(f"compared with its base in full precision and the adapter: {done.rounding}")
     for note in done.notes:
         print(note)

@@ -83,16 +83,19 @@ def shown_recipe(recipe: Recipe) -> str:
     return text
 
 
-
 def _front_matter(facts: Facts) -> str:
     recipe = facts.recipe
     head: dict[str, Any] = {}
     if _is_hub_id(facts.base):
-        head |= {"base_model": facts.base, "base_model_relation": "adapter" if facts.format == "adapter" else "finetune"}
+        head |= {
+            "base_model": facts.base,
+            "base_model_relation": "adapter" if facts.format == "adapter" else "finetune",
+        }
     head |= {
         "library_name": {"adapter": "peft", "gguf": "gguf"}.get(facts.format, "transformers"),
         "pipeline_tag": "text-generation",
-        "tags": ["gtpo_cli", recipe.objective.name, "reinforcement-learning"],
+        "tags": ["gtpo_cli", recipe.objective.name]
+        + ([] if recipe.objective.name == "sft" else ["reinforcement-learning"]),
     }
     hub = BENCHMARKS[recipe.data.benchmark].hub if recipe.data.benchmark in BENCHMARKS else None
     if hub is not None and recipe.data.path is None:
@@ -113,8 +116,8 @@ def _about(facts: Facts) -> str:
     how = "supervised fine-tuning" if method == "SFT" else "reinforcement learning with verifiable rewards"
     revision = f" (revision {_plain(recipe.model.revision)})" if recipe.model.revision else ""
     return (
-        f"{_plain(base)}{revision} after {facts.step} steps of {how} with gtpo ({method}; {what}{bits}). Format of this "
-        f"folder: {facts.format}, {facts.dtype}."
+        f"{_plain(base)}{revision} after {facts.step} steps of {how} with gtpo ({method}; {what}{bits}). Format of "
+        f"this folder: {facts.format}, {facts.dtype}."
     )
 
 
@@ -124,7 +127,9 @@ def _data(recipe: Recipe) -> str:
         "arithmetic": "The built-in task: chains of three additions and subtractions of one-digit numbers, generated",
         "local": f"A local file or folder ({_plain(Path(data.path or '').name)})",
     }.get(data.benchmark, f"The benchmark {data.benchmark}")
-    where = "" if data.path is None or data.benchmark == "local" else f", read from files ({_plain(Path(data.path).name)})"
+    where = (
+        "" if data.path is None or data.benchmark == "local" else f", read from files ({_plain(Path(data.path).name)})"
+    )
     limit = "" if data.limit is None else f", the first {data.limit} problems"
     return f"{words}{where}; split {_plain(data.split)}{limit}. The rewards compare the answer with the gold answer."
 
@@ -163,8 +168,8 @@ def _scores(chosen: Mapping[tuple[str, str], tuple[Conditions, Results]], benchm
     if base is not None and not _comparable(base[0], conditions):
         base = None
     lines = [
-        f"{benchmark}, {_plain(conditions.split)} split: {conditions.problems} problems, {conditions.samples} completions "
-        f"each, temperature {conditions.temperature:g}, top-p {conditions.top_p:g}, at most "
+        f"{benchmark}, {_plain(conditions.split)} split: {conditions.problems} problems, {conditions.samples} "
+        f"completions each, temperature {conditions.temperature:g}, top-p {conditions.top_p:g}, at most "
         f"{conditions.max_completion_tokens} tokens. In brackets 95 % bootstrap intervals over problems.",
         "",
         "| | this model |" + (" before training |" if base else ""),
@@ -206,8 +211,8 @@ def _limits(facts: Facts) -> str:
         "It was rewarded for answers that a program can check, in the tags `<reasoning>` and `<answer>`"
         + (f", and by {', '.join(rewards)}" if rewards else "")
         + ". Whether the reasoning shown is what led to the answer was never rewarded.",
-        "Nothing but the problems above was measured: neither other tasks and languages, nor safety, nor bias. What its "
-        "base gets wrong there it may still get wrong, or more so.",
+        "Nothing but the problems above was measured: neither other tasks and languages, nor safety, nor bias. What "
+        "its base gets wrong there it may still get wrong, or more so.",
         "Figures of training are of problems it trained on; only an evaluation is of new ones.",
         f"It trained on prompts of at most {recipe.data.max_prompt_tokens} tokens and completions of at most "
         f"{recipe.rollout.max_completion_tokens}; longer ones are outside of what it knows.",
@@ -222,4 +227,3 @@ def _limits(facts: Facts) -> str:
 def _plain(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
     return re.sub(r"([\\`*_{}\[\]<>#|!])", r"\\\1", " ".join(text.split()))
-

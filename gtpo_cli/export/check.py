@@ -2,9 +2,9 @@
 
 What was written is loaded back as a user would load it. For each token of the answers: how far is its log-probability
 from the policy's, in nats, and is it still the likeliest token? Rounding shows there, and weights of another model. An
-adapter that was lost, applied twice or scaled wrongly may change less than rounding does, so it is looked for by itself:
-how much of what training did to these log-probabilities is in the export? docs/export.md says how the bounds were
-chosen.
+adapter that was lost, applied twice or scaled wrongly may change less than rounding does, so it is looked for by
+itself: how much of what training did to these log-probabilities is in the export? docs/export.md says how the bounds
+were chosen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a model gives to N tokens of answers: `logprobs_N` in nats, float32, and the likeliest ids in their place."""
+    """What a model gives to N tokens of answers: `logprobs_N` in nats, float32, and the likeliest ids there."""
 
     logprobs_N: Tensor
     likeliest_N: Tensor
@@ -79,7 +79,9 @@ class Difference:
     def __str__(self) -> str:
         training = ""
         if self.effect is not None and self.kept is not None:
-            training = f"; training changed them by {self.effect:.2g}, of which {100 * self.kept:.0f} % are in the export"
+            training = (
+                f"; training changed them by {self.effect:.2g}, of which {100 * self.kept:.0f} % are in the export"
+            )
         return (
             f"log-probabilities differ by {self.mean:.2g} nats on average, {self.largest:.2g} at most; likeliest token "
             f"the same at {self.same_likeliest} of {self.tokens}{training}"
@@ -178,11 +180,16 @@ def require(difference: Difference, *, bound: float, where: str, remedy: str) ->
     problem = None
     if difference.mean > bound:
         problem = f"rounding explains {bound:g} nats on average"
-    elif difference.kept is not None and difference.kept_error is not None:
-        # 3 standard errors beside the tolerance: where rounding hides what training did, nothing can be said
-        if abs(difference.kept - 1.0) > KEPT_TOLERANCE + 3 * difference.kept_error:
-            problem = "the adapter was not merged as it was trained"
+    elif not _kept_whole(difference):
+        problem = "the adapter is not in it as it was trained"
     if problem is not None:
         raise ExportError(
             f"{where}: not exported, since what was written is not what was trained: {difference} ({problem}); {remedy}"
         )
+
+
+def _kept_whole(difference: Difference) -> bool:
+    """Whether what training did is in the export once; where rounding hides that, it is taken to be."""
+    if difference.kept is None or difference.kept_error is None:
+        return True
+    return abs(difference.kept - 1.0) <= KEPT_TOLERANCE + 3 * difference.kept_error

@@ -57,7 +57,7 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def convert(converter: Path, model: Path, target: Path, dtype: str) -> None:
-    """Write the model in the folder `model` as the GGUF file `target`. Raises ExportError with the converter's words."""
+    """Write the model in the folder `model` as the GGUF file `target`. Raises ExportError: the converter's words."""
     command = [sys.executable, str(converter.resolve()), str(model), "--outfile", str(target), "--outtype"]
     try:
         done = subprocess.run(

@@ -15,8 +15,8 @@ import torch
 
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.subject import Checkpoint
-from gtpo_cli.models.loading import DTYPES, check_complete, choose_dtype, explained, load_config, load_tokenizer
-from gtpo_cli.models.quantization import nf4_config
+from gtpo_cli.models.loading import DTYPES, check_complete, choose_dtype, explained, load_config
+from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
 
@@ -73,7 +73,9 @@ def load_trained_on(recipe: ModelRecipe, base: Base, device: torch.device) -> An
     if not recipe.load_in_4bit:
         return load_causal_lm(recipe, base.path, base.revision, dtype=dtype).to(device)
     options = {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
-    return load_causal_lm(recipe, base.path, base.revision, dtype=dtype, **options)
+    model = load_causal_lm(recipe, base.path, base.revision, dtype=dtype, **options)
+    keep_weights_differentiable(model)  # the same forward as the policy's
+    return model
 
 
 def with_adapter(model: Any, folder: Path) -> Any:
@@ -99,9 +101,9 @@ def merged(model: Any, dtype: torch.dtype) -> Any:
     base = model.get_base_model()
     _check_not_shared(base)
     for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
-        layer.to(torch.float32)  # type: ignore[attr-defined]  # a LoraLayer is mixed into a torch module
+        layer.to(torch.float32)
         try:
-            layer.merge(safe_merge=True)  # type: ignore[attr-defined]
+            layer.merge(safe_merge=True)
         except ValueError as error:
             raise ExportError(f"the merged weights are not finite ({error}); choose another checkpoint") from error
         layer.get_base_layer().to(dtype)
@@ -118,11 +120,6 @@ def written_dtype(name: str, stored: torch.dtype) -> torch.dtype:
     if name != AUTO:
         return DTYPES[name]
     return stored if stored in (torch.bfloat16, torch.float16) else torch.bfloat16
-
-
-def tokenizer_of(recipe: ModelRecipe, checkpoint: Checkpoint) -> Any:
-    """The tokenizer that the run saved with its checkpoint."""
-    return load_tokenizer(recipe.model_copy(update={"revision": None}), str(checkpoint.model))
 
 
 def _check_not_shared(base: Any) -> None:

@@ -13,7 +13,7 @@ def check_push(name: str, *, public: bool) -> None:
     token, a repository that is public already though nobody asked for that."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(name)
@@ -22,7 +22,7 @@ def check_push(name: str, *, public: bool) -> None:
     reason = why_unreachable()
     if reason is not None:
         raise ExportError(
-            f"--push {name}: the hub cannot be reached ({reason}); export without --push, then on a machine with network: "
+            f"--push {name}: the hub cannot be reached ({reason}); export without it, then on a machine with network: "
             f"hf upload {name} FOLDER"
         )
     if get_token() is None:
@@ -48,7 +48,7 @@ def push(folder: Path, name: str, *, public: bool, message: str) -> str:
     import httpx
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     api = HfApi()

@@ -17,7 +17,7 @@ import torch
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
-from gtpo_cli.evaluation.subject import Checkpoint, load_trained
+from gtpo_cli.evaluation.subject import Checkpoint, load_prompting, load_trained
 from gtpo_cli.export import gguf
 from gtpo_cli.export.card import Facts, model_card
 from gtpo_cli.export.check import (
@@ -34,7 +34,7 @@ from gtpo_cli.export.check import (
     sample_questions,
 )
 from gtpo_cli.export.folder import CARD, check_free, size, write_record, written_aside
-from gtpo_cli.export.merge import AUTO, tokenizer_of
+from gtpo_cli.export.merge import AUTO
 from gtpo_cli.export.prompting import put_template
 from gtpo_cli.export.usage import Prompting
 from gtpo_cli.export.write import Written, read_back, write_adapter, write_merged
@@ -62,13 +62,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export. `difference`: from the run's policy, over `prompts` answers. `notes`: what it cost."""
+    """A finished export. `difference`: from the run's policy, over `prompts` answers; `rounding`: from the base in full
+    precision with the adapter, where the policy was trained on another base or in 4 bits. `notes`: what it cost."""
 
     path: Path
     dtype: str
     bytes: int
     prompts: int
     difference: Difference
+    rounding: Difference | None
     notes: tuple[str, ...]
 
 
@@ -89,7 +91,7 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
     """
     recipe = request.run.recipe()
     check_request(request, recipe)
-    tokenizer = tokenizer_of(recipe.model, request.checkpoint)
+    tokenizer, _ = load_prompting(recipe, request.checkpoint)
     if request.format == "gguf":
         gguf.check_tokenizer(tokenizer)
     encoder = PromptEncoder(tokenizer, recipe.data.system_prompt)
@@ -99,15 +101,15 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
         say(f"writing {request.out}")
         written = _write(request, recipe, tokenizer, policy, aside)
         say("loading it back")
-        difference = _check(request, recipe, policy, written, aside)
-        notes = (*written.notes, *_cost(written, difference))
+        difference, rounding = _check(request, recipe, policy, written, aside)
+        notes = (*written.notes, *_cost(request, written, difference))
         facts = Facts(
             request.run, recipe, request.checkpoint.step, request.format, written.dtype, written.base_name, prompting,
             difference, notes, request.hub_name,
         )  # fmt: skip
         (aside / CARD).write_text(model_card(facts), encoding="utf-8")
-        write_record(aside, _record(request, written, policy, difference, notes))
-    return Exported(request.out, written.dtype, size(request.out), len(policy.answers), difference, notes)
+        write_record(aside, _record(request, written, policy, difference, rounding, notes))
+    return Exported(request.out, written.dtype, size(request.out), len(policy.answers), difference, rounding, notes)
 
 
 def check_request(request: Request, recipe: Recipe) -> None:
@@ -165,35 +167,47 @@ def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, as
     return written
 
 
-def _check(request: Request, recipe: Recipe, policy: _Policy, written: Written, aside: Path) -> Difference:
-    """The difference from the run's policy, after comparing with what should have been written."""
+def _check(
+    request: Request, recipe: Recipe, policy: _Policy, written: Written, aside: Path
+) -> tuple[Difference, Difference | None]:
+    """The differences from the run's policy, and from what should have been written where that is something else."""
     _free_memory()
-    model = read_back(request.format, aside, recipe, policy.device)
-    found = measure(model, policy.answers)
-    bound = BOUNDS[written.dtype]
-    again = "check the disk and call the command again, or report this with export.json's versions"
-    if written.expected is not None:
-        require(compare(written.expected, found), bound=bound, where=str(request.out), remedy=again)
-        difference = compare(Reference(policy.reference.trained), found)
-        again = "is this the base that the run trained on? See --base and --revision"
-        require(difference, bound=BOUND_OF_ANOTHER_BASE, where=str(request.out), remedy=again)
-        return difference
-    difference = compare(policy.reference, found)
-    require(difference, bound=bound, where=str(request.out), remedy=again)
-    return difference
+    found = measure(read_back(request.format, aside, recipe, policy.device), policy.answers)
+    bound, where = BOUNDS[written.dtype], str(request.out)
+    again = "call the command again; if that does not help, use --format adapter and report this"
+    if written.expected is None:
+        difference = compare(policy.reference, found)
+        require(difference, bound=bound, where=where, remedy=again)
+        return difference, None
+    rounding = compare(written.expected, found)
+    require(rounding, bound=bound, where=where, remedy=again)
+    difference = compare(Reference(policy.reference.trained), found)
+    again = "is this the base that the run trained on? See --base and --revision"
+    require(difference, bound=BOUND_OF_ANOTHER_BASE, where=where, remedy=again)
+    return difference, rounding
 
 
-def _cost(written: Written, difference: Difference) -> tuple[str, ...]:
+def _cost(request: Request, written: Written, difference: Difference) -> tuple[str, ...]:
+    """What it means that the export is not the policy that was trained."""
     if written.expected is None:
         return ()
+    if request.base is not None:
+        trained, now = "the run's own base", f"{written.base_name}, named with --base"
+    else:
+        trained, now = "its base rounded to 4 bits (NF4)", "that base in full precision"
     return (
-        f"The run trained an adapter on a base in 4 bits or on another one; merged into {written.base_name} in full "
-        f"precision the difference above ({difference.mean:.2g} nats on average) is what that change of base makes.",
+        f"The adapter was trained on {trained} and is merged into {now}: the difference from the policy "
+        f"({difference.mean:.2g} nats on average) is what this costs, not an error of the export.",
     )
 
 
 def _record(
-    request: Request, written: Written, policy: _Policy, difference: Difference, notes: tuple[str, ...]
+    request: Request,
+    written: Written,
+    policy: _Policy,
+    difference: Difference,
+    rounding: Difference | None,
+    notes: tuple[str, ...],
 ) -> dict[str, Any]:
     return {
         "gtpo_export": 1,
@@ -204,7 +218,9 @@ def _record(
         "base": written.base_name,
         "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "packages": package_versions(),
-        "check": {"prompts": len(policy.answers), **asdict(difference)},
+        "prompts": len(policy.answers),
+        "difference_from_policy": asdict(difference),
+        "rounding": None if rounding is None else asdict(rounding),
         "notes": list(notes),
     }
 
@@ -214,5 +230,3 @@ def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-

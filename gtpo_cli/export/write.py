@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,7 +78,8 @@ def write_merged(
     `dtype`: "auto" or a name; `base`, `revision`: other weights to merge into than the recipe's. Raises ExportError,
     ModelError.
     """
-    expected, notes = None, ()
+    expected: Reference | None = None
+    notes: tuple[str, ...] = ()
     if checkpoint.has_full_weights:
         name, model = recipe.model.name, own_weights(recipe.model, checkpoint)
         model.to(written_dtype(dtype, model.dtype))
@@ -108,7 +111,7 @@ def _read_gguf(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     (file,) = folder.glob("*.gguf")
-    with quiet():
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its own bar
         return AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name)
 
 
@@ -134,8 +137,8 @@ def _notes(base: Base, name: str) -> tuple[str, ...]:
     if not base.prequantized:
         return ()
     return (
-        f"{public_name(name)} has only quantised weights: they were dequantised, so the rounding of the quantisation is "
-        "in the merged weights. With the base in full precision (--base) it would not be.",
+        f"{public_name(name)} has only quantised weights: they were dequantised, so the rounding of the quantisation "
+        "is in the merged weights. With the base in full precision (--base) it would not be.",
     )
 
 
@@ -146,5 +149,3 @@ def _save(what: Any, folder: Path) -> None:
             what.save_pretrained(folder)
     except (RuntimeError, SafetensorError, ValueError) as error:
         raise unwritable(folder, error) from error
-
-
