@@ -25,10 +25,8 @@ _GET = "git clone --depth 1 https://github.com/ggml-org/llama.cpp"
 def find_converter(named: str | None) -> Path:
     """The converter: a file or the checkout's folder as named by the user, else as found on PATH.
 
-    Raises ExportError with the remedy where it, or the package gguf, is missing.
+    Raises ExportError with the remedy where there is none.
     """
-    if importlib.util.find_spec("gguf") is None:
-        raise ExportError("--format gguf needs the package gguf, which is not installed: pip install 'gtpo_cli[gguf]'")
     if named is None:
         found = shutil.which(SCRIPT)
         if found is None:
@@ -42,6 +40,12 @@ def find_converter(named: str | None) -> Path:
     if not path.is_file():
         raise ExportError(f"--converter {named}: there is no {SCRIPT}; it lies in a checkout of llama.cpp: {_GET}")
     return path
+
+
+def check_package() -> None:
+    """Raise ExportError where the package gguf is missing."""
+    if importlib.util.find_spec("gguf") is None:
+        raise ExportError("--format gguf needs the package gguf, which is not installed: pip install 'gtpo_cli[gguf]'")
 
 
 def check_tokenizer(tokenizer: Any) -> None:

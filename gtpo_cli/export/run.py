@@ -130,6 +130,7 @@ def check_request(request: Request, recipe: Recipe) -> None:
         raise ExportError("--converter is for --format gguf")
     if request.format == "gguf":
         gguf.find_converter(request.converter)
+        gguf.check_package()
     check_free(request.out)
 
 
