@@ -25,7 +25,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import read_metrics
 from gtpo_cli.training.summary import changes
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _SCORES = ("accuracy", "pass@", "maj@", "strict_format_rate", "truncated_share", "mean_length")
 
 

@@ -53,17 +53,13 @@ def written_aside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(before, ignore_errors=True)
         flush_to_disk(folder.parent, recursive=False)
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise ExportError(
+            f"{folder}: cannot be written ({error.strerror or error}); make room, or name another folder with --out"
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if before.is_dir() and not folder.exists():
             before.rename(folder)
-
-
-def unwritable(folder: Path, error: Exception) -> ExportError:
-    """What to tell a user about an error in writing."""
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
-    return ExportError(f"{folder}: cannot be written ({reason}); make room, or name another folder with --out")
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:

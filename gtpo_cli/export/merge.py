@@ -15,7 +15,7 @@ import torch
 
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.subject import Checkpoint
-from gtpo_cli.models.loading import DTYPES, check_complete, choose_dtype, explained, load_config
+from gtpo_cli.models.loading import DTYPES, check_complete, choose_dtype, explained, load_config, quiet
 from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
@@ -59,12 +59,26 @@ def load_full_precision(recipe: ModelRecipe, base: Base) -> Any:
     nf4_config(torch.float32)  # raises where bitsandbytes is missing
     model = load_causal_lm(recipe, base.path, base.revision, dtype=torch.float32)
     try:
-        return model.dequantize(dtype=torch.float32)
+        with quiet():
+            plain = model.dequantize(dtype=torch.float32)
+        plain._weight_conversions = [
+            step for step in getattr(plain, "_weight_conversions", None) or () if _can_be_undone(step)
+        ]
+        return plain
     except (ValueError, NotImplementedError) as error:
         raise ExportError(
             f"{base.path}: its weights are quantised in a way that cannot be undone ({error}); name a base in full "
             "precision with --base, or use --format adapter"
         ) from error
+
+
+def _can_be_undone(conversion: Any) -> bool:
+    """Saving undoes what loading did to the weights; quantising, which loading did too, is undone by now."""
+    try:
+        conversion.reverse_transform()
+    except NotImplementedError:
+        return False
+    return True
 
 
 def load_trained_on(recipe: ModelRecipe, base: Base, device: torch.device) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ from safetensors import SafetensorError
 from gtpo_cli.evaluation.subject import Checkpoint
 from gtpo_cli.export.card import public_name
 from gtpo_cli.export.check import Answer, Reference, measure_both
-from gtpo_cli.export.folder import unwritable
 from gtpo_cli.export.merge import (
     Base,
     find_base,
@@ -143,9 +143,9 @@ def _notes(base: Base, name: str) -> tuple[str, ...]:
 
 
 def _save(what: Any, folder: Path) -> None:
-    """Raises ExportError where the disk refuses: the libraries have words of their own for that."""
+    """Raises OSError where the disk refuses, whatever the libraries call that."""
     try:
         with quiet():
             what.save_pretrained(folder)
     except (RuntimeError, SafetensorError, ValueError) as error:
-        raise unwritable(folder, error) from error
+        raise OSError(errno.EIO, " ".join(str(error).split())[:300] or type(error).__name__) from error

@@ -1,4 +1,4 @@
-"""Runs to export: a recipe's policy with its weights moved as training would, saved as a checkpoint; and their export."""
+"""Runs to export: a recipe's policy with its weights moved as training would, saved as a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from policy_contract import recipe_for
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.evaluation.subject import choose_checkpoint
@@ -15,6 +16,12 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 
 QUESTIONS = ("3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4")
+
+
+def recipe_on(base: Path, *, system_prompt: str | None = None, **model: Any) -> Recipe:
+    """A recipe for a small model whose prompts are short: these tokenizers read characters."""
+    recipe = recipe_for(base, **model)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"system_prompt": system_prompt})})
 
 
 def moved_run(folder: Path, recipe: Recipe, *, scale: float = 0.05, step: int = 3) -> RunFolder:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exported_runs import QUESTIONS, export, greedy_by_transformers, moved_run
-from policy_contract import recipe_for, save_model
+from exported_runs import QUESTIONS, export, greedy_by_transformers, moved_run, recipe_on
+from policy_contract import save_model
 
 from gtpo_cli.recipe import Recipe, build_recipe
 
@@ -26,9 +26,8 @@ COUNT = 40
 def adapter_recipe(folder: Path) -> Recipe:
     """vLLM's attention on a CPU takes heads of 32 and more."""
     changes = {"initializer_range": 0.1, "num_attention_heads": 2, "num_key_value_heads": 1}
-    recipe = recipe_for(save_model(folder, "llama", **changes), backend="transformers")
-    data = recipe.data.model_copy(update={"system_prompt": "Answer with a number."})
-    return recipe.model_copy(update={"data": data})
+    base = save_model(folder, "llama", **changes)
+    return recipe_on(base, system_prompt="Answer with a number.", backend="transformers")
 
 
 def demo_recipe(folder: Path) -> Recipe:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from exported_runs import moved_run
+from exported_runs import moved_run, recipe_on
 from peft.tuners.lora import LoraLayer
-from policy_contract import recipe_for, save_model
+from policy_contract import save_model
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
@@ -32,7 +32,7 @@ from gtpo_cli.run_folder import RunFolder
 @pytest.fixture(scope="module", params=[0.1, 0.003], ids=["trained much", "trained little"])
 def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("check")
-    run = moved_run(folder / "run", recipe_for(save_model(folder / "base")), scale=request.param)
+    run = moved_run(folder / "run", recipe_on(save_model(folder / "base")), scale=request.param)
     return load_trained(run, choose_checkpoint(run), temperature=1.0, streaming=True)
 
 
@@ -49,7 +49,7 @@ def test_answers_are_greedy_and_measured_as_the_policy_measures(policy: Any) -> 
     assert all(1 <= length <= 30 for length in lengths)
     assert found.likeliest_N.tolist() == [token for answer in answers for token in answer.completion_ids]
     row = torch.tensor([[*answers[0].prompt_ids, *answers[0].completion_ids]])
-    logits = policy.model(input_ids=row).logits[0].double()
+    logits = policy.model(input_ids=row).logits[0].detach().double()
     start = len(answers[0].prompt_ids)
     by_hand = [float(logits[start - 1 + n].log_softmax(0)[token]) for n, token in enumerate(answers[0].completion_ids)]
     assert found.logprobs_N[: lengths[0]].tolist() == pytest.approx(by_hand, abs=1e-5)
@@ -80,7 +80,7 @@ def test_the_whole_adapter_passes_and_a_lost_or_doubled_one_does_not(policy: Any
 
 
 def test_what_training_did_is_told_from_rounding() -> None:
-    """By hand: untrained 0, trained (1, -1, 0, 0) / 100, export with errors of 0.001 that have nothing to do with it."""
+    """By hand: untrained 0, trained (1, -1, 0, 0) / 100, the export off by 0.001 where training did nothing."""
     zeros, ids = torch.zeros(4), torch.zeros(4, dtype=torch.long)
     effect, error = torch.tensor([0.01, -0.01, 0.0, 0.0]), torch.tensor([0.0, 0.0, 0.001, -0.001])
     reference = Reference(Measured(effect, ids), Measured(zeros, ids))
@@ -99,7 +99,7 @@ def test_what_training_did_is_told_from_rounding() -> None:
 def test_log_probabilities_that_are_not_finite_are_refused() -> None:
     ids = torch.zeros(2, dtype=torch.long)
     trained = Reference(Measured(torch.zeros(2), ids))
-    with pytest.raises(ExportError, match="not finite.*--dtype"):
+    with pytest.raises(ExportError, match=r"not finite.*--dtype"):
         compare(trained, Measured(torch.tensor([0.0, float("nan")]), ids))
 
 

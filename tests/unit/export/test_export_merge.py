@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from exported_runs import export, moved_run
-from policy_contract import LORA, recipe_for, save_model
-from safetensors.torch import load_file
+from exported_runs import export, moved_run, recipe_on
+from policy_contract import LORA, save_model
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gtpo_cli.errors import ExportError
@@ -48,7 +48,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(base: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return moved_run(tmp_path_factory.mktemp("run") / "one", recipe_for(base))
+    return moved_run(tmp_path_factory.mktemp("run") / "one", recipe_on(base))
 
 
 def test_merged_is_the_sum_computed_by_hand(base: Path, run: RunFolder, tmp_path: Path) -> None:
@@ -77,18 +77,20 @@ def test_auto_is_bfloat16_rounded_once(base: Path, run: RunFolder, tmp_path: Pat
     wanted = expected(weights(base), run)
     for name, weight in weights(done.path).items():
         assert weight.dtype == torch.bfloat16
-        assert (weight == wanted[name].to(torch.bfloat16)).double().mean() > 0.999  # float64 may fall on a tie's other side
+        assert (
+            weight == wanted[name].to(torch.bfloat16)
+        ).double().mean() > 0.999  # float64 may fall on a tie's other side
     assert 1e-5 < done.difference.mean < 0.1
     assert json.loads((done.path / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_a_16_bit_base_keeps_its_type_and_the_bits_of_what_did_not_train(tmp_path: Path) -> None:
-    base = save_model(tmp_path / "base", dtype="float16")
+    base = save_model(tmp_path / "base")
+    config = base / "config.json"
+    config.write_text(config.read_text().replace('"float32"', '"float16"'))
     half = {name: weight.half() for name, weight in weights(base).items()}
-    from safetensors.torch import save_file
-
     save_file(half, base / "model.safetensors", metadata={"format": "pt"})
-    run = moved_run(tmp_path / "run", recipe_for(base))
+    run = moved_run(tmp_path / "run", recipe_on(base))
     done = export(run)
     assert done.dtype == "float16"
     found = weights(done.path)
@@ -101,7 +103,7 @@ def test_a_16_bit_base_keeps_its_type_and_the_bits_of_what_did_not_train(tmp_pat
 
 @needs_bnb
 def test_a_run_in_4_bits_is_merged_into_the_full_precision_base(base: Path, tmp_path: Path) -> None:
-    run = moved_run(tmp_path / "run", recipe_for(base, load_in_4bit=True))
+    run = moved_run(tmp_path / "run", recipe_on(base, load_in_4bit=True))
     done = export(run, dtype="float32")
     wanted = expected(weights(base), run)
     for name, weight in weights(done.path).items():
@@ -123,7 +125,7 @@ def test_a_base_that_is_only_there_in_4_bits_is_dequantised(base: Path, tmp_path
     model: Any = AutoModelForCausalLM.from_pretrained(base, quantization_config=nf4_config(torch.float32))
     model.save_pretrained(tmp_path / "base-4bit")
     AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "base-4bit")
-    run = moved_run(tmp_path / "run", recipe_for(tmp_path / "base-4bit", load_in_4bit=True))
+    run = moved_run(tmp_path / "run", recipe_on(tmp_path / "base-4bit", load_in_4bit=True))
     done = export(run, dtype="float32")
     assert "has only quantised weights" in " ".join(done.notes)
     assert "quantization_config" not in json.loads((done.path / "config.json").read_text())
@@ -158,7 +160,7 @@ def test_a_base_of_other_shapes_is_named(run: RunFolder, tmp_path: Path) -> None
 def test_an_adapter_on_shared_output_weights_is_not_merged(tmp_path: Path) -> None:
     base = save_model(tmp_path / "base", tie_word_embeddings=True)
     lora = LORA | {"target_modules": ["q_proj", "lm_head"]}
-    run = moved_run(tmp_path / "run", recipe_for(base, lora=lora))
+    run = moved_run(tmp_path / "run", recipe_on(base, lora=lora))
     with pytest.raises(ExportError, match="shares its weights with the embedding"):
         export(run)
 
@@ -177,7 +179,7 @@ def test_an_adapter_is_exported_byte_for_byte_without_the_path_of_its_base(
 
 
 def test_full_weights_are_exported_as_they_are(base: Path, tmp_path: Path) -> None:
-    run = moved_run(tmp_path / "run", recipe_for(base, lora=None))
+    run = moved_run(tmp_path / "run", recipe_on(base, lora=None))
     done = export(run, dtype="float32")
     (model,) = run.checkpoints.glob("step-*/model")
     found, wanted = weights(done.path), weights(model)
