@@ -34,7 +34,8 @@ def test_no_key_is_written_or_said(tmp_path: Path) -> None:
         assert done.returncode in codes, done.stderr.decode()
         said += done.stdout + done.stderr
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert {"recipe.yaml", "environment.json", "metrics.jsonl", "report.html", "export.json"} <= {file.name for file in files}
+    written = {"recipe.yaml", "environment.json", "metrics.jsonl", "report.html", "export.json"}
+    assert written <= {file.name for file in files}
     assert any(file.suffix == ".wandb" for file in files)
     for name, secret in SECRETS.items():
         assert secret.encode() not in said, name
