@@ -26,7 +26,7 @@ from gtpo_cli.run_folder import RunFolder
 
 PROMPTS = 8
 MAX_TOKENS = 128  # of an answer that are compared; enough for rounding to show
-# Largest mean |difference| in nats that counts as rounding, by the written weights' type.
+# Largest mean |difference| in nats that counts as rounding, by the coarsest type that weights or sums were in.
 BOUNDS = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
 KEPT_TOLERANCE = 0.2  # of Difference.kept around 1
 # Without the 4-bit rounding of its base, or on another base, a policy is another model, but not an unrelated one.
@@ -44,10 +44,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a model gives to N tokens of answers: `logprobs_N` in nats, float32, and the likeliest ids there."""
+    """What a model gives to N tokens of answers: `logprobs_N` in nats, float32, and the likeliest ids there.
+
+    `dtype`: the type the model computed in, e.g. "float32".
+    """
 
     logprobs_N: Tensor
     likeliest_N: Tensor
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ def greedy_answers(
 def measure(model: Any, answers: Sequence[Answer]) -> Measured:
     """One answer at a time, by the model's plain forward; softmax at temperature 1 in float32."""
     model.eval()
-    device = next(model.parameters()).device
+    device, dtype = model.device, str(model.dtype).removeprefix("torch.")
     logprobs, likeliest = [], []
     for answer in answers:
         ids = torch.tensor([[*answer.prompt_ids, *answer.completion_ids]], device=device)
@@ -140,7 +144,7 @@ def measure(model: Any, answers: Sequence[Answer]) -> Measured:
         logp_NV = model(input_ids=ids, use_cache=False).logits[0, start - 1 : -1].float().log_softmax(dim=-1)
         logprobs.append(logp_NV.gather(1, completion_N[:, None])[:, 0].cpu())
         likeliest.append(logp_NV.argmax(dim=-1).cpu())
-    return Measured(torch.cat(logprobs), torch.cat(likeliest))
+    return Measured(torch.cat(logprobs), torch.cat(likeliest), dtype)
 
 
 def measure_both(model: Any, answers: Sequence[Answer]) -> Reference:
@@ -173,6 +177,11 @@ def compare(reference: Reference, found: Measured) -> Difference:
     left_N = export_N - kept * effect_N
     error = float((left_N**2).mean() / power) ** 0.5
     return replace(plain, effect=float(effect_N.abs().mean()), kept=kept, kept_error=error)
+
+
+def rounding_bound(*dtypes: str) -> float:
+    """What rounding to these types may cost: the coarsest decides."""
+    return max(BOUNDS[dtype] for dtype in dtypes)
 
 
 def require(difference: Difference, *, bound: float, where: str, remedy: str) -> None:

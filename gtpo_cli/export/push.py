@@ -11,6 +11,7 @@ from gtpo_cli.hub import why_unreachable
 def check_push(name: str, *, public: bool) -> None:
     """Raise ExportError where a push would fail for a reason that is known before the work: the name, the network, the
     token, a repository that is public already though nobody asked for that."""
+    import httpx
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
     from huggingface_hub.utils._validators import validate_repo_id
@@ -31,7 +32,7 @@ def check_push(name: str, *, public: bool) -> None:
         there = HfApi().model_info(name)
     except RepositoryNotFoundError:
         return  # it will be made
-    except HfHubHTTPError as error:
+    except (HfHubHTTPError, httpx.HTTPError) as error:
         raise _refused(name, error) from error
     if not there.private and not public:
         raise ExportError(

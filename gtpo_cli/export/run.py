@@ -22,7 +22,6 @@ from gtpo_cli.export import gguf
 from gtpo_cli.export.card import Facts, model_card
 from gtpo_cli.export.check import (
     BOUND_OF_ANOTHER_BASE,
-    BOUNDS,
     Answer,
     Difference,
     Reference,
@@ -31,6 +30,7 @@ from gtpo_cli.export.check import (
     measure,
     measure_both,
     require,
+    rounding_bound,
     sample_questions,
 )
 from gtpo_cli.export.folder import CARD, check_free, size, write_record, written_aside
@@ -174,7 +174,8 @@ def _check(
     """The differences from the run's policy, and from what should have been written where that is something else."""
     _free_memory()
     found = measure(read_back(request.format, aside, recipe, policy.device), policy.answers)
-    bound, where = BOUNDS[written.dtype], str(request.out)
+    expected = (written.expected or policy.reference).trained
+    bound, where = rounding_bound(written.dtype, expected.dtype, found.dtype), str(request.out)
     again = "call the command again; if that does not help, use --format adapter and report this"
     if written.expected is None:
         difference = compare(policy.reference, found)

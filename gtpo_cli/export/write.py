@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.subject import Checkpoint
 from gtpo_cli.export.card import public_name
 from gtpo_cli.export.check import Answer, Reference, measure_both
@@ -28,7 +29,7 @@ from gtpo_cli.export.merge import (
     with_adapter,
     written_dtype,
 )
-from gtpo_cli.models.loading import quiet
+from gtpo_cli.models.loading import LOAD_ERRORS, quiet
 from gtpo_cli.recipe import Recipe
 
 _ADAPTER_CONFIG = "adapter_config.json"
@@ -111,8 +112,15 @@ def _read_gguf(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     (file,) = folder.glob("*.gguf")
-    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its own bar
-        return AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name)
+    try:
+        with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its own bar
+            return AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name)
+    except LOAD_ERRORS as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise ExportError(
+            f"{file.name}: was converted, but transformers cannot load it back, so it could not be compared ({said}); "
+            "use --format merged, and convert that without the check if you trust the converter"
+        ) from error
 
 
 def _place(model: Any, device: torch.device) -> Any:

@@ -94,7 +94,7 @@ def test_plain_transformers_give_the_policy_s_answers(changes: list[str], gtpo: 
 def test_gguf_by_the_real_converter(gtpo: Run, shared: Path, tmp_path: Path) -> None:
     base = ["--set", f"model.name={shared / 'models' / 'stories260k'}", "--set", "model.max_seq_length=256"]
     gtpo(*TRAIN, *LORA, *base, "--set", "model.load_in_4bit=false", "--set", "data.max_prompt_tokens=200",
-         "--set", "training.max_steps=2")  # fmt: skip
+         "--set", "training.max_steps=2", "--set", "objective.name=sft")  # fmt: skip
     gtpo("export", "--format", "gguf", "--dtype", "float32")
     out = tmp_path / "runs" / "one" / "export" / "gguf"
     assert {file.name for file in out.iterdir()} == {"README.md", "export.json", "one-float32.gguf"}

@@ -24,6 +24,7 @@ from gtpo_cli.export.check import (
     measure,
     measure_both,
     require,
+    rounding_bound,
     sample_questions,
 )
 from gtpo_cli.run_folder import RunFolder
@@ -94,6 +95,12 @@ def test_what_training_did_is_told_from_rounding() -> None:
     with pytest.raises(ExportError, match="the adapter is not in it as it was trained"):
         require(half, bound=0.1, where="here", remedy="none")
     require(replace(half, kept_error=0.2), bound=0.1, where="here", remedy="none")  # too noisy to tell
+
+
+def test_the_coarsest_type_bounds_rounding(policy: Any) -> None:
+    assert measure(policy.model, answers_of(policy)[:1]).dtype == "float32"
+    assert rounding_bound("float32") == 0.001
+    assert rounding_bound("float32", "bfloat16") == rounding_bound("bfloat16", "float16") == 0.1
 
 
 def test_log_probabilities_that_are_not_finite_are_refused() -> None:

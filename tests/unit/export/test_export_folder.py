@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from exported_runs import export, moved_run, recipe_on
 from policy_contract import save_model
 
 from gtpo_cli.errors import ExportError
 from gtpo_cli.export import gguf
 from gtpo_cli.export.folder import check_free, write_record, written_aside
+from gtpo_cli.export.write import read_back
 from gtpo_cli.models import load_tokenizer
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
@@ -131,3 +133,8 @@ class TestGguf:
         script.write_text("")
         with pytest.raises(ExportError, match=r"exit code 0\): no word"):
             gguf.convert(script, tmp_path / "model", target, "float16")
+
+    def test_a_file_that_cannot_be_loaded_back_is_no_export(self, tmp_path: Path) -> None:
+        (tmp_path / "x.gguf").write_bytes(b"no such format")
+        with pytest.raises(ExportError, match=r"x.gguf: was converted, but transformers cannot load it back"):
+            read_back("gguf", tmp_path, builtin(), torch.device("cpu"))
