@@ -31,7 +31,7 @@ from gtpo_cli.models import Policy
 _PREFIX = "step-"
 _MANIFEST = "manifest.json"
 # What a failing disk looks like: to Python, to torch's writer, to that of safetensors.
-WRITE_ERRORS = (OSError, RuntimeError, SafetensorError)
+_WRITE_ERRORS = (OSError, RuntimeError, SafetensorError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class CheckpointStore:
             flush_to_disk(aside)
             aside.rename(final)
             flush_to_disk(self._folder, recursive=False)
-        except WRITE_ERRORS as error:
+        except _WRITE_ERRORS as error:
             shutil.rmtree(aside, ignore_errors=True)
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise CheckpointError(
