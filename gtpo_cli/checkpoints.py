@@ -84,9 +84,9 @@ class CheckpointStore:
             torch.save(training | {"random": random_states()}, aside / "training.pt")
             (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
             write_manifest(aside)
-            _flush_to_disk(aside)
+            flush_to_disk(aside)
             aside.rename(final)
-            _flush_to_disk(self._folder, recursive=False)
+            flush_to_disk(self._folder, recursive=False)
         except _WRITE_ERRORS as error:
             shutil.rmtree(aside, ignore_errors=True)
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -221,7 +221,8 @@ def restore_random_states(states: dict[str, Any]) -> None:
     random.setstate((version, tuple(internal.tolist()), next_gauss))
 
 
-def _flush_to_disk(folder: Path, *, recursive: bool = True) -> None:
+def flush_to_disk(folder: Path, *, recursive: bool = True) -> None:
+    """Return once the folder, and with `recursive` all below it, is on the disk. Raises OSError."""
     for path in [folder, *(folder.rglob("*") if recursive else ())]:
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -41,3 +41,7 @@ class CheckpointError(GtpoError):
 
 class EvaluationError(GtpoError):
     """An evaluation or a probe cannot be carried out."""
+
+
+class ExportError(GtpoError):
+    """A run cannot be exported: not written, converted, loaded back as it should be, or pushed."""

@@ -9,6 +9,7 @@
   checkpoints/       step-000500/, ...
   evaluation/        graded completions and scores of gtpo eval
   report/            what gtpo report draws
+  export/            what gtpo export writes
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.evaluation = path / "evaluation"
         self.report = path / "report"
+        self.export = path / "export"
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("rollout", "checkpoints", "run_folder"),
     ("evaluation",),
     ("training",),
-    ("report", "planning", "integrations"),
+    ("report", "planning", "integrations", "export"),
     ("sweeps",),
     ("cli",),
     ("__main__",),

@@ -15,6 +15,7 @@ from gtpo_cli import __version__
 from gtpo_cli.cli.compare import compare
 from gtpo_cli.cli.doctor import doctor
 from gtpo_cli.cli.evaluate import evaluate
+from gtpo_cli.cli.export import export
 from gtpo_cli.cli.generate import generate
 from gtpo_cli.cli.inspect import inspect
 from gtpo_cli.cli.plan import plan
@@ -56,6 +57,7 @@ app.command("compare")(compare)
 app.command("report")(report)
 app.command("inspect")(inspect)
 app.command("generate")(generate)
+app.command("export")(export)
 app.command("probe-entropy")(probe_entropy)
 app.command("sweep")(sweep)
 app.command("plan")(plan)

@@ -23,6 +23,7 @@ def test_no_key_is_written_or_said(tmp_path: Path) -> None:
         (train("one", "tracking.wandb.mode=offline", "training.max_steps=4"), {0}),
         (["eval", "runs/one", "--pass-k", "2", "--limit", "4"], {0}),
         (["report", "runs/one"], {0}),
+        (["export", "runs/one"], {0}),
         (["inspect", "runs/one", "--step", "1"], {0}),
         (["doctor", "--recipe", "tiny_arithmetic"], {0, 1}),
         (["--debug", "train", "--recipe", "tiny_arithmetic", "--set", "data.limit=0"], {1}),
@@ -33,7 +34,8 @@ def test_no_key_is_written_or_said(tmp_path: Path) -> None:
         assert done.returncode in codes, done.stderr.decode()
         said += done.stdout + done.stderr
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert {"recipe.yaml", "environment.json", "metrics.jsonl", "report.html"} <= {file.name for file in files}
+    written = {"recipe.yaml", "environment.json", "metrics.jsonl", "report.html", "export.json"}
+    assert written <= {file.name for file in files}
     assert any(file.suffix == ".wandb" for file in files)
     for name, secret in SECRETS.items():
         assert secret.encode() not in said, name

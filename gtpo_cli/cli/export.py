@@ -1,0 +1,99 @@
+"""gtpo export"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gtpo_cli.cli.runs import find_run, suggest
+
+if TYPE_CHECKING:
+    from gtpo_cli.export.run import Exported
+
+
+class Format(enum.StrEnum):
+    adapter = "adapter"
+    merged = "merged"
+    gguf = "gguf"
+
+
+class Dtype(enum.StrEnum):
+    auto = "auto"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float32 = "float32"
+
+
+def export(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder (default: the latest run).")] = None,
+    format_: Annotated[
+        Format, typer.Option("--format", "-f", help="merged: the whole model; adapter: LoRA only; gguf: llama.cpp's.")
+    ] = Format.merged,
+    checkpoint: Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of the run.")] = "best",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write (default: the run's export/FORMAT).")
+    ] = None,
+    dtype: Annotated[
+        Dtype, typer.Option(help="Type of the weights; auto = the base's own where it has 16 bits, else bfloat16.")
+    ] = Dtype.auto,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID|FOLDER", help="The base in full precision, where the run's own is only there in 4 bit."
+        ),
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Hub revision of --base.")] = None,
+    converter: Annotated[
+        str | None, typer.Option(metavar="PATH", help="llama.cpp's checkout, or its convert_hf_to_gguf.py.")
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Upload to the hub as this model, e.g. me/my-model; private.")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="With --push: for everybody to see.")] = False,
+) -> None:
+    """Write a trained model for others to load: as an adapter, merged into its base, or as GGUF.
+
+    Before it says so, it loads what it wrote and compares log-probabilities with the run's policy. A model card with
+    recipe, data, metrics and evaluation is beside it.
+
+    gtpo export runs/my-run
+
+    gtpo export runs/my-run --format gguf --converter ~/llama.cpp --push me/my-model
+    """
+    from gtpo_cli.evaluation.subject import choose_checkpoint
+    from gtpo_cli.export.push import check_push
+    from gtpo_cli.export.push import push as upload
+    from gtpo_cli.export.run import Request, export_run
+
+    if public and push is None:
+        raise typer.BadParameter("--public is for --push NAME")
+    folder = find_run(run, what="export")
+    chosen = choose_checkpoint(folder, int(checkpoint) if checkpoint.isdigit() else checkpoint)
+    if push is not None:
+        check_push(push, public=public)
+    request = Request(
+        folder, chosen, format_.value, out or folder.export / format_.value,
+        dtype=dtype.value, base=base, revision=revision, converter=converter, hub_name=push,
+    )  # fmt: skip
+    done = export_run(request, say=_say)
+    _print(done, format_.value)
+    if push is not None:
+        print(f"pushed to {upload(done.path, push, public=public, message=f'gtpo export, step {chosen.step}')}")
+    evaluated = any(folder.evaluation.glob(f"*/step-{chosen.step:06d}-*/results.json"))
+    suggest("report" if evaluated else "eval", folder.path)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _print(done: Exported, format_: str) -> None:
+    print(f"{done.path}: {format_}, {done.dtype}, {done.bytes / 1e6:,.1f} MB")
+    print(f"compared with the policy on its greedy answers to {done.prompts} questions: {done.difference}")
+    if done.rounding is not None:
+        print(f"compared with its base in full precision and the adapter: {done.rounding}")
+    for note in done.notes:
+        print(note)

@@ -1,0 +1,204 @@
+"""Is what was written the model that was trained? Log-probabilities of the policy's own greedy answers say.
+
+What was written is loaded back as a user would load it. For each token of the answers: how far is its log-probability
+from the policy's, in nats, and is it still the likeliest token? Rounding shows there, and weights of another model. An
+adapter that was lost, applied twice or scaled wrongly may change less than rounding does, so it is looked for by
+itself: how much of what training did to these log-probabilities is in the export? docs/export.md says how the bounds
+were chosen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.data import PromptEncoder, arithmetic_problems
+from gtpo_cli.errors import ExportError
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.stream import stream_text
+from gtpo_cli.models import Policy
+from gtpo_cli.run_folder import RunFolder
+
+PROMPTS = 8
+MAX_TOKENS = 128  # of an answer that are compared; enough for rounding to show
+# Largest mean |difference| in nats that counts as rounding, by the coarsest type that weights or sums were in.
+BOUNDS = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+KEPT_TOLERANCE = 0.2  # of Difference.kept around 1
+# Without the 4-bit rounding of its base, or on another base, a policy is another model, but not an unrelated one.
+BOUND_OF_ANOTHER_BASE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A prompt and the policy's greedy completion of it, as token ids."""
+
+    question: str
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a model gives to N tokens of answers: `logprobs_N` in nats, float32, and the likeliest ids there.
+
+    `dtype`: the type the model computed in, e.g. "float32".
+    """
+
+    logprobs_N: Tensor
+    likeliest_N: Tensor
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What an export is held against: the model as trained and, for an adapter, the same without it."""
+
+    trained: Measured
+    untrained: Measured | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of an export from its reference over `tokens` tokens: mean and largest |difference| of log-probabilities in nats,
+    and at how many tokens both find the same one likeliest.
+
+    `effect`: mean |difference| between the reference trained and untrained, nats; `kept`: how much of that is in the
+    export, 1 = all, 0 = none, 2 = twice, fitted by least squares with standard error `kept_error`. None where the
+    reference has no untrained model, or training changed nothing.
+    """
+
+    tokens: int
+    mean: float
+    largest: float
+    same_likeliest: int
+    effect: float | None = None
+    kept: float | None = None
+    kept_error: float | None = None
+
+    def __str__(self) -> str:
+        training = ""
+        if self.effect is not None and self.kept is not None:
+            training = (
+                f"; training changed them by {self.effect:.2g}, of which {100 * self.kept:.0f} % are in the export"
+            )
+        return (
+            f"log-probabilities differ by {self.mean:.2g} nats on average, {self.largest:.2g} at most; likeliest token "
+            f"the same at {self.same_likeliest} of {self.tokens}{training}"
+        )
+
+
+def sample_questions(run: RunFolder) -> tuple[str, ...]:
+    """Questions the run was trained on, from its newest stored step; without any, of the built-in task.
+
+    From the run folder alone: the data may be on another machine by now.
+    """
+    for file in sorted(run.samples.glob("step-*.jsonl"), reverse=True):
+        try:
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            questions = tuple(dict.fromkeys(str(row["question"]) for row in rows))[:PROMPTS]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # a line that was cut short; an older step will do
+        if questions:
+            return questions
+    return tuple(problem.question for problem in arithmetic_problems(PROMPTS, split="test", seed=0))
+
+
+def greedy_answers(
+    policy: Policy, encoder: PromptEncoder, questions: Sequence[str], *, max_tokens: int
+) -> tuple[Answer, ...]:
+    """The policy's greedy answers. Questions that fill its context are left out; raises ExportError if all do."""
+    params = SamplingParams(max_completion_tokens=min(max_tokens, MAX_TOKENS))
+    answers = []
+    for question in questions:
+        prompt = encoder.encode(question)
+        if len(prompt) >= policy.max_seq_length:
+            continue
+        stream = stream_text(policy, prompt, params, greedy=True)
+        try:
+            while True:
+                next(stream)
+        except StopIteration as end:
+            answers.append(Answer(question, prompt, end.value.token_ids))
+    if not answers:
+        raise ExportError(
+            f"none of the run's questions leaves room within {policy.max_seq_length} tokens, so there is nothing to "
+            "compare the export on"
+        )
+    return tuple(answers)
+
+
+@torch.no_grad()
+def measure(model: Any, answers: Sequence[Answer]) -> Measured:
+    """One answer at a time, by the model's plain forward; softmax at temperature 1 in float32."""
+    model.eval()
+    device, dtype = model.device, str(model.dtype).removeprefix("torch.")
+    logprobs, likeliest = [], []
+    for answer in answers:
+        ids = torch.tensor([[*answer.prompt_ids, *answer.completion_ids]], device=device)
+        start, completion_N = len(answer.prompt_ids), ids[0, len(answer.prompt_ids) :]
+        logp_NV = model(input_ids=ids, use_cache=False).logits[0, start - 1 : -1].float().log_softmax(dim=-1)
+        logprobs.append(logp_NV.gather(1, completion_N[:, None])[:, 0].cpu())
+        likeliest.append(logp_NV.argmax(dim=-1).cpu())
+    return Measured(torch.cat(logprobs), torch.cat(likeliest), dtype)
+
+
+def measure_both(model: Any, answers: Sequence[Answer]) -> Reference:
+    """The model, and where it has an adapter the same without it."""
+    trained = measure(model, answers)
+    if not hasattr(model, "peft_config"):
+        return Reference(trained)
+    with model.disable_adapter():
+        return Reference(trained, measure(model, answers))
+
+
+def compare(reference: Reference, found: Measured) -> Difference:
+    """Raises ExportError where a log-probability is not finite."""
+    gaps_N = (reference.trained.logprobs_N - found.logprobs_N).abs()
+    if not bool(torch.isfinite(gaps_N).all()):
+        raise ExportError(
+            "the export's log-probabilities are not finite: its weights do not fit the number type; try --dtype "
+            "bfloat16 or float32"
+        )
+    same = int((reference.trained.likeliest_N == found.likeliest_N).sum())
+    plain = Difference(len(gaps_N), float(gaps_N.mean()), float(gaps_N.max()), same)
+    if reference.untrained is None:
+        return plain
+    before_N = reference.untrained.logprobs_N.double()
+    effect_N, export_N = reference.trained.logprobs_N.double() - before_N, found.logprobs_N.double() - before_N
+    power = float((effect_N**2).sum())
+    if power == 0.0:
+        return plain
+    kept = float((effect_N * export_N).sum()) / power
+    left_N = export_N - kept * effect_N
+    error = float((left_N**2).mean() / power) ** 0.5
+    return replace(plain, effect=float(effect_N.abs().mean()), kept=kept, kept_error=error)
+
+
+def rounding_bound(*dtypes: str) -> float:
+    """What rounding to these types may cost: the coarsest decides."""
+    return max(BOUNDS[dtype] for dtype in dtypes)
+
+
+def require(difference: Difference, *, bound: float, where: str, remedy: str) -> None:
+    """Raise ExportError for a difference that rounding does not explain."""
+    problem = None
+    if difference.mean > bound:
+        problem = f"rounding explains {bound:g} nats on average"
+    elif not _kept_whole(difference):
+        problem = "the adapter is not in it as it was trained"
+    if problem is not None:
+        raise ExportError(
+            f"{where}: not exported, since what was written is not what was trained: {difference} ({problem}); {remedy}"
+        )
+
+
+def _kept_whole(difference: Difference) -> bool:
+    """Whether what training did is in the export once; where rounding hides that, it is taken to be."""
+    if difference.kept is None or difference.kept_error is None:
+        return True
+    return abs(difference.kept - 1.0) <= KEPT_TOLERANCE + 3 * difference.kept_error

@@ -1,0 +1,85 @@
+"""The folder of an export: written aside, and given its name only when it is whole and was checked.
+
+Beside the model it holds README.md, the model card, and export.json: what was exported, how, and what the check found.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gtpo_cli.checkpoints import flush_to_disk
+from gtpo_cli.errors import ExportError
+
+RECORD = "export.json"
+CARD = "README.md"
+
+
+def check_free(folder: Path) -> None:
+    """Raise ExportError where the folder holds anything but an earlier export, which a new one replaces."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ExportError(f"{folder}: is no folder of its own; name another with --out")
+    if not folder.is_dir():
+        return
+    foreign = sorted(set(_files(folder)) - set(_recorded(folder)))
+    if foreign:
+        more = ", ..." if len(foreign) > 3 else ""
+        raise ExportError(
+            f"{folder}: holds files that are of no earlier export ({', '.join(foreign[:3])}{more}) and would be lost; "
+            "name another folder with --out, or empty this one"
+        )
+
+
+@contextmanager
+def written_aside(folder: Path) -> Iterator[Path]:
+    """A new empty folder; on leaving it takes the place of `folder`. Nothing of it stays where an error is raised.
+
+    Raises ExportError where the disk refuses.
+    """
+    aside, before = (folder.with_name(f".{folder.name}.{word}") for word in ("tmp", "old"))
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        yield aside
+        flush_to_disk(aside)
+        shutil.rmtree(before, ignore_errors=True)
+        if folder.is_dir():
+            folder.rename(before)
+        aside.rename(folder)
+        shutil.rmtree(before, ignore_errors=True)
+        flush_to_disk(folder.parent, recursive=False)
+    except OSError as error:
+        raise ExportError(
+            f"{folder}: cannot be written ({error.strerror or error}); make room, or name another folder with --out"
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if before.is_dir() and not folder.exists():
+            before.rename(folder)
+
+
+def write_record(folder: Path, record: dict[str, Any]) -> None:
+    """Write export.json, last of all files: it lists the others."""
+    (folder / RECORD).write_text(json.dumps(record | {"files": _files(folder)}, indent=2) + "\n", encoding="utf-8")
+
+
+def size(folder: Path) -> int:
+    """Bytes of all files."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+
+
+def _recorded(folder: Path) -> list[str]:
+    """The files of the export that is in the folder; none where it is no export."""
+    try:
+        files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+    return [*files, RECORD] if isinstance(files, list) and all(isinstance(name, str) for name in files) else []

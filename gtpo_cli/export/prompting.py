@@ -1,0 +1,75 @@
+"""The run's prompt as a chat template, so that whoever serves the model need not know how it was prompted.
+
+The exported tokenizer renders a lone user message to exactly the token ids that the policy was trained on: the run's
+system prompt is in the template, and a tokenizer that had none gets the plain format of `gtpo_cli.data.prompts`. A
+system message of the caller's own takes the place of the run's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gtpo_cli.data import PromptEncoder
+from gtpo_cli.data.prompts import TEMPLATE_DATE
+
+_PLAIN = (
+    "{{% if messages[0]['role'] == 'system' %}}{{% set system = messages[0]['content'] %}}"
+    "{{% else %}}{{% set system = {system} %}}{{% endif %}}"
+    "{{{{ {bos} }}}}{{% if system %}}{{{{ system + {blank} }}}}{{% endif %}}"
+    "{{% for message in messages %}}"
+    "{{% if message['role'] == 'user' %}}{{{{ 'Question: ' + message['content'] + {newline} + 'Answer:' }}}}"
+    "{{% elif message['role'] == 'assistant' %}}{{{{ message['content'] + eos_token }}}}{{% endif %}}"
+    "{{% endfor %}}"
+)
+_DATE = "{{% if date_string is not defined %}}{{% set date_string = {date} %}}{{% endif %}}"
+_SYSTEM = (
+    "{{% if messages[0]['role'] != 'system' %}}"
+    "{{% set messages = [{{'role': 'system', 'content': {system}}}] + messages %}}{{% endif %}}"
+)
+_FOLDED = (
+    "{{% if messages[0]['role'] == 'user' %}}"
+    "{{% set messages = [{{'role': 'user', 'content': {system} + messages[0]['content']}}] + messages[1:] %}}"
+    "{{% endif %}}"
+)
+
+
+def put_template(tokenizer: Any, encoder: PromptEncoder, system_prompt: str | None, questions: Sequence[str]) -> bool:
+    """Give the tokenizer the run's prompt as its chat template; false, and nothing is changed, where it cannot render
+    these questions to the same token ids."""
+    before = tokenizer.chat_template
+    expected = [list(encoder.encode(question)) for question in questions]  # with the template as it was
+    template = _template(tokenizer, encoder, (system_prompt or "").strip(), expected[0])
+    if template is None:
+        return False
+    tokenizer.chat_template = template
+    if [_ids(tokenizer, question) for question in questions] == expected:
+        return True
+    tokenizer.chat_template = before
+    return False
+
+
+def _ids(tokenizer: Any, question: str) -> list[int]:
+    messages = [{"role": "user", "content": question}]
+    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+
+def _template(tokenizer: Any, encoder: PromptEncoder, system: str, ids: Sequence[int]) -> str | None:
+    if encoder.uses_plain_format:
+        starts = tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id
+        bos = "bos_token" if starts else "''"
+        return _PLAIN.format(system=_quoted(system), bos=bos, blank=_quoted("\n\n"), newline=_quoted("\n"))
+    if not isinstance(tokenizer.chat_template, str):
+        return None  # several templates by name
+    template = _DATE.format(date=_quoted(TEMPLATE_DATE)) if "date_string" in tokenizer.chat_template else ""
+    if system and encoder.folds_system_prompt:
+        template += _FOLDED.format(system=_quoted(system + "\n\n"))
+    elif system:
+        template += _SYSTEM.format(system=_quoted(system))
+    return template + str(tokenizer.chat_template)
+
+
+def _quoted(text: str) -> str:
+    """A Jinja string literal: JSON's escapes are Python's, as long as no character needs two of them."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,60 @@
+"""Runs to export: a recipe's policy with its weights moved as training would, saved as a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from policy_contract import recipe_for
+
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
+from gtpo_cli.evaluation.subject import choose_checkpoint
+from gtpo_cli.export.run import Exported, Request, export_run
+from gtpo_cli.models import load_policy
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.run_folder import RunFolder
+
+QUESTIONS = ("3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4")
+
+
+def recipe_on(base: Path, *, system_prompt: str | None = None, **model: Any) -> Recipe:
+    """A recipe for a small model whose prompts are short: these tokenizers read characters."""
+    recipe = recipe_for(base, **model)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"system_prompt": system_prompt})})
+
+
+def moved_run(folder: Path, recipe: Recipe, *, scale: float = 0.05, step: int = 3) -> RunFolder:
+    """A run with one checkpoint; every trained number was moved by `scale` times a standard normal one."""
+    run = RunFolder(folder)
+    run.create(recipe)
+    policy: Any = load_policy(recipe)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(scale * noise.to(parameter))
+    CheckpointStore(run.checkpoints, keep_last=1).save(CheckpointState(step=step, metrics_bytes=0), policy, {})
+    return run
+
+
+def export(run: RunFolder, format: Any = "merged", **options: Any) -> Exported:
+    out = options.pop("out", run.export / format)
+    return export_run(Request(run, choose_checkpoint(run), format, out, **options), say=lambda text: None)
+
+
+def greedy_by_transformers(folder: Path, count: int) -> list[list[int]]:
+    """Token ids of greedy answers to QUESTIONS, by nothing but transformers and what is in the folder."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    answers = []
+    for question in QUESTIONS:
+        messages = [{"role": "user", "content": question}]
+        prompt = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+        row = model.generate(**prompt, max_new_tokens=count, do_sample=False)[0]
+        answers.append(row[prompt["input_ids"].shape[1] :].tolist())
+    return answers

@@ -1,0 +1,214 @@
+"""gtpo export as typed: what plain transformers make of it, without gtpo, and what reaches a hub."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import GTPO, Run, environment
+
+from gtpo_cli.export.gguf import SCRIPT
+
+TOKEN = "hf_thisIsNoTokenButASecret"
+QUESTIONS = ["3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4", "7+7-3-3"]
+TRAIN = [
+    "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=12",
+    "--set", "objective.initial_entropy=0.16", "--set", "optimizer.learning_rate=1.0e-3",
+]  # fmt: skip
+LORA = ["--set", "model.lora={rank: 8, alpha: 16}", "--set", "optimizer.learning_rate=5.0e-3"]
+PLAIN = """
+import json, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "gtpo_cli":
+            raise ImportError(name + " is not to be used here")
+sys.meta_path.insert(0, Blocked())
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+torch.set_num_threads(1)
+folder, questions = sys.argv[1], json.loads(sys.argv[2])
+model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+for question in questions:
+    messages = [{"role": "user", "content": question}]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+    row = model.generate(**ids, max_new_tokens=64, do_sample=False)[0, ids["input_ids"].shape[1]:]
+    print(json.dumps(tokenizer.decode(row, skip_special_tokens=True)))
+"""
+
+
+def by_plain_transformers(folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", PLAIN, str(folder), json.dumps(QUESTIONS)],
+        cwd=folder.parent, env=environment(), capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def by_the_policy(folder: Path, run: str) -> list[str]:
+    done = subprocess.run(
+        [*GTPO, "generate", run, "--greedy"],
+        cwd=folder, input="\n".join(QUESTIONS) + "\n", capture_output=True, text=True, env=environment(), timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    return [lines[i + 1] for i, line in enumerate(lines) if line.startswith("question> ")]
+
+
+@pytest.mark.parametrize("changes", [[], LORA], ids=["all weights", "adapter"])
+def test_plain_transformers_give_the_policy_s_answers(changes: list[str], gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*TRAIN, *changes)
+    expected = by_the_policy(tmp_path, "runs/one")
+    assert len(set(expected)) == len(QUESTIONS)
+    said = gtpo("export", "runs/one", "--dtype", "float32").stdout
+    assert "runs/one/export/merged: merged, float32, " in said
+    assert "compared with the policy on its greedy answers to 8 questions: log-probabilities differ by " in said
+    assert said.splitlines()[-1] == "next: gtpo eval runs/one"
+    assert by_plain_transformers(tmp_path / "runs" / "one" / "export" / "merged") == expected
+
+    gtpo("export", "--out", "sixteen")
+    record = json.loads((tmp_path / "sixteen" / "export.json").read_text())
+    assert (record["dtype"], record["step"]) == ("bfloat16", 12)
+    assert 0 < record["difference_from_policy"]["mean"] < 0.1
+    again = by_plain_transformers(tmp_path / "sixteen")
+    assert sum(a == b for a, b in zip(again, expected, strict=True)) >= len(QUESTIONS) - 1  # a tie may fall otherwise
+
+    code = 0 if changes else 2
+    adapter = gtpo("export", "--format", "adapter", code=code)
+    assert ("trained all weights, so there is no adapter" in adapter.stderr) == (not changes)
+
+
+@pytest.mark.skipif(
+    shutil.which(SCRIPT) is None or importlib.util.find_spec("gguf") is None,
+    reason=f"needs llama.cpp's {SCRIPT} on PATH, and the package gguf",
+)
+def test_gguf_by_the_real_converter(gtpo: Run, shared: Path, tmp_path: Path) -> None:
+    base = ["--set", f"model.name={shared / 'models' / 'stories260k'}", "--set", "model.max_seq_length=256"]
+    gtpo(*TRAIN, *LORA, *base, "--set", "model.load_in_4bit=false", "--set", "data.max_prompt_tokens=200",
+         "--set", "training.max_steps=2", "--set", "objective.name=sft")  # fmt: skip
+    gtpo("export", "--format", "gguf", "--dtype", "float32")
+    out = tmp_path / "runs" / "one" / "export" / "gguf"
+    assert {file.name for file in out.iterdir()} == {"README.md", "export.json", "one-float32.gguf"}
+    record = json.loads((out / "export.json").read_text())
+    assert record["difference_from_policy"]["mean"] < 1e-4
+    assert record["difference_from_policy"]["kept"] == pytest.approx(1.0, abs=1e-2)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as an upload asks for: the repository, which files are small, the commit."""
+
+    files: dict[str, Any]
+    asked: list[tuple[str, str]]
+    made: dict[str, Any]
+    public = False
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def _answer(self, document: Any, code: int = 200, **headers: str) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(code)
+        for name, value in ({"Content-Type": "application/json", "Content-Length": str(len(body))} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self._answer({})
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization", "")))
+        if self.public or self.made:
+            self._answer({"id": "me/demo", "private": not self.public, "sha": "0" * 40, "siblings": []})
+        else:
+            self._answer({}, 404, **{"X-Error-Code": "RepoNotFound"})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append((self.path, self.headers.get("Authorization", "")))
+        if self.path == "/api/repos/create":
+            self.made.update(json.loads(body))
+            self._answer({"url": f"http://{self.headers['Host']}/me/demo"})
+        elif "/preupload/" in self.path:
+            files = [file["path"] for file in json.loads(body)["files"]]
+            self._answer({"files": [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in files]})
+        elif "/commit/" in self.path:
+            for line in body.splitlines():
+                row = json.loads(line)
+                if row["key"] == "file":
+                    self.files[row["value"]["path"]] = row["value"]["content"]
+            self._answer(
+                {"commitUrl": f"http://{self.headers['Host']}/me/demo/commit/{'0' * 40}", "commitOid": "0" * 40}
+            )
+        else:
+            self._answer({})
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[type[Hub], str]]:
+    class Fresh(Hub):
+        files, asked, made = {}, [], {}
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Fresh)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Fresh, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def export_to(hub: str, folder: Path, *arguments: str, code: int = 0, token: str | None = TOKEN) -> str:
+    known = environment() | {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "HF_HOME": str(folder / "hf")}
+    known |= {"HF_HUB_DISABLE_XET": "1"} | ({"HF_TOKEN": token} if token else {})
+    done = subprocess.run(
+        [*GTPO, "export", *arguments], cwd=folder, env=known, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_push_reaches_the_hub_private_and_the_token_nothing_else(
+    gtpo: Run, hub: tuple[type[Hub], str], tmp_path: Path
+) -> None:
+    served, address = hub
+    gtpo(*TRAIN)
+    said = export_to(address, tmp_path, "--push", "me/demo")
+    assert f"pushed to {address}/me/demo" in said
+    assert served.made.get("visibility") == "private" or served.made.get("private") is True  # by the library's age
+    out = tmp_path / "runs" / "one" / "export" / "merged"
+    assert set(served.files) == {file.name for file in out.iterdir()}
+    writing = [
+        key for path, key in served.asked if path.endswith("/create") or "/preupload/" in path or "/commit/" in path
+    ]
+    assert len(writing) >= 3
+    assert set(writing) == {f"Bearer {TOKEN}"}
+    assert 'from_pretrained("me/demo")' in (out / "README.md").read_text()
+    assert TOKEN not in said
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert [file.name for file in files if TOKEN.encode() in file.read_bytes()] == []
+
+    served.public = True
+    refused = export_to(address, tmp_path, "--push", "me/demo", code=2)
+    assert "is public already" in refused
+    assert "--public" in refused
+    assert "there is no token" in export_to(address, tmp_path, "--push", "me/demo", code=2, token=None)
+
+
+def test_a_push_that_cannot_be_is_refused_before_the_work(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*TRAIN)
+    assert "is no name of a model on the hub" in gtpo("export", "--push", "a/b/c", code=2).stderr
+    offline = gtpo("export", "--push", "me/demo", code=2).stderr
+    assert "the hub cannot be reached (HF_HUB_OFFLINE is set)" in offline
+    assert "hf upload me/demo FOLDER" in offline
+    assert "the hub cannot be reached" in export_to("http://127.0.0.1:1", tmp_path, "--push", "me/demo", code=2)
+    assert "--public is for --push" in gtpo("export", "--public", code=2).stderr
+    assert not (tmp_path / "runs" / "one" / "export").exists()

@@ -1,0 +1,182 @@
+"""The model card says what is so and tells nothing of the machine; the exported tokenizer renders the run's prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from exported_runs import export, moved_run, recipe_on
+from policy_contract import save_model
+
+from gtpo_cli.data import PromptEncoder
+from gtpo_cli.estimators import Interval
+from gtpo_cli.evaluation.records import Conditions, Results, Score
+from gtpo_cli.evaluation.store import evaluation_at
+from gtpo_cli.export.card import Facts, model_card, public_name, shown_recipe
+from gtpo_cli.export.check import Difference
+from gtpo_cli.export.prompting import put_template
+from gtpo_cli.export.usage import Prompting, fenced
+from gtpo_cli.models.tiny import tiny_tokenizer
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
+from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT
+from gtpo_cli.run_folder import RunFolder
+
+SECRET = "/home/somebody/secret-project"
+HOSTILE = "Hé \"quoted\" 'x' \\n {{ evil }} {% raw %} \N{GRINNING FACE}\t`` ``` `````\nend"
+QUESTIONS = ["3+8-2+5", "What is 7 times 8?\nReally? {{ x }} {% y %}", 'é\N{GRINNING FACE} "quoted" \\n']
+
+
+def hub_recipe(**data: Any) -> Recipe:
+    model = {"name": "meta-llama/Llama-3.1-8B-Instruct", "revision": "abc"}
+    sections = {"model": model, "data": {"benchmark": "gsm8k"} | data, "output_dir": f"{SECRET}/runs"}
+    return build_recipe(sections | {"tracking": {"wandb": {"entity": "the-account"}}}, where="test")
+
+
+def facts(folder: Path, recipe: Recipe, **changes: Any) -> Facts:
+    run = RunFolder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    run.recipe_file.write_text(dump_recipe(recipe))
+    made: dict[str, Any] = {
+        "run": run, "recipe": recipe, "step": 10, "format": "merged", "dtype": "bfloat16",
+        "base": public_name(recipe.model.name), "prompting": Prompting("Question: QUESTION", True, True),
+        "difference": Difference(100, 0.0123, 0.25, 99), "notes": ("A note.",), "hub_name": None,
+    }  # fmt: skip
+    return Facts(**made | changes)
+
+
+def store(run: RunFolder, subject: str, accuracy: float, **changes: Any) -> None:
+    conditions: dict[str, Any] = {
+        "benchmark": "gsm8k", "split": "test", "subject": subject, "model": "m", "problems": 1, "data_digest": "d",
+        "samples": 4, "temperature": 0.5, "top_p": 0.9, "max_completion_tokens": 77, "format_mode": "strict",
+        "system_prompt": None, "seed": 1,
+    }  # fmt: skip
+    stored = evaluation_at(run, Conditions(**conditions | changes))
+    stored.open()
+    names = {"accuracy": accuracy, "pass@1": accuracy, "pass@4": 0.9, "first_pass@1": 0.1, "mean_length": 30.25}
+    scores = {name: Score(Interval(value, value - 0.05, value + 0.05), (value,)) for name, value in names.items()}
+    stored.finish(Results(("p",), ("x",), scores))
+
+
+def front_matter(card: str) -> Any:
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_the_head_is_what_the_hub_reads(tmp_path: Path) -> None:
+    head = front_matter(model_card(facts(tmp_path / "run", hub_recipe())))
+    assert head == {
+        "base_model": "meta-llama/Llama-3.1-8B-Instruct",
+        "base_model_relation": "finetune",
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["gtpo_cli", "gtpo", "reinforcement-learning"],
+        "datasets": ["openai/gsm8k"],
+    }
+    adapter = front_matter(model_card(facts(tmp_path / "run", hub_recipe(path=f"{SECRET}/data"), format="adapter")))
+    assert (adapter["base_model_relation"], adapter["library_name"]) == ("adapter", "peft")
+    assert "datasets" not in adapter
+
+
+def test_training_and_evaluation_of_this_step_are_in_it(tmp_path: Path) -> None:
+    made = facts(tmp_path / "run", hub_recipe())
+    rows = [{"step": step, "train/accuracy_rate": step / 100} for step in range(1, 13)]
+    made.run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "None was made of this checkpoint" in model_card(made)
+    store(made.run, "step-000010", 0.75)
+    store(made.run, "step-000012", 0.99)
+    card = model_card(made)
+    assert "| accuracy | 1.0% | 10.0% |" in card  # steps 1 and 10 of the 10 that this checkpoint has
+    assert "gsm8k, test split: 1 problems, 4 completions each, temperature 0.5, top-p 0.9, at most 77 tokens" in card
+    assert "| accuracy | 75.0 % (70.0 to 80.0) |\n" in card
+    assert "| mean length | 30.2 (30.2 to 30.3) |" in card
+    assert "99.0 %" not in card
+    assert "first pass" not in card
+    store(made.run, "base", 0.25)
+    assert "| pass@1 | 75.0 % (70.0 to 80.0) | 25.0 % (20.0 to 30.0) |" in model_card(made)
+
+
+def test_a_base_that_was_asked_otherwise_is_not_set_beside_it(tmp_path: Path) -> None:
+    made = facts(tmp_path / "run", hub_recipe())
+    store(made.run, "step-000010", 0.75)
+    store(made.run, "base", 0.25, temperature=1.0)
+    assert "25.0 %" not in model_card(made)
+
+
+def test_nothing_of_the_machine_or_the_account_is_told(tmp_path: Path) -> None:
+    recipe = hub_recipe(path=f"{SECRET}/gsm8k")
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"name": f"{SECRET}/my-base"})})
+    card = model_card(facts(tmp_path / "run", recipe))
+    assert SECRET not in card
+    assert "the-account" not in card
+    assert str(tmp_path) not in card
+    assert "my-base (revision abc) after 10 steps" in card
+    assert "base_model" not in front_matter(card)
+    shown = yaml.safe_load(shown_recipe(recipe))
+    assert (shown["model"]["name"], shown["data"]["path"]) == ("my-base", "gsm8k")
+    assert shown["optimizer"] == recipe.model_dump(mode="json")["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("builtin:tiny", "builtin:tiny"), ("a/b", "a/b"), ("/x/y/z", "z"), ("../y", "y"), ("x/y/z/", "z"), ("~/m", "m")],
+)
+def test_names_are_told_and_paths_are_not(name: str, told: str) -> None:
+    assert public_name(name) == told
+
+
+def test_hostile_prompts_stay_in_their_block(tmp_path: Path) -> None:
+    card = model_card(
+        facts(tmp_path / "run", hub_recipe(system_prompt=HOSTILE), prompting=Prompting(HOSTILE, True, True))
+    )
+    block = card.split("question in the place of QUESTION:\n\n")[1]
+    assert block.startswith("``````\n" + HOSTILE + "\n``````\n")
+    assert fenced("plain", "yaml") == "```yaml\nplain\n```"
+
+
+def test_no_file_of_an_export_names_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_thisIsNoTokenButASecret")
+    run = moved_run(tmp_path / "run", recipe_on(save_model(tmp_path / "base"), system_prompt="Answer."))
+    for format in ("merged", "adapter"):
+        done = export(run, format)
+        files = [file for file in done.path.rglob("*") if file.is_file()]
+        assert {"README.md", "export.json", "tokenizer.json"} <= {file.name for file in files}
+        for file in files:
+            assert str(tmp_path).encode() not in file.read_bytes(), file.name
+            assert b"NoTokenButASecret" not in file.read_bytes(), file.name
+        assert not [file for file in files if file.suffix in (".bin", ".pt", ".pkl")]
+        card = (done.path / "README.md").read_text()
+        assert "<s><user>Answer.\n\nQUESTION<assistant>" in card
+        assert "base after 3 steps" in card
+
+
+@pytest.mark.parametrize("system", [None, PAPER_SYSTEM_PROMPT, HOSTILE], ids=["none", "the paper's", "hostile"])
+@pytest.mark.parametrize("kind", ["built in", "stories260k", "tokenizers/llama-3.1", "tokenizers/qwen2.5"])
+def test_a_lone_user_message_gets_the_ids_of_training(kind: str, system: str | None, request: Any) -> None:
+    from transformers import AutoTokenizer
+
+    if kind == "built in":
+        tokenizer, fresh = tiny_tokenizer(), tiny_tokenizer()
+    else:
+        folder = request.getfixturevalue("shared") / "models" / kind
+        tokenizer, fresh = AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert put_template(tokenizer, PromptEncoder(tokenizer, system), system, QUESTIONS[:1])
+    encoder = PromptEncoder(fresh, system)
+    for question in QUESTIONS:
+        messages = [{"role": "user", "content": question}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+        assert tuple(ids) == encoder.encode(question)
+    if system == PAPER_SYSTEM_PROMPT and not encoder.folds_system_prompt:
+        own = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1"}]
+        text = tokenizer.apply_chat_template(own, add_generation_prompt=True, tokenize=False)
+        assert "Be brief." in text
+        assert "helpful assistant for solving" not in text
+
+
+def test_a_template_that_would_differ_is_not_put(tmp_path: Path) -> None:
+    """Trained on another rendering than the one that is asked for."""
+    tokenizer = tiny_tokenizer()
+    before = tokenizer.chat_template
+    assert not put_template(tokenizer, PromptEncoder(tokenizer, "one"), "two", QUESTIONS)
+    assert tokenizer.chat_template == before

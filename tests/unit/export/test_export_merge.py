@@ -1,0 +1,189 @@
+"""What is written is the base plus the adapter, in full precision, whatever the run trained on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from exported_runs import export, moved_run, recipe_on
+from policy_contract import LORA, save_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gtpo_cli.errors import ExportError
+from gtpo_cli.run_folder import RunFolder
+
+needs_bnb = pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not here")
+RUN_SCALE = LORA["alpha"] / LORA["rank"]
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def expected(base: dict[str, Tensor], run: RunFolder) -> dict[str, Tensor]:
+    """W + alpha/rank * B A in float64, by the names in the files."""
+    (model,) = run.checkpoints.glob("step-*/model")
+    adapter = load_file(model / "adapter_model.safetensors")
+    result = {name: weight.double() for name, weight in base.items()}
+    adapted = 0
+    for name in base:
+        prefix = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+        if f"{prefix}A.weight" in adapter:
+            a, b = (adapter[f"{prefix}{half}.weight"].double() for half in "AB")
+            result[name] = result[name] + RUN_SCALE * b @ a
+            adapted += 1
+    assert adapted == 2 * len(LORA["target_modules"])  # two layers
+    return result
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def run(base: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return moved_run(tmp_path_factory.mktemp("run") / "one", recipe_on(base))
+
+
+def test_merged_is_the_sum_computed_by_hand(base: Path, run: RunFolder, tmp_path: Path) -> None:
+    done = export(run, dtype="float32", out=tmp_path / "out")
+    before, found = weights(base), weights(done.path)
+    wanted = expected(before, run)
+    assert found.keys() == before.keys()
+    changed = 0
+    for name, weight in found.items():
+        assert weight.dtype == torch.float32
+        torch.testing.assert_close(weight.double(), wanted[name], rtol=1e-6, atol=1e-7)
+        changed += not torch.equal(weight, before[name])
+        assert torch.equal(weight, before[name]) == torch.equal(wanted[name], before[name].double())
+    assert changed == 6
+    assert done.difference.mean < 1e-5
+    assert done.difference.effect is not None
+    assert done.difference.effect > 0.01
+    assert done.difference.kept == pytest.approx(1.0, abs=1e-3)
+    assert done.difference.same_likeliest == done.difference.tokens
+    assert done.rounding is None
+
+
+def test_auto_is_bfloat16_rounded_once(base: Path, run: RunFolder, tmp_path: Path) -> None:
+    done = export(run, out=tmp_path / "out")
+    assert done.dtype == "bfloat16"
+    wanted = expected(weights(base), run)
+    for name, weight in weights(done.path).items():
+        assert weight.dtype == torch.bfloat16
+        assert (
+            weight == wanted[name].to(torch.bfloat16)
+        ).double().mean() > 0.999  # float64 may fall on a tie's other side
+    assert 1e-5 < done.difference.mean < 0.1
+    assert json.loads((done.path / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_16_bit_base_keeps_its_type_and_the_bits_of_what_did_not_train(tmp_path: Path) -> None:
+    base = save_model(tmp_path / "base")
+    config = base / "config.json"
+    config.write_text(config.read_text().replace('"float32"', '"float16"'))
+    half = {name: weight.half() for name, weight in weights(base).items()}
+    save_file(half, base / "model.safetensors", metadata={"format": "pt"})
+    run = moved_run(tmp_path / "run", recipe_on(base))
+    done = export(run)
+    assert done.dtype == "float16"
+    found = weights(done.path)
+    same = [name for name in half if torch.equal(found[name], half[name])]
+    assert len(half) - len(same) == 6
+    # the sum in float32, not float16 plus float16
+    wanted = expected(half, run)
+    assert all((found[name] == wanted[name].half()).double().mean() > 0.999 for name in half)
+
+
+@needs_bnb
+def test_a_run_in_4_bits_is_merged_into_the_full_precision_base(base: Path, tmp_path: Path) -> None:
+    run = moved_run(tmp_path / "run", recipe_on(base, load_in_4bit=True))
+    done = export(run, dtype="float32")
+    wanted = expected(weights(base), run)
+    for name, weight in weights(done.path).items():
+        torch.testing.assert_close(weight.double(), wanted[name], rtol=1e-6, atol=1e-7)
+    assert "quantization_config" not in json.loads((done.path / "config.json").read_text())
+    assert done.rounding is not None
+    assert done.rounding.mean < 1e-5  # what was written is what should have been
+    assert done.rounding.kept == pytest.approx(1.0, abs=1e-3)
+    assert done.difference.mean > 1e-3  # the rounding to 4 bits, which the policy had and the export has not
+    assert "4 bits (NF4)" in " ".join(done.notes)
+
+
+@needs_bnb
+def test_a_base_that_is_only_there_in_4_bits_is_dequantised(base: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from gtpo_cli.models.quantization import nf4_config
+
+    model: Any = AutoModelForCausalLM.from_pretrained(base, quantization_config=nf4_config(torch.float32))
+    model.save_pretrained(tmp_path / "base-4bit")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "base-4bit")
+    run = moved_run(tmp_path / "run", recipe_on(tmp_path / "base-4bit", load_in_4bit=True))
+    done = export(run, dtype="float32")
+    assert "has only quantised weights" in " ".join(done.notes)
+    assert "quantization_config" not in json.loads((done.path / "config.json").read_text())
+    wanted = expected({k: v.float() for k, v in model.dequantize(dtype=torch.float32).state_dict().items()}, run)
+    for name, weight in weights(done.path).items():
+        torch.testing.assert_close(weight.double(), wanted[name], rtol=1e-6, atol=1e-6)
+    # with the base in full precision the rounding is gone
+    full = export(run, dtype="float32", base=str(base), out=tmp_path / "full")
+    assert full.rounding is not None
+    torch.testing.assert_close(
+        weights(full.path)["model.layers.0.self_attn.q_proj.weight"].double(),
+        expected(weights(base), run)["model.layers.0.self_attn.q_proj.weight"],
+        rtol=1e-6,
+        atol=1e-7,
+    )
+    assert f"merged into {base.name}, named with --base" in " ".join(full.notes)
+
+
+def test_another_base_is_found_out_and_nothing_is_left(run: RunFolder, tmp_path: Path) -> None:
+    other = save_model(tmp_path / "other", seed=5)
+    with pytest.raises(ExportError, match=r"not exported.*is this the base that the run trained on"):
+        export(run, base=str(other), out=tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_base_of_other_shapes_is_named(run: RunFolder, tmp_path: Path) -> None:
+    other = save_model(tmp_path / "other", hidden_size=32)
+    with pytest.raises(ExportError, match="the adapter does not fit this base"):
+        export(run, base=str(other), out=tmp_path / "out")
+
+
+def test_an_adapter_on_shared_output_weights_is_not_merged(tmp_path: Path) -> None:
+    base = save_model(tmp_path / "base", tie_word_embeddings=True)
+    lora = LORA | {"target_modules": ["q_proj", "lm_head"]}
+    run = moved_run(tmp_path / "run", recipe_on(base, lora=lora))
+    with pytest.raises(ExportError, match="shares its weights with the embedding"):
+        export(run)
+
+
+def test_an_adapter_is_exported_byte_for_byte_without_the_path_of_its_base(
+    base: Path, run: RunFolder, tmp_path: Path
+) -> None:
+    done = export(run, "adapter", out=tmp_path / "out")
+    (model,) = run.checkpoints.glob("step-*/model")
+    file = "adapter_model.safetensors"
+    assert (done.path / file).read_bytes() == (model / file).read_bytes()
+    config = json.loads((done.path / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == base.name
+    assert config["lora_alpha"] == LORA["alpha"]
+    assert done.difference.largest < 1e-5
+
+
+def test_full_weights_are_exported_as_they_are(base: Path, tmp_path: Path) -> None:
+    run = moved_run(tmp_path / "run", recipe_on(base, lora=None))
+    done = export(run, dtype="float32")
+    (model,) = run.checkpoints.glob("step-*/model")
+    found, wanted = weights(done.path), weights(model)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert done.difference.mean == 0.0
+    assert done.difference.effect is None
