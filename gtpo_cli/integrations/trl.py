@@ -25,6 +25,8 @@ try:
 except ImportError as error:
     raise ModelError(f"TRL cannot be imported ({error}): pip install 'gtpo_cli[trl]'") from error
 
+__all__ = ["GRPOConfig", "GTPOTrainer", "StepSeen", "check_settings"]
+
 # Settings of GRPOConfig under which its loss is Eq. 11 once the advantages are ours, and what they would break.
 _REQUIRED = {
     "loss_type": ("grpo", "Eq. 11 averages over the tokens of a completion, then over completions"),

@@ -21,12 +21,11 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from transformers import PrinterCallback
-from trl import GRPOConfig
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, seed_random_states
 from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.generation import load_sampler
-from gtpo_cli.integrations.trl import GTPOTrainer
+from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
 from gtpo_cli.integrations.trl_config import check_recipe, choose_engine, grpo_arguments
 from gtpo_cli.integrations.trl_keeper import RunKeeper, Writers
 from gtpo_cli.integrations.trl_rewards import RecipeReward
