@@ -90,6 +90,8 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         if self.writers is not None and self.result is not None:
             self.result.losses.append(logs["loss"])
             self.result.grad_norms.append(logs.get("grad_norm", float("nan")))
+            if "kl" in logs:
+                self.result.kl.append(logs["kl"])
             if len(self.result.losses) == 1:
                 self.result.learning_rate = logs["learning_rate"]
         if state.global_step % self._updates:

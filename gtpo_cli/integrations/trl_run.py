@@ -111,7 +111,7 @@ def train(
         signals = stack.enter_context(interrupt_flag())
         scorer = stack.enter_context(open_scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
-        setup = prepare(recipe, say=say)
+        setup = prepare(_without_reference(recipe), say=say)
         policy = setup.policy
         assert isinstance(policy, TransformersPolicy)
         order = PromptOrder(recipe, setup.prompts)
@@ -252,6 +252,11 @@ def _on_transformers(recipe: Recipe) -> Recipe:
     model = recipe.model.model_copy(update={"backend": "transformers"})
     rollout = recipe.rollout.model_copy(update={"engine": "transformers"})
     return recipe.model_copy(update={"model": model, "rollout": rollout})
+
+
+def _without_reference(recipe: Recipe) -> Recipe:
+    """For loading: the reference model of a KL term is TRL's to load."""
+    return recipe.model_copy(update={"objective": recipe.objective.model_copy(update={"kl_coef": 0.0})})
 
 
 def _resumed(run: RunFolder, step: int, recipe: Recipe) -> str:

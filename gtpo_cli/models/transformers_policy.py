@@ -184,7 +184,8 @@ def load_transformers_policy(
     from transformers import AutoModelForCausalLM
 
     tokenizer = load_tokenizer(recipe, path)
-    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    gpu = torch.cuda.is_available()  # of several the current one: each process of a launcher has its own
+    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     dtype = choose_dtype(recipe.dtype, device)
     kwargs: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
     if recipe.load_in_4bit:

@@ -20,7 +20,10 @@ SETTINGS = [
     "objective.probe.num_prompts=8", "training.max_steps=6", "training.save_every=2", "training.keep_last=3",
     "tracking.wandb.mode=off", "tracking.log_completions_every=3", "objective.audit=true", "data.limit=40",
 ]  # fmt: skip
-LORA = ["model.lora={rank: 4, alpha: 8, dropout: 0.1}", "objective.num_iterations=2", "optimizer.learning_rate=1e-3"]
+LORA = [
+    "model.lora={rank: 4, alpha: 8, dropout: 0.1}", "objective.num_iterations=2", "optimizer.learning_rate=1e-3",
+    "objective.kl_coef=0.04",
+]  # fmt: skip
 GTPO = [sys.executable, "-m", "gtpo_cli"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "gtpo_cli"]
 
@@ -150,6 +153,8 @@ def test_lora_with_iterations_on_two_processes_stops_and_goes_on(tmp_path: Path)
     out, _ = process.communicate(timeout=60)
     assert "stopped (terminated)" in out, out
     run = tmp_path / "runs" / "lora"
+    assert all(0.0 <= row["policy/kl"] < 1.0 for row in metrics(run))
+    assert metrics(run)[-1]["policy/kl"] > 0.0
     reached = max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
     assert reached == len(metrics(run)) >= 3
     assert (run / "checkpoints" / f"step-{reached:06d}" / "model" / "adapter_model.safetensors").is_file()
