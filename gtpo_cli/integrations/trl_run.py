@@ -8,6 +8,7 @@ distribution and the state to resume from (`<run>/trl/`) are TRL's.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt, collate, open_scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.tracking import open_trackers, read_metrics
+from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
 from gtpo_cli.training.best import Best, check_keep_best
 from gtpo_cli.training.initial_entropy import filter_state, find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
@@ -119,16 +120,15 @@ def train(
         store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
         state = newest_state(store, say) if resume and processes.is_main else CheckpointState(0, 0)
         start = int(processes.agree(str(state.step)))
-        initial_entropy = None
-        if processes.is_main:
-            initial_entropy = find_initial_entropy(recipe, run, setup, load_sampler(policy, recipe), say)
-        initial_entropy = float(processes.agree(str(initial_entropy)))
         arguments = grpo_arguments(
             recipe, run.path / TRL_FOLDER, engine, processes=processes.count, prompts_per_step=len(order.step(1)),
             longest_prompt=max(len(ids) for _, ids in setup.prompts), max_seq_length=policy.max_seq_length,
             steps=steps, dtype=str(policy.model.dtype).removeprefix("torch."), extra=extra or {},
         )  # fmt: skip
-        reward = RecipeReward(scorer, setup.prompts, policy)
+        measured = math.nan
+        if processes.is_main:
+            measured = find_initial_entropy(recipe, run, setup, load_sampler(policy, recipe), say)
+        initial_entropy = float(processes.agree(str(measured)))
         keeper = RunKeeper(recipe, run, state, None, signals)
         if processes.is_main:
             run.write_environment(setup.facts | _facts(arguments, processes, extra or {}))
@@ -139,14 +139,22 @@ def train(
                     filter_on=filter_state(recipe, initial_entropy), quiet=quiet_display,
                 )
             )  # fmt: skip
-            history = read_metrics(run.metrics_file) if start else []
-            safety = Safety(recipe.training, history=history, warn=trackers.warn)
-            best = Best(recipe.training.keep_best)
-            keeper.writers = Writers(trackers, store, safety, best, policy.tokenizer, policy.eos_token_ids)
+            keeper.writers = _writers(recipe, run, store, trackers, policy, resumed=start > 0)
         stack.enter_context(quiet())
+        reward = RecipeReward(scorer, setup.prompts, policy)
         trainer = make_trainer(recipe, policy, setup.prompts, rows, reward, keeper, arguments, initial_entropy)
         trainer.train(resume_from_checkpoint=_resumed(run, start, recipe) if start else None)
         return TrainResult(run, keeper.state.step, steps, keeper.stopped)
+
+
+def _writers(
+    recipe: Recipe, run: RunFolder, store: CheckpointStore, trackers: Trackers, policy: TransformersPolicy, *,
+    resumed: bool,
+) -> Writers:  # fmt: skip
+    history = read_metrics(run.metrics_file) if resumed else []
+    safety = Safety(recipe.training, history=history, warn=trackers.warn)
+    best = Best(recipe.training.keep_best)
+    return Writers(trackers, store, safety, best, policy.tokenizer, policy.eos_token_ids)
 
 
 def make_trainer(
