@@ -1,6 +1,7 @@
-"""Train on recorded completions with TRL: `torchrun --nproc_per_node N replay.py RECORD OUT`, one file a process.
+"""Train on recorded completions with TRL: `torchrun --nproc_per_node N replay.py OUT RECORD...`, one file a process
+and record.
 
-RECORD holds what gtpo's own loop sampled (see test_trl_parity.py). TRL's own `rollout_func` hands the completions
+A record holds what gtpo's own loop sampled (see test_trl_parity.py). TRL's own `rollout_func` hands the completions
 out: only sampling is replaced.
 """
 
@@ -42,15 +43,21 @@ class Gradients(TrainerCallback):
         self.of_updates.append(torch.cat([gradient.flatten() for gradient in gradients]).clone())
 
 
-def main(record_file: str, out: str) -> None:
+def main(out: str, *records: str) -> None:
     processes = Processes()
+    for record_file in records:
+        replay(Path(record_file), Path(out), processes)
+    processes.close()
+
+
+def replay(record_file: Path, out: Path, processes: Processes) -> None:
     record = torch.load(record_file, weights_only=True)
     recipe = build_recipe(record["recipe"], where="record")
     policy = load_policy(recipe)
     policy.model.set_attn_implementation("sdpa")
     batches: list[list[dict[str, Any]]] = record["batches"]
     arguments = grpo_arguments(
-        recipe, Path(out) / "trl", "transformers", processes=processes.count,
+        recipe, out / record_file.stem, "transformers", processes=processes.count,
         prompts_per_step=recipe.rollout.prompts_per_step, longest_prompt=32, max_seq_length=policy.max_seq_length,
         steps=len(batches), dtype="float32", extra={},
     )  # fmt: skip
@@ -92,9 +99,8 @@ def main(record_file: str, out: str) -> None:
     weights = torch.cat([parameter.detach().flatten() for parameter in policy.trainable_parameters()])
     torch.save(
         {"advantages": trainer.advantages, "gradients": gradients.of_updates, "weights": weights},
-        Path(out) / f"process-{trainer.accelerator.process_index}.pt",
+        out / f"{record_file.stem}-{trainer.accelerator.process_index}.pt",
     )
-    processes.close()
 
 
 if __name__ == "__main__":

@@ -104,34 +104,46 @@ class Own:
         torch.save({"recipe": self.document, "batches": batches, "initial_entropy": INITIAL_ENTROPY}, file)
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids=str)
-def own(request: pytest.FixtureRequest) -> Own:
-    return Own(VARIANTS[request.param], mask_truncated="departs" in request.param)
+@pytest.fixture(scope="module")
+def own_runs() -> dict[str, Own]:
+    return {name: Own(objective, mask_truncated="departs" in name) for name, objective in VARIANTS.items()}
 
 
-def replayed(own: Own, folder: Path, processes: int) -> list[dict[str, Any]]:
-    own.record(folder / "record.pt")
+@pytest.fixture(scope="module", params=[1, 2], ids="{} processes".format)
+def replayed(
+    request: pytest.FixtureRequest, own_runs: dict[str, Own], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[dict[str, Any]]]:
+    """What TRL made of each variant, on one process or two: a list with the results of each process."""
+    processes, folder = request.param, tmp_path_factory.mktemp("replay")
+    records = {name: folder / f"variant{number}.pt" for number, name in enumerate(own_runs)}
+    for name, record in records.items():
+        own_runs[name].record(record)
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
     done = subprocess.run(
-        [*launcher, ROOT / "tests/trl/replay.py", folder / "record.pt", folder],
+        [*launcher, ROOT / "tests/trl/replay.py", folder, *records.values()],
         env=os.environ | {"CI": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    return [torch.load(folder / f"process-{rank}.pt", weights_only=True) for rank in range(processes)]
+    return {
+        name: [torch.load(folder / f"{record.stem}-{rank}.pt", weights_only=True) for rank in range(processes)]
+        for name, record in records.items()
+    }
 
 
 def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((actual - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_trl_gives_every_token_the_weight_of_our_own_loop(own: Own, processes: int, tmp_path: Path) -> None:
-    of_process = replayed(own, tmp_path, processes)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_trl_gives_every_token_the_weight_of_our_own_loop(
+    variant: str, own_runs: dict[str, Own], replayed: dict[str, list[dict[str, Any]]]
+) -> None:
+    own, of_process = own_runs[variant], replayed[variant]
     for step in range(2):
         expected = own.coefficients(step)
         rows = [process["advantages"][step] for process in of_process]
-        assert all(len(part) == B * G // processes for part in rows)  # 12 rows by 2: the second group lies on both
+        assert all(len(part) == B * G // len(of_process) for part in rows)  # by 2, group 2 lies on both
         width = expected.shape[1]
         padded = torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in rows])
         tolerance = {"rtol": 1e-6, "atol": 1e-6} if step == 0 else {"rtol": 1e-4, "atol": 1e-5}  # after an update
@@ -147,8 +159,10 @@ def test_trl_gives_every_token_the_weight_of_our_own_loop(own: Own, processes: i
         assert relative(process["weights"], own.weights) < 1e-5
 
 
-def test_the_recorded_steps_have_what_the_comparison_is_about(own: Own) -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_recorded_steps_have_what_the_comparison_is_about(variant: str, own_runs: dict[str, Own]) -> None:
     """Filtered and kept completions, conflict tokens of both signs, ends and truncations."""
+    own = own_runs[variant]
     keep = torch.cat([result.keep_BG.flatten() for result in own.results])
     weights = torch.cat([result.weights_BGT.flatten() for result in own.results])
     truncated = torch.cat([result.batch.truncated_BG.flatten() for result in own.results])
