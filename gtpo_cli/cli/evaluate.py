@@ -37,6 +37,7 @@ class _Target:
     run: RunFolder
     recipe: Recipe
     checkpoint: Checkpoint | None
+    is_new: bool = False  # has no folder yet
 
     def load(self, subject: str) -> Subject:
         from gtpo_cli.evaluation.run import Subject
@@ -88,14 +89,16 @@ def evaluate(
     """
     from gtpo_cli.evaluation.grading import Grader
 
-    chosen = _find_target(target, checkpoint, recipe, benchmark, set_ or [])
-    chosen = _with_options(chosen, benchmark, pass_k, maj_k, limit)
+    found = _find_target(target, checkpoint, recipe, benchmark, set_ or [])
+    chosen = _with_options(found, benchmark, pass_k, maj_k, limit)
     subjects = [BASE] if chosen.checkpoint is None else [f"step-{chosen.checkpoint.step:06d}"]
     if base and BASE not in subjects:
         subjects.insert(0, BASE)
     finished: dict[tuple[str, str], tuple[StoredEvaluation, Results]] = {}
     say = _silent if as_json else _say
     benchmarks = _load_benchmarks(chosen, split, data_path, say)
+    if found.is_new:
+        _begin(found)
     try:
         with Grader(chosen.recipe.rewards) as grader:
             for subject in subjects:  # one model in memory at a time
@@ -159,8 +162,8 @@ def _find_target(
 def _bare_model(model: str, recipe: str | None, benchmarks: list[str] | None, overrides: list[str]) -> _Target:
     """A model without a run gets a folder of its own: <output_dir>/models/<name>."""
     from gtpo_cli.cli.train import DEFAULT_RECIPE
-    from gtpo_cli.recipe import build_recipe, dump_recipe, load_recipe
-    from gtpo_cli.run_folder import RunFolder, write_atomically
+    from gtpo_cli.recipe import build_recipe, load_recipe
+    from gtpo_cli.run_folder import RunFolder
 
     named = [f"model.name={json.dumps(model)}", *overrides]
     if recipe is not None or model.startswith("builtin:"):
@@ -171,9 +174,16 @@ def _bare_model(model: str, recipe: str | None, benchmarks: list[str] | None, ov
         loaded = build_recipe({"model": plain, "data": trained_on}, overrides, where=model)
     name = re.sub(r"[^\w.-]+", "-", model).strip("-.")
     run = RunFolder(Path(loaded.output_dir) / "models" / name)
-    run.path.mkdir(parents=True, exist_ok=True)
-    write_atomically(run.recipe_file, dump_recipe(loaded))
-    return _Target(run, loaded, None)
+    return _Target(run, loaded, None, is_new=True)
+
+
+def _begin(target: _Target) -> None:
+    """Write the folder of a model without a run: not before its tokenizer and the problems were there."""
+    from gtpo_cli.recipe import dump_recipe
+    from gtpo_cli.run_folder import write_atomically
+
+    target.run.path.mkdir(parents=True, exist_ok=True)
+    write_atomically(target.run.recipe_file, dump_recipe(target.recipe))
 
 
 def _with_options(
