@@ -10,6 +10,7 @@
   evaluation/        graded completions and scores of gtpo eval
   report/            what gtpo report draws
   export/            what gtpo export writes
+  trl/               what TRL resumes from, where it trained the run
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class RunFolder:
         self.evaluation = path / "evaluation"
         self.report = path / "report"
         self.export = path / "export"
+        self.trl = path / "trl"
 
     @property
     def name(self) -> str:

@@ -66,7 +66,7 @@ def train(
     if resume:
         folder = find_run(run, what="train --resume")
         loaded = folder.recipe()
-        runner = _runner(engine or (Engine.trl if (folder.path / "trl").is_dir() else Engine.gtpo), trl or [])
+        runner = _runner(engine or (Engine.trl if folder.trl.is_dir() else Engine.gtpo), trl or [])
     else:
         loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
         if dry_run:

@@ -16,15 +16,10 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.objective import (
-    ConflictSpans,
-    conflict_spans,
-    conflict_weights,
-    group_advantages,
-    keep_mask,
-    mean_entropy,
-)
+from gtpo_cli.objective import ConflictSpans, conflict_spans, group_advantages, mean_entropy
 from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.training.owed import kept_by_entropy
+from gtpo_cli.training.step import token_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +62,13 @@ def token_coefficients(
     """
     if objective.compat != "paper":
         raise RecipeError("objective.compat: released_code is there in gtpo's own loop only; use compat: paper")
-    conflict, filter_ = objective.conflict, objective.filter
+    conflict = objective.conflict
     A_BG = group_advantages(rewards_BG, scale=objective.advantage_scale)  # Eq. 12
     mask = completion_mask_BGT.bool()
     spans = conflict_spans(completion_ids_BGT, mask, A_BG, alignment=conflict.alignment, span=conflict.span)
-    w_BGT = torch.ones(mask.shape, device=mask.device)
-    if conflict.enabled:
-        w_BGT = conflict_weights(  # lambda, Eq. 9
-            spans.forward_BGT | spans.backward_BGT,
-            A_BG,
-            positive_weight=conflict.positive_weight,
-            negative_weight=conflict.negative_weight,
-        )
+    w_BGT, _ = token_weights(objective, spans, A_BG, mask)  # lambda, Eq. 9
     H_BG = mean_entropy(entropy_BGT, mask)
-    keep_BG = keep_mask(  # delta, Eq. 10
-        H_BG,
-        initial_entropy=initial_entropy,
-        threshold=filter_.threshold,
-        enabled=filter_.enabled,
-        only_negative=filter_.only_negative,
-        advantages_BG=A_BG,
-    )
+    keep_BG = kept_by_entropy(objective, H_BG, A_BG, initial_entropy=initial_entropy)  # delta, Eq. 10
     if mask_truncated:
         if truncated_BG is None:
             raise RecipeError("rollout.mask_truncated needs to know which completions were truncated")

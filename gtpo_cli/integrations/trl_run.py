@@ -46,7 +46,6 @@ from gtpo_cli.training.safety import Safety
 from gtpo_cli.training.setup import Say, prepare
 from gtpo_cli.training.step import StepResult
 
-TRL_FOLDER = "trl"  # in the run folder: TRL's own checkpoints
 PATIENCE = timedelta(hours=6)  # of processes that wait for the main one, which measures the initial entropy
 
 
@@ -121,7 +120,7 @@ def train(
         state = newest_state(store, say) if resume and processes.is_main else CheckpointState(0, 0)
         start = int(processes.agree(str(state.step)))
         arguments = grpo_arguments(
-            recipe, run.path / TRL_FOLDER, engine, processes=processes.count, prompts_per_step=len(order.step(1)),
+            recipe, run.trl, engine, processes=processes.count, prompts_per_step=len(order.step(1)),
             longest_prompt=max(len(ids) for _, ids in setup.prompts), max_seq_length=policy.max_seq_length,
             steps=steps, dtype=str(policy.model.dtype).removeprefix("torch."), extra=extra or {},
         )  # fmt: skip
@@ -268,7 +267,7 @@ def _without_reference(recipe: Recipe) -> Recipe:
 
 
 def _resumed(run: RunFolder, step: int, recipe: Recipe) -> str:
-    folder = run.path / TRL_FOLDER / f"checkpoint-{step * recipe.objective.num_iterations}"
+    folder = run.trl / f"checkpoint-{step * recipe.objective.num_iterations}"
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: is missing, so TRL cannot go on from step {step}; start a new run")
     return str(folder)

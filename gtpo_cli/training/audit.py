@@ -22,7 +22,7 @@ def audit_metrics(recipe: Recipe, result: StepResult, eos_token_ids: frozenset[i
 def pull_on_tokens(recipe: Recipe, result: StepResult) -> Tensor:
     """dJ / d ln pi(o_t), (B, G, T), of the policy-gradient term at the probabilities the step began with."""
     objective, mask = recipe.objective, result.batch.completion_mask_BGT
-    weights_BGT, divisor_BG = token_weights(recipe, result.spans, result.advantages_BG, mask)
+    weights_BGT, divisor_BG = token_weights(objective, result.spans, result.advantages_BG, mask)
     if recipe.rollout.importance_correction == "truncated":
         weights_BGT = weights_BGT * importance_weights(result.logprobs_BGT, result.batch.sampled_logprobs_BGT)
     logp = result.logprobs_BGT.clone().requires_grad_()

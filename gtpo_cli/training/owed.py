@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gtpo_cli.objective import TokenBatch, keep_mask, mean_entropy
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import ObjectiveRecipe
 
 
 def kept_whatever_the_entropy(recipe: Recipe, batch: TokenBatch, advantages_BG: Tensor) -> Tensor:
@@ -18,6 +19,20 @@ def kept_whatever_the_entropy(recipe: Recipe, batch: TokenBatch, advantages_BG: 
     if recipe.objective.skip_uninformative_groups:
         keep_BG &= (advantages_BG != 0).any(dim=1, keepdim=True)
     return keep_BG
+
+
+def kept_by_entropy(
+    objective: ObjectiveRecipe, mean_entropy_BG: Tensor, advantages_BG: Tensor, *, initial_entropy: float
+) -> Tensor:
+    """delta as far as the entropy filter decides it (Eq. 10), with the recipe's settings. Entropies in nats."""
+    return keep_mask(
+        mean_entropy_BG,
+        initial_entropy=initial_entropy,
+        threshold=objective.filter.threshold,
+        enabled=objective.filter.enabled,
+        only_negative=objective.filter.only_negative,
+        advantages_BG=advantages_BG,
+    )
 
 
 def owe_gradient(recipe: Recipe, keep_BG: Tensor, advantages_BG: Tensor) -> Tensor:
@@ -37,11 +52,5 @@ def likely_filtered(recipe: Recipe, batch: TokenBatch, advantages_BG: Tensor, *,
     objective = recipe.objective
     if objective.kl_coef > 0:
         return torch.zeros_like(advantages_BG, dtype=torch.bool)
-    return ~keep_mask(
-        mean_entropy(-batch.sampled_logprobs_BGT, batch.completion_mask_BGT),
-        initial_entropy=initial_entropy,
-        threshold=objective.filter.threshold,
-        enabled=objective.filter.enabled,
-        only_negative=objective.filter.only_negative,
-        advantages_BG=advantages_BG,
-    )
+    surprisal_BG = mean_entropy(-batch.sampled_logprobs_BGT, batch.completion_mask_BGT)
+    return ~kept_by_entropy(objective, surprisal_BG, advantages_BG, initial_entropy=initial_entropy)

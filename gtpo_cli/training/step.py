@@ -27,18 +27,18 @@ from gtpo_cli.objective import (
     conflict_weights,
     group_advantages,
     importance_weights,
-    keep_mask,
     mean_entropy,
     policy_loss,
     released_divisor,
     released_weights,
 )
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import Prompt, collate, sample, score
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.owed import kept_whatever_the_entropy, likely_filtered, owe_gradient
+from gtpo_cli.training.owed import kept_by_entropy, kept_whatever_the_entropy, likely_filtered, owe_gradient
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 
@@ -78,7 +78,7 @@ class StepResult:
 
 def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock: Stopwatch) -> StepResult:
     """Sample, score, and update the policy once (or `num_iterations` times) on the result."""
-    recipe, objective, rollout = parts.recipe, parts.recipe.objective, parts.recipe.rollout
+    objective, rollout = parts.recipe.objective, parts.recipe.rollout
     with clock.phase("sample"):
         parts.sampler.sync(parts.policy)
         params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
@@ -91,7 +91,7 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
         A_BG = group_advantages(batch.rewards_BG, scale=objective.advantage_scale)  # Eq. 12
         conflict = objective.conflict
         spans = conflict_spans(ids, mask, A_BG, alignment=conflict.alignment, span=conflict.span)  # M, Section 5.1
-        w_BGT, divisor_BG = token_weights(recipe, spans, A_BG, mask)  # lambda, Eq. 9
+        w_BGT, divisor_BG = token_weights(objective, spans, A_BG, mask)  # lambda, Eq. 9
         result = StepResult(
             groups, batch, A_BG, spans, w_BGT,
             logprobs_BGT=torch.zeros_like(batch.sampled_logprobs_BGT),
@@ -116,14 +116,14 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
 
 
 def token_weights(
-    recipe: Recipe, spans: ConflictSpans, advantages_BG: Tensor, completion_mask_BGT: Tensor
+    objective: ObjectiveRecipe, spans: ConflictSpans, advantages_BG: Tensor, completion_mask_BGT: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """lambda (B, G, T), and the released code's divisor (B, G) where the recipe asks for that."""
-    conflict = recipe.objective.conflict
+    conflict = objective.conflict
     weights = {"positive_weight": conflict.positive_weight, "negative_weight": conflict.negative_weight}
     if not conflict.enabled:
         return torch.ones(completion_mask_BGT.shape, device=completion_mask_BGT.device), None
-    if recipe.objective.compat == "released_code":
+    if objective.compat == "released_code":
         divisor_BG = released_divisor(spans, completion_mask_BGT)
         return released_weights(spans, advantages_BG, **weights), divisor_BG
     M_BGT = spans.forward_BGT | spans.backward_BGT
@@ -184,19 +184,13 @@ def _accumulate(
 
 def _measure(parts: StepParts, result: StepResult, micro: MicroBatch, logp: Tensor, H: Tensor) -> None:
     """Note ln pi, H and delta (Eq. 10) of a micro-batch before the first update."""
-    filter_ = parts.recipe.objective.filter
     micro.put(logp.detach(), into=result.logprobs_BGT)
     micro.put(H, into=result.entropy_BGT)
     mean_entropy_BG = mean_entropy(H, micro.batch.completion_mask_BGT)
     micro.put(mean_entropy_BG, into=result.mean_entropy_BG)
-    keep_BG = keep_mask(
-        mean_entropy_BG,
-        initial_entropy=parts.initial_entropy,
-        threshold=filter_.threshold,
-        enabled=filter_.enabled,
-        only_negative=filter_.only_negative,
-        advantages_BG=micro.take(result.advantages_BG),
-    )
+    A_BG = micro.take(result.advantages_BG)
+    objective, initial_entropy = parts.recipe.objective, parts.initial_entropy
+    keep_BG = kept_by_entropy(objective, mean_entropy_BG, A_BG, initial_entropy=initial_entropy)
     micro.put(keep_BG & micro.take(result.keep_BG), into=result.keep_BG)
 
 

@@ -254,7 +254,7 @@ def test_the_audits_pull_on_a_token_is_its_derivative(parts_for: Any, name: str)
     chosen = recipe(*CASES[name])
     result = train_step(parts_for(chosen), PROMPTS, seed=15, clock=Stopwatch())
     pull = pull_on_tokens(chosen, result)
-    w, divisor = token_weights(chosen, result.spans, result.advantages_BG, result.batch.completion_mask_BGT)
+    w, divisor = token_weights(chosen.objective, result.spans, result.advantages_BG, result.batch.completion_mask_BGT)
     B, G = result.advantages_BG.shape
     for b, g in ((0, 1), (1, 3), (2, 5)):
         length = int(result.batch.lengths_BG[b, g])
