@@ -40,7 +40,7 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
 
     def update(self) -> float:
-        """One optimiser step with the gradients in place; returns their norm before clipping.
+        """One optimiser step with the gradients in place, which are freed; returns their norm before clipping.
 
         Where that is infinite or NaN nothing is changed: not the weights, not the moments.
         """
@@ -50,6 +50,7 @@ class Updater:
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
         if math.isfinite(norm):
             self.optimizer.step()
+        self.zero_grad()  # now, not before the next step: they would stand beside the engine while it samples
         return norm
 
     def advance_schedule(self) -> None:

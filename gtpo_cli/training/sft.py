@@ -81,8 +81,11 @@ def imitate(parts: SftParts, groups: Sequence[Group], *, clock: Stopwatch) -> di
         totals = {"loss": 0.0, "entropy": 0.0}
         learning_rate = parts.updater.learning_rate
         parts.micro_batch.run(lambda cut: totals.update(_accumulate(parts, batch, cut)), batch)
-        finite = math.isfinite(totals["loss"])
-        grad_norm = parts.updater.update() if finite else math.nan
+        grad_norm = math.nan
+        if math.isfinite(totals["loss"]):
+            grad_norm = parts.updater.update()
+        else:
+            parts.updater.zero_grad()
         parts.updater.advance_schedule()
     tokens = int(batch.lengths_BG.sum())
     return {

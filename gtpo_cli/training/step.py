@@ -110,6 +110,7 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
                 result.grad_norms.append(parts.updater.update())
                 result.not_finite = None if math.isfinite(result.grad_norms[-1]) else "the gradient"
             if result.not_finite is not None:
+                parts.updater.zero_grad()
                 break
         parts.updater.advance_schedule()
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from small_models import random_model
 
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
@@ -22,6 +23,18 @@ PROMPTS = [
     (Problem("c", "7", "7"), (1, 4, 15, 5)),
 ]
 INITIAL_ENTROPY = 0.5
+
+
+def recorded_gradients(updater: Updater) -> list[list[torch.Tensor]]:
+    """A list that gets the gradients of each update from now on, clipped: afterwards they are freed."""
+    recorded: list[list[torch.Tensor]] = []
+    groups = updater.optimizer.param_groups
+
+    def record(*_: object) -> None:
+        recorded.append([p.grad.clone() for group in groups for p in group["params"]])
+
+    updater.optimizer.register_step_pre_hook(record)
+    return recorded
 
 
 def letters(problem: Problem, completion: Completion) -> float:

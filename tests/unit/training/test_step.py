@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from small_models import random_model
+from small_steps import recorded_gradients
 
 from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
@@ -176,6 +177,11 @@ def naive_lambda(recipe: Recipe, forward: list[bool], backward: list[bool], A: f
     return [weight if f or b else 1.0 for f, b in zip(forward, backward, strict=True)]
 
 
+def matrices_first(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """In the order of the optimiser's groups: vectors are spared weight decay."""
+    return sorted(model.parameters(), key=lambda parameter: parameter.ndim < 2)
+
+
 NEVER = "objective.filter.enabled=never"
 RELEASED = "objective.compat=released_code"
 CASES = {
@@ -206,6 +212,7 @@ def test_gradient_and_loss_equal_the_naive_specification(parts_for: Any, name: s
     for micro in (64, 4):
         parts = parts_for(chosen, micro=micro)
         untrained = copy.deepcopy(parts.policy.model)
+        gradients = recorded_gradients(parts.updater)
         result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
         if before is None:
             before = untrained
@@ -214,8 +221,10 @@ def test_gradient_and_loss_equal_the_naive_specification(parts_for: Any, name: s
             scale = max(float(p.grad.abs().max()) for p in before.parameters() if p.grad is not None)
             assert scale > 1e-4
         assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)]
-        for ours, theirs in zip(parts.policy.trainable_parameters(), before.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5 * max(scale, 1e-3))
+        (ours,) = gradients
+        for gradient, theirs in zip(ours, matrices_first(before), strict=True):
+            torch.testing.assert_close(gradient, theirs.grad, rtol=1e-4, atol=1e-5 * max(scale, 1e-3))
+        assert all(parameter.grad is None for parameter in parts.policy.trainable_parameters())
 
 
 class ForeignSampler(TransformersSampler):
@@ -238,12 +247,14 @@ def test_importance_correction_weighs_tokens_by_the_gap_to_the_sampler(parts_for
         parts = parts_for(chosen, micro=micro)
         parts.sampler = ForeignSampler(parts.policy)
         untrained = copy.deepcopy(parts.policy.model)
+        gradients = recorded_gradients(parts.updater)
         result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
         expected = naive_loss(chosen, result, untrained, parts.policy._reference, parts.initial_entropy)
         expected.backward()
         assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)]
-        for ours, theirs in zip(parts.policy.trainable_parameters(), untrained.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+        (ours,) = gradients
+        for gradient, theirs in zip(ours, matrices_first(untrained), strict=True):
+            torch.testing.assert_close(gradient, theirs.grad, rtol=1e-4, atol=1e-5)
         metrics = step_metrics(result, Stopwatch())
         assert 0.5 < metrics["sampler/gap_mean"] < metrics["sampler/gap_max"] < 1.01
 
@@ -434,8 +445,9 @@ def test_out_of_memory_in_the_middle_gives_the_same_gradient(parts_for: Any) -> 
             return original(batch, **options)
 
         parts.policy.token_logprobs = limited
+        recorded = recorded_gradients(parts.updater)
         train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
-        gradients.append([parameter.grad for parameter in parts.policy.trainable_parameters()])
+        gradients += recorded
         assert parts.micro_batch.limit == (6 if fail else 12)
     for plain, halved in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, halved, rtol=1e-4, atol=1e-6)

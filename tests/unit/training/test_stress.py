@@ -79,7 +79,7 @@ def test_what_fits_in_no_way_is_an_error_before_the_first_step() -> None:
     with memory_for(policy, 0), pytest.raises(GenerationError, match="out of memory while sampling a single"):
         stress_step(asked, policy, TransformersSampler(policy, warn=print), PROMPTS, micro)
     with memory_for(policy, 0), pytest.raises(ModelError, match="single completion in the forward pass"):
-        stress_step(recipe("objective.name=sft"), policy, TransformersSampler(policy), PROMPTS, micro)
+        stress_step(recipe("objective.name=sft"), policy, None, PROMPTS, micro)
 
 
 def test_it_is_for_gpus_unless_asked_for() -> None:
