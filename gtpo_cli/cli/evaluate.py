@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from gtpo_cli.evaluation.benchmark import Benchmark
     from gtpo_cli.evaluation.grading import Grader
     from gtpo_cli.evaluation.records import Results
-    from gtpo_cli.evaluation.run import Subject
     from gtpo_cli.evaluation.store import StoredEvaluation
-    from gtpo_cli.evaluation.subject import Checkpoint
+    from gtpo_cli.evaluation.subject import Checkpoint, SubjectLoader
     from gtpo_cli.recipe import Recipe
     from gtpo_cli.run_folder import RunFolder
 
@@ -38,19 +37,6 @@ class _Target:
     recipe: Recipe
     checkpoint: Checkpoint | None
     is_new: bool = False  # has no folder yet
-
-    def load(self, subject: str) -> Subject:
-        from gtpo_cli.evaluation.run import Subject
-        from gtpo_cli.evaluation.subject import load_base, load_trained
-        from gtpo_cli.generation import load_sampler
-
-        temperature = self.recipe.evaluation.temperature
-        if subject == BASE:
-            policy = load_base(self.recipe, temperature=temperature)
-        else:
-            assert self.checkpoint is not None
-            policy = load_trained(self.run, self.checkpoint, temperature=temperature)
-        return Subject(policy, load_sampler(policy, self.recipe))
 
 
 def evaluate(
@@ -88,6 +74,7 @@ def evaluate(
     gtpo eval runs/my-run --benchmark aime24 --benchmark amc23 --pass-k 64
     """
     from gtpo_cli.evaluation.grading import Grader
+    from gtpo_cli.evaluation.subject import SubjectLoader
 
     found = _find_target(target, checkpoint, recipe, benchmark, set_ or [])
     chosen = _with_options(found, benchmark, pass_k, maj_k, limit)
@@ -100,10 +87,11 @@ def evaluate(
     if found.is_new:
         _begin(found)
     try:
+        loader = SubjectLoader(chosen.recipe, chosen.checkpoint)
         with Grader(chosen.recipe.rewards) as grader:
-            for subject in subjects:  # one model in memory at a time
+            for subject in subjects:
                 for loaded, done in zip(
-                    benchmarks, _evaluate(chosen, subject, benchmarks, grader, again, as_json), strict=True
+                    benchmarks, _evaluate(chosen, subject, loader, benchmarks, grader, again, as_json), strict=True
                 ):
                     finished[loaded.name, subject] = done
     except KeyboardInterrupt:
@@ -121,13 +109,19 @@ def evaluate(
 
 
 def _evaluate(
-    target: _Target, subject: str, benchmarks: list[Benchmark], grader: Grader, again: bool, quiet: bool
+    target: _Target,
+    subject: str,
+    loader: SubjectLoader,
+    benchmarks: list[Benchmark],
+    grader: Grader,
+    again: bool,
+    quiet: bool,
 ) -> list[tuple[StoredEvaluation, Results]]:
     from gtpo_cli.cli.progress import count_progress
     from gtpo_cli.evaluation.run import evaluate as run_evaluation
     from gtpo_cli.evaluation.run import find_evaluation
 
-    load = functools.cache(lambda: target.load(subject))  # once, and only if something has to be sampled
+    load = functools.partial(loader.load, trained=subject != BASE)  # called only if something has to be sampled
     done = []
     for benchmark in benchmarks:
         stored = find_evaluation(target.recipe, target.run, benchmark, subject)

@@ -104,8 +104,7 @@ class _Target:
 
         if self.checkpoint is None:
             return load_base(self.recipe, temperature=temperature, streaming=True)
-        assert self.run is not None
-        return load_trained(self.run, self.checkpoint, temperature=temperature, streaming=True)
+        return load_trained(self.recipe, self.checkpoint, temperature=temperature, streaming=True)
 
 
 def _find_target(target: str | None, which: str, *, base: bool) -> _Target:

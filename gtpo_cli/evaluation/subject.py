@@ -10,6 +10,8 @@ from typing import Any
 
 from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.evaluation.run import Subject
+from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import Policy, load_policy, load_tokenizer
 from gtpo_cli.models.threads import set_threads
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
@@ -71,13 +73,12 @@ def load_base(recipe: Recipe, *, temperature: float, streaming: bool = False) ->
     return policy
 
 
-def load_trained(run: RunFolder, checkpoint: Checkpoint, *, temperature: float, streaming: bool = False) -> Policy:
-    """A run's policy at a checkpoint, measuring at `temperature`: full weights as they are, an adapter on its base.
+def load_trained(recipe: Recipe, checkpoint: Checkpoint, *, temperature: float, streaming: bool = False) -> Policy:
+    """The recipe's policy at a checkpoint, measuring at `temperature`: full weights as they are, an adapter on its base.
 
     `streaming`: on transformers whatever the recipe says, for `gtpo_cli.generation.stream`, which asks the model token
     by token. Raises ModelError, CheckpointError.
     """
-    recipe = run.recipe()
     try:
         with _relative_names_explained(recipe):
             policy = load_policy(_for_measuring(_of_checkpoint(recipe, checkpoint), temperature, streaming=streaming))
@@ -91,6 +92,43 @@ def load_trained(run: RunFolder, checkpoint: Checkpoint, *, temperature: float, 
         ) from error
     set_threads(recipe, policy)
     return policy
+
+
+class SubjectLoader:
+    """Loads what is evaluated, the untrained model before the trained one, and one model in memory at a time.
+
+    Where the checkpoint is an adapter its base is loaded once, and gets the adapter when its turn comes: loading takes
+    minutes, and two engines that share their policy's weights cannot be in one process.
+    """
+
+    def __init__(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
+        """`checkpoint`: None where only the untrained model is evaluated."""
+        self._recipe, self._checkpoint = recipe, checkpoint
+        self._loaded: tuple[bool, Subject] | None = None  # whether it is the trained one
+
+    def load(self, *, trained: bool) -> Subject:
+        """Raises ModelError, CheckpointError, GenerationError."""
+        if self._loaded is not None and self._loaded[0] == trained:
+            return self._loaded[1]
+        temperature = self._recipe.evaluation.temperature
+        if not trained:
+            assert self._loaded is None, "the untrained model comes first"
+            subject = self._with_sampler(load_base(self._recipe, temperature=temperature))
+        else:
+            assert self._checkpoint is not None
+            if self._loaded is not None and not self._checkpoint.has_full_weights:
+                subject = self._loaded[1]
+                subject.policy.load_adapter(self._checkpoint.model)
+                subject.sampler.sync(subject.policy)
+            else:
+                self._loaded = None  # frees it
+                policy = load_trained(self._recipe, self._checkpoint, temperature=temperature)
+                subject = self._with_sampler(policy)
+        self._loaded = trained, subject
+        return subject
+
+    def _with_sampler(self, policy: Policy) -> Subject:
+        return Subject(policy, load_sampler(policy, self._recipe))
 
 
 def load_prompting(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[Any, int]:

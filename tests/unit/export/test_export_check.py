@@ -34,7 +34,7 @@ from gtpo_cli.run_folder import RunFolder
 def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("check")
     run = moved_run(folder / "run", recipe_on(save_model(folder / "base")), scale=request.param)
-    return load_trained(run, choose_checkpoint(run), temperature=1.0, streaming=True)
+    return load_trained(run.recipe(), choose_checkpoint(run), temperature=1.0, streaming=True)
 
 
 def answers_of(policy: Any) -> Any:
