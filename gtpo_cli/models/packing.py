@@ -6,14 +6,18 @@ alone knows who may look at whom: a prompt at itself, a completion at its prompt
 summation differs from one padded row for each completion.
 
 transformers lets an attention function be registered by name; ours gets the `Packed` batch as a keyword that the model
-hands through to its layers, and is scaled dot-product attention as it stands when there is none (sampling).
+hands through to its layers, and is scaled dot-product attention as it stands when there is none (sampling). Unsloth's
+forward has a keyword of its own for rows that share their prompts (`prefix_seg_info`), and calls what is registered
+in its attention dispatch with it: there too it is ours, so that Unsloth's own kernel for it (AGPL) is not even imported.
 
 Axes: N packed tokens, B prompts, P prompt tokens, R completions, T completion tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -60,17 +64,21 @@ def use_packed_attention(model: Any) -> None:
     model.set_attn_implementation(ATTENTION)
 
 
-def packed_hidden_states(backbone: Any, packed: Packed) -> Tensor:
-    """Final hidden states (N, H) of a model that uses packed attention."""
-    unused = packed.mask_R1TK[:1, :, :1, :1]  # a mask with four axes keeps transformers from building one of N x N
-    output = backbone(
-        input_ids=packed.ids_N[None],
-        position_ids=packed.positions_N[None],
-        attention_mask=unused,
-        use_cache=False,
-        packed=packed,
-    )
-    hidden_1NH: Tensor = output.last_hidden_state
+def use_packed_attention_in_unsloth() -> None:
+    """Make the models that Unsloth's own forward runs attend through `attend_packed` where they are given a `Packed`."""
+    from unsloth.utils import attention_dispatch
+
+    attention_dispatch._flex_shared_prefix_attention = _attend_in_unsloth
+
+
+def packed_hidden_states(backbone: Any, packed: Packed, *, in_unsloth: bool = False) -> Tensor:
+    """Final hidden states (N, H) of a model that uses packed attention; `in_unsloth`: by Unsloth's own forward."""
+    inputs: dict[str, Any] = {"input_ids": packed.ids_N[None], "position_ids": packed.positions_N[None]}
+    if in_unsloth:
+        inputs |= {"prefix_seg_info": packed}
+    else:  # a mask with four axes keeps transformers from building one of N x N
+        inputs |= {"attention_mask": packed.mask_R1TK[:1, :, :1, :1], "packed": packed}
+    hidden_1NH: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
     return hidden_1NH[0]
 
 
@@ -146,22 +154,43 @@ def packed_attention(
     packed: Packed | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of a packed row, (1, heads, N, d) -> (1, N, heads, d); transformers' own without `packed`."""
+    """What transformers calls: (1, heads, N, d) -> (1, N, heads, d); its own attention without `packed`."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
 
     if packed is None:
         plain: tuple[Tensor, None] = attend(module, query, key, value, mask, **rest)
         return plain
+    return attend_packed(query, key, value, packed, lambda q, k, v, m: attend(module, q, k, v, m, **rest)[0]), None
+
+
+def _attend_in_unsloth(
+    query: Tensor, key: Tensor, value: Tensor, packed: Packed, *, scale: float | None = None
+) -> Tensor:
+    """What Unsloth calls: (1, N, heads, d) -> (1, N, heads, d)."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
+
+    query, key, value = (states.transpose(1, 2) for states in (query, key, value))
+    groups = query.shape[1] // key.shape[1]
+    module: Any = SimpleNamespace(num_key_value_groups=groups, is_causal=True)  # what it asks of an attention module
+    return attend_packed(query, key, value, packed, lambda q, k, v, m: attend(module, q, k, v, m, scaling=scale)[0])
+
+
+def attend_packed(
+    query: Tensor, key: Tensor, value: Tensor, packed: Packed, attend: Callable[..., Tensor]
+) -> Tensor:
+    """Attention of a packed row, (1, heads, N, d) -> (1, N, heads, d).
+
+    `attend(query, key, value, mask)` is attention of rectangles, (R, heads, T, d) -> (R, T, heads, d), causal where the
+    mask is None.
+    """
     query_p, key_p, value_p = (_rectangle(x, packed.prompt_places_BP) for x in (query, key, value))
-    prompts, _ = attend(module, query_p, key_p, value_p, None, **rest)
-    out = prompts.flatten(0, 1)
+    out = attend(query_p, key_p, value_p, None).flatten(0, 1)
     if len(packed.prompt_of_R):
         query_c, key_c, value_c = (_rectangle(x, packed.completion_places_RT) for x in (query, key, value))
         key_c = torch.cat([key_p[packed.prompt_of_R], key_c], dim=2)
         value_c = torch.cat([value_p[packed.prompt_of_R], value_c], dim=2)
-        completions, _ = attend(module, query_c, key_c, value_c, packed.mask_R1TK, **rest)
-        out = torch.cat([out, completions.flatten(0, 1)])
-    return out.index_select(0, packed.unpack_N)[None], None
+        out = torch.cat([out, attend(query_c, key_c, value_c, packed.mask_R1TK).flatten(0, 1)])
+    return out.index_select(0, packed.unpack_N)[None]
 
 
 def _rectangle(states_1hNd: Tensor, places_RT: Tensor) -> Tensor:

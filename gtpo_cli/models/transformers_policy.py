@@ -20,7 +20,7 @@ from gtpo_cli.models.loading import (
     load_tokenizer,
     quiet,
 )
-from gtpo_cli.models.packing import can_pack, pack, packed_hidden_states, use_packed_attention
+from gtpo_cli.models.packing import Packed, can_pack, pack, packed_hidden_states, use_packed_attention
 from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.objective.batch import TokenBatch
 from gtpo_cli.objective.logprobs import token_logprobs_and_entropy
@@ -30,8 +30,6 @@ from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 
 class TransformersPolicy:
     """Implements `gtpo_cli.models.policy.Policy`; see there for the contract."""
-
-    _may_pack = True  # the model's forward is transformers' own
 
     def __init__(self, model: Any, tokenizer: Any, *, temperature: float, max_seq_length: int, reference: Any = None):
         """Wrap a causal language model (a PeftModel or a plain one) that is ready to train.
@@ -49,11 +47,11 @@ class TransformersPolicy:
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         _check_logits_are_linear(self._causal_lm, self.device)
-        self.packs = self._may_pack and can_pack(self._causal_lm.config, self.max_seq_length)
+        self.packs = can_pack(self._causal_lm.config, self.max_seq_length)
         if self.packs:
             for packing in (self._causal_lm, reference):
                 if packing is not None:
-                    use_packed_attention(packing)
+                    self._use_packed_attention(packing)
 
     # -- the two halves of the model: hidden states, and the output layer (the sampler uses them too) ----------------
 
@@ -90,8 +88,18 @@ class TransformersPolicy:
         assert self._reference is not None, "a policy that trains all weights was built without its reference"
         return self._logprobs(self._reference, batch)[0]
 
+    # -- what differs where Unsloth holds the model ------------------------------------------------------------------
+
     def _set_mode(self, *, training: bool) -> None:
         self.model.train(training)
+
+    def _use_packed_attention(self, causal_lm: Any) -> None:
+        use_packed_attention(causal_lm)
+
+    def _packed_states(self, causal_lm: Any, packed: Packed) -> Tensor:
+        return packed_hidden_states(causal_lm.base_model, packed)
+
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _logprobs(
         self, causal_lm: Any, batch: TokenBatch, *, trained_BGT: Tensor | None = None, clamp_entropy: bool = False
@@ -119,15 +127,11 @@ class TransformersPolicy:
             return torch.zeros(0, causal_lm.config.hidden_size, device=self.device)
         if self.packs:
             packed = pack(batch, dtype=self.model.dtype)
-            return packed_hidden_states(causal_lm.base_model, packed)[packed.predictors_M]
+            return self._packed_states(causal_lm, packed)[packed.predictors_M]
         ids_RW, places_M = rows_without_gaps(batch)
-        return self._hidden_states(causal_lm, ids_RW).flatten(0, 1)[places_M]
-
-    def _hidden_states(self, causal_lm: Any, ids_RW: Tensor) -> Tensor:
-        """Final hidden states (R, W, H). Rows are right-padded: under a causal mask no real token sees padding, so no
-        attention mask is needed."""
-        hidden: Tensor = causal_lm.base_model(input_ids=ids_RW, use_cache=False).last_hidden_state
-        return hidden
+        # Rows are right-padded: under a causal mask no real token sees padding, so no attention mask is needed.
+        hidden_RWH: Tensor = causal_lm.base_model(input_ids=ids_RW, use_cache=False).last_hidden_state
+        return hidden_RWH.flatten(0, 1)[places_M]
 
     # -- what is trained ---------------------------------------------------------------------------------------------
 
