@@ -59,7 +59,8 @@ class PlainEngine:
 class SharedEngine:
     """The engine inside a model that Unsloth loaded with fast inference.
 
-    Between two calls it sleeps where Unsloth's standby is on: its key-value cache makes room for training.
+    It sleeps from here on, and wakes only to sample, where Unsloth's standby is on: its key-value cache makes room for
+    training. Unsloth and vLLM allow one such engine in a process.
     """
 
     def __init__(self, model: Any) -> None:
@@ -68,6 +69,7 @@ class SharedEngine:
         self._sleeps = bool(model.vllm_engine.llm_engine.vllm_config.model_config.enable_sleep_mode)
         self._folder = tempfile.TemporaryDirectory(prefix="gtpo-adapter-")
         self._adapter: Any = None
+        self._sleep()
 
     def update(self, policy: Policy) -> None:
         adapter = self._model.load_lora(self._folder.name, load_tensors=True)  # Unsloth counts name and id up
@@ -77,9 +79,14 @@ class SharedEngine:
         self._adapter = adapter
 
     def generate(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Any]:
-        outputs: list[Any] = self._model.fast_generate(  # wakes the engine where it sleeps
-            list(prompts), sampling_params=list(params), lora_request=self._adapter, use_tqdm=False
-        )
+        try:
+            outputs: list[Any] = self._model.fast_generate(  # wakes the engine where it sleeps
+                list(prompts), sampling_params=list(params), lora_request=self._adapter, use_tqdm=False
+            )
+        finally:  # whatever happened: training needs the memory, and so does the saving of an interrupted run
+            self._sleep()
+        return outputs
+
+    def _sleep(self) -> None:
         if self._sleeps:
             self._model.vllm_engine.sleep(1)
-        return outputs

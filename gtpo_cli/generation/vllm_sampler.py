@@ -16,6 +16,7 @@ from gtpo_cli.generation.sampler import Ended, SamplingParams, check_prompts
 from gtpo_cli.generation.vllm_engines import AdapterEngine, PlainEngine, SharedEngine
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.models.unsloth_policy import UnslothPolicy
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.seeds import derive_seed
@@ -71,9 +72,9 @@ class VllmSampler:
     def _completion(self, sampled: Any) -> Completion:
         ids = tuple(sampled.token_ids)
         logprobs = tuple(step[token].logprob for step, token in zip(sampled.logprobs, ids, strict=True))
-        stopped = bool(ids) and ids[-1] in self._policy.eos_token_ids
         text = self._policy.tokenizer.decode(ids, skip_special_tokens=True)
-        return Completion(ids, logprobs, "stop" if stopped else "length", text)
+        # vLLM also stops at the end tokens of the model's own generation configuration, which may be more than ours.
+        return Completion(ids, logprobs, "stop" if sampled.finish_reason == "stop" else "length", text)
 
 
 def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
@@ -124,5 +125,6 @@ def _start(policy: Policy, recipe: Recipe) -> Any:
 
 
 def _dtype(policy: Policy) -> str:
-    """The type of the policy's trained weights, as vLLM names it."""
-    return str(next(iter(policy.trainable_parameters())).dtype).removeprefix("torch.")
+    """The type of the base model's arithmetic, as vLLM names it; the adapter's is float32 whatever that is."""
+    assert isinstance(policy, TransformersPolicy)
+    return str(policy.model.dtype).removeprefix("torch.")

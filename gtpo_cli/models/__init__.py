@@ -11,8 +11,12 @@ from gtpo_cli.recipe.schema import Recipe
 __all__ = ["Engines", "Policy", "choose_engines", "load_policy", "load_tokenizer"]
 
 
-def load_policy(recipe: Recipe) -> Policy:
-    """Load the recipe's model with its adapter, ready to train. Raises ModelError with the remedy."""
+def load_policy(recipe: Recipe, *, with_engine: bool = True) -> Policy:
+    """Load the recipe's model with its adapter, ready to train. Raises ModelError with the remedy.
+
+    `with_engine`: start the engine that shares the policy's weights, where the recipe comes to one; False where nothing
+    will be sampled.
+    """
     from gtpo_cli.models.tiny import resolve_name
 
     settings: dict[str, Any] = {
@@ -25,7 +29,7 @@ def load_policy(recipe: Recipe) -> Policy:
     if engines.backend == "unsloth":
         from gtpo_cli.models.unsloth_policy import load_unsloth_policy
 
-        engine_memory = recipe.rollout.gpu_memory_utilization if engines.shared else None
+        engine_memory = recipe.rollout.gpu_memory_utilization if engines.shared and with_engine else None
         return load_unsloth_policy(recipe.model, **settings, engine_memory=engine_memory)
     from gtpo_cli.models.transformers_policy import load_transformers_policy
 

@@ -1,9 +1,8 @@
 """The policy on Unsloth: its loading, its kernels and its switches; the mathematics is that of TransformersPolicy.
 
-On a GPU Unsloth replaces the model's forward by kernels of its own, hands out the final hidden states in place of the
-logits when UNSLOTH_RETURN_HIDDEN_STATES is set, and can start a vLLM engine on the same weights (fast inference). Its
-CPU backend (2026.10.9 and later) is stock transformers with PEFT behind the same calls, and has neither.
-Tested on the CPU backend; docs/engines.md says what has not been run on a GPU.
+On a GPU Unsloth replaces the model's forward by kernels of its own, and can start a vLLM engine on the same weights
+(fast inference). Its CPU backend (2026.10.9 and later) is stock transformers with PEFT behind the same calls.
+docs/engines.md says what of both is executed by which test.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,21 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models.loading import choose_dtype, explained, load_tokenizer
+from gtpo_cli.models.loading import choose_dtype, context_length, explained, load_tokenizer
+from gtpo_cli.models.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import ModelRecipe
 
-_HIDDEN_STATES = "UNSLOTH_RETURN_HIDDEN_STATES"
+# Read by Unsloth when it is imported or starts an engine.
+_ENGINE_SETTINGS = {
+    "UNSLOTH_VLLM_STANDBY": "1",  # the engine can sleep: its cache makes room while we train
+    "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # the recipe's gpu_memory_utilization, not 0.71 to 0.88 of Unsloth's own
+    "UNSLOTH_VLLM_MERGED_ROLLOUT": "0",  # never fold the adapter into the weights that train
+}
 
 
 class UnslothPolicy(TransformersPolicy):
     """Implements `gtpo_cli.models.policy.Policy` on a model that Unsloth loaded; see there for the contract."""
-
-    _may_pack = False  # Unsloth's attention takes no other; each completion is a padded row with its prompt
 
     @property
     def shares_engine(self) -> bool:
@@ -38,24 +42,24 @@ class UnslothPolicy(TransformersPolicy):
 
     def _set_mode(self, *, training: bool) -> None:
         # for_inference is for sampling: its kernels expect a cache. Measuring uses the training forward.
-        _fast_language_model().for_training(self.model)
+        from unsloth import FastLanguageModel
+
+        FastLanguageModel.for_training(self.model)
         self.model.train(training)
 
-    def _hidden_states(self, causal_lm: Any, ids_RW: Tensor) -> Tensor:
-        weight, _ = self.lm_head
-        vocabulary, width = weight.shape
-        if vocabulary == width:  # the two could not be told apart
-            return super()._hidden_states(causal_lm, ids_RW)
-        with _environment(_HIDDEN_STATES, "1"):
-            output: Tensor = self.model(input_ids=ids_RW, use_cache=False).logits
-        if output.shape[-1] == width:
-            return output
-        if output.shape[-1] != vocabulary:
-            raise ModelError(
-                f"Unsloth returned {output.shape[-1]} numbers a token, neither hidden states ({width}) nor logits "
-                f"({vocabulary}); use model.backend: transformers, and report this with Unsloth's version"
-            )
-        return super()._hidden_states(causal_lm, ids_RW)  # logits after all: the CPU backend, or a model left as it was
+    def _use_packed_attention(self, causal_lm: Any) -> None:
+        if _has_unsloths_forward(causal_lm):
+            use_packed_attention_in_unsloth()
+        else:
+            super()._use_packed_attention(causal_lm)
+
+    def _packed_states(self, causal_lm: Any, packed: Packed) -> Tensor:
+        return packed_hidden_states(causal_lm.base_model, packed, in_unsloth=_has_unsloths_forward(causal_lm))
+
+
+def _has_unsloths_forward(causal_lm: Any) -> bool:
+    """False on its CPU backend, which leaves transformers' forward as it is."""
+    return type(causal_lm.base_model).forward.__module__.startswith("unsloth.")
 
 
 def load_unsloth_policy(
@@ -69,8 +73,8 @@ def load_unsloth_policy(
 ) -> UnslothPolicy:
     """Load model and tokenizer from `path` through Unsloth, and add the adapter; without `lora` all weights train.
 
-    `engine_memory`: share of the GPU's memory for a vLLM engine on the same weights; None starts none.
-    Raises ModelError with the remedy.
+    `engine_memory`: share of the GPU's memory for a vLLM engine on the same weights; None starts none. Such an engine is
+    awake until its sampler puts it to sleep. Raises ModelError with the remedy.
     """
     if engine_memory is not None:
         _check_engine(recipe)
@@ -81,10 +85,11 @@ def load_unsloth_policy(
     fast = _fast_language_model(with_engine=engine_memory is not None)
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     tokenizer = load_tokenizer(recipe, path)  # our own: Unsloth's may get other special tokens
-    with explained(path), _silent():
+    longest = context_length(recipe, path)  # beyond the model's positions Unsloth would stretch them (RoPE scaling)
+    with explained(path), _library_output():
         model, _ = fast.from_pretrained(
             model_name=path,
-            max_seq_length=recipe.max_seq_length,
+            max_seq_length=longest,
             dtype=choose_dtype(recipe.dtype, device),
             load_in_4bit=recipe.load_in_4bit,
             full_finetuning=recipe.lora is None,
@@ -103,11 +108,10 @@ def load_unsloth_policy(
                 use_gradient_checkpointing=_checkpointing(recipe, device),
                 random_state=seed,
             )
-    if engine_memory is not None and getattr(model, "vllm_engine", None) is None:
-        raise ModelError(
-            "rollout.engine: vllm was asked for, but Unsloth started no vLLM engine (it goes on without one where vLLM "
-            "is missing or too old for this GPU): see its messages and gtpo doctor, or use model.backend: transformers"
-        )
+    if engine_memory is not None:
+        _check_started(model, longest)
+    if recipe.lora is not None and not hasattr(model, "peft_config"):
+        raise ModelError(f"model.lora: Unsloth added no adapter to {path}; use model.backend: transformers")
     if recipe.load_in_4bit and not any(type(module).__name__ == "Linear4bit" for module in model.modules()):
         raise ModelError(
             f"model.load_in_4bit: Unsloth loaded {path} without quantising it (bitsandbytes does not work here); "
@@ -132,6 +136,22 @@ def _check_engine(recipe: ModelRecipe) -> None:
         )
 
 
+def _check_started(model: Any, longest: int) -> None:
+    """Unsloth goes on without an engine, or with one for shorter rows, and prints that. Raise ModelError instead."""
+    engine = getattr(model, "vllm_engine", None)
+    if engine is None:
+        raise ModelError(
+            "rollout.engine: vllm was asked for, but Unsloth started no vLLM engine (it goes on without one where vLLM "
+            "is missing or too old for this GPU): see gtpo doctor, or use model.backend: transformers"
+        )
+    rows = engine.llm_engine.vllm_config.model_config.max_model_len
+    if rows < longest:
+        raise ModelError(
+            f"rollout.gpu_memory_utilization: the engine's share holds rows of {rows:,} tokens only, and "
+            f"model.max_seq_length is {longest:,}; raise the one or lower the other (gtpo plan says what fits)"
+        )
+
+
 def _engine_options(recipe: ModelRecipe, engine_memory: float | None) -> dict[str, Any]:
     if engine_memory is None:
         return {}
@@ -150,13 +170,12 @@ def _fast_language_model(*, with_engine: bool = False) -> Any:
     """Unsloth's entry point. It patches transformers and PEFT, and wants to be imported before them."""
     # Unsloth writes the kernels that it generates into the working folder unless told otherwise.
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path.home() / ".cache" / "gtpo" / "unsloth_compiled_cache"))
-    if with_engine:  # both are read when Unsloth is imported
-        os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")  # the engine's cache sleeps while we train
-        os.environ["UNSLOTH_VLLM_MERGED_ROLLOUT"] = "0"  # never fold the adapter into the weights that train
+    if with_engine:
+        os.environ.update(_ENGINE_SETTINGS)
     if not torch.cuda.is_available():
         os.environ.setdefault("UNSLOTH_FORCE_CPU", "1")  # without it Unsloth refuses to load on a CPU
     try:
-        with _silent():
+        with _library_output():
             from unsloth import FastLanguageModel
     except ImportError as error:
         raise ModelError(
@@ -166,22 +185,33 @@ def _fast_language_model(*, with_engine: bool = False) -> Any:
     return FastLanguageModel
 
 
+class _Chatter(io.TextIOBase):
+    """Stands in for standard output while libraries load. Log handlers may keep it: later it is standard error."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] | None = []
+
+    def write(self, text: str) -> int:
+        if self.kept is None:
+            return sys.stderr.write(text)
+        self.kept.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self.kept is None:
+            sys.stderr.flush()
+
+
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable that a library reads at each call, and put back what was there."""
-    before = os.environ.get(name)
-    os.environ[name] = value
+def _library_output() -> Iterator[None]:
+    """Libraries print banners to standard output, which may be piped into another program. What they said is shown, on
+    standard error, where loading fails."""
+    chatter = _Chatter()
     try:
-        yield
+        with contextlib.redirect_stdout(chatter):
+            yield
+    except BaseException:
+        sys.stderr.write("".join(chatter.kept or ()))
+        raise
     finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Unsloth prints banners to standard output, which may be piped into another program."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
+        chatter.kept = None

@@ -58,9 +58,11 @@ def train(
         # First: a reward that cannot be loaded is known before the model is.
         scorer = stack.enter_context(open_scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
-        setup = prepare(recipe, say=say)
+        imitates = recipe.objective.name == "sft"
+        samples = not imitates or recipe.training.eval_every is not None
+        setup = prepare(recipe, say=say, samples=samples)
         run.write_environment(setup.facts)
-        sampler = load_sampler(setup.policy, recipe, warn=say)
+        sampler = load_sampler(setup.policy, recipe, warn=say) if samples else None
         longest = longest_row(setup.prompts, recipe, setup.policy)
         micro = MicroBatchSize(
             recipe.training.micro_batch_size, longest_row=longest, packed=setup.policy.packs, warn=say
@@ -70,9 +72,11 @@ def train(
             say(f"the longest row ({tokens} tokens) fits, {micro} at a time in training")
         held_out = None
         if recipe.training.eval_every is not None:
+            assert sampler is not None
             held_out = stack.enter_context(HeldOut(recipe, setup.policy, sampler))
         initial_entropy = None
-        if recipe.objective.name != "sft":
+        if not imitates:
+            assert sampler is not None
             initial_entropy = find_initial_entropy(recipe, run, setup, sampler, say)
         order = PromptOrder(recipe, setup.prompts)
         updater = Updater(setup.policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps)
@@ -96,7 +100,7 @@ def train(
         )
         micro.tell(trackers.warn)
         stepper: _Stepper
-        if initial_entropy is None:
+        if initial_entropy is None or sampler is None:
             stepper = _SftStepper(SftParts(setup.policy, updater, micro, recipe.rewards.format.tags), order)
         else:
             parts = StepParts(recipe, setup.policy, sampler, scorer, updater, initial_entropy, micro)

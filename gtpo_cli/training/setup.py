@@ -28,17 +28,17 @@ class Setup:
     facts: dict[str, Any]
 
 
-def prepare(recipe: Recipe, *, say: Say) -> Setup:
+def prepare(recipe: Recipe, *, say: Say, samples: bool = True) -> Setup:
     """Load data and model and encode the prompts; `say` gets one line for each thing a user should know.
 
-    Raises DataError, ModelError, RecipeError.
+    `samples`: whether anything will be sampled; where not, no engine is started. Raises DataError, ModelError, RecipeError.
     """
     loaded = load_problems(recipe.data, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
     if warning := loaded.warning():
         say(warning)
     engines = choose_engines(recipe)
     say(f"{len(loaded.problems)} problems; loading {recipe.model.name} ({engines})")
-    policy = load_policy(recipe)
+    policy = load_policy(recipe, with_engine=samples)
     trainable = sum(parameter.numel() for parameter in policy.trainable_parameters())
     set_threads(recipe, policy)
     if policy.max_seq_length < recipe.model.max_seq_length:
@@ -66,7 +66,7 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
         "model": recipe.model.name,
         "trainable_parameters": trainable,
         "backend": engines.backend,
-        "engine": engines.engine,
+        "engine": engines.engine if samples else None,
         "device": str(policy.device),
         "threads": torch.get_num_threads(),
         "problems": len(prompts),

@@ -25,11 +25,11 @@ def wants_stress(recipe: Recipe, policy: Policy) -> bool:
 
 
 def stress_step(
-    recipe: Recipe, policy: Policy, sampler: Sampler, prompts: Sequence[Prompt], micro_batch: MicroBatchSize
+    recipe: Recipe, policy: Policy, sampler: Sampler | None, prompts: Sequence[Prompt], micro_batch: MicroBatchSize
 ) -> int:
     """Sample and train, without consequence, on the longest prompt with completions of the greatest length.
 
-    Leaves weights, gradients and random states as they were; what may change is how many rows are worked on at once.
+    `sampler`: None where the run samples nothing. Leaves weights, gradients and random states as they were; what may change is how many rows are worked on at once.
     Returns the tokens of a row. Raises ModelError or GenerationError where even one row does not fit.
     """
     problem, ids = max(prompts, key=lambda prompt: len(prompt[1]))
@@ -37,7 +37,7 @@ def stress_step(
     length = min(rollout.max_completion_tokens, policy.max_seq_length - len(ids))
     devices = [policy.device] if policy.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):  # adapter dropout draws
-        if recipe.objective.name != "sft":
+        if sampler is not None:
             sampler.sync(policy)
             params = SamplingParams(rollout.temperature, max_completion_tokens=length)
             sampler.rehearse(len(ids), rollout.group_size * rollout.prompts_per_step, params)
