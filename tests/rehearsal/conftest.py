@@ -1,0 +1,39 @@
+"""These tests run Unsloth's CUDA code and vLLM's engine with a stand-in for the card (card.py): `make test-rehearsal`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import card  # noqa: E402
+
+MISSING = [name for name in ("unsloth", "vllm", "vllm_bnb_plugin") if importlib.util.find_spec(name) is None]
+MISSING += [name for name, value in card.ENVIRONMENT.items() if os.environ.get(name) != value]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.rehearsal)
+            if MISSING:
+                item.add_marker(pytest.mark.skip(reason=f"not here: {', '.join(MISSING)}; make test-rehearsal"))
+
+
+@pytest.fixture(scope="session")
+def on_card() -> Any:
+    """Unsloth as gtpo imports it, on the card that is not there."""
+    card.insert()
+    from gtpo_cli.models import unsloth_policy
+
+    unsloth_policy._fast_language_model(with_engine=True)
+    card.fit_unsloth()
+    card.fit_vllm()
+    return card

@@ -1,0 +1,125 @@
+"""Unsloth's `load_vllm`, its converter, and a real vLLM engine on the policy's own weights, in float16.
+
+One engine in a process, as on a GPU: the commands of test_commands.py have processes of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from policy_contract import LORA, recipe_for, save_model
+from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
+
+from gtpo_cli.errors import ModelError
+from gtpo_cli.generation import SamplingParams, load_sampler
+from gtpo_cli.models import load_policy
+from gtpo_cli.models.unsloth_policy import _check_started
+
+HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.1}  # vLLM's
+SHARE = 0.4
+
+
+@pytest.fixture(scope="module")
+def pair(on_card: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    folder = save_model(tmp_path_factory.mktemp("model"), **HEADS)
+    recipe = recipe_for(
+        folder, backend="unsloth", max_seq_length=CONTEXT, dtype="float16", lora=LORA,
+        rollout={"gpu_memory_utilization": SHARE},
+    )  # fmt: skip
+    policy = load_policy(recipe)
+    assert policy.shares_engine
+    sampler = load_sampler(policy, recipe)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return policy, sampler
+
+
+def engine_of(policy: Any) -> Any:
+    return policy.model.vllm_engine
+
+
+class TestSharedEngine(SamplerContract):
+    """Two arithmetics in 16 bits: the engine's, and that of Unsloth's kernels in the interpreter."""
+
+    tolerance = 2e-2
+
+    @pytest.fixture
+    def pair(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        return pair
+
+
+def test_base_weights_exist_once(pair: tuple[Any, Any]) -> None:
+    policy, _ = pair
+    runner = engine_of(policy).llm_engine.model_executor.driver_worker.worker.model_runner
+    served = {parameter.data_ptr() for parameter in runner.model.parameters()}
+    base = {name: p for name, p in policy.model.named_parameters() if not p.requires_grad and p.ndim == 2}
+    fused = ("k_proj", "v_proj", "up_proj")  # the second and third part of a matrix that the engine holds in one piece
+    alone = {name: p for name, p in base.items() if not any(part in name for part in fused)}
+    assert len(alone) >= 6
+    assert {name for name, p in alone.items() if p.data_ptr() not in served} == set()
+
+
+def test_what_the_recipe_says_reaches_the_engine(pair: tuple[Any, Any], on_card: Any) -> None:
+    """Its share of the memory that is free (79 of 80 GiB), and whole rows; Unsloth's own choice would be 0.868."""
+    policy, _ = pair
+    config = engine_of(policy).llm_engine.vllm_config
+    assert config.cache_config.gpu_memory_utilization == pytest.approx(SHARE * 79 / 80)
+    assert config.model_config.max_model_len == CONTEXT == policy.max_seq_length
+    assert config.model_config.enable_sleep_mode
+    assert config.model_config.dtype == torch.float16
+    with pytest.raises(ModelError, match=r"gpu_memory_utilization: the engine's share holds rows of 64 tokens only"):
+        _check_started(policy.model, CONTEXT + 1)
+
+
+def test_it_is_awake_only_while_it_samples_whatever_happens(pair: tuple[Any, Any], on_card: Any) -> None:
+    policy, sampler = pair
+    assert on_card.calls[0] == "sleep"  # from its start
+    engine = engine_of(policy)
+    assert engine.llm_engine.engine_core.engine_core.is_sleeping()
+    on_card.calls.clear()
+    sampler.sample(PROMPTS, 1, SamplingParams(max_completion_tokens=2))
+    assert on_card.calls == ["wake", "sleep"]
+    with pytest.raises(ValueError, match="prompt"):  # vLLM's own refusal, past our checks: a token that there is not
+        sampler._engine.generate([{"prompt_token_ids": [10**6]}], [sampler._engine_params([1], 1, SamplingParams(), 0)])
+    assert on_card.calls == ["wake", "sleep", "wake", "sleep"]
+    assert engine.llm_engine.engine_core.engine_core.is_sleeping()
+
+
+def test_an_end_token_of_the_models_own_configuration_ends_a_completion(pair: tuple[Any, Any]) -> None:
+    """vLLM adds those of generation_config.json to ours."""
+    policy, sampler = pair
+    engine = engine_of(policy)
+    (row,) = sampler.sample([PROMPTS[0]], 8, SamplingParams(max_completion_tokens=6, seed=3))
+    end = row[0].token_ids[2]
+    processor = engine.llm_engine.input_processor
+    before = dict(processor.generation_config_fields)
+    processor.generation_config_fields["eos_token_id"] = [2, end]
+    try:
+        (stopped,) = sampler.sample([PROMPTS[0]], 8, SamplingParams(max_completion_tokens=6, seed=3))
+    finally:
+        processor.generation_config_fields.clear()
+        processor.generation_config_fields.update(before)
+    assert end not in policy.eos_token_ids
+    first = stopped[0]
+    assert first.token_ids == row[0].token_ids[: row[0].token_ids.index(end) + 1]
+    assert (first.finish_reason, first.truncated) == ("stop", False)
+
+
+def test_a_stale_adapter_shows_and_sync_mends_it(pair: tuple[Any, Any]) -> None:
+    policy, sampler = pair
+    torch.manual_seed(1)
+    sampler.sync(policy)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    params = SamplingParams(max_completion_tokens=12, seed=5)
+    stale = gap(policy, PROMPTS, sampler.sample(PROMPTS, 4, params))
+    sampler.sync(policy)
+    fresh = gap(policy, PROMPTS, sampler.sample(PROMPTS, 4, params))
+    assert fresh < 0.02
+    assert stale > 10 * fresh

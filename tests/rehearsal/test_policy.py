@@ -1,0 +1,139 @@
+"""UnslothPolicy on Unsloth's CUDA forward, beside the transformers policy on the same weights and adapter."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from policy_contract import LORA, PolicyContract, ragged_batch, recipe_for, save_model
+
+from gtpo_cli.models import Policy
+from gtpo_cli.models.transformers_policy import load_transformers_policy
+from gtpo_cli.models.unsloth_policy import UnslothPolicy, load_unsloth_policy
+from gtpo_cli.rollout import collate
+from gtpo_cli.types import Completion, Group, Problem
+
+pytestmark = pytest.mark.usefixtures("on_card")
+
+
+def load(folder: Path, *, temperature: float = 1.0, **model: Any) -> UnslothPolicy:
+    recipe = recipe_for(folder, **model)
+    os.environ.pop("UNSLOTH_ENABLE_FULL_FINETUNING", None)  # Unsloth is meant to load once in a process
+    return load_unsloth_policy(
+        recipe.model, path=str(folder), temperature=temperature, with_reference=False, seed=1, engine_memory=None
+    )
+
+
+def twin(policy: Policy, folder: Path, adapter: Path, *, temperature: float = 1.0, **model: Any) -> Policy:
+    """A transformers policy with the same adapter."""
+    policy.save_adapter(adapter)
+    plain = load_transformers_policy(
+        recipe_for(folder, **model).model, path=str(folder), temperature=temperature, with_reference=False, seed=1
+    )
+    plain.load_adapter(adapter)
+    return plain
+
+
+def move(policy: Policy) -> None:
+    """A new adapter changes nothing; this one does."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+
+
+def measured(policy: Policy, batch: Any = None) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """Log-probabilities, entropies and gradients of a weighted sum."""
+    logp, entropy = policy.token_logprobs(ragged_batch() if batch is None else batch)
+    (logp * torch.linspace(-1, 1, logp.numel()).view(logp.shape)).sum().backward()
+    gradients = [parameter.grad for parameter in policy.trainable_parameters()]
+    for parameter in policy.trainable_parameters():
+        parameter.grad = None
+    return logp.detach(), entropy, gradients
+
+
+def distance(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    """Of all gradients together, relative to the second's norm."""
+    difference, norm = (
+        torch.cat([tensor.float().flatten() for tensor in tensors]).norm()
+        for tensors in ([a - b for a, b in zip(ours, theirs, strict=True)], theirs)
+    )
+    return float(difference / norm)
+
+
+class TestPolicyContract(PolicyContract):
+    """Without an engine, in float32."""
+
+    backend = "unsloth"
+
+    def load(self, folder: Path, lora: Any = LORA, **changes: Any) -> Any:
+        return load(folder, lora=lora, **changes)
+
+    @pytest.mark.parametrize(("temperature", "checkpointing"), [(0.7, True)])
+    def test_logprobs_entropies_and_gradients_equal_full_logits(
+        self, folder: Path, temperature: float, checkpointing: bool, tmp_path: Path
+    ) -> None:
+        """Here against the transformers policy: Unsloth's forward computes in no float64."""
+        policy = load(folder, temperature=temperature, gradient_checkpointing=checkpointing)
+        assert type(policy._causal_lm.base_model).forward.__qualname__ == "LlamaModel_fast_forward"
+        move(policy)
+        ours = measured(policy)
+        theirs = measured(twin(policy, folder, tmp_path / "adapter", temperature=temperature))
+        torch.testing.assert_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours[1], theirs[1], rtol=1e-5, atol=1e-5)
+        assert distance(ours[2], theirs[2]) < 1e-5
+
+
+def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> None:
+    """At most 1.05 (P + sum of the completions), where padded rows are G (P + longest); and longer than the context."""
+    policy = load(save_model(tmp_path), max_seq_length=64)
+    prompt, lengths = tuple(range(8, 48)), (16, 3, 9, 16, 1, 12, 5, 16)
+    rows = tuple(Completion(tuple(range(9, 9 + n)), (0.0,) * n, "stop", "") for n in lengths)
+    tokens: list[int] = []
+    layer = policy._causal_lm.base_model.layers[0].mlp
+    layer.register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0].shape[:-1].numel()))
+    packed = collate([Group(Problem("p", "q", "1"), prompt, rows)])
+    with torch.no_grad():
+        together, _ = policy.token_logprobs(packed)
+    assert tokens == [40 + 78 - 8]  # a completion's last token predicts nothing
+    assert tokens[0] <= 1.05 * (40 + 78)
+    assert tokens[0] > policy.max_seq_length
+    for place, row in enumerate(rows):
+        with torch.no_grad():
+            alone, _ = policy.token_logprobs(collate([Group(Problem("p", "q", "1"), prompt, (row,))]))
+        n = len(row.token_ids)
+        torch.testing.assert_close(together[0, place, :n], alone[0, 0, :n], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_four_bits(architecture: str, tmp_path: Path) -> None:
+    """NF4 weights in float16: within rounding of the transformers policy, before and after saving and loading."""
+    folder = save_model(tmp_path / "model", architecture, hidden_size=128)
+    model = {"dtype": "float16", "load_in_4bit": True, "gradient_checkpointing": True}
+    policy = load(folder, **model)
+    assert {type(m).__name__ for m in policy.model.modules() if "4bit" in type(m).__name__} >= {"Linear4bit"}
+    move(policy)
+    plain = twin(policy, folder, tmp_path / "adapter", **model)
+    ours, theirs = measured(policy), measured(plain)
+    mask = ragged_batch().completion_mask_BGT
+    assert float((ours[0] - theirs[0])[mask].abs().max()) < 0.05
+    assert distance(ours[2], theirs[2]) < 0.02
+    assert all(float(gradient.abs().max()) > 0 for gradient in ours[2])
+    loaded = load(folder, **model)
+    loaded.load_adapter(tmp_path / "adapter")
+    again = measured(loaded)
+    assert torch.equal(again[0], ours[0])
+    assert distance(again[2], ours[2]) == 0
+
+
+def test_no_module_of_unsloths_under_the_agpl_was_imported_for_it(tmp_path: Path) -> None:
+    """Its own kernel for rows that share prompts; ours stands in its place."""
+    policy = load(save_model(tmp_path))
+    with torch.no_grad():
+        policy.token_logprobs(ragged_batch())
+    assert policy.packs
+    assert not [name for name in sys.modules if "prefix_grouper_kernel" in name]
