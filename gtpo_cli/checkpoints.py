@@ -210,15 +210,27 @@ def random_states() -> dict[str, Any]:
     }
 
 
-def restore_random_states(states: dict[str, Any]) -> None:
-    """Put back what `random_states` took."""
+def restore_random_states(states: dict[str, Any]) -> str | None:
+    """Put back what `random_states` took.
+
+    Where another number of GPUs is visible than then, the first ones that both have get theirs back, and the others
+    keep the state they are in; the sentence that says so is returned, None otherwise.
+    """
     torch.set_rng_state(states["torch"])
-    if states["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
+    then, now = len(states["cuda"]), torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for device, state in enumerate(states["cuda"][:now]):
+        torch.cuda.set_rng_state(state, device)
     name, keys, position, has_gauss, gauss = states["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), int(position), int(has_gauss), gauss))
     version, internal, next_gauss = states["python"]
     random.setstate((version, tuple(internal.tolist()), next_gauss))
+    if then == now:
+        return None
+    return (
+        f"the checkpoint has the random states of {then} visible GPU{'s' * (then != 1)}, and {now} "
+        f"{'is' if now == 1 else 'are'} visible here: {min(then, now) or 'none'} restored; adapter dropout may draw "
+        "other numbers than in a run without interruption"
+    )
 
 
 def flush_to_disk(folder: Path, *, recursive: bool = True) -> None:

@@ -36,6 +36,6 @@ def add_matmul(acc: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """acc += a b, with `b` given in float32 and multiplied in the type of `a`."""
     if a.dtype == acc.dtype:
         return torch.addmm(acc, a, b, out=acc)
-    if a.device.type == "cuda":
-        return torch.addmm(acc, a, b.to(a.dtype), out_dtype=acc.dtype, out=acc)
+    if a.device.type == "cuda":  # not addmm: that of torch 2.9 wants `acc` in the factors' type
+        return acc.add_(torch.mm(a, b.to(a.dtype), out_dtype=acc.dtype))
     return acc.add_(a @ b.to(a.dtype))

@@ -15,9 +15,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gtpo_cli.objective import row_kernel
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_weights
+from gtpo_cli.objective.products import factor_dtype, matmul
 
 ENTROPY_CLAMP = 1e-6
+_VOCAB_BLOCK = 4096  # rows of the output layer that are widened at once, where they have to be
 
 
 def released_weights(
@@ -51,20 +54,30 @@ def clamped_entropy(
     *,
     bias_V: Tensor | None = None,
     temperature: float = 1.0,
-    chunk_tokens: int = 64,
+    chunk_tokens: int | None = None,
 ) -> Tensor:
     """-sum_v p_v ln max(p_v, 1e-6) for each token, nats, float32 (N,); p as in `token_logprobs_and_entropy`.
 
     The clamp needs the finished normaliser of each token, so the logits are computed once more, `chunk_tokens` at a
-    time: the compat mode pays a third matrix product.
+    time (None: as many as `row_kernel.CHUNK_BYTES` hold, with the probabilities beside them): the compat mode pays a
+    third matrix product. Factors are multiplied as in products.py; the output layer is never copied whole.
     """
+    (N, _), V = hidden_NH.shape, lm_head_VH.shape[0]
+    sums = torch.float64 if hidden_NH.dtype == torch.float64 else torch.float32
+    factors = factor_dtype(hidden_NH.dtype, hidden_NH.device)
     floor = torch.tensor(ENTROPY_CLAMP).log().item()
-    pieces = []
-    for start in range(0, hidden_NH.shape[0], chunk_tokens):
-        hidden = hidden_NH[start : start + chunk_tokens]
-        logits = hidden.float() @ lm_head_VH.float().T
+    entropy_N = torch.empty(N, dtype=torch.float32, device=hidden_NH.device)
+    rows = chunk_tokens or max(16, row_kernel.CHUNK_BYTES // (2 * 4 * V))
+    for start in range(0, N, rows):
+        hidden_Hn = hidden_NH[start : start + rows].to(factors).T.contiguous()
+        logp_Vn = torch.empty(V, hidden_Hn.shape[1], dtype=sums, device=hidden_NH.device)
+        for block in range(0, V, _VOCAB_BLOCK):
+            places = slice(block, block + _VOCAB_BLOCK)
+            matmul(lm_head_VH[places].to(factors), hidden_Hn, out=logp_Vn[places])
         if bias_V is not None:
-            logits += bias_V
-        logp = torch.log_softmax(logits / temperature, dim=-1)
-        pieces.append(-(logp.exp() * logp.clamp(min=floor)).sum(dim=-1))
-    return torch.cat(pieces) if pieces else hidden_NH.new_zeros(0, dtype=torch.float32)
+            logp_Vn += bias_V[:, None]
+        logp_Vn /= temperature
+        logp_Vn -= logp_Vn.logsumexp(dim=0)
+        p_Vn = logp_Vn.exp()
+        entropy_N[start : start + rows] = -p_Vn.mul_(logp_Vn.clamp_(min=floor)).sum(dim=0)
+    return entropy_N

@@ -84,7 +84,8 @@ def train(
             setup.policy.load_adapter(store.path(state.step) / "model")
             loaded = store.load_training(state.step)
             updater.load_state_dict(loaded["updater"])
-            restore_random_states(loaded["random"])
+            if other_gpus := restore_random_states(loaded["random"]):
+                say(other_gpus)
         trackers = stack.enter_context(
             open_trackers(
                 recipe,

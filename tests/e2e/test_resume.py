@@ -9,7 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from commands import GTPO, Run, comparable, contents, environment
+
+from gtpo_cli.checkpoints import write_manifest
 
 # Small but with all state there is: iterations, KL reference, dropout (global generator), schedule, best checkpoint.
 SETTINGS = [
@@ -99,3 +102,18 @@ def test_retention_keeps_the_newest_and_the_best(gtpo: Run, tmp_path: Path) -> N
     assert folders == sorted({best, 11, 12})
     state = json.loads((run / "checkpoints" / "step-000012" / "state.json").read_text())
     assert (state["best_step"], state["best_value"]) == (best, max(rates))
+
+
+def test_a_run_saved_where_two_gpus_were_visible_resumes_without_them(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*train_arguments("whole", []))
+    run = tmp_path / "runs" / "moved"
+    start_and_kill(tmp_path, train_arguments("moved", []), lambda: lines(run) >= 5)
+    folder = max((run / "checkpoints").glob("step-*"))
+    training = torch.load(folder / "training.pt", weights_only=True)
+    training["random"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)] * 2  # as CUDA's generators have it: seed, offset
+    torch.save(training, folder / "training.pt")
+    (folder / "manifest.json").unlink()
+    write_manifest(folder)
+    output = gtpo("train", "--quiet", "--resume", "runs/moved").stdout
+    assert "random states of 2 visible GPUs, and 0 are visible here: none restored" in " ".join(output.split())
+    assert comparable(run) == comparable(tmp_path / "runs" / "whole")

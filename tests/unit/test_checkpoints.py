@@ -39,6 +39,51 @@ def test_random_states_survive_a_file_exactly(tmp_path: Path) -> None:
     assert draws() == expected
 
 
+def see_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> tuple[torch.Generator, ...]:
+    """torch.cuda with this many devices, whose generators are a CPU's; everything above the generators is torch's."""
+    generators = tuple(torch.Generator().manual_seed(100 + index) for index in range(number))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
+    for module in (torch.cuda, torch.cuda.random):
+        monkeypatch.setattr(module, "device_count", lambda: number)
+    monkeypatch.setattr(torch.cuda, "_initialized", number > 0)
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    return generators
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for GPUs where there are none")
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (0, 0, None),
+        (1, 1, None),
+        (2, 2, None),
+        (2, 1, "of 2 visible GPUs, and 1 is visible here: 1 restored;"),
+        (2, 0, "of 2 visible GPUs, and 0 are visible here: none restored;"),
+        (1, 3, "of 1 visible GPU, and 3 are visible here: 1 restored;"),
+        (0, 1, "of 0 visible GPUs, and 1 is visible here: none restored;"),
+    ],
+)
+def test_random_states_on_a_machine_with_another_number_of_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: int, now: int, words: str | None
+) -> None:
+    gpus = see_gpus(monkeypatch, then)
+    for generator in gpus:
+        torch.rand(3, generator=generator)
+    torch.save({"random": random_states()}, tmp_path / "r.pt")
+    expected = draws(), [torch.rand(3, generator=generator).tolist() for generator in gpus]
+    draws()
+    there = see_gpus(monkeypatch, now)
+    untouched = [generator.get_state() for generator in there]
+    said = restore_random_states(torch.load(tmp_path / "r.pt", weights_only=True)["random"])
+    assert draws() == expected[0]
+    both = min(then, now)
+    assert [generator.get_state().tolist() for generator in there[both:]] == [
+        state.tolist() for state in untouched[both:]
+    ]
+    assert [torch.rand(3, generator=generator).tolist() for generator in there[:both]] == expected[1][:both]
+    assert said is None if words is None else said is not None and words in said
+
+
 def test_save_and_load(tmp_path: Path, policy: TransformersPolicy) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep_last=2)
     state = CheckpointState(step=7, metrics_bytes=1234, best_step=5, best_value=0.5)

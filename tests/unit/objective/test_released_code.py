@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Step, checked, steps
 from torch import Tensor
+from watch import LargestTensor
 
 from gtpo_cli.objective import (
     ConflictSpans,
@@ -20,8 +21,10 @@ from gtpo_cli.objective import (
     keep_mask,
     mean_entropy,
     policy_loss,
+    products,
     released_divisor,
     released_weights,
+    row_kernel,
     token_logprobs_and_entropy,
 )
 
@@ -180,3 +183,36 @@ def test_clamped_entropy_equals_the_definition(data, N, V, temperature, with_bia
 
 def test_clamped_entropy_of_no_tokens():
     assert clamped_entropy(torch.zeros(0, 4), torch.ones(5, 4)).shape == (0,)
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["widened", "multiplied in 16 bits"])
+def test_clamped_entropy_never_copies_a_16_bit_output_layer(monkeypatch, narrow):
+    """Where bfloat16 factors are multiplied as they are (as on CUDA), and where they are widened first."""
+    monkeypatch.setattr(products, "_multiplies_bfloat16", lambda *_: narrow)
+    generator = torch.Generator().manual_seed(0)
+    N, V, H = 8, 40_000, 64
+    hidden = torch.randn(N, H, generator=generator).bfloat16()
+    lm_head = (torch.randn(V, H, generator=generator) * (3 / math.sqrt(H))).bfloat16()
+    with LargestTensor() as seen:
+        found = clamped_entropy(hidden, lm_head, temperature=0.9)
+    assert seen.bytes == lm_head.nbytes  # its own storage, of which blocks are views
+    with LargestTensor() as seen:
+        lm_head.float()
+    assert seen.bytes == 2 * lm_head.nbytes  # so the watch would have seen a copy
+    logits = (lm_head @ hidden.T).T.double() if narrow else hidden.double() @ lm_head.double().T
+    logp = torch.log_softmax(logits / 0.9, dim=-1)
+    expected = -(logp.exp() * logp.clamp(min=math.log(1e-6))).sum(dim=-1)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+
+
+def test_clamped_entropy_holds_as_many_logits_as_the_chunk_has_bytes(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    N, V, H = 50, 3000, 8
+    hidden, lm_head = torch.randn(N, H, generator=generator), torch.randn(V, H, generator=generator)
+    whole = clamped_entropy(hidden, lm_head)
+    monkeypatch.setattr(row_kernel, "CHUNK_BYTES", 2 * 4 * V * 20)  # logits and probabilities of 20 tokens
+    with LargestTensor() as seen:
+        found = clamped_entropy(hidden, lm_head)
+    assert seen.bytes == 4 * V * 20
+    torch.testing.assert_close(found, whole, rtol=1e-6, atol=0)

