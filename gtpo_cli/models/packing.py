@@ -7,8 +7,8 @@ summation differs from one padded row for each completion.
 
 transformers lets an attention function be registered by name; ours gets the `Packed` batch as a keyword that the model
 hands through to its layers, and is scaled dot-product attention as it stands when there is none (sampling). Unsloth's
-forward has a keyword of its own for rows that share their prompts (`prefix_seg_info`), and calls what is registered
-in its attention dispatch with it: there too it is ours, so that Unsloth's own kernel for it (AGPL) is not even imported.
+forward has a keyword of its own for rows that share their prompts (`prefix_seg_info`), and a place for the function
+that attends with it: ours goes there, and Unsloth's own, which is under the AGPL, is not imported.
 
 Axes: N packed tokens, B prompts, P prompt tokens, R completions, T completion tokens.
 """
@@ -65,7 +65,7 @@ def use_packed_attention(model: Any) -> None:
 
 
 def use_packed_attention_in_unsloth() -> None:
-    """Make the models that Unsloth's own forward runs attend through `attend_packed` where they are given a `Packed`."""
+    """Make models that Unsloth's own forward runs attend through `attend_packed` where they are given a `Packed`."""
     from unsloth.utils import attention_dispatch
 
     attention_dispatch._flex_shared_prefix_attention = _attend_in_unsloth
@@ -175,9 +175,7 @@ def _attend_in_unsloth(
     return attend_packed(query, key, value, packed, lambda q, k, v, m: attend(module, q, k, v, m, scaling=scale)[0])
 
 
-def attend_packed(
-    query: Tensor, key: Tensor, value: Tensor, packed: Packed, attend: Callable[..., Tensor]
-) -> Tensor:
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, packed: Packed, attend: Callable[..., Tensor]) -> Tensor:
     """Attention of a packed row, (1, heads, N, d) -> (1, N, heads, d).
 
     `attend(query, key, value, mask)` is attention of rectangles, (R, heads, T, d) -> (R, T, heads, d), causal where the

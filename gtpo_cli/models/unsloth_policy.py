@@ -59,7 +59,8 @@ class UnslothPolicy(TransformersPolicy):
 
 def _has_unsloths_forward(causal_lm: Any) -> bool:
     """False on its CPU backend, which leaves transformers' forward as it is."""
-    return type(causal_lm.base_model).forward.__module__.startswith("unsloth.")
+    module: str = type(causal_lm.base_model).forward.__module__
+    return module.startswith("unsloth.")
 
 
 def load_unsloth_policy(
@@ -73,8 +74,8 @@ def load_unsloth_policy(
 ) -> UnslothPolicy:
     """Load model and tokenizer from `path` through Unsloth, and add the adapter; without `lora` all weights train.
 
-    `engine_memory`: share of the GPU's memory for a vLLM engine on the same weights; None starts none. Such an engine is
-    awake until its sampler puts it to sleep. Raises ModelError with the remedy.
+    `engine_memory`: share of the GPU's memory for a vLLM engine on the same weights; None starts none. It is awake
+    until its sampler puts it to sleep. Raises ModelError with the remedy.
     """
     if engine_memory is not None:
         _check_engine(recipe)
@@ -170,6 +171,8 @@ def _fast_language_model(*, with_engine: bool = False) -> Any:
     """Unsloth's entry point. It patches transformers and PEFT, and wants to be imported before them."""
     # Unsloth writes the kernels that it generates into the working folder unless told otherwise.
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path.home() / ".cache" / "gtpo" / "unsloth_compiled_cache"))
+    # Its kernel for rows that share prompts is under the AGPL; packing.py has another way, and this leaves it out.
+    os.environ.setdefault("UNSLOTH_GRPO_PREFIX_GROUPER", "0")
     if with_engine:
         os.environ.update(_ENGINE_SETTINGS)
     if not torch.cuda.is_available():

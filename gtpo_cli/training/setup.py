@@ -31,7 +31,8 @@ class Setup:
 def prepare(recipe: Recipe, *, say: Say, samples: bool = True) -> Setup:
     """Load data and model and encode the prompts; `say` gets one line for each thing a user should know.
 
-    `samples`: whether anything will be sampled; where not, no engine is started. Raises DataError, ModelError, RecipeError.
+    `samples`: whether anything will be sampled; where not, no engine is started.
+    Raises DataError, ModelError, RecipeError.
     """
     loaded = load_problems(recipe.data, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
     if warning := loaded.warning():

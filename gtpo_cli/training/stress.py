@@ -29,8 +29,9 @@ def stress_step(
 ) -> int:
     """Sample and train, without consequence, on the longest prompt with completions of the greatest length.
 
-    `sampler`: None where the run samples nothing. Leaves weights, gradients and random states as they were; what may change is how many rows are worked on at once.
-    Returns the tokens of a row. Raises ModelError or GenerationError where even one row does not fit.
+    `sampler`: None where the run samples nothing. Leaves weights, gradients and random states as they were; what may
+    change is how many rows are worked on at once. Returns the tokens of a row. Raises ModelError or GenerationError
+    where even one row does not fit.
     """
     problem, ids = max(prompts, key=lambda prompt: len(prompt[1]))
     rollout = recipe.rollout

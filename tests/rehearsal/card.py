@@ -17,17 +17,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-# Read at the libraries' imports, so they must be in the environment before Python starts.
-ENVIRONMENT = {
-    "TRITON_INTERPRET": "1",  # Triton's kernels run as Python
-    "HF_DEACTIVATE_ASYNC_LOAD": "1",  # transformers loads weights in threads, which the device mode does not reach
-    "TORCHDYNAMO_DISABLE": "1",  # torch.compile would build CUDA kernels
-    "UNSLOTH_COMPILE_DISABLE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process, as Unsloth has it
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
 GIB = 1 << 30
 calls: list[str] = []  # "sleep" and "wake" of the engine, in order; tests may add their own
 

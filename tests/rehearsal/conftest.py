@@ -1,10 +1,11 @@
-"""These tests run Unsloth's CUDA code and vLLM's engine with a stand-in for the card (card.py): `make test-rehearsal`."""
+"""Unsloth's CUDA code and vLLM's engine with a stand-in for the card (card.py): `make test-rehearsal`."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import card  # noqa: E402
+from environment import ENVIRONMENT  # noqa: E402
 
 MISSING = [name for name in ("unsloth", "vllm", "vllm_bnb_plugin") if importlib.util.find_spec(name) is None]
-MISSING += [name for name, value in card.ENVIRONMENT.items() if os.environ.get(name) != value]
+MISSING += [name for name, value in ENVIRONMENT.items() if os.environ.get(name) != value]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def on_card() -> Any:
     """Unsloth as gtpo imports it, on the card that is not there."""
+    import card
+
     card.insert()
     from gtpo_cli.models import unsloth_policy
 
@@ -37,3 +40,11 @@ def on_card() -> Any:
     card.fit_unsloth()
     card.fit_vllm()
     return card
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """From the first test on; the tests of commands (test_typed.py) come last."""
+    from servers import DATA, start
+
+    yield from start(tmp_path_factory.mktemp) if DATA.is_dir() else iter([{}])

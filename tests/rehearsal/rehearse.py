@@ -1,8 +1,8 @@
-"""The command `gtpo` on the card that is not there: each call in a process of its own, forked from one that has imported
-Unsloth and vLLM already (their imports take half a minute).
+"""The command `gtpo` on the card that is not there: each call in a process of its own, forked from one that has
+imported Unsloth and vLLM already (their imports take half a minute).
 
-The parent reads one JSON object a line, {"argv", "cwd", "out", "calls"}, and writes {"pid"} when the child has started and
-{"code"} when it has ended. `out` gets what the command prints, `calls` a JSON list of what it did, in order.
+The parent reads one JSON object a line, {"argv", "cwd", "out", "calls"}, and writes {"pid"} when the child has started
+and {"code"} when it has ended. `out` gets what the command prints, `calls` a JSON list of what it did, in order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,14 @@ def record() -> None:
         return "with gradients" if any(w.grad is not None for w in policy.trainable_parameters()) else "without"
 
     def engine(_: Any, options: dict[str, Any]) -> str:
-        named = ("gpu_memory_utilization", "max_model_len", "quantization", "enable_sleep_mode", "dtype", "max_lora_rank")
+        named = (
+            "gpu_memory_utilization",
+            "max_model_len",
+            "quantization",
+            "enable_sleep_mode",
+            "dtype",
+            "max_lora_rank",
+        )
         return "engine " + json.dumps({name: str(options.get(name)) for name in named})
 
     noted(vllm.LLM, "__init__", engine)
@@ -62,9 +70,7 @@ def _run(request: dict[str, Any]) -> int:
         main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        import traceback
-
+    except Exception:  # noqa: BLE001  # a fault of the program: the test shows it
         traceback.print_exc()
         return 1
     finally:

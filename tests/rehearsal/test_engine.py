@@ -5,7 +5,6 @@ One engine in a process, as on a GPU: the commands of test_commands.py have proc
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +46,7 @@ class TestSharedEngine(SamplerContract):
     """Two arithmetics in 16 bits: the engine's, and that of Unsloth's kernels in the interpreter."""
 
     tolerance = 2e-2
+    moved = 0.2
 
     @pytest.fixture
     def pair(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -77,6 +77,8 @@ def test_what_the_recipe_says_reaches_the_engine(pair: tuple[Any, Any], on_card:
 
 
 def test_it_is_awake_only_while_it_samples_whatever_happens(pair: tuple[Any, Any], on_card: Any) -> None:
+    from vllm.exceptions import VLLMValidationError
+
     policy, sampler = pair
     assert on_card.calls[0] == "sleep"  # from its start
     engine = engine_of(policy)
@@ -84,7 +86,7 @@ def test_it_is_awake_only_while_it_samples_whatever_happens(pair: tuple[Any, Any
     on_card.calls.clear()
     sampler.sample(PROMPTS, 1, SamplingParams(max_completion_tokens=2))
     assert on_card.calls == ["wake", "sleep"]
-    with pytest.raises(ValueError, match="prompt"):  # vLLM's own refusal, past our checks: a token that there is not
+    with pytest.raises(VLLMValidationError, match="out of vocabulary"):  # vLLM's own refusal, past our checks
         sampler._engine.generate([{"prompt_token_ids": [10**6]}], [sampler._engine_params([1], 1, SamplingParams(), 0)])
     assert on_card.calls == ["wake", "sleep", "wake", "sleep"]
     assert engine.llm_engine.engine_core.engine_core.is_sleeping()

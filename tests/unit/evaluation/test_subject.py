@@ -89,7 +89,10 @@ def test_no_reference_model_is_kept_for_measuring(tmp_path: Path) -> None:
     run, saved = trained_run(tmp_path / "run", recipe)
     batch = collate([Group(Problem("p", "q", "1"), (1, 4), (Completion((9,), (0.0,), "length", ""),))])
     saved.reference_logprobs(batch)  # training has one
-    for policy in (load_base(recipe, temperature=1.0), load_trained(run.recipe(), choose_checkpoint(run), temperature=1.0)):
+    for policy in (
+        load_base(recipe, temperature=1.0),
+        load_trained(run.recipe(), choose_checkpoint(run), temperature=1.0),
+    ):
         with pytest.raises(AssertionError, match="without its reference"):
             policy.reference_logprobs(batch)
 

@@ -1,0 +1,163 @@
+"""The commands that are rehearsed, as typed, and who runs them: two servers (rehearse.py), which work off a list each,
+beside each other and beside the other tests.
+
+The paper's recipes are as they are but for the model's folder, lengths, steps and rank (and float16: Triton's
+interpreter has no bfloat16): NF4 weights in Unsloth's policy and in vLLM's engine, which share them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from commands import SHARED, environment
+from environment import ENVIRONMENT
+
+HERE = Path(__file__).resolve().parent
+DATA = SHARED / "data/gsm8k"
+
+FAMILIES = {
+    "llama": ("llama8b_gsm8k", "llama-3.1", 110, {"bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009]}),
+    "qwen": ("qwen3b_gsm8k", "qwen2.5", 90, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
+}
+COMPLETION = 6
+
+
+class Done(NamedTuple):
+    """How a command ended: exit code, what it printed, what it did in order (rehearse.py)."""
+
+    code: int
+    out: str
+    calls: list[str]
+
+
+class Server:
+    """One rehearse.py: commands one after the other, each in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.futures: dict[str, Future[Done]] = {}
+        with (folder / "server.err").open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, str(HERE / "rehearse.py")], env=environment() | ENVIRONMENT, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+
+    def run(self, name: str, argv: list[str], *, terminate_after_step: int | None = None, run: str = "") -> Done:
+        files = {key: str(self.folder / f"{name}.{key}") for key in ("out", "calls")}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"argv": argv, "cwd": str(self.folder), **files}) + "\n")
+        self._process.stdin.flush()
+        pid = self._answer()["pid"]
+        if terminate_after_step is not None:
+            file = self.folder / "runs" / run / "metrics.jsonl"
+            while not file.exists() or len(file.read_text().splitlines()) < terminate_after_step:
+                time.sleep(0.2)
+            os.kill(pid, signal.SIGTERM)
+        code = self._answer()["code"]
+        return Done(code, Path(files["out"]).read_text(), json.loads(Path(files["calls"]).read_text()))
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):  # Unsloth's banners come before
+                return json.loads(line)
+        raise AssertionError((self.folder / "server.err").read_text()[-3000:])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def settings(family: str, folder: Path, name: str, *more: str) -> list[str]:
+    """The options of a command: the recipe of the family, and what is not the paper's in it."""
+    _, _, prompt, _ = FAMILIES[family]
+    changes = [
+        f"run_name={name}", f"model.name={folder / family}", "model.dtype=float16",
+        f"model.max_seq_length={prompt + 2 * COMPLETION}", "model.lora={rank: 8, alpha: 8}",
+        f"data.path={DATA}", "data.limit=200", f"data.max_prompt_tokens={prompt}",
+        f"rollout.max_completion_tokens={COMPLETION}", f"evaluation.max_completion_tokens={COMPLETION}",
+        "evaluation.limit=2", "objective.probe.num_prompts=2", "training.save_every=1", "tracking.wandb.mode=off",
+        *more,
+    ]  # fmt: skip
+    return [part for change in changes for part in ("--set", change)]
+
+
+def save_family(family: str, folder: Path) -> None:
+    """A random model of one block with the family's real tokenizer and vocabulary, saved in float16."""
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    _, tokenizer, _, ends = FAMILIES[family]
+    loaded = AutoTokenizer.from_pretrained(SHARED / "models/tokenizers" / tokenizer)
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {
+        "vocab_size": (len(loaded) + 127) // 128 * 128, "hidden_size": 128, "intermediate_size": 256,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 4096,
+        "initializer_range": 0.1, "tie_word_embeddings": family == "qwen",
+    }  # fmt: skip
+    is_llama = family == "llama"
+    config: Any = (LlamaConfig if is_llama else Qwen2Config)(**shape, **ends)
+    model: Any = (LlamaForCausalLM if is_llama else Qwen2ForCausalLM)(config)
+    model.half().save_pretrained(folder / family)
+    loaded.save_pretrained(folder / family)
+
+
+LLAMA = {
+    "train": ["train", "--recipe", "llama8b_gsm8k", "whole", "training.max_steps=3", "training.eval_every=2"],
+    "terminated": ["train", "--recipe", "llama8b_gsm8k", "cut", "training.max_steps=3", "training.eval_every=2"],
+    "resumed": ["train", "--resume", "runs/cut"],
+    "eval": ["eval", "runs/whole", "--pass-k", "4", "--limit", "2", "--base", "--data-path", str(DATA)],
+    "generate": ["generate", "runs/whole", "What is 2 + 3?", "--max-tokens", "4"],
+    "export": ["export", "runs/whole", "--format", "merged", "--out", "exported"],
+}
+QWEN = {
+    "probe": ["probe-entropy", "--recipe", "qwen3b_gsm8k", "probe"],
+    "train": ["train", "--recipe", "qwen3b_gsm8k", "two", "training.max_steps=2", "training.stress_step=true"],
+    "eval": ["eval", "runs/two", "--pass-k", "4", "--limit", "2", "--data-path", str(DATA)],
+    "kl": ["train", "--recipe", "qwen3b_gsm8k_grpo_beta0.04", "kl", "training.max_steps=2"],
+    "sft": ["train", "--recipe", "qwen3b_gsm8k_sft", "sft", "training.max_steps=2", "training.stress_step=true",
+            "rollout.max_completion_tokens=80", "model.max_seq_length=180"],
+}  # fmt: skip
+
+
+def typed(family: str, folder: Path, argv: list[str]) -> list[str]:
+    """A recipe's name is followed by the run's and by what else is set."""
+    if "--recipe" not in argv:
+        return argv
+    place = argv.index("--recipe") + 2
+    return [*argv[:place], *settings(family, folder, argv[place], *argv[place + 1 :])]
+
+
+def start(new_folder: Callable[[str], Path]) -> Iterator[dict[str, Server]]:
+    """Both at work at once; `Server.futures` has each command's end."""
+    made: dict[str, Server] = {}
+    for family, commands in (("llama", LLAMA), ("qwen", QWEN)):
+        server = made[family] = Server(new_folder(family))
+        server.futures = {name: Future() for name in commands}
+        save_family(family, server.folder)
+        threading.Thread(target=_work, args=(server, family, commands), daemon=True).start()
+    yield made
+    for server in made.values():
+        server.close()
+
+
+def _work(server: Server, family: str, commands: dict[str, list[str]]) -> None:
+    try:
+        for name, argv in commands.items():
+            cut: dict[str, Any] = {"terminate_after_step": 1, "run": "cut"} if name == "terminated" else {}
+            server.futures[name].set_result(server.run(name, typed(family, server.folder, argv), **cut))
+    except BaseException as error:
+        for future in server.futures.values():
+            if not future.done():
+                future.set_exception(error)
+        raise
