@@ -122,10 +122,9 @@ LLAMA = {
 }
 QWEN = {
     "probe": ["probe-entropy", "--recipe", "qwen3b_gsm8k", "probe"],
-    "train": ["train", "--recipe", "qwen3b_gsm8k", "two", "training.max_steps=2", "training.stress_step=true"],
-    "eval": ["eval", "runs/two", "--pass-k", "4", "--limit", "2", "--data-path", str(DATA)],
+    "train": ["train", "--recipe", "qwen3b_gsm8k", "long", "training.max_steps=1", "training.stress_step=true"],
     "kl": ["train", "--recipe", "qwen3b_gsm8k_grpo_beta0.04", "kl", "training.max_steps=2"],
-    "sft": ["train", "--recipe", "qwen3b_gsm8k_sft", "sft", "training.max_steps=2", "training.stress_step=true",
+    "sft": ["train", "--recipe", "qwen3b_gsm8k_sft", "sft", "training.max_steps=1", "training.stress_step=true",
             "rollout.max_completion_tokens=80", "model.max_seq_length=180"],
 }  # fmt: skip
 

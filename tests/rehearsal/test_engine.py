@@ -17,13 +17,13 @@ from gtpo_cli.generation import SamplingParams, load_sampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.unsloth_policy import _check_started
 
-HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.1}  # vLLM's
+HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}  # vLLM takes heads of 32 and more
 SHARE = 0.4
 
 
 @pytest.fixture(scope="module")
 def pair(on_card: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    folder = save_model(tmp_path_factory.mktemp("model"), **HEADS)
+    folder = save_model(tmp_path_factory.mktemp("model"), num_hidden_layers=1, initializer_range=0.1, **HEADS)
     recipe = recipe_for(
         folder, backend="unsloth", max_seq_length=CONTEXT, dtype="float16", lora=LORA,
         rollout={"gpu_memory_utilization": SHARE},
@@ -60,7 +60,7 @@ def test_base_weights_exist_once(pair: tuple[Any, Any]) -> None:
     base = {name: p for name, p in policy.model.named_parameters() if not p.requires_grad and p.ndim == 2}
     fused = ("k_proj", "v_proj", "up_proj")  # the second and third part of a matrix that the engine holds in one piece
     alone = {name: p for name, p in base.items() if not any(part in name for part in fused)}
-    assert len(alone) >= 6
+    assert len(alone) >= 5
     assert {name for name, p in alone.items() if p.data_ptr() not in served} == set()
 
 

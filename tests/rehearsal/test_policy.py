@@ -66,9 +66,13 @@ def distance(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
 
 
 class TestPolicyContract(PolicyContract):
-    """Without an engine, in float32."""
+    """Without an engine, in float32; one block, since Triton's interpreter is slow."""
 
     backend = "unsloth"
+
+    @pytest.fixture(scope="class", params=["llama", "qwen2"])
+    def folder(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return save_model(tmp_path_factory.mktemp(request.param), request.param, num_hidden_layers=1)
 
     def load(self, folder: Path, lora: Any = LORA, **changes: Any) -> Any:
         return load(folder, lora=lora, **changes)
@@ -90,7 +94,7 @@ class TestPolicyContract(PolicyContract):
 
 def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> None:
     """At most 1.05 (P + sum of the completions), where padded rows are G (P + longest); and longer than the context."""
-    policy = load(save_model(tmp_path), max_seq_length=64)
+    policy = load(save_model(tmp_path, num_hidden_layers=1), max_seq_length=64)
     prompt, lengths = tuple(range(8, 48)), (16, 3, 9, 16, 1, 12, 5, 16)
     rows = tuple(Completion(tuple(range(9, 9 + n)), (0.0,) * n, "stop", "") for n in lengths)
     tokens: list[int] = []
@@ -112,7 +116,7 @@ def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_four_bits(architecture: str, tmp_path: Path) -> None:
     """NF4 weights in float16: within rounding of the transformers policy, before and after saving and loading."""
-    folder = save_model(tmp_path / "model", architecture, hidden_size=128)
+    folder = save_model(tmp_path / "model", architecture, hidden_size=128, num_hidden_layers=1)
     model = {"dtype": "float16", "load_in_4bit": True, "gradient_checkpointing": True}
     policy = load(folder, **model)
     assert {type(m).__name__ for m in policy.model.modules() if "4bit" in type(m).__name__} >= {"Linear4bit"}
@@ -132,7 +136,7 @@ def test_four_bits(architecture: str, tmp_path: Path) -> None:
 
 def test_no_module_of_unsloths_under_the_agpl_was_imported_for_it(tmp_path: Path) -> None:
     """Its own kernel for rows that share prompts; ours stands in its place."""
-    policy = load(save_model(tmp_path))
+    policy = load(save_model(tmp_path, num_hidden_layers=1))
     with torch.no_grad():
         policy.token_logprobs(ragged_batch())
     assert policy.packs

@@ -74,9 +74,6 @@ def test_eval_loads_once_for_the_base_and_the_trained(servers: dict[str, Server]
     engine_of(ended(server, "eval").calls)
     stored = sorted(path.name.partition("-n4")[0] for path in (server.folder / "runs/whole/evaluation/gsm8k").iterdir())
     assert stored == ["base", "step-000003"]
-    done = ended(servers["qwen"], "eval")
-    engine_of(done.calls)
-    assert "pass@4" in done.out
 
 
 def test_generate_and_export(servers: dict[str, Server]) -> None:
@@ -99,7 +96,7 @@ def test_train_on_qwen_with_the_longest_step_first(servers: dict[str, Server]) -
     engine_of(done.calls)
     assert re.search(r"the longest row \(\d+ tokens\) fits", done.out)
     assert done.calls[1:4] == ["sleep", "forward", "forward"]  # the stress step, beside an engine that sleeps
-    assert all(row["optim/grad_norm"] > 0.01 for row in metrics(servers["qwen"].folder / "runs/two"))
+    assert all(row["optim/grad_norm"] > 0.01 for row in metrics(servers["qwen"].folder / "runs/long"))
 
 
 def test_grpo_with_a_kl_term(servers: dict[str, Server]) -> None:
@@ -113,7 +110,7 @@ def test_grpo_with_a_kl_term(servers: dict[str, Server]) -> None:
 
 def test_sft_starts_no_engine(servers: dict[str, Server]) -> None:
     done = ended(servers["qwen"], "sft")
-    assert done.calls == ["forward"] * 4  # two of the stress step
+    assert done.calls == ["forward"] * 3  # two of the stress step
     rows = metrics(servers["qwen"].folder / "runs/sft")
     assert all(row["optim/grad_norm"] > 0.01 for row in rows)
     facts = json.loads((servers["qwen"].folder / "runs/sft/environment.json").read_text())

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, write_manifest
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.evaluation.subject import Checkpoint, choose_checkpoint, load_base, load_prompting, load_trained
+from gtpo_cli.evaluation import subject
+from gtpo_cli.evaluation.subject import (
+    Checkpoint,
+    SubjectLoader,
+    choose_checkpoint,
+    load_base,
+    load_prompting,
+    load_trained,
+)
 from gtpo_cli.models import Policy, load_policy
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
@@ -72,6 +80,32 @@ def test_what_is_loaded_is_what_was_saved_bit_for_bit_and_not_the_base(
     difference = (measured(trained)[0] - measured(base)[0]).abs()[0]
     assert difference[0].min() > 1e-3
     assert difference[1, :2].min() > 1e-3
+
+
+@pytest.mark.parametrize(("lora", "loads"), [(LORA, 1), (None, 2)], ids=["adapter", "all weights"])
+def test_an_evaluation_loads_the_base_once_and_puts_the_adapter_on_it(
+    tmp_path: Path, lora: dict[str, Any] | None, loads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two engines that share their policy's weights cannot be in one process, and loading takes minutes."""
+    recipe = recipe_of(lora=lora)
+    run, saved = trained_run(tmp_path, recipe)
+    loaded: list[str] = []
+
+    def counted(recipe: Recipe) -> Policy:
+        loaded.append(recipe.model.name)
+        return load_policy(recipe)
+
+    monkeypatch.setattr(subject, "load_policy", counted)
+    loader = SubjectLoader(recipe, choose_checkpoint(run))
+    base = loader.load(trained=False)
+    assert loader.load(trained=False) is base
+    assert same(measured(base.policy), measured(load_policy(recipe_of())))
+    trained = loader.load(trained=True)
+    assert same(measured(trained.policy), measured(saved))
+    assert loader.load(trained=True) is trained
+    assert len(loaded) == loads
+    alone = SubjectLoader(recipe, choose_checkpoint(run)).load(trained=True)
+    assert same(measured(alone.policy), measured(saved))
 
 
 def test_the_temperature_is_the_measurements_and_not_the_recipes(tmp_path: Path) -> None:
