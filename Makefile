@@ -28,7 +28,7 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(BIN)/python -m pytest -m "not (e2e or faults or gpu or slow or unsloth or vllm or trl or verl)"
+	$(BIN)/python -m pytest -m "not (e2e or faults or gpu or slow or unsloth or vllm or trl or verl or rehearsal)"
 
 test-e2e: install-dev  ## the commands as a user types them
 	$(BIN)/python -m pytest -m e2e

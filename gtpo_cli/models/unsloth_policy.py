@@ -96,7 +96,7 @@ def load_unsloth_policy(
             full_finetuning=recipe.lora is None,
             revision=recipe.revision,
             trust_remote_code=recipe.trust_remote_code,
-            use_gradient_checkpointing=_checkpointing(recipe, device),
+            use_gradient_checkpointing=_checkpointing(recipe),
             **_engine_options(recipe, engine_memory),
         )
         if recipe.lora is not None:
@@ -106,7 +106,7 @@ def load_unsloth_policy(
                 lora_alpha=recipe.lora.alpha,
                 lora_dropout=recipe.lora.dropout,
                 target_modules=list(recipe.lora.target_modules),
-                use_gradient_checkpointing=_checkpointing(recipe, device),
+                use_gradient_checkpointing=_checkpointing(recipe),
                 random_state=seed,
             )
     if engine_memory is not None:
@@ -160,11 +160,11 @@ def _engine_options(recipe: ModelRecipe, engine_memory: float | None) -> dict[st
     return {"fast_inference": True, "gpu_memory_utilization": engine_memory, "max_lora_rank": recipe.lora.rank}
 
 
-def _checkpointing(recipe: ModelRecipe, device: torch.device) -> str | bool:
+def _checkpointing(recipe: ModelRecipe) -> str | bool:
     """Unsloth's own checkpointing moves activations off the GPU; on a CPU there is nowhere to move them."""
     if not recipe.gradient_checkpointing:
         return False
-    return "unsloth" if device.type == "cuda" else True
+    return "unsloth" if torch.cuda.is_available() else True
 
 
 def _fast_language_model(*, with_engine: bool = False) -> Any:

@@ -43,8 +43,9 @@ def on_card() -> Any:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """From the first test on; the tests of commands (test_typed.py) come last."""
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """From the first test on, where the tests of commands (test_typed.py), which come last, are among them."""
     from servers import DATA, start
 
-    yield from start(tmp_path_factory.mktemp) if DATA.is_dir() else iter([{}])
+    wanted = DATA.is_dir() and any(item.path.name == "test_typed.py" for item in request.session.items)
+    yield from start(tmp_path_factory.mktemp) if wanted else iter([{}])

@@ -30,11 +30,13 @@ pytestmark = [
 ]
 
 
+HEADS: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random LLaMA; vLLM's attention on a CPU takes heads of 32 and more."""
-    changes = {"initializer_range": 0.1, "num_attention_heads": 2, "num_key_value_heads": 1}
-    return save_model(tmp_path_factory.mktemp("model"), "llama", **changes)
+    return save_model(tmp_path_factory.mktemp("model"), "llama", initializer_range=0.1, **HEADS)
 
 
 def move(policy: Any, *, seed: int = 0) -> None:
@@ -96,6 +98,21 @@ class TestSharedEngine(SamplerContract):
             sampler.sync(policy)
             rows = sampler.sample(PROMPTS, 4, SamplingParams(max_completion_tokens=12, seed=seed))
             assert gap(policy, PROMPTS, rows) < self.tolerance
+
+
+def test_a_plain_engine_quantises_as_the_policy_does(tmp_path: Path) -> None:
+    """Both to NF4 when they load (vLLM by vllm-bnb-plugin), in bfloat16: the base's type, not the adapter's float32."""
+    folder = save_model(tmp_path, "llama", **HEADS, hidden_size=128, initializer_range=0.1)
+    rollout = {"engine": "vllm"}
+    recipe = recipe_for(
+        folder, backend="transformers", load_in_4bit=True, dtype="bfloat16", max_seq_length=CONTEXT, rollout=rollout
+    )
+    policy = load_policy(recipe)
+    move(policy)
+    sampler = load_sampler(policy, recipe)
+    config = sampler._engine._engine.llm_engine.vllm_config
+    assert (config.model_config.quantization, config.model_config.dtype) == ("bitsandbytes", torch.bfloat16)
+    assert gap(policy, PROMPTS, sampler.sample(PROMPTS, 4, SamplingParams(max_completion_tokens=12, seed=1))) < 0.12
 
 
 def test_the_demo_learns_with_vllm(tmp_path: Path) -> None:
