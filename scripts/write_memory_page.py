@@ -11,6 +11,7 @@ import sys
 from written_files import ROOT, below, parser, write
 
 from gtpo_cli.models import choose_engines
+from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.planning.memory import GIB, Memory, memory_of
 from gtpo_cli.planning.plan import fits
 from gtpo_cli.planning.shapes import PUBLISHED
@@ -39,7 +40,7 @@ def table() -> str:
 def _row(name: str) -> list[str]:
     recipe = load_recipe(name)
     shape = PUBLISHED[recipe.model.name]
-    engines = choose_engines(recipe, gpu=True, installed=("unsloth", "vllm"))
+    engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
     main = next(key for key in LONGEST_PROMPT if name.startswith(key))
     prompt, completion = LONGEST_PROMPT[main], recipe.rollout.max_completion_tokens
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.models import Engines, choose_engines
+from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.planning.memory import GIB, Memory, memory_of
 from gtpo_cli.planning.shapes import ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
@@ -40,7 +41,7 @@ def make_plan(recipe: Recipe, *, gpu: float | None) -> Plan:
     Raises ModelError where not even the model's configuration can be had.
     """
     shape, source = read_shape(recipe.model)
-    engines = choose_engines(recipe, gpu=True, installed=("unsloth", "vllm"))
+    engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
     counts, notes = _counts(recipe)
     prompt = counts.longest_prompt if counts else recipe.data.max_prompt_tokens
     completion = min(recipe.rollout.max_completion_tokens, recipe.model.max_seq_length - prompt)

@@ -11,6 +11,7 @@ import torch
 from gtpo_cli.data import PromptEncoder, encode_prompts, gold_check, load_problems, summarise_dropped
 from gtpo_cli.errors import DataError
 from gtpo_cli.models import Policy, choose_engines, load_policy
+from gtpo_cli.models.engines import why_auto_is_slow
 from gtpo_cli.models.threads import set_threads
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt
@@ -38,6 +39,8 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
         say(warning)
     engines = choose_engines(recipe)
     say(f"{len(loaded.problems)} problems; loading {recipe.model.name} ({engines})")
+    if reason := why_auto_is_slow(recipe):
+        say(f"Unsloth and vLLM, which are faster, are not used: {reason}")
     policy = load_policy(recipe)
     trainable = sum(parameter.numel() for parameter in policy.trainable_parameters())
     set_threads(recipe, policy)
