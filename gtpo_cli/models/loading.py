@@ -158,7 +158,7 @@ def load_failure(path: str, error: Exception, *, unreachable: str | None = None)
             f"model.name: the weights of {path} are a pickle that would run code, which is refused; use a model with "
             "safetensors"
         )
-    if folder.is_dir() and (damaged := _damaged(folder)):
+    if folder.is_dir() and (damaged := damaged_file(folder)):
         return f"model.name: {damaged}"
     if "ignore_mismatched_sizes" in said:
         said = "its weights have other shapes than its config.json says"
@@ -197,7 +197,7 @@ def _out_of_memory(error: Exception) -> str | None:
     return None
 
 
-def _damaged(folder: Path) -> str | None:
+def damaged_file(folder: Path) -> str | None:
     """The first file of a model's folder that cannot be read, and what to do; None where all can."""
     for file in sorted(folder.glob("*.json")):
         try:

@@ -35,13 +35,14 @@ class Plan:
     longest_completion: int  # one completion at a time in training; 0 where nothing fits
 
 
-def make_plan(recipe: Recipe, *, gpu: float | None) -> Plan:
-    """Plan for a GPU of so many bytes; None for the smallest that would do.
+def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = None) -> Plan:
+    """Plan for a GPU of so many bytes; None for the smallest that would do. `engines`: by default what the recipe comes
+    to where all libraries are.
 
     Raises ModelError where not even the model's configuration can be had.
     """
     shape, source = read_shape(recipe.model)
-    engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
+    engines = engines or choose_engines(recipe, gpu=True, installed=LIBRARIES)
     counts, notes = _counts(recipe)
     prompt = counts.longest_prompt if counts else recipe.data.max_prompt_tokens
     completion = min(recipe.rollout.max_completion_tokens, recipe.model.max_seq_length - prompt)

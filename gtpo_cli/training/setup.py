@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from gtpo_cli.data import PromptEncoder, encode_prompts, gold_check, load_problems, summarise_dropped
 from gtpo_cli.errors import DataError
+from gtpo_cli.hub import cached_snapshot
 from gtpo_cli.models import Policy, choose_engines, load_policy
 from gtpo_cli.models.engines import why_auto_is_slow
 from gtpo_cli.models.threads import set_threads
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt
 from gtpo_cli.training.sft import drop_long_references
@@ -67,6 +70,7 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
             say(summarise_dropped(unfit))
     facts = {
         "model": recipe.model.name,
+        "model_commit": _commit(recipe),
         "trainable_parameters": trainable,
         "backend": engines.backend,
         "engine": engines.engine,
@@ -76,6 +80,13 @@ def prepare(recipe: Recipe, *, say: Say) -> Setup:
         "problems_dropped": len(loaded.dropped) + len(loaded.problems) - len(prompts),
     }
     return Setup(policy, prompts, facts)
+
+
+def _commit(recipe: Recipe) -> str | None:
+    """What the model's name (and revision) meant on the hub when it was fetched; None for a folder."""
+    path = resolve_name(recipe.model.name)
+    snapshot = None if Path(path).is_dir() else cached_snapshot(path, recipe.model.revision)
+    return snapshot.name if snapshot is not None else None
 
 
 def longest_row(prompts: list[Prompt], recipe: Recipe, policy: Policy) -> int:
