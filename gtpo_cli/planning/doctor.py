@@ -70,7 +70,7 @@ def problems_of(recipe: Recipe, *, run_plugins: bool, resumed: bool = False, by_
         recipe = _on_transformers(recipe)
     findings: list[Finding] = []
     if not _is_builtin(recipe):
-        findings += _gpu(recipe, with_memory=not (resumed or by_trl))
+        findings += _gpu(recipe, with_memory=not (resumed or by_trl), read_data=False)
     findings += [*_libraries(recipe), *_choice(recipe), *_recipe_needs(recipe, run_plugins=run_plugins)]
     return [finding for finding in findings if finding.state == "problem"]
 
@@ -114,7 +114,7 @@ def _software() -> Iterator[Finding]:
             yield _package(requirement, needed=True)
 
 
-def _gpu(recipe: Recipe | None, *, with_memory: bool = True) -> Iterator[Finding]:
+def _gpu(recipe: Recipe | None, *, with_memory: bool = True, read_data: bool = True) -> Iterator[Finding]:
     import torch
 
     if torch.cuda.is_available():
@@ -123,7 +123,7 @@ def _gpu(recipe: Recipe | None, *, with_memory: bool = True) -> Iterator[Finding
         words = f"{properties.name}, {memory:.0f} GiB, compute capability {properties.major}.{properties.minor}"
         yield Finding("GPU", "ok", f"{words}, CUDA {torch.version.cuda}, driver {_driver() or 'unknown'}")
         if recipe is not None and with_memory:
-            yield memory_finding(recipe, properties.total_memory)
+            yield memory_finding(recipe, properties.total_memory, read_data=read_data)
         return
     driver = _driver()
     weights = _weights(recipe)
@@ -148,8 +148,11 @@ def _weights(recipe: Recipe | None) -> int:
         return 0
 
 
-def memory_finding(recipe: Recipe, gpu: float) -> Finding:
-    """Whether the recipe fits a GPU of so many bytes, by the plan; with this machine's engines where it has a GPU."""
+def memory_finding(recipe: Recipe, gpu: float, *, read_data: bool = True) -> Finding:
+    """Whether the recipe fits a GPU of so many bytes, by the plan; with this machine's engines where it has a GPU.
+
+    Without `read_data` at once, and a problem only where not even the shortest prompts would fit.
+    """
     from gtpo_cli.models import choose_engines
     from gtpo_cli.models.engines import gpu_capability
     from gtpo_cli.planning.plan import make_plan
@@ -158,18 +161,18 @@ def memory_finding(recipe: Recipe, gpu: float) -> Finding:
     if recipe.model.dtype == "auto" and capability is not None and capability < (8, 0):
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float32"})})
     try:
-        plan = make_plan(recipe, gpu=gpu, engines=None if capability is None else choose_engines(recipe))
+        engines = None if capability is None else choose_engines(recipe)
+        plan = make_plan(recipe, gpu=gpu, engines=engines, read_data=read_data)
     except ModelError as error:
         return Finding("memory", "note", f"not known: {error}")
-    words = f"{plan.memory.peak / 2**30:.1f} GiB needed of {gpu / 2**30:.0f}"
+    needed = f"{plan.memory.peak / 2**30:.1f} GiB needed of {gpu / 2**30:.0f}"
     if plan.fits:
-        return Finding("memory", "ok", f"{words}; gtpo plan says for what")
+        return Finding("memory", "ok", f"{needed}; gtpo plan says for what")
+    if plan.memory.sequences == 0:
+        share = f"rollout.gpu_memory_utilization leaves vLLM no room for one whole sequence on {gpu / 2**30:.0f} GiB"
+        return Finding("memory", "problem", share, "gtpo plan says for what; raise it, or choose a smaller model")
     remedy = "gtpo plan says for what; shorter completions, a smaller adapter, or another gpu_memory_utilization"
-    if plan.memory.sequences < 1 and plan.engines.engine == "vllm":
-        words = (
-            f"rollout.gpu_memory_utilization leaves the engine no room for one whole sequence on {gpu / 2**30:.0f} GiB"
-        )
-    return Finding("memory", "problem", words, remedy)
+    return Finding("memory", "problem", needed, remedy)
 
 
 def _libraries(recipe: Recipe | None) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""A repository whose weights are stored in 4 bits, as Unsloth's copies are, trains the weights that we quantise ourselves."""
+"""Weights that are stored in 4 bits, as in Unsloth's copies, are those that we quantise ourselves."""
 
 from __future__ import annotations
 

@@ -101,7 +101,15 @@ def test_memory_is_held_against_the_plan(monkeypatch: pytest.MonkeyPatch) -> Non
     assert enough.state == "ok"
     assert enough.words.endswith("GiB needed of 48; gtpo plan says for what")
     assert too_little.state == "problem"
-    assert "gpu_memory_utilization" in too_little.remedy
+    assert too_little.words.startswith(
+        "rollout.gpu_memory_utilization leaves vLLM no room for one whole sequence on 12"
+    )
+    settings = ["rollout.gpu_memory_utilization=0.9"]
+    too_large = memory_finding(load_recipe("llama8b_gsm8k", settings), 12 * 2**30)
+    assert too_large.state == "problem"
+    assert too_large.words.endswith("GiB needed of 12")
+    at_once = memory_finding(load_recipe("llama8b_math"), 48 * 2**30, read_data=False)
+    assert at_once.state == "ok"
 
 
 # -- what gtpo train looks at before it loads -------------------------------------------------------------------------
