@@ -202,9 +202,8 @@ def _choice(recipe: Recipe | None) -> Iterator[Finding]:
         yield Finding("engines", "problem", str(error))
         return
     if reason := why_auto_is_slow(recipe):
-        remedy = (
-            "sampling is much slower without them: pip install 'gtpo_cli[cuda]', on a GPU of capability 8.0 or later"
-        )
+        install = ": pip install 'gtpo_cli[cuda]'" if "not installed" in reason else ""
+        remedy = f"sampling is slower without them{install}"
         yield Finding("engines", "note", f"{engines}; Unsloth and vLLM are not used: {reason}", remedy)
     elif recipe.model.dtype == "float16":
         remedy = "bfloat16, or float32: gtpo does not scale the loss, and small gradients vanish in float16"
