@@ -27,6 +27,10 @@ class GenerationError(GtpoError):
     """Completions cannot be sampled."""
 
 
+class NotReadyError(GtpoError):
+    """This machine lacks what a run needs. A line for each thing, with its remedy."""
+
+
 class NotFiniteError(GenerationError):
     """The model's log-probabilities are infinite or NaN: nothing can be sampled from it."""
 

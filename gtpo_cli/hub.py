@@ -7,14 +7,18 @@ login that is not accepted, an error of the server are left to the library and i
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 OFFLINE_REMEDY = "fill the cache on a machine with network (hf download NAME) and set HF_HUB_OFFLINE=1 here"
 _SECONDS = 10.0
+_SECONDS_TO_CONNECT = 5.0
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def why_unreachable() -> str | None:
@@ -50,9 +54,28 @@ def _connection_failure(endpoint: str) -> str | None:
     from huggingface_hub import get_session
 
     try:
-        get_session().head(endpoint, timeout=_SECONDS)
-    except httpx.ConnectError as error:
-        return f"{endpoint}: {error}"
+        get_session().head(endpoint, timeout=httpx.Timeout(_SECONDS, connect=_SECONDS_TO_CONNECT))
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        return f"{endpoint}: {error or 'no answer'}"
     except httpx.HTTPError:
         return None  # it was reached, or is only slow: the library knows better
     return None
+
+
+def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
+    """The folder in the cache that holds what a hub name (at a revision) means here; its name is the commit."""
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(file).parent if isinstance(file, str) else None
+
+
+def missing_weights(snapshot: Path) -> str | None:
+    """The first file of weights that a snapshot in the cache lacks; None where all are there."""
+    there = next((snapshot / name for name in _WEIGHTS if (snapshot / name).exists()), None)
+    if there is None:
+        return _WEIGHTS[0]
+    if there.suffix != ".json":
+        return None
+    shards = json.loads(there.read_text(encoding="utf-8"))["weight_map"].values()
+    return next((name for name in sorted(set(shards)) if not (snapshot / name).exists()), None)

@@ -1,7 +1,7 @@
-"""Write the table of docs/memory.md, the plan of the main recipes: `python scripts/write_memory_page.py [--check]`.
+"""Write the tables of docs/memory.md, the plan of the main recipes: `python scripts/write_memory_page.py [--check]`.
 
-Longest prompts were counted by `gtpo plan` on the training splits with the models' own tokenizers; the shapes are the
-published ones. So the table needs no data, no hub and no GPU.
+Longest prompts and steps were counted by `gtpo plan` on the training splits with the models' own tokenizers; the shapes
+are the published ones. So the tables need no data, no hub and no GPU.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import sys
 
 from written_files import ROOT, below, parser, write
 
-from gtpo_cli.models import choose_engines
+from gtpo_cli.models import Engines, choose_engines
+from gtpo_cli.models.engines import LIBRARIES
+from gtpo_cli.planning.duration import estimate
 from gtpo_cli.planning.memory import GIB, Memory, memory_of
 from gtpo_cli.planning.plan import fits
-from gtpo_cli.planning.shapes import PUBLISHED
-from gtpo_cli.recipe import load_recipe
+from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
+from gtpo_cli.recipe import Recipe, load_recipe
 
 PAGE = ROOT / "docs" / "memory.md"
-START = "<!-- the table below is written by scripts/write_memory_page.py -->"
+START = "<!-- the tables below are written by scripts/write_memory_page.py -->"
 LONGEST_PROMPT = {"llama8b_gsm8k": 287, "llama8b_math": 1632, "qwen3b_gsm8k": 268, "qwen3b_math": 1710}
+STEPS = {"gsm8k": 7473, "math": 7497}  # of one epoch, a prompt each
 RECIPES = (
     *(name for main in LONGEST_PROMPT for name in (main, f"{main}_g12")),
     "llama8b_gsm8k_24gb",
@@ -27,51 +30,88 @@ RECIPES = (
 SIZES = (16, 24, 40, 80)
 
 
-def table() -> str:
-    """A row for each recipe: parts of the training half at the recipe's own micro-batch, then what each size holds."""
-    names = ["weights", "adapter, gradients, optimiser", "adapter in the engine", "kept", "work"]
-    head = ["recipe", "longest row", *names, *(f"{size} GiB" for size in SIZES)]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    lines += [f"| {' | '.join(_row(name))} |" for name in RECIPES]
-    return "\n".join(lines) + "\n"
+def tables() -> str:
+    """A row for each recipe: parts of the training half at the recipe's own micro-batch, then what each size holds;
+    and the hours."""
+    names = ["weights", "adapter, gradients, optimiser", "engine asleep, adapter for it", "kept", "work"]
+    sizes = [f"{size} GiB" for size in SIZES]
+    memory = _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in RECIPES])
+    hours = _table(["recipe", "mean completion", *sizes], [row for name in RECIPES for row in _hour_rows(name)])
+    return f"{memory}\n{HOURS}\n{hours}"
 
 
-def _row(name: str) -> list[str]:
+HOURS = """\
+The hours of a run, **estimated** as said above, on the fastest to the slowest of the cards of a size; for a mean
+completion of a fifth of the limit, and for the limit:
+"""
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)) + "\n"
+
+
+def _recipe(name: str) -> tuple[Recipe, ModelShape, Engines, int]:
+    """The recipe, its model's shape, the engines where all libraries are, and the longest prompt."""
     recipe = load_recipe(name)
-    shape = PUBLISHED[recipe.model.name]
-    engines = choose_engines(recipe, gpu=True, installed=("unsloth", "vllm"))
+    engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
     main = next(key for key in LONGEST_PROMPT if name.startswith(key))
-    prompt, completion = LONGEST_PROMPT[main], recipe.rollout.max_completion_tokens
+    return recipe, PUBLISHED[recipe.model.name], engines, LONGEST_PROMPT[main]
 
-    def need(size: int, limit: int | None = None) -> Memory:
-        return memory_of(
-            recipe, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=size * GIB, limit=limit
-        )
 
-    parts = {part.name.split(",")[0]: part.training / GIB for part in need(24).parts}
-    trained = parts["adapter"] + parts["gradients"] + parts["optimiser state"]
+def _memory(name: str, size: int, limit: int | None = None) -> Memory:
+    recipe, shape, engines, prompt = _recipe(name)
+    completion = recipe.rollout.max_completion_tokens
+    return memory_of(
+        recipe, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=size * GIB, limit=limit
+    )
+
+
+def _as_it_fits(name: str, size: int) -> Memory:
+    memory = _memory(name, size)
+    while not fits(memory, size * GIB) and memory.rows > 1:
+        memory = _memory(name, size, memory.limit // 2)
+    return memory
+
+
+def _memory_row(name: str) -> list[str]:
+    recipe, _, _, prompt = _recipe(name)
+    parts = {part.name.split(",")[0]: part.training / GIB for part in _memory(name, 24).parts}
     shown = [
         parts["base weights"],
-        trained,
-        parts["adapter in the engine"],
+        parts["adapter"] + parts["gradients"] + parts["optimiser state"],
+        parts["vLLM engine"] + parts["adapter handed to the engine"],
         parts["activations kept"],
         parts["work of one block or the logits"],
     ]
-    cells = [f"`{name}`", f"{prompt + completion:,}", *(f"{value:.1f}" for value in shown)]
+    cells = [f"`{name}`", f"{prompt + recipe.rollout.max_completion_tokens:,}", *(f"{value:.1f}" for value in shown)]
     for size in SIZES:
-        memory = need(size)
-        while not fits(memory, size * GIB) and memory.rows > 1:
-            memory = need(size, memory.limit // 2)
-        if fits(memory, size * GIB):
-            cells.append(f"{memory.peak / GIB:.1f} ({memory.rows} rows, {memory.sequences} sampled)")
-        else:
-            cells.append(f"no: {memory.peak / GIB:.1f}, {memory.sequences} sampled")
+        memory = _as_it_fits(name, size)
+        said = f"{memory.peak / GIB:.1f} ({memory.rows} rows, {memory.sequences} sampled)"
+        cells.append(said if fits(memory, size * GIB) else f"no: {memory.peak / GIB:.1f}, {memory.sequences} sampled")
     return cells
+
+
+def _hour_rows(name: str) -> list[list[str]]:
+    recipe, shape, engines, prompt = _recipe(name)
+    steps = next(count for data, count in STEPS.items() if data in name)
+    limit = recipe.rollout.max_completion_tokens
+    rows = []
+    for mean in (limit // 5, limit):
+        cells = [f"`{name}`", f"{mean:,}"]
+        for size in SIZES:
+            memory = _as_it_fits(name, size)
+            hours = estimate(
+                recipe, shape, engines, memory, gpu=size * GIB, steps=steps,
+                completions=steps * recipe.rollout.group_size, prompt_tokens=prompt, completion_tokens=mean,
+            )  # fmt: skip
+            cells.append(str(hours) if fits(memory, size * GIB) else "")
+        rows.append(cells)
+    return rows
 
 
 def main() -> int:
     check = parser(__doc__).parse_args().check
-    return write({PAGE: below(START, PAGE, table())}, check=check)
+    return write({PAGE: below(START, PAGE, tables())}, check=check)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def plan(
     ] = None,
     set_: SetOption = None,
 ) -> None:
-    """Steps, tokens and GPU memory of a recipe, by part, and what fits. Loads no weights.
+    """Steps, tokens, GPU memory by part, what fits, and an estimate of the hours. Loads no weights.
 
     gtpo plan --recipe llama8b_gsm8k --gpu 24GiB
 
@@ -62,12 +62,14 @@ def _found() -> float | None:
 
 def _print_run(plan: Plan, recipe: Recipe) -> None:
     shape, counts = plan.shape, plan.counts
-    millions = (shape.linear_parameters + shape.other_parameters) / 1e6
+    millions = shape.parameters / 1e6
     print(
         f"model        {recipe.model.name}: {millions:,.1f} million weights, {shape.layers} blocks of width "
         f"{shape.hidden} ({plan.shape_source})"
     )
     print(f"engines      {plan.engines}, on a GPU with Unsloth and vLLM")
+    if plan.downloads:
+        print(f"download     {', '.join(plan.downloads)}: hf download NAME, or at the first run")
     for note in plan.notes:
         print(f"note         {note}")
     if counts is not None:
@@ -94,21 +96,29 @@ def _print_verdict(plan: Plan, recipe: Recipe, *, asked: bool) -> None:
     gpu, memory = plan.gpu / 2**30, plan.memory
     if plan.fits:
         where = f"fits {gpu:.4g} GiB" if asked else f"fits {gpu:.4g} GiB, the smallest GPU for it"
-        print(
-            f"{where}: {memory.rows} completions in a training forward, {memory.sequences} sampled at the "
-            "same time; "
-            "a larger group takes turns"
-        )
+        sampled = ""
+        if memory.sequences is not None:
+            sampled = f", {memory.sequences} sampled at the same time; a larger group takes turns"
+        print(f"{where}: {memory.rows} completions in a training forward{sampled}")
+        _print_hours(plan)
     else:
         print(f"does not fit {gpu:.4g} GiB, even with one completion in a training forward")
-        if memory.sequences < 1:
+        if memory.sequences == 0:
             print("  the engine's share holds no whole sequence: raise rollout.gpu_memory_utilization")
         if not recipe.model.load_in_4bit:
             print("  model.load_in_4bit: true would make the weights smaller")
+    if plan.better_share is not None:
+        print(f"rollout.gpu_memory_utilization={plan.better_share:g} would let all of a step be sampled at once")
     if plan.longest_completion:
         room = recipe.model.max_seq_length - plan.prompt_tokens
         bound = " (all that model.max_seq_length leaves)" if plan.longest_completion == room else ""
         print(f"longest completion that fits, one at a time in training: {plan.longest_completion:,} tokens{bound}")
+
+
+def _print_hours(plan: Plan) -> None:
+    for mean, hours in plan.hours:
+        cards = hours.cards[0] if len(hours.cards) == 1 else f"{hours.cards[0]} to {hours.cards[-1]}"
+        print(f"hours        an estimate: {hours} at a mean completion of {mean:,} tokens ({cards}; docs/memory.md)")
 
 
 def _gib(size: float) -> str:

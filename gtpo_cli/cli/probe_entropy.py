@@ -31,9 +31,11 @@ def probe_entropy(
     """
     from gtpo_cli.evaluation.entropy_probe import probe_entropy as probe
     from gtpo_cli.generation import load_sampler
+    from gtpo_cli.planning.doctor import check_ready
     from gtpo_cli.training.setup import prepare
 
     loaded, name = _choose_recipe(recipe, set_ or [])
+    check_ready(loaded)
     notes: list[str] = []
     setup = prepare(loaded, say=notes.append)
     measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.prompts, loaded)

@@ -72,21 +72,25 @@ def check(
     recipe: Annotated[list[str] | None, typer.Argument(metavar="FILE|NAME", help="Default: all shipped.")] = None,
     set_: SetOption = None,
 ) -> None:
-    """Check recipes: every key, value and bound; all errors at once."""
+    """Check recipes: every key, value and bound, and what works on no machine; all errors at once.
+
+    What this machine lacks for one: gtpo doctor --recipe, or gtpo train --dry-run.
+    """
     from gtpo_cli.errors import RecipeError
+    from gtpo_cli.planning.doctor import check_recipe
     from gtpo_cli.recipe import load_recipe, shipped_recipes
 
     failed = False
     shipped = {} if recipe else shipped_recipes()
     for name in recipe or shipped:
         try:
-            load_recipe(shipped.get(name, name), set_ or [])
+            remarks = check_recipe(load_recipe(shipped.get(name, name), set_ or []))
         except RecipeError as error:
             failed = True
             for problem in error.problems:
                 print(f"error: {problem}", file=sys.stderr)
         else:
-            print(f"ok  {name}")
+            print(f"ok  {name}" + "".join(f" ({remark})" for remark in remarks))
     if failed:
         raise typer.Exit(2)
     if recipe:

@@ -40,6 +40,9 @@ def train(
         bool, typer.Option("--dry-run", help="Print the resolved recipe, prompts and steps, and stop.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start even where this machine seems to lack something (gtpo doctor).")
+    ] = False,
     engine: Annotated[
         Engine | None,
         typer.Option("--engine", help="Whose trainer: gtpo's own, or TRL's, for several GPUs (docs/trl.md)."),
@@ -67,6 +70,8 @@ def train(
         folder = find_run(run, what="train --resume")
         loaded = folder.recipe()
         runner = _runner(engine or (Engine.trl if folder.trl.is_dir() else Engine.gtpo), trl or [])
+        if not force:
+            _look_first(loaded, runner, resumed=True)
     else:
         loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
         if dry_run:
@@ -77,6 +82,8 @@ def train(
         from gtpo_cli.run_folder import RunFolder
 
         runner = _runner(engine or Engine.gtpo, trl or [])
+        if not force:
+            _look_first(loaded, runner)
         loaded = loaded.model_copy(update={"run_name": runner.agree(loaded.run_name or "")})
         folder = RunFolder(Path(loaded.output_dir) / (loaded.run_name or ""))
     with runner:
@@ -151,6 +158,19 @@ def _runner(engine: Engine, extra: list[str]) -> _Own:
     return _Own()
 
 
+def _look_first(recipe: Recipe, runner: _Own, *, resumed: bool = False) -> None:
+    """Everything that is missing, before there is a run folder. Each process of a launcher looks, and one speaks."""
+    from gtpo_cli.errors import NotReadyError
+    from gtpo_cli.planning.doctor import check_ready
+
+    try:
+        check_ready(recipe, resumed=resumed, by_trl=isinstance(runner, _Trl))
+    except NotReadyError as error:
+        if not runner.is_main:
+            raise typer.Exit(2) from error
+        raise
+
+
 def _say(text: str) -> None:
     print(text, flush=True)
 
@@ -190,10 +210,13 @@ def _print_changes(result: TrainResult) -> None:
 
 
 def _print_plan(recipe: Recipe) -> None:
+    from gtpo_cli.planning.doctor import problems_of
     from gtpo_cli.recipe import dump_recipe
     from gtpo_cli.training.plan import plan_steps
 
     print(dump_recipe(recipe))
+    for problem in problems_of(recipe, run_plugins=False):
+        print(f"# cannot start here: {problem}")
     plan = plan_steps(recipe)
     for note in plan.notes:
         print(f"# {note}")

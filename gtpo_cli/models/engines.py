@@ -1,4 +1,4 @@
-"""Which library holds the policy and which samples, where the recipe says auto."""
+"""Which library holds the policy and which samples, where the recipe says auto; and what none of them can do."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Literal, NamedTuple
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
-from gtpo_cli.recipe.schema import Recipe
+from gtpo_cli.recipe.schema import ModelRecipe, Recipe
 
 Backend = Literal["unsloth", "transformers"]
 Engine = Literal["vllm", "transformers"]
+
+PLUGIN = "vllm_bnb_plugin"  # what vLLM needs for 4-bit weights since 0.28
+LIBRARIES = ("unsloth", "vllm", PLUGIN)
 
 
 class Engines(NamedTuple):
@@ -29,23 +32,28 @@ class Engines(NamedTuple):
         return names[self.backend] + ("" if same else f", sampling by {names[self.engine]}")
 
 
-def choose_engines(recipe: Recipe, *, gpu: bool | None = None, installed: Collection[str] | None = None) -> Engines:
-    """What the recipe means on this machine, or on one with or without a GPU and with these libraries.
+def choose_engines(
+    recipe: Recipe,
+    *,
+    gpu: bool | None = None,
+    installed: Collection[str] | None = None,
+    capability: tuple[int, int] | None = None,
+) -> Engines:
+    """What the recipe means on this machine, or on one with or without a GPU (of this compute capability, by default
+    one of the last years) and with these libraries.
 
-    auto is Unsloth with its shared vLLM engine where a GPU, both libraries and an adapter are; transformers elsewhere,
-    and for built-in models. Unsloth on a GPU always samples through vLLM. Raises ModelError for what cannot be.
+    auto is Unsloth with its shared vLLM engine where that can start (`why_not_shared`), transformers elsewhere.
+    Unsloth on a GPU always samples through vLLM. Raises ModelError for what cannot be.
     """
     if gpu is None:
-        import torch
-
-        gpu = torch.cuda.is_available()
+        capability = gpu_capability()
+        gpu = capability is not None
     if installed is None:
-        installed = {module for module in ("unsloth", "vllm") if importlib.util.find_spec(module) is not None}
+        installed = installed_libraries()
     backend, engine = recipe.model.backend, recipe.rollout.engine
     if backend == "auto":
-        here = gpu and recipe.model.lora is not None and {"unsloth", "vllm"} <= set(installed)
-        wanted = engine != "transformers" and not recipe.model.name.startswith(BUILTIN_PREFIX)
-        backend = "unsloth" if here and wanted else "transformers"
+        shared = gpu and _auto_wants_shared(recipe) and why_not_shared(recipe, installed, capability) is None
+        backend = "unsloth" if shared else "transformers"
     if engine == "auto":
         engine = "vllm" if backend == "unsloth" and gpu else "transformers"
     if backend == "unsloth" and engine == "transformers" and gpu:
@@ -53,4 +61,56 @@ def choose_engines(recipe: Recipe, *, gpu: bool | None = None, installed: Collec
             "rollout.engine: transformers cannot sample from a policy that Unsloth holds on a GPU; use engine: vllm "
             "(the two share the weights), or model.backend: transformers"
         )
+    if engine == "vllm" and recipe.model.load_in_4bit and "vllm" in installed and PLUGIN not in installed:
+        raise ModelError(
+            "rollout.engine: vLLM takes 4-bit weights only with vllm-bnb-plugin, which is not installed: "
+            "pip install vllm-bnb-plugin (it is in the extra 'gtpo_cli[cuda]'), or rollout.engine: transformers with "
+            "model.backend: transformers, or model.load_in_4bit: false"
+        )
+    if backend == "unsloth" and gpu and (reason := _not_in_unsloth(recipe.model, capability)):
+        raise ModelError(
+            f"model.backend: unsloth cannot be used here: {reason}; what works is --set model.backend=transformers "
+            "--set rollout.engine=transformers --set model.dtype=float32, with less speed and more memory"
+        )
     return Engines(backend, engine, shared=gpu and (backend, engine) == ("unsloth", "vllm"))
+
+
+def gpu_capability() -> tuple[int, int] | None:
+    """The compute capability of this machine's GPU, (8, 0) for an A100; None without a GPU."""
+    import torch
+
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+
+
+def installed_libraries() -> set[str]:
+    return {module for module in LIBRARIES if importlib.util.find_spec(module) is not None}
+
+
+def why_auto_is_slow(recipe: Recipe) -> str | None:
+    """Why `auto` does not come to the shared engine on this machine's GPU; None where it does, or without a GPU."""
+    capability = gpu_capability()
+    if capability is None or recipe.model.backend != "auto" or not _auto_wants_shared(recipe):
+        return None
+    return why_not_shared(recipe, installed_libraries(), capability)
+
+
+def _auto_wants_shared(recipe: Recipe) -> bool:
+    return recipe.rollout.engine != "transformers" and not recipe.model.name.startswith(BUILTIN_PREFIX)
+
+
+def why_not_shared(recipe: Recipe, installed: Collection[str], capability: tuple[int, int] | None = None) -> str | None:
+    """Why Unsloth with its shared vLLM engine cannot hold this recipe's model on a GPU; None where it can."""
+    if recipe.model.lora is None:
+        return "it needs an adapter (model.lora)"
+    needed = LIBRARIES if recipe.model.load_in_4bit else LIBRARIES[:2]
+    if missing := [name.replace("_", "-") for name in needed if name not in installed]:
+        return f"{', '.join(missing)} not installed"
+    return _not_in_unsloth(recipe.model, capability)
+
+
+def _not_in_unsloth(model: ModelRecipe, capability: tuple[int, int] | None) -> str | None:
+    """Its engine computes in 16 bits (`load_vllm` refuses float32). Before compute capability 8.0 that is float16, in
+    which small gradients vanish unless the loss is scaled, and gtpo scales none."""
+    if capability is not None and capability < (8, 0):
+        return f"a GPU of compute capability {capability[0]}.{capability[1]} has no bfloat16 (8.0 and later have)"
+    return "its vLLM engine does not compute in float32 (model.dtype)" if model.dtype == "float32" else None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import httpx
 import torch
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from gtpo_cli.errors import ModelError
@@ -20,10 +22,12 @@ from gtpo_cli.recipe.schema import ModelRecipe
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
-# What the libraries raise over a folder whose files are damaged, missing or of different models.
+# What the libraries raise where a model cannot be fetched (OSError: transformers says so of a name or a file that is
+# nowhere), over a folder whose files are damaged, missing or of different models, and where memory runs out.
+_FETCH_ERRORS = (OSError, httpx.HTTPError, EntryNotFoundError, HFValidationError)
 LOAD_ERRORS = (
-    OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, ImportError, RuntimeError,
-    SafetensorError, StrictDataclassError, UnpicklingError,
+    *_FETCH_ERRORS, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, ImportError, RuntimeError,
+    MemoryError, SafetensorError, StrictDataclassError, UnpicklingError,
 )  # fmt: skip
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -125,13 +129,20 @@ def bounded_context(config: Any, max_seq_length: int) -> int:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name != "auto":
         return DTYPES[name]
-    return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.bfloat16
+    return torch.float32
 
 
 def load_failure(path: str, error: Exception, *, unreachable: str | None = None) -> str:
-    """What to tell a user about `error`. `unreachable`: why the hub was not asked, where it was not."""
+    """What to tell a user about `error`: what failed, and the remedy that fits that.
+
+    `unreachable`: why the hub was not asked, where it was not.
+    """
     folder = Path(path)
     said = _cut(str(error))
+    if out_of_memory := _out_of_memory(error):
+        return f"model.name: {path} does not fit {out_of_memory} ({said})"
     if not said or isinstance(error, (TypeError, LookupError, AttributeError, ArithmeticError)):
         said = f"{type(error).__name__}: {said}"  # words of a program's, not for users
     if "Unrecognized configuration class" in said:
@@ -147,11 +158,18 @@ def load_failure(path: str, error: Exception, *, unreachable: str | None = None)
             f"model.name: the weights of {path} are a pickle that would run code, which is refused; use a model with "
             "safetensors"
         )
+    if folder.is_dir() and (damaged := damaged_file(folder)):
+        return f"model.name: {damaged}"
     if "ignore_mismatched_sizes" in said:
         said = "its weights have other shapes than its config.json says"
+    elif isinstance(error, (RuntimeError, ImportError)):  # of a library or the machine: the files are what they are
+        return f"model.name: {path} cannot be loaded: {said}; see what gtpo doctor --recipe says of this machine"
     if folder.is_dir():
-        damaged = _damaged(folder)
-        return f"model.name: {damaged or f'{path} cannot be loaded: {said}; fetch it again, or choose another'}"
+        return f"model.name: {path} cannot be loaded: {said}; fetch it again, or choose another"
+    if not isinstance(error, _FETCH_ERRORS):
+        return f"model.name: {path} cannot be loaded: {said}; choose another model"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"model.name: {path} cannot be stored: {said}; free some space, or name another disk with HF_HOME"
     if unreachable is not None:
         return (
             f"model.name: {path} is no local folder, not in the cache, and the hub was not asked ({unreachable}). "
@@ -163,7 +181,23 @@ def load_failure(path: str, error: Exception, *, unreachable: str | None = None)
     )
 
 
-def _damaged(folder: Path) -> str | None:
+def _out_of_memory(error: Exception) -> str | None:
+    """Whose memory ran out, and what to lower; None where it is another failure. Unsloth raises a MemoryError for a
+    GPU's, torch a RuntimeError for the host's."""
+    said = str(error)
+    host = "DefaultCPUAllocator" in said
+    if isinstance(error, torch.OutOfMemoryError) or (isinstance(error, MemoryError) and "GPU" in said):
+        return (
+            "the GPU's memory: set model.load_in_4bit: true, lower rollout.gpu_memory_utilization, "
+            "model.max_seq_length or model.lora.rank, end what else uses the GPU, or choose a smaller model; gtpo plan "
+            "says what fits"
+        )
+    if isinstance(error, MemoryError) or host:
+        return "this machine's main memory: end what else uses it, or choose a smaller model or a larger machine"
+    return None
+
+
+def damaged_file(folder: Path) -> str | None:
     """The first file of a model's folder that cannot be read, and what to do; None where all can."""
     for file in sorted(folder.glob("*.json")):
         try:

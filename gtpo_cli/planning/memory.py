@@ -18,7 +18,7 @@ from gtpo_cli.training.stress import STATE_BYTES
 GIB = 2**30
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight; its block's scale in 8 bits; that scale's own scale
 CONTEXT = 0.8 * GIB  # CUDA, its libraries and their kernels: an assumption
-ENGINE_WORK = 1.0 * GIB  # what vLLM takes of its share beside weights and cache: an assumption
+ENGINE_WORK = 1.0 * GIB  # of vLLM's share beside weights, adapter and cache; stays while it sleeps: an assumption
 
 # Bytes for each token of one block, as (factor of the width, factor of the intermediate width): most of them in its
 # backward pass, and kept by its forward pass where nothing is recomputed. Fitted to traces of every allocation of
@@ -49,7 +49,7 @@ class Memory:
     parts: tuple[Part, ...]
     rows: int
     limit: int
-    sequences: int  # sampled at the same time; more wait for their turn
+    sequences: int | None  # sampled at the same time; more wait for their turn; None where nothing is sampled
 
     @property
     def sampling(self) -> float:
@@ -78,7 +78,7 @@ def memory_of(
     recipe's micro_batch_size is auto; by default the recipe's."""
     number = number_bytes(recipe)
     row = prompt_tokens + completion_tokens
-    rows, tokens = rows_and_tokens(recipe, engines, prompt_tokens, completion_tokens, limit)
+    rows, tokens = rows_and_tokens(recipe, prompt_tokens, completion_tokens, limit)
     weights = weight_bytes(recipe, shape)
     trained, trained_bytes = trained_weights(recipe, shape)
     optimizer = STATE_BYTES[recipe.optimizer.name] * trained
@@ -88,21 +88,24 @@ def memory_of(
         Part("gradients", 0.0, trained_bytes),
         Part("optimiser state", optimizer, optimizer),
     ]
-    cache_token = kv_bytes(shape, number)
-    if engines.engine == "vllm":
-        share = recipe.rollout.gpu_memory_utilization * gpu
-        cache = max(0.0, share - weights - ENGINE_WORK)
-        if engines.shared:  # the base weights are counted above; between two samplings the cache is given back
-            parts.append(Part("vLLM engine", max(0.0, share - weights), ENGINE_WORK))
+    cache_of_a_row = kv_bytes(shape, number) * row
+    sequences: int | None = None
+    if recipe.objective.name == "sft":
+        pass  # nothing is sampled, and no engine is started
+    elif engines.engine == "vllm":
+        slot = 0.5 * trained_bytes  # the engine's place for one adapter, in 16 bits
+        if engines.shared:  # the base weights are counted above; from its start on it sleeps except while it samples
+            share = recipe.rollout.gpu_memory_utilization * (gpu - CONTEXT)  # Unsloth's: of what was free
+            parts.append(Part("vLLM engine", max(0.0, share - weights), ENGINE_WORK + slot))
+            # what is handed over: a copy in 32 bits, which vLLM turns into one in 16
+            parts.append(Part("adapter handed to the engine", 1.5 * trained_bytes, 1.5 * trained_bytes))
         else:
+            share = recipe.rollout.gpu_memory_utilization * gpu
             parts.append(Part("vLLM engine, with its own weights", share, share))
-        # its slot in 16 bits; of a shared engine's adapter also the copy handed over, in 32 bits and in 16
-        copies = (2.0 if engines.shared else 0.5) * trained_bytes
-        parts.append(Part("adapter in the engine", copies, copies))
-        sequences = int(cache // (cache_token * row))
+        sequences = int(max(0.0, share - weights - slot - ENGINE_WORK) // cache_of_a_row)
     else:
         sequences = recipe.rollout.group_size * recipe.rollout.prompts_per_step
-        parts.append(Part("key-value cache", cache_token * row * sequences, 0.0))
+        parts.append(Part("key-value cache", cache_of_a_row * sequences, 0.0))
     kept, work = activation_bytes(recipe, shape, tokens=tokens, completion_tokens=rows * completion_tokens)
     parts += [Part("activations kept", 0.0, kept), Part("work of one block or the logits", 0.0, work)]
     parts.append(Part("CUDA itself", CONTEXT, CONTEXT))
@@ -110,19 +113,17 @@ def memory_of(
     return Memory(tuple(parts), rows, tokens if auto else rows, sequences)
 
 
-def rows_and_tokens(
-    recipe: Recipe, engines: Engines, prompt_tokens: int, completion_tokens: int, limit: int | None
-) -> tuple[int, int]:
+def rows_and_tokens(recipe: Recipe, prompt_tokens: int, completion_tokens: int, limit: int | None) -> tuple[int, int]:
     """Completions and tokens of the largest training forward: as `TokenBatch.split` cuts a step of longest rows.
 
-    The transformers backend lays them out with each prompt once, Unsloth with a prompt in each row.
+    They are laid out with the prompt of a group once.
     """
-    setting, group = recipe.training.micro_batch_size, recipe.rollout.group_size
+    setting = recipe.training.micro_batch_size
+    group = 1 if recipe.objective.name == "sft" else recipe.rollout.group_size
     limit = limit or (AUTO_TOKENS if setting == "auto" else setting)
 
     def tokens(rows: int) -> int:
-        prompts = math.ceil(rows / group) if engines.backend == "transformers" else rows
-        return rows * completion_tokens + prompts * prompt_tokens
+        return rows * completion_tokens + math.ceil(rows / group) * prompt_tokens
 
     most = group * recipe.rollout.prompts_per_step
     if setting != "auto":
@@ -148,8 +149,7 @@ def trained_weights(recipe: Recipe, shape: ModelShape) -> tuple[int, float]:
     if recipe.model.lora is not None:
         count = shape.adapter_parameters(recipe.model.lora)
         return count, 4.0 * count
-    count = shape.linear_parameters + shape.other_parameters
-    return count, float(number_bytes(recipe) * count)
+    return shape.parameters, float(number_bytes(recipe) * shape.parameters)
 
 
 def kv_bytes(shape: ModelShape, number: int) -> int:

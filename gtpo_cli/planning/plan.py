@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from gtpo_cli.data.benchmarks import BENCHMARKS
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.models import Engines, choose_engines
-from gtpo_cli.planning.memory import GIB, Memory, memory_of
+from gtpo_cli.models.engines import LIBRARIES
+from gtpo_cli.models.tiny import BUILTIN_PREFIX
+from gtpo_cli.planning.duration import Hours, estimate
+from gtpo_cli.planning.memory import GIB, NF4_BYTES, Memory, memory_of
 from gtpo_cli.planning.shapes import ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.training.plan import StepPlan, plan_steps
@@ -32,27 +37,75 @@ class Plan:
     memory: Memory
     fits: bool
     longest_completion: int  # one completion at a time in training; 0 where nothing fits
+    better_share: float | None  # of the GPU's memory for the shared engine, with which all of a step is sampled at once
+    downloads: tuple[str, ...]  # what the hub is asked for
+    hours: tuple[tuple[int, Hours], ...]  # mean completion -> of the whole run; empty where steps are not known
 
 
-def make_plan(recipe: Recipe, *, gpu: float | None) -> Plan:
-    """Plan for a GPU of so many bytes; None for the smallest that would do.
+def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = None, read_data: bool = True) -> Plan:
+    """Plan for a GPU of so many bytes; None for the smallest that would do. `engines`: by default what the recipe comes
+    to where all libraries are. Without `read_data` prompts count as nothing: the least that is needed, at once.
 
     Raises ModelError where not even the model's configuration can be had.
     """
     shape, source = read_shape(recipe.model)
-    engines = choose_engines(recipe, gpu=True, installed=("unsloth", "vllm"))
-    counts, notes = _counts(recipe)
-    prompt = counts.longest_prompt if counts else recipe.data.max_prompt_tokens
+    engines = engines or choose_engines(recipe, gpu=True, installed=LIBRARIES)
+    counts, notes = _counts(recipe) if read_data else (None, [])
+    prompt = counts.longest_prompt if counts else recipe.data.max_prompt_tokens if read_data else 0
     completion = min(recipe.rollout.max_completion_tokens, recipe.model.max_seq_length - prompt)
     need = partial(memory_of, recipe, shape, engines, prompt_tokens=prompt)
     if gpu is None:
         gpu = next((size for size in SIZES if _best(need, completion, size) is not None), SIZES[-1])
     best = _best(need, completion, gpu)
     memory = best or need(completion_tokens=completion, gpu=gpu, limit=1)
-    longest = _longest(need, recipe.model.max_seq_length - prompt, gpu)
+    longest = _longest(need, recipe.model.max_seq_length - prompt, gpu) if read_data else 0
+    hours: list[tuple[int, Hours]] = []
+    if counts and not recipe.model.name.startswith(BUILTIN_PREFIX):
+        for mean in dict.fromkeys((max(1, completion // 5), completion)):
+            of = estimate(
+                recipe, shape, engines, memory, gpu=gpu, steps=counts.total_steps, completions=counts.completions,
+                prompt_tokens=prompt, completion_tokens=mean,
+            )  # fmt: skip
+            hours.append((mean, of))
     return Plan(
-        shape, source, engines, counts, tuple(notes), prompt, completion, gpu, memory, best is not None, longest
-    )
+        shape, source, engines, counts, tuple(notes), prompt, completion, gpu, memory, best is not None, longest,
+        _better_share(recipe, shape, engines, memory, prompt_tokens=prompt, completion_tokens=completion, gpu=gpu),
+        downloads(recipe, shape), tuple(hours),
+    )  # fmt: skip
+
+
+def _better_share(
+    recipe: Recipe, shape: ModelShape, engines: Engines, memory: Memory, *,
+    prompt_tokens: int, completion_tokens: int, gpu: float,
+) -> float | None:  # fmt: skip
+    """The least rollout.gpu_memory_utilization with which a step's completions are sampled in one turn, where the
+    recipe's is too small for that; it costs nothing while the engine sleeps. None where none fits."""
+    wanted = recipe.rollout.group_size * recipe.rollout.prompts_per_step
+    if not engines.shared or memory.sequences is None or memory.sequences >= wanted:
+        return None
+    for percent in range(5, 96, 5):
+        rollout = recipe.rollout.model_copy(update={"gpu_memory_utilization": percent / 100})
+        tried = memory_of(
+            recipe.model_copy(update={"rollout": rollout}), shape, engines, prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens, gpu=gpu, limit=1,
+        )  # fmt: skip
+        if fits(tried, gpu) and (tried.sequences or 0) >= wanted:
+            return percent / 100
+    return None
+
+
+def downloads(recipe: Recipe, shape: ModelShape) -> tuple[str, ...]:
+    """What is fetched from the hub unless it is in the cache: the names that the recipe says, and no others."""
+    names = []
+    name = recipe.model.name
+    if not name.startswith(BUILTIN_PREFIX) and not Path(name).exists():
+        size = shape.linear_parameters * (NF4_BYTES if shape.quantized else 2) + 2 * shape.other_parameters
+        bits = "4-bit" if shape.quantized else "16-bit"
+        names.append(f"{name} ({size / GIB:.1f} GiB of {bits} weights)")
+    spec = BENCHMARKS.get(recipe.data.benchmark)
+    if recipe.data.path is None and spec is not None and spec.hub is not None:
+        names.append(f"{spec.hub.id} (data)")
+    return tuple(names)
 
 
 def _counts(recipe: Recipe) -> tuple[StepPlan | None, list[str]]:
@@ -64,8 +117,8 @@ def _counts(recipe: Recipe) -> tuple[StepPlan | None, list[str]]:
 
 
 def fits(memory: Memory, gpu: float) -> bool:
-    """Both halves of a step fit, and at least one sequence can be sampled."""
-    return memory.peak <= USABLE * gpu and memory.sequences >= 1
+    """Both halves of a step fit, and at least one sequence can be sampled where any is."""
+    return memory.peak <= USABLE * gpu and memory.sequences != 0
 
 
 def _best(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:

@@ -22,6 +22,7 @@ class ModelShape:
     head_dim: int
     vocabulary: int
     tied: bool  # one matrix is both input and output embedding
+    quantized: bool = False  # the weights are stored in fewer bits than 16
 
     @property
     def linear_layers(self) -> dict[str, tuple[int, int]]:
@@ -47,6 +48,10 @@ class ModelShape:
         """Embeddings, output layer and norms: never quantised. (Biases are left out: below a thousandth.)"""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return embeddings + (2 * self.layers + 1) * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.linear_parameters + self.other_parameters
 
     def adapter_parameters(self, lora: LoraRecipe) -> int:
         """r (inputs + outputs) for each layer that gets an adapter."""
@@ -75,6 +80,7 @@ def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
 
 
 def _shape_of(config: Any, name: str) -> ModelShape:
+    quantized = getattr(config, "quantization_config", None) is not None
     config = getattr(config, "text_config", None) or config
     try:
         return ModelShape(
@@ -86,6 +92,7 @@ def _shape_of(config: Any, name: str) -> ModelShape:
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
             vocabulary=config.vocab_size,
             tied=bool(config.tie_word_embeddings),
+            quantized=quantized,
         )
     except AttributeError as error:
         raise ModelError(

@@ -300,6 +300,8 @@ class Recipe(Section):
             problems.append(
                 "rollout.engine: vllm gets the policy's weights as an adapter; set model.lora, or engine: transformers"
             )
+        if self.model.load_in_4bit and self.model.lora is None:
+            problems.append("model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false")
         if problems:
             raise ValueError("\n".join(problems))
         return self

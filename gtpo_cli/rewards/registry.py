@@ -6,6 +6,7 @@ A plug-in is the user's own code and runs in the training process, without a tim
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import numbers
 from collections.abc import Callable
@@ -35,6 +36,12 @@ def load_plugin(dotted: str) -> Plugin:
         raise RewardError(f"reward {dotted}: module {module_name} has no function {function_name}")
     plugin: Plugin = function
     return plugin
+
+
+def missing_module(dotted: str) -> str | None:
+    """The package or module of `pkg.module:function` that is not there, looked for without running any of its code."""
+    top = dotted.partition(":")[0].partition(".")[0]
+    return None if not top or importlib.util.find_spec(top) is not None else top
 
 
 def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Completion) -> float:

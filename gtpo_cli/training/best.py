@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gtpo_cli.checkpoints import CheckpointState
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.tracking import find_metric
+
+if TYPE_CHECKING:  # torch-free, as `gtpo recipes check` is
+    from gtpo_cli.checkpoints import CheckpointState
 
 # Metrics (last part of the name) of which less is better, for training.keep_best; of all others more is.
 _LESS_IS_BETTER = {"loss", "kl", "truncated_share", "length_mean"}
@@ -36,7 +40,7 @@ class Best:
             if best_value is None or sign * value >= sign * best_value:
                 best_step, best_value = number, value
             self._since_save.clear()
-        return CheckpointState(number, metrics_bytes, best_step, best_value)
+        return replace(before, step=number, metrics_bytes=metrics_bytes, best_step=best_step, best_value=best_value)
 
 
 def check_keep_best(recipe: Recipe) -> None:

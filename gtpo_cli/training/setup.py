@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from gtpo_cli.data import PromptEncoder, encode_prompts, gold_check, load_problems, summarise_dropped
 from gtpo_cli.errors import DataError
+from gtpo_cli.hub import cached_snapshot
 from gtpo_cli.models import Policy, choose_engines, load_policy
+from gtpo_cli.models.engines import why_auto_is_slow
 from gtpo_cli.models.threads import set_threads
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt
 from gtpo_cli.training.sft import drop_long_references
@@ -39,6 +43,8 @@ def prepare(recipe: Recipe, *, say: Say, samples: bool = True) -> Setup:
         say(warning)
     engines = choose_engines(recipe)
     say(f"{len(loaded.problems)} problems; loading {recipe.model.name} ({engines})")
+    if reason := why_auto_is_slow(recipe):
+        say(f"Unsloth and vLLM, which are faster, are not used: {reason}")
     policy = load_policy(recipe, with_engine=samples)
     trainable = sum(parameter.numel() for parameter in policy.trainable_parameters())
     set_threads(recipe, policy)
@@ -65,6 +71,7 @@ def prepare(recipe: Recipe, *, say: Say, samples: bool = True) -> Setup:
             say(summarise_dropped(unfit))
     facts = {
         "model": recipe.model.name,
+        "model_commit": _commit(recipe),
         "trainable_parameters": trainable,
         "backend": engines.backend,
         "engine": engines.engine if samples else None,
@@ -74,6 +81,13 @@ def prepare(recipe: Recipe, *, say: Say, samples: bool = True) -> Setup:
         "problems_dropped": len(loaded.dropped) + len(loaded.problems) - len(prompts),
     }
     return Setup(policy, prompts, facts)
+
+
+def _commit(recipe: Recipe) -> str | None:
+    """What the model's name (and revision) meant on the hub when it was fetched; None for a folder."""
+    path = resolve_name(recipe.model.name)
+    snapshot = None if Path(path).is_dir() else cached_snapshot(path, recipe.model.revision)
+    return snapshot.name if snapshot is not None else None
 
 
 def longest_row(prompts: list[Prompt], recipe: Recipe, policy: Policy) -> int:

@@ -85,6 +85,28 @@ def test_each_kind_of_bad_input_ends_in_one_clear_error(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs/*"))  # a run that did not begin leaves nothing behind
 
 
+def test_all_that_this_machine_lacks_is_told_at_once_and_no_run_begins(gtpo: Run, tmp_path: Path) -> None:
+    for arguments in (["train"], ["probe-entropy"]):
+        done = gtpo(*arguments, "--recipe", "llama8b_gsm8k", code=2)
+        lines = done.stderr.splitlines()
+        assert all(line.startswith("error: ") for line in lines)
+        assert any("model.name: meta-llama/Llama-3.1-8B-Instruct is no local folder" in line for line in lines)
+        assert any("openai/gsm8k: the hub cannot be reached" in line for line in lines)
+        assert done.stdout == ""
+    shown = gtpo("train", "--recipe", "llama8b_gsm8k", "--dry-run", code=2).stdout
+    assert "# cannot start here: model.name: meta-llama/Llama-3.1-8B-Instruct" in shown
+    assert "# cannot start here: openai/gsm8k: " in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_force_starts_all_the_same(gtpo: Run, tmp_path: Path) -> None:
+    """Into the next failure, which is the data's; what was begun is taken back."""
+    done = gtpo("train", "--recipe", "llama8b_gsm8k", "--force", code=2)
+    assert done.stdout.startswith("training runs/llama8b_gsm8k-")
+    assert "openai/gsm8k: the hub cannot be reached" in done.stderr
+    assert not list(tmp_path.glob("runs/*"))
+
+
 def test_what_the_operating_system_refuses_is_no_traceback_unless_it_is_asked_for(gtpo: Run, tmp_path: Path) -> None:
     copy = ["recipes", "copy", "tiny_arithmetic", "no/such/folder.yaml"]
     error = gtpo(*copy, code=2).stderr

@@ -8,9 +8,12 @@ import pytest
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models import Engines, choose_engines
+from gtpo_cli.models.engines import why_not_shared
 from gtpo_cli.recipe import Recipe, build_recipe
 
 BOTH = {"unsloth", "vllm"}
+ALL = BOTH | {"vllm_bnb_plugin"}
+IN_16_BITS = {"load_in_4bit": False}
 TRANSFORMERS = ("transformers", "transformers", False)
 SHARED = ("unsloth", "vllm", True)
 
@@ -23,19 +26,25 @@ def recipe(model: dict[str, Any], rollout: dict[str, Any]) -> Recipe:
 @pytest.mark.parametrize(
     ("gpu", "installed", "model", "rollout", "expected"),
     [
-        (True, BOTH, {}, {}, SHARED),
-        (True, BOTH, {"backend": "unsloth"}, {}, SHARED),
+        (True, ALL, {}, {}, SHARED),
+        (True, BOTH, {}, {}, TRANSFORMERS),  # 4-bit weights need vLLM's plug-in
+        (True, BOTH, IN_16_BITS, {}, SHARED),
+        (True, ALL, {"backend": "unsloth"}, {}, SHARED),
+        (True, ALL, {"dtype": "float32"}, {}, TRANSFORMERS),  # Unsloth's engine refuses it
+        (True, ALL, {"dtype": "float16"}, {}, SHARED),
         (True, set(), {"backend": "unsloth"}, {}, SHARED),  # asked for: loading says what is missing
         (True, {"unsloth"}, {}, {}, TRANSFORMERS),
         (True, {"vllm"}, {}, {}, TRANSFORMERS),
-        (True, BOTH, {}, {"engine": "transformers"}, TRANSFORMERS),
-        (True, BOTH, {"backend": "transformers"}, {}, TRANSFORMERS),
-        (True, BOTH, {"backend": "transformers"}, {"engine": "vllm"}, ("transformers", "vllm", False)),
+        (True, ALL, {}, {"engine": "transformers"}, TRANSFORMERS),
+        (True, ALL, {"backend": "transformers"}, {}, TRANSFORMERS),
+        (True, ALL, {"backend": "transformers"}, {"engine": "vllm"}, ("transformers", "vllm", False)),
+        (True, BOTH, IN_16_BITS, {"engine": "vllm"}, SHARED),
         (True, BOTH, {"lora": None, "load_in_4bit": False}, {}, TRANSFORMERS),
         (True, BOTH, {"name": "builtin:tiny", "lora": None, "load_in_4bit": False}, {}, TRANSFORMERS),
         (False, BOTH, {}, {}, TRANSFORMERS),
         (False, BOTH, {"backend": "unsloth"}, {}, ("unsloth", "transformers", False)),
-        (False, BOTH, {"backend": "unsloth"}, {"engine": "vllm"}, ("unsloth", "vllm", False)),
+        (False, ALL, {"backend": "unsloth"}, {"engine": "vllm"}, ("unsloth", "vllm", False)),
+        (False, ALL, {"backend": "unsloth", "dtype": "float32"}, {}, ("unsloth", "transformers", False)),
     ],
 )
 def test_what_is_chosen(
@@ -51,6 +60,38 @@ def test_what_is_chosen(
 def test_unsloth_on_a_gpu_samples_through_vllm() -> None:
     with pytest.raises(ModelError, match=r"rollout\.engine: transformers cannot sample .* use engine: vllm"):
         choose_engines(recipe({"backend": "unsloth"}, {"engine": "transformers"}), gpu=True, installed=BOTH)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize("backend", ["auto", "unsloth", "transformers"])
+def test_4_bit_weights_in_vllm_need_its_plugin(gpu: bool, backend: str) -> None:
+    asked = recipe({"backend": backend}, {"engine": "vllm"})
+    with pytest.raises(ModelError, match=r"rollout\.engine: vLLM takes 4-bit .* pip install vllm-bnb-plugin"):
+        choose_engines(asked, gpu=gpu, installed=BOTH)
+    assert choose_engines(asked, gpu=gpu, installed=ALL).engine == "vllm"
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5)])  # V100, T4
+def test_unsloth_needs_a_gpu_with_bfloat16(capability: tuple[int, int]) -> None:
+    old = {"gpu": True, "installed": ALL, "capability": capability}
+    assert choose_engines(recipe({}, {}), **old) == TRANSFORMERS
+    for dtype in ("auto", "bfloat16", "float16"):
+        with pytest.raises(ModelError, match=rf"7\.{capability[1]} has no bfloat16.*--set model\.dtype=float32"):
+            choose_engines(recipe({"backend": "unsloth", "dtype": dtype}, {}), **old)
+    assert choose_engines(recipe({}, {}), gpu=True, installed=ALL, capability=(8, 0)) == SHARED
+
+
+def test_unsloths_engine_computes_in_16_bits() -> None:
+    with pytest.raises(ModelError, match=r"does not compute in float32 .*--set model\.backend=transformers"):
+        choose_engines(recipe({"backend": "unsloth", "dtype": "float32"}, {}), gpu=True, installed=ALL)
+
+
+def test_why_the_shared_engine_is_not_chosen() -> None:
+    assert why_not_shared(recipe({}, {}), ALL, (9, 0)) is None
+    assert why_not_shared(recipe({}, {}), {"vllm"}) == "unsloth, vllm-bnb-plugin not installed"
+    assert why_not_shared(recipe(IN_16_BITS, {}), {"unsloth"}) == "vllm not installed"
+    assert "model.lora" in str(why_not_shared(recipe({"lora": None} | IN_16_BITS, {}), ALL))
+    assert "7.5 has no bfloat16" in str(why_not_shared(recipe({}, {}), ALL, (7, 5)))
 
 
 def test_how_it_reads() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -16,14 +17,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from small_models import random_model
+from transformers import LlamaConfig
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import CheckpointError, GtpoError, ModelError
 from gtpo_cli.generation.vllm_sampler import load_vllm_sampler
-from gtpo_cli.models.loading import load_tokenizer
+from gtpo_cli.models.loading import choose_dtype, load_failure, load_tokenizer
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.models.unsloth_policy import load_unsloth_policy
@@ -303,6 +306,67 @@ def test_a_model_in_the_cache_loads_without_a_hub(sound: Path, tmp_path: Path, m
     policy = load("some/model")
     assert torch.equal(policy.lm_head[0], load(sound).lm_head[0])
     assert huggingface_hub.constants.HF_HUB_OFFLINE is False or os.environ.get("HF_HUB_OFFLINE")  # as it was
+
+
+# -- the remedy fits the failure --------------------------------------------------------------------------------------
+
+
+def raised(fail: Callable[[], object]) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  (of several kinds)
+        fail()
+    return caught.value
+
+
+def test_memory_that_runs_out_is_told_as_such_with_what_to_lower() -> None:
+    host = load_failure("some/model", raised(lambda: torch.empty(1 << 50)))
+    assert "some/model does not fit this machine's main memory: end what else uses it" in host
+    assert "DefaultCPUAllocator: can't allocate memory" in host
+    assert "main memory" in load_failure("some/model", raised(lambda: bytearray(1 << 62)))
+    said = "CUDA out of memory. Tried to allocate 2.00 GiB"
+    gpu = load_failure("some/model", torch.OutOfMemoryError(said))
+    assert gpu.startswith("model.name: some/model does not fit the GPU's memory: set model.load_in_4bit: true, lower")
+    assert gpu.endswith(f"gtpo plan says what fits ({said})")
+    unsloth = load_failure("some/model", MemoryError("Unsloth: Your GPU ran out of memory loading vLLM"))
+    assert "lower rollout.gpu_memory_utilization" in unsloth
+    for message in (host, gpu, unsloth):
+        assert "hub" not in message
+        assert "fetch" not in message
+
+
+def test_what_a_library_says_is_passed_on_and_not_taken_for_a_failed_download(sound: Path) -> None:
+    engine = "Engine core initialization failed. See root cause above."
+    missing = raised(lambda: __import__("gtpo_has_no_such_module"))
+    cuda = raised(lambda: torch.ones(2, 3) @ torch.ones(2, 3))
+    for error in (RuntimeError(engine), NotImplementedError("Unsloth: We do not support that yet!"), missing, cuda):
+        for path in ("some/model", str(sound)):
+            message = load_failure(path, error)
+            assert str(error) in message
+            assert message.endswith("see what gtpo doctor --recipe says of this machine")
+            assert "hub" not in message
+            assert "fetch" not in message
+
+
+def test_failed_downloads_speak_of_the_hub_and_a_full_disk_of_the_disk() -> None:
+    refused = raised(lambda: httpx.get(nobody_listens(), trust_env=False))
+    nowhere = raised(lambda: LlamaConfig.from_pretrained("a b/c"))
+    for error in (refused, nowhere, OSError("We couldn't connect")):
+        assert "some/model is no local folder and cannot be had from the hub: " in load_failure("some/model", error)
+    full = load_failure("some/model", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert "No space left on device; free some space, or name another disk with HF_HOME" in full
+    unknown = load_failure("some/model", ValueError("The checkpoint has model type `nonesuch`"))
+    assert (
+        unknown
+        == "model.name: some/model cannot be loaded: The checkpoint has model type `nonesuch`; choose another model"
+    )
+
+
+def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch answers on a T4: with emulation yes, in hardware no."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert choose_dtype("auto", torch.device("cuda")) == torch.float32
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    assert choose_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    assert choose_dtype("float16", torch.device("cuda")) == torch.float16
 
 
 # -- what is not installed --------------------------------------------------------------------------------------------

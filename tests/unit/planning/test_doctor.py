@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import shutil
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
 import torch
 from packaging.requirements import Requirement
+from small_models import random_model
 
-from gtpo_cli.planning.doctor import _answers, _disk, _gpu, _package, _requirements, examine, memory_finding
-from gtpo_cli.recipe import load_recipe
+from gtpo_cli import hub
+from gtpo_cli.errors import NotReadyError, RecipeError
+from gtpo_cli.planning.doctor import (
+    _answers,
+    _disk,
+    _gpu,
+    _package,
+    _requirements,
+    check_ready,
+    check_recipe,
+    examine,
+    memory_finding,
+    problems_of,
+)
+from gtpo_cli.recipe import Recipe, load_recipe
 
 
 def test_the_built_in_model_can_start_wherever_the_tests_run(tmp_path: Path) -> None:
@@ -28,7 +47,7 @@ def test_the_built_in_model_can_start_wherever_the_tests_run(tmp_path: Path) -> 
 def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
     (finding,) = _gpu(load_recipe("llama8b_gsm8k"))
     assert finding.state == "problem"
-    assert "needs a GPU" in finding.remedy
+    assert finding.remedy == "small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan says which"
     (finding,) = _gpu(load_recipe("tiny_arithmetic"))
     assert finding.state == "note"
 
@@ -82,4 +101,160 @@ def test_memory_is_held_against_the_plan(monkeypatch: pytest.MonkeyPatch) -> Non
     assert enough.state == "ok"
     assert enough.words.endswith("GiB needed of 48; gtpo plan says for what")
     assert too_little.state == "problem"
-    assert "gpu_memory_utilization" in too_little.remedy
+    assert too_little.words.startswith(
+        "rollout.gpu_memory_utilization leaves vLLM no room for one whole sequence on 12"
+    )
+    settings = ["rollout.gpu_memory_utilization=0.9"]
+    too_large = memory_finding(load_recipe("llama8b_gsm8k", settings), 12 * 2**30)
+    assert too_large.state == "problem"
+    assert too_large.words.endswith("GiB needed of 12")
+    at_once = memory_finding(load_recipe("llama8b_math"), 48 * 2**30, read_data=False)
+    assert at_once.state == "ok"
+
+
+# -- what gtpo train looks at before it loads -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> list[str]:
+    """A small model and a data file of one's own, as overrides of the smallest recipe."""
+    model, tokenizer = random_model(max_position_embeddings=512)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [
+        f"model.name={tmp_path / 'model'}", "data.benchmark=local", f"data.path={tmp_path / 'data.jsonl'}",
+        "data.max_prompt_tokens=100", "model.max_seq_length=200",
+    ]  # fmt: skip
+
+
+def problems(recipe: Recipe) -> list[str]:
+    return [str(problem) for problem in problems_of(recipe, run_plugins=True)]
+
+
+def test_the_built_in_model_has_no_problem_and_waits_a_fraction_of_a_second() -> None:
+    recipe = load_recipe("tiny_arithmetic")
+    assert problems(recipe) == []  # and what training imports anyway is imported now
+    started = time.perf_counter()
+    check_ready(recipe)
+    assert time.perf_counter() - started < 0.2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.usefixtures("offline")
+def test_all_that_is_missing_is_told_at_once_each_with_its_remedy() -> None:
+    overrides = ["training.max_steps=1", "rewards.plugins=[{name: 'no_such_module:f', weight: 1.0}]"]
+    started = time.perf_counter()
+    with pytest.raises(NotReadyError) as caught:
+        check_ready(load_recipe("llama8b_gsm8k", overrides))
+    assert time.perf_counter() - started < 10
+    gpu, reward, model, data = str(caught.value).splitlines()
+    assert gpu == "GPU: none; small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan says which"
+    assert "module no_such_module cannot be imported" in reward
+    assert "install it, or put its folder on PYTHONPATH" in reward
+    assert model.startswith("model.name: meta-llama/Llama-3.1-8B-Instruct is no local folder, not in the cache")
+    assert "hf download" in model
+    assert data.startswith("openai/gsm8k: the hub cannot be reached")
+    assert "set data.path to a local copy" in data
+
+
+def test_a_small_model_of_ones_own_in_4_bits_can_start_without_a_gpu(own: list[str]) -> None:
+    pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
+    assert problems(load_recipe("llama8b_gsm8k", own)) == []
+
+
+def test_files_that_cannot_be_used_are_problems(own: list[str], tmp_path: Path) -> None:
+    recipe = load_recipe("tiny_arithmetic", [*own, "model.lora={}"])
+    assert problems(recipe) == []
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    (tmp_path / "data.jsonl").write_text("no JSON\n")
+    model, data = problems(recipe)
+    assert model.startswith(f"model.name: {weights} cannot be read")
+    assert data.startswith(f"{tmp_path / 'data.jsonl'}: no usable problem")
+
+
+def test_what_is_not_installed_is_a_problem_where_it_is_asked_for(
+    own: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    absent = {"unsloth", "vllm", "vllm_bnb_plugin"}
+
+    def found(name: str, *rest: Any) -> Any:
+        return None if name in absent else find("json" if name == "vllm" else name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+    engines = ["model.lora={}", "model.load_in_4bit=false", "model.backend=unsloth", "rollout.engine=vllm"]
+    asked = load_recipe("tiny_arithmetic", [*own, *engines])
+    assert problems(asked) == [
+        "unsloth: not installed; pip install 'gtpo_cli[cuda]'",
+        "vllm: not installed; pip install 'gtpo_cli[cuda]'",
+    ]
+    in_4_bits = asked.model_copy(update={"model": asked.model.model_copy(update={"load_in_4bit": True})})
+    assert "vllm-bnb-plugin: not installed; pip install 'gtpo_cli[cuda]'" in problems(in_4_bits)
+    absent.discard("vllm")
+    assert any("pip install vllm-bnb-plugin" in problem for problem in problems(in_4_bits))
+    by_trl = problems_of(asked, run_plugins=True, by_trl=True)  # which holds the policy on transformers
+    assert by_trl == []
+
+
+def test_a_reward_runs_only_where_training_follows(
+    own: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "leaves_a_trace.py").write_text(
+        f"open({str(tmp_path / 'trace')!r}, 'w')\ndef f(problem, completion): return 0.0\n"
+    )
+    recipe = load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'leaves_a_trace:f', weight: 1.0}]"])
+    assert check_recipe(recipe) == []
+    assert problems_of(recipe, run_plugins=False) == []
+    examine(recipe, output_dir=tmp_path)
+    assert not (tmp_path / "trace").exists()
+    check_ready(recipe)
+    assert (tmp_path / "trace").exists()
+
+
+def test_what_a_recipe_check_sees_on_any_machine() -> None:
+    plugin = "rewards.plugins=[{name: 'no_such_package.module:f', weight: 1.0}]"
+    assert check_recipe(load_recipe("llama8b_gsm8k")) == []
+    assert check_recipe(load_recipe("llama8b_gsm8k", [plugin])) == [
+        "reward no_such_package.module:f: there is no module no_such_package here"
+    ]
+    with pytest.raises(RecipeError, match=r"training\.keep_best: train/nonsense is not a declared metric"):
+        check_recipe(load_recipe("llama8b_gsm8k", ["training.keep_best=train/nonsense"]))
+
+
+def cached(cache: Path, folder: Path) -> Path:
+    """`folder` as the snapshot of some/model in a cache."""
+    home = cache / "models--some--model"
+    shutil.copytree(folder, home / "snapshots" / ("0" * 40))
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("0" * 40)
+    return home / "snapshots" / ("0" * 40)
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_cache_that_lacks_weights_is_found_out_before_loading(
+    own: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    snapshot = cached(tmp_path / "cache", tmp_path / "model")
+    recipe = load_recipe("tiny_arithmetic", [*own[1:], "model.name=some/model", "model.lora={}"])
+    assert problems(recipe) == []
+    assert hub.cached_snapshot("some/model") == snapshot
+    assert hub.cached_snapshot("some/other") is None
+    (snapshot / "model.safetensors").unlink()
+    (problem,) = problems(recipe)
+    assert problem.startswith("model.name: of some/model the cache has no model.safetensors, and the hub was not asked")
+    index = {"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors"}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    (snapshot / "model-1.safetensors").touch()
+    assert hub.missing_weights(snapshot) == "model-2.safetensors"
+    (snapshot / "model-2.safetensors").touch()
+    assert hub.missing_weights(snapshot) is None

@@ -16,6 +16,7 @@ from gtpo_cli.errors import ModelError
 from gtpo_cli.models import Engines
 from gtpo_cli.objective import token_logprobs_and_entropy
 from gtpo_cli.planning.memory import (
+    CONTEXT,
     ENGINE_WORK,
     GIB,
     NF4_BYTES,
@@ -26,7 +27,7 @@ from gtpo_cli.planning.memory import (
     trained_weights,
     weight_bytes,
 )
-from gtpo_cli.planning.plan import USABLE, fits, make_plan
+from gtpo_cli.planning.plan import USABLE, downloads, fits, make_plan
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, read_shape
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe
@@ -155,15 +156,66 @@ def test_the_parts_of_the_papers_recipe_by_hand() -> None:
     assert parts["gradients"].training == 4 * 335_544_320
     assert parts["optimiser state"].training == pytest.approx(2.04 * 335_544_320)
     assert memory.rows == 8
-    assert parts["activations kept"].training == 32 * 8 * 1800 * 2 * 4096
+    tokens = 8 * 1500 + 300  # the group's prompt once
+    assert parts["activations kept"].training == 32 * tokens * 2 * 4096
     dequantised = 2 * 4096 * 14336
     assert parts["work of one block or the logits"].training == pytest.approx(
-        8 * 1800 * (51.6 * 4096 + 15.8 * 14336) + dequantised
+        tokens * (51.6 * 4096 + 15.8 * 14336) + dequantised
     )
-    assert parts["vLLM engine"].sampling == pytest.approx(0.4 * 24 * GIB - weights)
+    share, slot = 0.4 * (24 * GIB - CONTEXT), 2 * 335_544_320
+    assert parts["vLLM engine"].sampling == pytest.approx(share - weights)
+    assert parts["vLLM engine"].training == ENGINE_WORK + slot  # asleep
+    assert parts["adapter handed to the engine"].training == (4 + 2) * 335_544_320
     a_sequence = 1800 * 2 * 32 * 8 * 128 * 2
-    assert memory.sequences == (0.4 * 24 * GIB - weights - ENGINE_WORK) // a_sequence
+    assert memory.sequences == (share - weights - slot - ENGINE_WORK) // a_sequence
     assert memory.peak == max(memory.sampling, memory.training)
+
+
+def test_gradients_and_a_working_engine_are_never_there_together() -> None:
+    memory = memory_of(
+        load_recipe("llama8b_gsm8k"), LLAMA, SHARED, prompt_tokens=300, completion_tokens=1500, gpu=80 * GIB
+    )
+    parts = {part.name: part for part in memory.parts}
+    assert parts["gradients"].sampling == 0
+    assert parts["vLLM engine"].sampling > 20 * GIB > 2 * GIB > parts["vLLM engine"].training
+
+
+def test_sft_starts_no_engine_and_samples_nothing() -> None:
+    asked = load_recipe("llama8b_gsm8k_sft")
+    for engines in (SHARED, Engines("transformers", "transformers", False)):
+        memory = memory_of(asked, LLAMA, engines, prompt_tokens=300, completion_tokens=1500, gpu=16 * GIB)
+        assert memory.sequences is None
+        assert not [part for part in memory.parts if "engine" in part.name or "cache" in part.name]
+        assert memory.rows == asked.rollout.prompts_per_step  # one reference for each prompt
+        assert fits(memory, 16 * GIB)
+
+
+def test_a_larger_share_is_named_where_the_recipes_samples_in_turns() -> None:
+    few = make_plan(load_recipe("llama8b_gsm8k", ["data.max_prompt_tokens=287"]), gpu=16 * GIB)
+    assert (few.fits, few.memory.sequences, few.better_share) == (False, 0, 0.6)
+    settings = ["data.max_prompt_tokens=287", "rollout.gpu_memory_utilization=0.6"]
+    enough = make_plan(load_recipe("llama8b_gsm8k", settings), gpu=16 * GIB)
+    assert enough.fits
+    assert (enough.memory.sequences or 0) >= 8
+    assert enough.better_share is None
+
+
+def test_without_data_the_plan_is_a_lower_bound_and_reads_none() -> None:
+    asked = load_recipe("llama8b_gsm8k", ["data.path=no/such/folder"])
+    least = make_plan(asked, gpu=24 * GIB, read_data=False)
+    assert (least.prompt_tokens, least.notes) == (0, ())
+    assert least.fits
+    assert least.memory.rows > make_plan(asked, gpu=24 * GIB).memory.rows  # with prompts of up to 4,000 tokens
+    assert not make_plan(asked, gpu=12 * GIB, read_data=False).fits
+
+
+def test_what_is_downloaded_is_what_the_recipe_names() -> None:
+    assert downloads(load_recipe("llama8b_gsm8k"), LLAMA) == (
+        "meta-llama/Llama-3.1-8B-Instruct (15.0 GiB of 16-bit weights)", "openai/gsm8k (data)",
+    )  # fmt: skip
+    (copy,) = downloads(load_recipe("llama8b_gsm8k", ["data.path=here"]), replace(LLAMA, quantized=True))
+    assert "(5.3 GiB of 4-bit weights)" in copy
+    assert downloads(load_recipe("tiny_arithmetic"), LLAMA) == ()
 
 
 def test_a_plain_engine_has_weights_of_its_own() -> None:
@@ -187,7 +239,8 @@ def test_the_longest_completion_is_the_last_that_fits() -> None:
 
 
 def test_rows_are_halved_until_they_fit() -> None:
-    plans = [make_plan(load_recipe("qwen3b_gsm8k", ["data.max_prompt_tokens=512"]), gpu=size * GIB) for size in (8, 80)]
+    settings = ["data.max_prompt_tokens=512", "rollout.gpu_memory_utilization=0.6"]
+    plans = [make_plan(load_recipe("qwen3b_gsm8k", settings), gpu=size * GIB) for size in (8, 80)]
     assert [plan.fits for plan in plans] == [True, True]
     assert plans[0].memory.rows < plans[1].memory.rows
     assert all(plan.memory.peak <= USABLE * plan.gpu for plan in plans)

@@ -98,7 +98,8 @@ def test_an_override_that_is_a_mapping_is_merged() -> None:
     assert recipe.model.lora is not None
     assert (recipe.model.lora.rank, recipe.model.lora.alpha) == (8, 16)
     assert len(recipe.model.lora.target_modules) == 7
-    assert build_recipe(SMALLEST, ["model.lora=null"], where="r.yaml").model.lora is None
+    all_weights = ["model.lora=null", "model.load_in_4bit=false"]
+    assert build_recipe(SMALLEST, all_weights, where="r.yaml").model.lora is None
 
 
 def test_overrides_are_read_as_yaml() -> None:
@@ -139,6 +140,7 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
         ("training.eval_every=10", "bound these evaluations"),
         ("training.keep_best=eval/gsm8k/accuracy_rate", "only measured with training.eval_every"),
         ("rollout.group_size=1", "a group of 1 has no advantage"),
+        ("model.lora=null", "model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false"),
         ("model.max_seq_length=1000", "leaves no room for a completion"),
         ("data.benchmark=local", "needs a file or folder"),
         ("rewards={format: {weight: 0}, accuracy: {weight: 0}}", "all weights are 0"),

@@ -1,0 +1,124 @@
+"""How long a run takes on a GPU of a size: an estimate from two figures of data sheets. No run was timed against it.
+
+Sampling a token of each sequence reads all weights once; 4-bit weights are turned into 16 bits for it, which writes and
+reads those too. Training multiplies each token with each weight in the forward pass, in the backward pass (twice where
+the weights themselves train) and, with checkpointing, once more. Left out: attention, rewards, evaluation, checkpoints,
+loading, compilation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gtpo_cli.models import Engines
+from gtpo_cli.planning.memory import GIB, Memory, kv_bytes, number_bytes
+from gtpo_cli.planning.shapes import ModelShape
+from gtpo_cli.recipe import Recipe
+
+READ = 0.6  # of the memory's bandwidth: an assumption
+MULTIPLY = 0.35  # of the 16-bit arithmetic: an assumption
+LAUNCH = 1e-3  # seconds a block where no CUDA graph spares the launches (transformers): an assumption
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """As its maker says: memory in GiB, its bandwidth in bytes/s, dense bfloat16 products in operations/s."""
+
+    name: str
+    size: int
+    bandwidth: float
+    operations: float
+
+
+CARDS = (
+    Card("RTX 3060", 12, 360e9, 25e12),
+    Card("RTX 4070", 12, 504e9, 58e12),
+    Card("RTX 4060 Ti", 16, 288e9, 44e12),
+    Card("RTX 5080", 16, 960e9, 112e12),
+    Card("L4", 24, 300e9, 121e12),
+    Card("RTX 4090", 24, 1008e9, 165e12),
+    Card("RTX 5090", 32, 1792e9, 209e12),
+    Card("A100 40GB", 40, 1555e9, 312e12),
+    Card("RTX A6000", 48, 768e9, 155e12),
+    Card("L40S", 48, 864e9, 362e12),
+    Card("A100 80GB", 80, 1935e9, 312e12),
+    Card("H100 SXM", 80, 3350e9, 989e12),
+    Card("H200", 141, 4800e9, 989e12),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """Of a whole run, on the fastest and on the slowest of the cards of a size."""
+
+    fastest: float
+    slowest: float
+    cards: tuple[str, ...]  # fastest first
+
+    def __str__(self) -> str:
+        low, high = _round(self.fastest), _round(self.slowest)
+        return low if low == high else f"{low} to {high}"
+
+
+def cards_of(gpu: float) -> tuple[Card, ...]:
+    """Those whose memory is nearest to so many bytes."""
+    nearest = min((card.size for card in CARDS), key=lambda size: abs(math.log(size * GIB / gpu)))
+    return tuple(card for card in CARDS if card.size == nearest)
+
+
+def estimate(
+    recipe: Recipe, shape: ModelShape, engines: Engines, memory: Memory, *,
+    gpu: float, steps: int, completions: int, prompt_tokens: int, completion_tokens: int,
+) -> Hours:  # fmt: skip
+    """Hours for so many steps and completions of this mean length, each step as in `memory`."""
+    of = sorted(
+        (
+            steps * step_seconds(
+                recipe, shape, engines, memory, card, completions=completions / steps,
+                prompt_tokens=prompt_tokens, completion_tokens=completion_tokens,
+            ) / 3600,
+            card.name,
+        )
+        for card in cards_of(gpu)
+    )  # fmt: skip
+    return Hours(of[0][0], of[-1][0], tuple(name for _, name in of))
+
+
+def step_seconds(
+    recipe: Recipe, shape: ModelShape, engines: Engines, memory: Memory, card: Card, *,
+    completions: float, prompt_tokens: int, completion_tokens: int,
+) -> float:  # fmt: skip
+    """Sampling and training of one step with so many completions."""
+    prompts = completions / (1 if recipe.objective.name == "sft" else recipe.rollout.group_size)
+    tokens = completions * completion_tokens + prompts * prompt_tokens
+    seconds = tokens * training_operations(recipe, shape) / (MULTIPLY * card.operations)
+    if memory.sequences is None:
+        return seconds
+    room = min(recipe.rollout.max_completion_tokens, recipe.model.max_seq_length - prompt_tokens)
+    held = max(1, memory.sequences) * (prompt_tokens + room)  # tokens in the cache
+    turns = math.ceil(completions * (prompt_tokens + completion_tokens) / held)
+    cache = completions * (prompt_tokens + completion_tokens / 2) * kv_bytes(shape, number_bytes(recipe))
+    decode = (turns * weight_traffic(recipe, shape) + cache) / (READ * card.bandwidth)
+    launches = turns * shape.layers * LAUNCH if engines.engine == "transformers" else 0.0
+    return seconds + completion_tokens * (decode + launches)
+
+
+def training_operations(recipe: Recipe, shape: ModelShape) -> float:
+    """For each token of a step: 2 a weight and pass."""
+    passes = 2.0 + (recipe.model.lora is None) + recipe.model.gradient_checkpointing
+    return 2.0 * shape.parameters * (passes * recipe.objective.num_iterations + (recipe.objective.kl_coef > 0))
+
+
+def weight_traffic(recipe: Recipe, shape: ModelShape) -> float:
+    """Bytes to and from memory for the next token of all sequences; of the embeddings only the output layer."""
+    number = number_bytes(recipe)
+    each = 0.5 + 2 * number if recipe.model.load_in_4bit else number
+    return shape.linear_parameters * each + shape.vocabulary * shape.hidden * number
+
+
+def _round(hours: float) -> str:
+    """Two figures: more would promise what an estimate cannot hold."""
+    if hours >= 10:
+        return f"{float(f'{hours:.2g}'):,.0f}"
+    return f"{hours:.2g}"
