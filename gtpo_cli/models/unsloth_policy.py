@@ -97,6 +97,7 @@ def load_unsloth_policy(
             revision=recipe.revision,
             trust_remote_code=recipe.trust_remote_code,
             use_gradient_checkpointing=_checkpointing(recipe),
+            use_exact_model_name=True,  # else a repository of Unsloth's in the place of the one that the recipe names
             **_engine_options(recipe, engine_memory),
         )
         if recipe.lora is not None:
@@ -171,6 +172,7 @@ def _fast_language_model(*, with_engine: bool = False) -> Any:
     """Unsloth's entry point. It patches transformers and PEFT, and wants to be imported before them."""
     # Unsloth writes the kernels that it generates into the working folder unless told otherwise.
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path.home() / ".cache" / "gtpo" / "unsloth_compiled_cache"))
+    os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"  # it would ask the hub for a file to be counted
     # Its kernel for rows that share prompts is under the AGPL; packing.py has another way, and this leaves it out.
     os.environ.setdefault("UNSLOTH_GRPO_PREFIX_GROUPER", "0")
     if with_engine:
