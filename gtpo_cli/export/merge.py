@@ -100,6 +100,8 @@ def with_adapter(model: Any, folder: Path) -> Any:
         return PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
         said = " ".join(str(error).split())[:300]
+        if isinstance(error, RuntimeError) and "size mismatch" not in said:
+            raise ExportError(f"{folder}: the adapter cannot be put on its base: {said}") from error
         raise ExportError(
             f"{folder}: the adapter does not fit this base ({said}); is --base the base that the run trained on?"
         ) from error

@@ -90,7 +90,7 @@ def memory_of(
     ]
     cache_of_a_row = kv_bytes(shape, number) * row
     sequences: int | None = None
-    if recipe.objective.name == "sft":
+    if not recipe.samples:
         pass  # nothing is sampled, and no engine is started
     elif engines.engine == "vllm":
         slot = 0.5 * trained_bytes  # the engine's place for one adapter, in 16 bits

@@ -270,6 +270,11 @@ class Recipe(Section):
     evaluation: EvaluationRecipe = Field(default_factory=EvaluationRecipe, description="what gtpo eval does")
     tracking: TrackingRecipe = Field(default_factory=TrackingRecipe, description="where metrics go")
 
+    @property
+    def samples(self) -> bool:
+        """Whether training samples anything: SFT only where it is evaluated between its steps."""
+        return self.objective.name != "sft" or self.training.eval_every is not None
+
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         problems = []

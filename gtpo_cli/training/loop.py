@@ -58,11 +58,9 @@ def train(
         # First: a reward that cannot be loaded is known before the model is.
         scorer = stack.enter_context(open_scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
-        imitates = recipe.objective.name == "sft"
-        samples = not imitates or recipe.training.eval_every is not None
-        setup = prepare(recipe, say=say, samples=samples)
+        setup = prepare(recipe, say=say, samples=recipe.samples)
         run.write_environment(setup.facts)
-        sampler = load_sampler(setup.policy, recipe, warn=say) if samples else None
+        sampler = load_sampler(setup.policy, recipe, warn=say) if recipe.samples else None
         longest = longest_row(setup.prompts, recipe, setup.policy)
         micro = MicroBatchSize(
             recipe.training.micro_batch_size, longest_row=longest, packed=setup.policy.packs, warn=say
@@ -75,7 +73,7 @@ def train(
             assert sampler is not None
             held_out = stack.enter_context(HeldOut(recipe, setup.policy, sampler))
         initial_entropy = None
-        if not imitates:
+        if recipe.objective.name != "sft":
             assert sampler is not None
             initial_entropy = find_initial_entropy(recipe, run, setup, sampler, say)
         order = PromptOrder(recipe, setup.prompts)

@@ -1,16 +1,18 @@
-"""Unsloth's `load_vllm`, its converter, and a real vLLM engine on the policy's own weights, in float16.
+"""Unsloth's `load_vllm`, its converter, and a real vLLM engine on the policy's own weights: NF4, computed in float16.
 
 One engine in a process, as on a GPU: the commands of test_commands.py have processes of their own.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from policy_contract import LORA, recipe_for, save_model
+from policy_contract import LORA, recipe_for
 from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
+from twins import distance, measured, save_in_half, twin
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.generation import SamplingParams, load_sampler
@@ -23,13 +25,14 @@ SHARE = 0.4
 
 @pytest.fixture(scope="module")
 def pair(on_card: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    folder = save_model(tmp_path_factory.mktemp("model"), num_hidden_layers=1, initializer_range=0.1, **HEADS)
+    folder = save_in_half(tmp_path_factory.mktemp("model"), num_hidden_layers=1, initializer_range=0.1, **HEADS)
     recipe = recipe_for(
-        folder, backend="unsloth", max_seq_length=CONTEXT, dtype="float16", lora=LORA,
-        rollout={"gpu_memory_utilization": SHARE},
+        folder, backend="unsloth", max_seq_length=CONTEXT, dtype="float16", lora=LORA, load_in_4bit=True,
+        gradient_checkpointing=True, rollout={"gpu_memory_utilization": SHARE},
     )  # fmt: skip
     policy = load_policy(recipe)
     assert policy.shares_engine
+    policy.folder = folder
     sampler = load_sampler(policy, recipe)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -58,6 +61,7 @@ def test_base_weights_exist_once(pair: tuple[Any, Any]) -> None:
     runner = engine_of(policy).llm_engine.model_executor.driver_worker.worker.model_runner
     served = {parameter.data_ptr() for parameter in runner.model.parameters()}
     base = {name: p for name, p in policy.model.named_parameters() if not p.requires_grad and p.ndim == 2}
+    assert {p.dtype for name, p in base.items() if "proj" in name} == {torch.uint8}
     fused = ("k_proj", "v_proj", "up_proj")  # the second and third part of a matrix that the engine holds in one piece
     alone = {name: p for name, p in base.items() if not any(part in name for part in fused)}
     assert len(alone) >= 5
@@ -71,7 +75,7 @@ def test_what_the_recipe_says_reaches_the_engine(pair: tuple[Any, Any], on_card:
     assert config.cache_config.gpu_memory_utilization == pytest.approx(SHARE * 79 / 80)
     assert config.model_config.max_model_len == CONTEXT == policy.max_seq_length
     assert config.model_config.enable_sleep_mode
-    assert config.model_config.dtype == torch.float16
+    assert (config.model_config.quantization, config.model_config.dtype) == ("bitsandbytes", torch.float16)
     with pytest.raises(ModelError, match=r"gpu_memory_utilization: the engine's share holds rows of 64 tokens only"):
         _check_started(policy.model, CONTEXT + 1)
 
@@ -125,3 +129,21 @@ def test_a_stale_adapter_shows_and_sync_mends_it(pair: tuple[Any, Any]) -> None:
     fresh = gap(policy, PROMPTS, sampler.sample(PROMPTS, 4, params))
     assert fresh < 0.02
     assert stale > 10 * fresh
+
+
+def test_it_is_the_transformers_policy_on_the_same_weights_before_and_after_sampling(
+    pair: tuple[Any, Any], tmp_path: Path
+) -> None:
+    """Which quantises the folder by itself, and computes in float32: log-probabilities, and all gradients together."""
+    policy, sampler = pair
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.copy_(0.1 * torch.randn_like(parameter))
+    expected = measured(twin(policy, policy.folder, tmp_path / "adapter", load_in_4bit=True, max_seq_length=CONTEXT))
+    for _ in range(2):
+        found = measured(policy)
+        assert float(((found[0] - expected[0]) / (1 + expected[0].abs())).abs().max()) < 2e-3
+        assert distance(found[2], expected[2]) < 5e-3
+        sampler.sync(policy)
+        sampler.sample(PROMPTS, 2, SamplingParams(max_completion_tokens=4))

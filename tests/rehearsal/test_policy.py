@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from policy_contract import LORA, PolicyContract, ragged_batch, recipe_for, save_model
+from twins import distance, measured, move, save_in_half, twin
 
-from gtpo_cli.models import Policy
-from gtpo_cli.models.transformers_policy import load_transformers_policy
 from gtpo_cli.models.unsloth_policy import UnslothPolicy, load_unsloth_policy
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
@@ -26,43 +25,6 @@ def load(folder: Path, *, temperature: float = 1.0, **model: Any) -> UnslothPoli
     return load_unsloth_policy(
         recipe.model, path=str(folder), temperature=temperature, with_reference=False, seed=1, engine_memory=None
     )
-
-
-def twin(policy: Policy, folder: Path, adapter: Path, *, temperature: float = 1.0, **model: Any) -> Policy:
-    """A transformers policy with the same adapter."""
-    policy.save_adapter(adapter)
-    plain = load_transformers_policy(
-        recipe_for(folder, **model).model, path=str(folder), temperature=temperature, with_reference=False, seed=1
-    )
-    plain.load_adapter(adapter)
-    return plain
-
-
-def move(policy: Policy) -> None:
-    """A new adapter changes nothing; this one does."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.trainable_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-
-
-def measured(policy: Policy, batch: Any = None) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Log-probabilities, entropies and gradients of a weighted sum."""
-    logp, entropy = policy.token_logprobs(ragged_batch() if batch is None else batch)
-    (logp * torch.linspace(-1, 1, logp.numel()).view(logp.shape)).sum().backward()
-    gradients = [parameter.grad for parameter in policy.trainable_parameters()]
-    for parameter in policy.trainable_parameters():
-        parameter.grad = None
-    return logp.detach(), entropy, gradients
-
-
-def distance(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
-    """Of all gradients together, relative to the second's norm."""
-    difference, norm = (
-        torch.cat([tensor.float().flatten() for tensor in tensors]).norm()
-        for tensors in ([a - b for a, b in zip(ours, theirs, strict=True)], theirs)
-    )
-    return float(difference / norm)
 
 
 class TestPolicyContract(PolicyContract):
@@ -115,17 +77,16 @@ def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_four_bits(architecture: str, tmp_path: Path) -> None:
-    """NF4 weights in float16: within rounding of the transformers policy, before and after saving and loading."""
-    folder = save_model(tmp_path / "model", architecture, hidden_size=128, num_hidden_layers=1)
+    """NF4 weights in float16: near the transformers policy in float32, before and after saving and loading."""
+    folder = save_in_half(tmp_path / "model", architecture, hidden_size=128, num_hidden_layers=1)
     model = {"dtype": "float16", "load_in_4bit": True, "gradient_checkpointing": True}
     policy = load(folder, **model)
     assert {type(m).__name__ for m in policy.model.modules() if "4bit" in type(m).__name__} >= {"Linear4bit"}
     move(policy)
-    plain = twin(policy, folder, tmp_path / "adapter", **model)
+    plain = twin(policy, folder, tmp_path / "adapter", load_in_4bit=True)
     ours, theirs = measured(policy), measured(plain)
-    mask = ragged_batch().completion_mask_BGT
-    assert float((ours[0] - theirs[0])[mask].abs().max()) < 0.05
-    assert distance(ours[2], theirs[2]) < 0.02
+    assert float(((ours[0] - theirs[0]) / (1 + theirs[0].abs())).abs().max()) < 4e-3
+    assert distance(ours[2], theirs[2]) < 5e-3
     assert all(float(gradient.abs().max()) > 0 for gradient in ours[2])
     loaded = load(folder, **model)
     loaded.load_adapter(tmp_path / "adapter")
