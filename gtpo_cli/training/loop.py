@@ -57,10 +57,10 @@ def train(
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
         scorer = stack.enter_context(open_scorer(recipe.rewards))
-        seed_random_states(derive_seed(recipe.seed, "torch"))
         setup = prepare(recipe, say=say, samples=recipe.samples)
         run.write_environment(setup.facts)
         sampler = load_sampler(setup.policy, recipe, warn=say) if recipe.samples else None
+        seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine's start, which seeds with 0
         longest = longest_row(setup.prompts, recipe, setup.policy)
         micro = MicroBatchSize(
             recipe.training.micro_batch_size, longest_row=longest, packed=setup.policy.packs, warn=say

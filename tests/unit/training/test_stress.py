@@ -16,6 +16,7 @@ from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.training import loop
 from gtpo_cli.training.loop import train
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.stress import stress_step, wants_stress
@@ -105,3 +106,24 @@ def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str) -> 
         rows[stress] = [{k: v for k, v in line.items() if not k.startswith(measured)} for line in lines]
     assert rows["true"] == rows["false"]
     assert len(rows["true"]) == 3
+
+
+def test_an_engine_that_seeds_the_process_when_it_starts_does_not_change_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM does, in the policy's own process: adapter dropout would draw the same whatever the recipe's seed."""
+    rows = {}
+    load = loop.load_sampler
+
+    def seeding(*args: Any, **kwargs: Any) -> Any:
+        torch.manual_seed(0)
+        return load(*args, **kwargs)
+
+    for name, sampler in (("quiet", load), ("seeding", seeding)):
+        monkeypatch.setattr(loop, "load_sampler", sampler)
+        run = RunFolder(tmp_path / name)
+        asked = recipe()
+        run.create(asked)
+        train(asked, run, quiet=True)
+        rows[name] = [json.loads(line)["optim/grad_norm"] for line in run.metrics_file.read_text().splitlines()]
+    assert rows["seeding"] == rows["quiet"]
