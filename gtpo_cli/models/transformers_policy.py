@@ -193,8 +193,6 @@ def load_transformers_policy(
     dtype = choose_dtype(recipe.dtype, device)
     kwargs: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
     if recipe.load_in_4bit:
-        if recipe.lora is None:
-            raise ModelError("model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false")
         kwargs |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
     with explained(path):
         model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True, **kwargs)

@@ -81,8 +81,6 @@ def load_unsloth_policy(
         _check_engine(recipe)
     if with_reference and recipe.lora is None:
         raise ModelError("objective.kl_coef: a KL term with all weights trained needs model.backend: transformers")
-    if recipe.load_in_4bit and recipe.lora is None:
-        raise ModelError("model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false")
     fast = _fast_language_model(with_engine=engine_memory is not None)
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     tokenizer = load_tokenizer(recipe, path)  # our own: Unsloth's may get other special tokens

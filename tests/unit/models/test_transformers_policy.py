@@ -72,8 +72,6 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         wider.load_adapter(tmp_path / "saved")
     with pytest.raises(ModelError, match=r"this model has no attn_proj; it has .*q_proj"):
         load(base, lora=LoraRecipe(target_modules=("attn_proj",)))
-    with pytest.raises(ModelError, match="4-bit weights cannot train"):
-        load(base, lora=None, load_in_4bit=True)
     with pytest.raises(ModelError, match=r"no local folder.*builtin:tiny"):
         load(tmp_path / "absent")
     (tmp_path / "empty").mkdir()
