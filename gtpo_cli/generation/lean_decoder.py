@@ -89,7 +89,8 @@ class LeanDecoder:
             gate, up = linear(self._direction(x), *block.gate_up).chunk(2, dim=-1)
             x = x + linear(silu(gate) * up, *block.down)
         self._hidden = self._direction(x) * self._norm
-        self._positions = self._positions + 1
+        # a row that has ended stays in the batch for a while, and may be at the end of the context
+        self._positions = (self._positions + 1).clamp_(max=len(self._cos_sin) - 1)
         self._used += 1
 
     def select(self, keep_R: Tensor) -> None:

@@ -139,6 +139,9 @@ class TransformersPolicy:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
     def save_adapter(self, folder: Path) -> None:
+        for config in getattr(self.model, "peft_config", {}).values():
+            if isinstance(config.target_modules, set):  # which each process writes in an order of its own
+                config.target_modules = sorted(config.target_modules)
         with quiet():
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,9 @@ class PolicyContract:
         train_a_little(policy)
         policy.save_adapter(tmp_path / "saved")
         assert not [file for file in (tmp_path / "saved").rglob("*") if file.suffix in (".bin", ".pt", ".pkl")]
+        if lora is not None:  # the same bytes whatever process writes them
+            config = json.loads((tmp_path / "saved" / "adapter_config.json").read_text())
+            assert config["target_modules"] == sorted(lora["target_modules"])
         fresh = self.load(folder, lora)
         fresh.load_adapter(tmp_path / "saved")
         for ours, theirs in zip(policy.trainable_parameters(), fresh.trainable_parameters(), strict=True):

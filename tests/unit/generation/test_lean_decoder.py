@@ -146,3 +146,16 @@ def test_draw_reaches_rare_tokens_behind_a_likely_one() -> None:
     generator = torch.Generator().manual_seed(1)
     rare = sum(int((draw(weights.expand(500, -1), uniform(500, generator)) > 0).sum()) for _ in range(20))
     assert 3 <= rare <= 30
+
+
+def test_a_row_at_the_end_of_the_context_stays_in_the_batch_while_others_go_on() -> None:
+    """One long prompt among eight short ones: its row ends first, and is dropped only with a quarter of them."""
+    policy = policy_of("llama")
+    policy.max_seq_length = 64
+    prompts = [PROMPTS[0]] * 8 + [tuple(range(8, 68))]
+    params = SamplingParams(max_completion_tokens=50, seed=3)
+    policy.eos_token_ids = frozenset()
+    rows = TransformersSampler(policy).sample(prompts, 1, params)
+    assert [len(row[0].token_ids) for row in rows] == [50] * 8 + [4]
+    plain = TransformersSampler(policy, decoder=ModelDecoder).sample(prompts, 1, params)
+    assert [row[0].token_ids for row in rows] == [row[0].token_ids for row in plain]
