@@ -63,14 +63,11 @@ class Own:
         micro = MicroBatchSize(3, longest_row=64, packed=policy.packs, warn=print)
         self.results: list[StepResult] = []
         self.gradients: list[torch.Tensor] = []
-        update = updater.update
 
-        def noted() -> float:
-            norm = update()  # far below max_grad_norm: the gradients are as they were
-            self.gradients.append(torch.cat([p.grad.flatten() for p in policy.trainable_parameters()]).clone())
-            return norm
+        def note(*_: object) -> None:  # far below max_grad_norm: the gradients are as they were
+            self.gradients.append(torch.cat([p.grad.flatten() for p in policy.trainable_parameters()]))
 
-        updater.update = noted  # type: ignore[method-assign]
+        updater.optimizer.register_step_pre_hook(note)
         with open_scorer(self.recipe.rewards) as scorer:
             sampler = load_sampler(policy, self.recipe)
             parts = StepParts(self.recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, micro)
