@@ -53,6 +53,11 @@ class _Device(contextlib.nullcontext[None]):
         self.idx = 0
 
 
+def _is_bf16_supported(including_emulation: bool = True) -> bool:
+    """With torch's own signature: Unsloth looks at it, and puts a question of its own in its place."""
+    return True
+
+
 def insert() -> None:
     """Let torch.cuda speak of one H100, and every tensor that goes to "cuda" stay on the CPU."""
     import bitsandbytes  # noqa: F401  # before: it must choose its CPU backend
@@ -60,7 +65,7 @@ def insert() -> None:
 
     cuda: Any = torch.cuda
     answers = {
-        "is_available": True, "is_initialized": True, "is_bf16_supported": True, "device_count": 1, "current_device": 0,
+        "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
         "get_device_properties": _Properties(), "get_device_name": _Properties.name, "get_device_capability": (9, 0),
         "mem_get_info": (79 * GIB, 80 * GIB), "current_stream": _Stream(), "default_stream": _Stream(),
         "get_rng_state_all": [], "get_arch_list": ["sm_90"],
@@ -72,6 +77,7 @@ def insert() -> None:
     answers |= dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), 0)
     for name, answer in answers.items():
         setattr(cuda, name, lambda *_, _answer=answer, **__: _answer)
+    cuda.is_bf16_supported = _is_bf16_supported
     cuda.Stream, cuda.Event, cuda.device = _Stream, _Stream, _Device
     cuda.stream = lambda stream: _Stream()
     torch.version.cuda = "13.0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from policy_contract import LORA, PolicyContract, ragged_batch, recipe_for, save_model
 from twins import distance, measured, move, save_in_half, twin
 
+from gtpo_cli.models.loading import choose_dtype
 from gtpo_cli.models.unsloth_policy import UnslothPolicy, load_unsloth_policy
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
@@ -73,6 +75,12 @@ def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> 
             alone, _ = policy.token_logprobs(collate([Group(Problem("p", "q", "1"), prompt, (row,))]))
         n = len(row.token_ids)
         torch.testing.assert_close(together[0, place, :n], alone[0, 0, :n], rtol=1e-5, atol=1e-5)
+
+
+def test_auto_is_bfloat16_by_the_question_that_unsloth_puts_in_torchs_place() -> None:
+    on_a_gpu: Any = SimpleNamespace(type="cuda")  # a device of torch's would be the CPU here
+    assert torch.cuda.is_bf16_supported.__module__.startswith("unsloth")
+    assert choose_dtype("auto", on_a_gpu) == torch.bfloat16
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
