@@ -37,12 +37,17 @@ _WRITE_ERRORS = (OSError, RuntimeError, SafetensorError)
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
     """What state.json holds. `step`: steps finished; `metrics_bytes`: length of metrics.jsonl then; `best_step` and
-    `best_value`: the best checkpoint so far by `training.keep_best`, None where nothing was compared yet."""
+    `best_value`: the best checkpoint so far by `training.keep_best`, None where nothing was compared yet; `scheduled`:
+    False for one that only an end before the last step asked for; `rollbacks`: the guard's so far; `stopped`: why the
+    guard ended the run here, None where it did not."""
 
     step: int
     metrics_bytes: int
     best_step: int | None = None
     best_value: float | None = None
+    scheduled: bool = True
+    rollbacks: int = 0
+    stopped: str | None = None
 
 
 class SavesWeights(Protocol):
@@ -66,6 +71,16 @@ class CheckpointStore:
             return []
         names = [path.name.removeprefix(_PREFIX) for path in self._folder.glob(f"{_PREFIX}*")]
         return sorted(int(name) for name in names if name.isdigit())
+
+    def scheduled_steps(self) -> list[int]:
+        """Those of `steps` that a run without interruptions has too, ascending."""
+        return [step for step in self.steps() if self._is_scheduled(step)]
+
+    def _is_scheduled(self, step: int) -> bool:
+        try:
+            return self.load_state(step).scheduled
+        except CheckpointError:  # for `check` to say
+            return True
 
     def path(self, step: int) -> Path:
         return self._folder / f"{_PREFIX}{step:06d}"
@@ -166,9 +181,8 @@ class CheckpointStore:
         return loaded
 
     def _prune(self, state: CheckpointState) -> None:
-        steps = self.steps()
-        keep = {*steps[-self._keep_last :], state.best_step}
-        for step in steps:
+        keep = {*self.scheduled_steps()[-self._keep_last :], state.best_step, state.step}
+        for step in self.steps():
             if step not in keep:
                 shutil.rmtree(self.path(step))
 

@@ -197,7 +197,10 @@ def _finish(result: TrainResult) -> None:
         suggest("eval", result.run.path, "--base")
         return
     print(f"stopped ({result.stopped}): {where} is saved")
-    suggest("train", "--resume", result.run.path)
+    if result.stopped in EXITS:
+        suggest("train", "--resume", result.run.path)
+    else:  # by itself: a resume would stop again
+        suggest("report", result.run.path)
     raise typer.Exit(EXITS.get(result.stopped, EXIT_STOPPED))
 
 

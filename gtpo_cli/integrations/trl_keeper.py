@@ -61,6 +61,7 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
     sampler_known: bool = False  # whether the sampler's log-probabilities are
     stopped: str | None = None
     _not_finite: bool = False
+    _for_good: bool = False  # whether a resume has to stop there too
 
     @property
     def _updates(self) -> int:
@@ -99,7 +100,7 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         number = state.global_step // self._updates
         stop = self._agree(self._log(number) if self.writers is not None else None)
         if stop is not None:
-            self.stopped = stop.reason
+            self.stopped, self._for_good = stop.reason, stop.for_good
             control.should_training_stop = True
             control.should_save = stop.save
         return control
@@ -109,7 +110,12 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         number = state.global_step // self._updates
         if self.writers is not None:
             saved = SavedModel(Path(args.output_dir) / f"checkpoint-{state.global_step}", model)
-            after = self.writers.best.state(number, self.writers.trackers.position, self.state)
+            best = self.state.best_step, self.state.best_value
+            if scheduled := number % self.recipe.training.save_every == 0 or state.global_step == state.max_steps:
+                best = self.writers.best.choose(number, self.state)
+            position = self.writers.trackers.position
+            stopped = self.stopped if self._for_good else None
+            after = CheckpointState(number, position, *best, scheduled=scheduled, stopped=stopped)
             self.writers.store.save(after, saved, {})
             self.state = after
 

@@ -42,7 +42,7 @@ from gtpo_cli.training.initial_entropy import filter_state, find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.loop import TrainResult, newest_state
 from gtpo_cli.training.order import PromptOrder
-from gtpo_cli.training.safety import Safety
+from gtpo_cli.training.safety import Safety, check_not_stopped
 from gtpo_cli.training.setup import Say, prepare
 from gtpo_cli.training.step import StepResult
 
@@ -118,6 +118,7 @@ def train(
         steps, rows = full_steps(order, setup.prompts, recipe)
         store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
         state = newest_state(store, say) if resume and processes.is_main else CheckpointState(0, 0)
+        check_not_stopped(state, recipe.training.guard, run)
         start = int(processes.agree(str(state.step)))
         arguments = grpo_arguments(
             recipe, run.trl, engine, processes=processes.count, prompts_per_step=len(order.step(1)),
@@ -138,7 +139,7 @@ def train(
                     filter_on=filter_state(recipe, initial_entropy), quiet=quiet_display,
                 )
             )  # fmt: skip
-            keeper.writers = _writers(recipe, run, store, trackers, policy, resumed=start > 0)
+            keeper.writers = _writers(recipe, run, store, trackers, policy, state)
         stack.enter_context(quiet())
         reward = RecipeReward(scorer, setup.prompts, policy)
         trainer = make_trainer(recipe, policy, setup.prompts, rows, reward, keeper, arguments, initial_entropy)
@@ -147,12 +148,12 @@ def train(
 
 
 def _writers(
-    recipe: Recipe, run: RunFolder, store: CheckpointStore, trackers: Trackers, policy: TransformersPolicy, *,
-    resumed: bool,
+    recipe: Recipe, run: RunFolder, store: CheckpointStore, trackers: Trackers, policy: TransformersPolicy,
+    state: CheckpointState,
 ) -> Writers:  # fmt: skip
-    history = read_metrics(run.metrics_file) if resumed else []
+    history = read_metrics(run.metrics_file) if state.step else []
     safety = Safety(recipe.training, history=history, warn=trackers.warn)
-    best = Best(recipe.training.keep_best)
+    best = Best(recipe.training.keep_best, window=recipe.training.save_every, history=history)
     return Writers(trackers, store, safety, best, policy.tokenizer, policy.eos_token_ids)
 
 

@@ -14,37 +14,54 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal
+
+Direction = Literal["more", "less"]
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a step: what it is called, how it is computed, its unit, and the range it can take."""
+    """One figure of a step: what it is called, how it is computed, its unit, the range it can take, and which of two
+    values is the better one (None: neither)."""
 
     name: str
     formula: str
     unit: str
     low: float = -math.inf
     high: float = math.inf
+    better: Direction | None = None
 
 
-def _share(name: str, formula: str) -> Metric:
-    return Metric(name, formula, "share", 0.0, 1.0)
+def _share(name: str, formula: str, better: Direction | None = None) -> Metric:
+    return Metric(name, formula, "share", 0.0, 1.0, better)
 
 
 _DECLARED = (
     Metric("step", "steps finished since the run began (a step = one batch of sampled completions)", "steps", 1),
-    Metric("train/reward_mean", "mean of R, the weighted sum of all rewards, over the step's completions", "points"),
+    Metric(
+        "train/reward_mean",
+        "mean of R, the weighted sum of all rewards, over the step's completions",
+        "points",
+        better="more",
+    ),
     Metric(
         "train/reward_std",
         "standard deviation (divisor n - 1) of R over the step's completions, all groups together; 0 for a single one",
         "points",
         0.0,
     ),
-    _share("train/format_rate", "completions with full marks for format, in the reward's own mode, / completions"),
-    _share("train/accuracy_rate", "completions whose extracted answer equals the gold answer / completions"),
+    _share(
+        "train/format_rate",
+        "completions with full marks for format, in the reward's own mode, / completions",
+        better="more",
+    ),
+    _share(
+        "train/accuracy_rate", "completions whose extracted answer equals the gold answer / completions", better="more"
+    ),
     _share(
         "train/strict_format_rate",
         "completions whose tags stand once each and in order, whatever the reward's mode / completions",
+        better="more",
     ),
     Metric("entropy/mean", "mean of <H>_i over the step's completions that are not empty", "nats", 0.0),
     Metric("entropy/max", "largest <H>_i among the step's completions", "nats", 0.0),
@@ -56,10 +73,19 @@ _DECLARED = (
         "completion tokens in the backward mask / completion tokens (a token can be in both masks)",
     ),
     _share("groups/uninformative_share", "groups whose rewards are all equal (every A is 0) / groups"),
-    Metric("completions/length_mean", "completion tokens / completions", "tokens", 0.0),
-    _share("completions/truncated_share", "completions that ran into rollout.max_completion_tokens / completions"),
-    _share("completions/empty_share", "completions of no token / completions"),
-    Metric("optim/loss", "the loss that was minimised (GTPO: -J of Eq. 11); mean over the step's iterations", "loss"),
+    Metric("completions/length_mean", "completion tokens / completions", "tokens", 0.0, better="less"),
+    _share(
+        "completions/truncated_share",
+        "completions that ran into rollout.max_completion_tokens / completions",
+        better="less",
+    ),
+    _share("completions/empty_share", "completions of no token / completions", better="less"),
+    Metric(
+        "optim/loss",
+        "the loss that was minimised (GTPO: -J of Eq. 11); mean over the step's iterations",
+        "loss",
+        better="less",
+    ),
     Metric(
         "optim/grad_norm",
         "2-norm of the gradient of all trained weights before clipping; mean over the step's iterations",
@@ -74,28 +100,45 @@ _DECLARED = (
         "steps",
         0.0,
         1.0,
+        better="less",
     ),
-    Metric("guard/alarms", "what the guard saw in this step (training.guard); 0 = nothing", "alarms", 0.0),
+    Metric(
+        "guard/alarms", "what the guard saw in this step (training.guard); 0 = nothing", "alarms", 0.0, better="less"
+    ),
     Metric(
         "policy/kl",
         "mean over completion tokens of exp(d) - d - 1, d = logp_reference - logp_policy; only with a reference",
         "nats",
         0.0,
+        better="less",
     ),
     Metric(
         "sampler/gap_mean",
         "mean over completion tokens of the absolute difference of logp_policy and logp_sampler",
         "nats",
         0.0,
+        better="less",
     ),
-    Metric("sampler/gap_max", "largest such difference among the completion tokens", "nats", 0.0),
-    Metric("rewards/timeouts", "completions whose answer took too long to compare (accuracy 0)", "completions", 0.0),
-    Metric("time/sample", "wall-clock time of sampling", "s", 0.0),
-    Metric("time/reward", "wall-clock time of scoring", "s", 0.0),
-    Metric("time/train", "wall-clock time of forward, backward and update, all iterations", "s", 0.0),
-    Metric("time/step", "wall-clock time of the whole step", "s", 0.0),
-    Metric("speed/tokens_per_second", "completion tokens / time/step", "tokens/s", 0.0),
-    Metric("memory/peak_bytes", "peak so far: allocated CUDA memory on a GPU, else resident set size", "bytes", 0.0),
+    Metric("sampler/gap_max", "largest such difference among the completion tokens", "nats", 0.0, better="less"),
+    Metric(
+        "rewards/timeouts",
+        "completions whose answer took too long to compare (accuracy 0)",
+        "completions",
+        0.0,
+        better="less",
+    ),
+    Metric("time/sample", "wall-clock time of sampling", "s", 0.0, better="less"),
+    Metric("time/reward", "wall-clock time of scoring", "s", 0.0, better="less"),
+    Metric("time/train", "wall-clock time of forward, backward and update, all iterations", "s", 0.0, better="less"),
+    Metric("time/step", "wall-clock time of the whole step", "s", 0.0, better="less"),
+    Metric("speed/tokens_per_second", "completion tokens / time/step", "tokens/s", 0.0, better="more"),
+    Metric(
+        "memory/peak_bytes",
+        "peak so far: allocated CUDA memory on a GPU, else resident set size",
+        "bytes",
+        0.0,
+        better="less",
+    ),
 )
 
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _DECLARED})
@@ -108,7 +151,10 @@ _PATTERNS = (
     (
         re.compile(r"rewards/.+_mean"),
         Metric(
-            "rewards/<name>_mean", "mean of the unweighted score of a user reward over the step's completions", "points"
+            "rewards/<name>_mean",
+            "mean of the unweighted score of a user reward over the step's completions",
+            "points",
+            better="more",
         ),
     ),
     (
@@ -130,19 +176,33 @@ _PATTERNS = (
     ),
     (
         re.compile(r"eval/[a-z0-9]+/accuracy_rate"),
-        _share("eval/<benchmark>/accuracy_rate", f"right answers / completions; {_EVALUATED}"),
+        _share("eval/<benchmark>/accuracy_rate", f"right answers / completions; {_EVALUATED}", better="more"),
     ),
     (
         re.compile(r"eval/[a-z0-9]+/strict_format_rate"),
-        _share("eval/<benchmark>/strict_format_rate", "as train/strict_format_rate, of the completions evaluated"),
+        _share(
+            "eval/<benchmark>/strict_format_rate",
+            "as train/strict_format_rate, of the completions evaluated",
+            better="more",
+        ),
     ),
     (
         re.compile(r"eval/[a-z0-9]+/truncated_share"),
-        _share("eval/<benchmark>/truncated_share", "completions that ran into evaluation.max_completion_tokens / all"),
+        _share(
+            "eval/<benchmark>/truncated_share",
+            "completions that ran into evaluation.max_completion_tokens / all",
+            better="less",
+        ),
     ),
     (
         re.compile(r"eval/[a-z0-9]+/length_mean"),
-        Metric("eval/<benchmark>/length_mean", "completion tokens / completions, of those evaluated", "tokens", 0.0),
+        Metric(
+            "eval/<benchmark>/length_mean",
+            "completion tokens / completions, of those evaluated",
+            "tokens",
+            0.0,
+            better="less",
+        ),
     ),
     (
         re.compile(r"eval/[a-z0-9]+/entropy_mean"),
@@ -155,7 +215,13 @@ _PATTERNS = (
     ),
     (
         re.compile(r"eval/time"),
-        Metric("eval/time", "wall-clock time of the evaluation after the step (not part of time/step)", "s", 0.0),
+        Metric(
+            "eval/time",
+            "wall-clock time of the evaluation after the step (not part of time/step)",
+            "s",
+            0.0,
+            better="less",
+        ),
     ),
 )
 
@@ -185,8 +251,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 def metrics_table() -> str:
     """The declarations as a Markdown table, for the documentation."""
     rows = [*METRICS.values(), *(metric for _, metric in _PATTERNS)]
-    lines = ["| name | unit | range | what it is |", "|---|---|---|---|"]
-    lines += [f"| `{row.name}` | {row.unit} | {_range(row)} | {row.formula} |" for row in rows]
+    lines = ["| name | unit | range | better | what it is |", "|---|---|---|---|---|"]
+    lines += [f"| `{row.name}` | {row.unit} | {_range(row)} | {row.better or ''} | {row.formula} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 

@@ -2,55 +2,69 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.tracking import find_metric
+from gtpo_cli.tracking import METRICS, find_metric
 
 if TYPE_CHECKING:  # torch-free, as `gtpo recipes check` is
     from gtpo_cli.checkpoints import CheckpointState
 
-# Metrics (last part of the name) of which less is better, for training.keep_best; of all others more is.
-_LESS_IS_BETTER = {"loss", "kl", "truncated_share", "length_mean"}
-
 
 class Best:
-    """Takes the metrics of each step, and says with each checkpoint which is the best."""
+    """Takes the metrics of each step, and says whether a checkpoint is the best so far.
 
-    def __init__(self, name: str | None) -> None:
-        self._name = name or ""
-        self._since_save: list[float] = []
+    One step's rate is noise: a checkpoint's figure is the mean over the last `window` steps, whenever they were done,
+    so that it does not depend on interruptions. What was measured on test problems counts as it was measured last.
+    """
+
+    def __init__(self, name: str | None, *, window: int, history: Iterable[Mapping[str, float]] = ()) -> None:
+        """`name`: a metric with a direction, None for no best; `history`: metrics of the steps before a resume."""
+        self._metric = find_metric(name) if name is not None else None
+        self._recent: deque[float] = deque(maxlen=window)  # NaN for a step without the metric
+        for metrics in history:
+            self.note(metrics)
 
     def note(self, metrics: Mapping[str, float]) -> None:
-        if self._name in metrics:
-            self._since_save.append(metrics[self._name])
+        if self._metric is not None:
+            self._recent.append(metrics.get(self._metric.name, math.nan))
 
-    def state(self, number: int, metrics_bytes: int, before: CheckpointState) -> CheckpointState:
-        """The state to save with the checkpoint of step `number`; `before`: that of the one before."""
+    def choose(self, step: int, before: CheckpointState) -> tuple[int | None, float | None]:
+        """Step and figure of the best checkpoint, now that there is one of this step; of equal ones the later.
+
+        To be asked for scheduled checkpoints only: an interruption must not change which one is the best.
+        """
         best_step, best_value = before.best_step, before.best_value
-        if self._since_save:
-            # One step's rate is noise; the mean since the last checkpoint says how good these weights are. What was
-            # measured on test problems counts as it was measured last.
-            value = self._since_save[-1] if self._name.startswith("eval/") else statistics.fmean(self._since_save)
-            sign = -1 if self._name.rpartition("/")[2] in _LESS_IS_BETTER else 1
-            if best_value is None or sign * value >= sign * best_value:
-                best_step, best_value = number, value
-            self._since_save.clear()
-        return replace(before, step=number, metrics_bytes=metrics_bytes, best_step=best_step, best_value=best_value)
+        measured = [value for value in self._recent if math.isfinite(value)]
+        if self._metric is None or not measured:
+            return best_step, best_value
+        value = measured[-1] if self._metric.name.startswith("eval/") else statistics.fmean(measured)
+        sign = -1 if self._metric.better == "less" else 1
+        if best_value is None or not math.isfinite(best_value) or sign * value >= sign * best_value:
+            return step, value
+        return best_step, best_value
 
 
 def check_keep_best(recipe: Recipe) -> None:
+    """Raises RecipeError for a metric that there is none of, that has no better value, or is not measured."""
     name = recipe.training.keep_best
     if name is None:
         return
     try:
-        find_metric(name)
+        metric = find_metric(name)
     except ValueError as error:
         raise RecipeError(f"training.keep_best: {error}") from error
+    if metric.better is None:
+        known = ", ".join(known.name for known in METRICS.values() if known.better is not None)
+        raise RecipeError(
+            f"training.keep_best: neither more nor less of {name} is better; choose one of {known}, or rewards/... and "
+            "eval/... (docs/metrics.md)"
+        )
     if name.startswith("eval/") and name.split("/")[1] not in (*recipe.evaluation.benchmarks, "time"):
         asked = ", ".join(recipe.evaluation.benchmarks)
         raise RecipeError(f"training.keep_best: {name} is not measured; evaluation.benchmarks holds {asked}")

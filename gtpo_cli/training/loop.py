@@ -22,7 +22,7 @@ from gtpo_cli.training.interrupts import interrupt_flag, reason
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.order import PromptOrder
-from gtpo_cli.training.safety import Rollback, Safety, Stop
+from gtpo_cli.training.safety import Rollback, Safety, Stop, check_not_stopped
 from gtpo_cli.training.samples import write_samples
 from gtpo_cli.training.setup import Say, Setup, longest_row, prepare
 from gtpo_cli.training.sft import SftParts, sft_step
@@ -53,6 +53,7 @@ def train(
     """
     store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
     state = newest_state(store, say) if resume else CheckpointState(step=0, metrics_bytes=0)
+    check_not_stopped(state, recipe.training.guard, run)
     check_keep_best(recipe)
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
@@ -106,8 +107,10 @@ def train(
             stepper = _GroupStepper(parts, order, run, trackers.warn)
         history = read_metrics(run.metrics_file) if state.step else []
         rollback = Rollback(recipe.training.guard, store, setup.policy, updater, warn=trackers.warn)
-        safety = Safety(recipe.training, history=history, warn=trackers.warn, rollback=rollback)
-        best = Best(recipe.training.keep_best)
+        safety = Safety(
+            recipe.training, history=history, warn=trackers.warn, rollback=rollback, rollbacks=state.rollbacks
+        )
+        best = Best(recipe.training.keep_best, window=recipe.training.save_every, history=history)
         return _Loop(
             recipe, run, store, setup, updater, trackers, stepper, safety, held_out, order.total_steps, best
         ).run(state)  # fmt: skip
@@ -185,7 +188,7 @@ class _Loop:
                     stop = Stop(reason(interrupted), save=True)
                 due = number % training.save_every == 0 or number == self.total_steps
                 if (stop is None and due) or (stop is not None and stop.save):
-                    state = self._save(number, state)
+                    state = self._save(number, state, scheduled=due, stop=stop)
                 if stop is not None:
                     break
         return TrainResult(self.run_folder, state.step, self.total_steps, None if stop is None else stop.reason)
@@ -201,8 +204,16 @@ class _Loop:
         self.trackers.message("held out: " + ", ".join(f"{name} {value:.3f}" for name, value in rates.items()))
         return metrics
 
-    def _save(self, number: int, before: CheckpointState) -> CheckpointState:
-        state = self.best.state(number, self.trackers.position, before)
+    def _save(self, number: int, before: CheckpointState, *, scheduled: bool, stop: Stop | None) -> CheckpointState:
+        best = self.best.choose(number, before) if scheduled else (before.best_step, before.best_value)
+        state = CheckpointState(
+            number,
+            self.trackers.position,
+            *best,
+            scheduled=scheduled,
+            rollbacks=self.safety.rollbacks,
+            stopped=stop.reason if stop is not None and stop.for_good else None,
+        )
         self.store.save(state, self.setup.policy, {"updater": self.updater.state_dict()})
         return state
 

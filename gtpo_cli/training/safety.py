@@ -1,7 +1,8 @@
 """What a run does when it goes wrong: steps that could not be taken are counted, the guard is asked, and on its word
 the run warns, stops, or goes back to its best checkpoint with a lower learning rate (training.guard).
 
-A run that was resumed goes on as if it had not stopped: all that is decided here follows from the logged metrics.
+A run that was resumed goes on as if it had not stopped: all that is decided here follows from the logged metrics and
+the checkpoint. One that the guard stopped stays stopped (`check_not_stopped`).
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
-from gtpo_cli.errors import CheckpointError
+from gtpo_cli.errors import CheckpointError, GtpoError
 from gtpo_cli.models import Policy
 from gtpo_cli.recipe.schema import GuardRecipe, TrainingRecipe
+from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.guard import CollapseGuard
 from gtpo_cli.training.optimizers import Updater
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why the run ends here, in words; `save`: whether its weights are worth a checkpoint."""
+    """Why the run ends here, in words; `save`: whether its weights are worth a checkpoint; `for_good`: whether a resume
+    has to stay there too."""
 
     reason: str
     save: bool
+    for_good: bool = False
 
 
 class Safety:
@@ -35,11 +39,13 @@ class Safety:
         history: Sequence[Mapping[str, float]],
         warn: Callable[[str], None],
         rollback: Rollback | None = None,
+        rollbacks: int = 0,
     ) -> None:
-        """`history`: the metrics of the steps before a resume; `rollback`: needed for that action of the guard."""
+        """`history`, `rollbacks`: the metrics of the steps before a resume, and how many rollbacks they had;
+        `rollback`: needed for that action of the guard."""
         self._recipe, self._warn, self._rollback = recipe, warn, rollback
         self._guard = CollapseGuard(recipe.guard, history)
-        self._rollbacks = sum(row.get("guard/alarms", 0.0) > 0 for row in history)
+        self.rollbacks = rollbacks
         self._skipped = 0  # in a row
         for row in history:
             self._count_skipped(row)
@@ -69,22 +75,37 @@ class Safety:
         if guard.action == "warn":
             return None
         if guard.action == "stop":
-            return Stop(f"policy collapse: {seen[0]}", save=True)
-        if self._rollbacks >= guard.max_rollbacks:
-            return Stop(f"policy collapse after {self._rollbacks} rollbacks: {seen[0]}", save=True)
+            return Stop(f"policy collapse: {seen[0]}", save=True, for_good=True)
+        if self.rollbacks >= guard.max_rollbacks:
+            times = f"{self.rollbacks} rollback{'s' * (self.rollbacks != 1)}"
+            return Stop(f"policy collapse after {times}: {seen[0]}", save=True, for_good=True)
         assert self._rollback is not None
         step = self._rollback.to_good_weights(before=number - guard.window, best=state.best_step)
         if step is None:
-            return Stop(f"policy collapse, and there is no earlier checkpoint to go back to: {seen[0]}", save=True)
-        self._rollbacks += 1
+            return Stop(
+                f"policy collapse, and there is no earlier checkpoint to go back to: {seen[0]}",
+                save=True,
+                for_good=True,
+            )
+        self.rollbacks += 1
         self._warn(
             f"step {number}: went back to the weights of step {step}; the learning rate is "
-            f"{self._rollback.learning_rate:.3g} now (rollback {self._rollbacks} of {guard.max_rollbacks})"
+            f"{self._rollback.learning_rate:.3g} now (rollback {self.rollbacks} of {guard.max_rollbacks})"
         )
         return None
 
     def _count_skipped(self, metrics: Mapping[str, float]) -> None:
         self._skipped = self._skipped + 1 if metrics.get("optim/skipped", 0.0) else 0
+
+
+def check_not_stopped(state: CheckpointState, guard: GuardRecipe, run: RunFolder) -> None:
+    """Raises GtpoError where the guard stopped the run at this checkpoint: a resume would train on what collapsed."""
+    if state.stopped is not None and guard.action != "warn":
+        raise GtpoError(
+            f"{run.path}: the guard stopped this run at step {state.step} ({state.stopped}); start a new run with a "
+            "lower optimizer.learning_rate, or go on from the collapsed weights with training.guard.action: warn in "
+            f"{run.recipe_file}"
+        )
 
 
 class Rollback:
@@ -116,7 +137,7 @@ class Rollback:
         return step
 
     def _good_checkpoint(self, *, before: int, best: int | None) -> int | None:
-        older = [step for step in reversed(self._store.steps()) if step <= before]
+        older = [step for step in reversed(self._store.scheduled_steps()) if step <= before]
         for step in [best, *older] if best is not None else older:
             try:
                 self._store.check(step)

@@ -39,11 +39,14 @@ def comparable(run: Path) -> list[dict[str, Any]]:
 
 
 def contents(run: Path) -> dict[str, Any]:
-    """What a repetition must repeat bit for bit beside its metrics: weights, optimiser, random states, samples."""
-    newest = max((run / "checkpoints").glob("step-*"))
+    """What a repetition must repeat bit for bit beside its metrics: weights, optimiser, random states, samples, and
+    which checkpoints there are, with what they say of the best one."""
+    checkpoints = sorted((run / "checkpoints").glob("step-*"))
+    newest = checkpoints[-1]
     files = [*(newest / "model").glob("*.safetensors"), *(run / "samples").iterdir()]
     training = torch.load(newest / "training.pt", weights_only=True)
-    return {file.name: file.read_bytes() for file in files} | {"step": newest.name, "training": _plain(training)}
+    states = [json.loads((folder / "state.json").read_text()) | {"metrics_bytes": None} for folder in checkpoints]
+    return {file.name: file.read_bytes() for file in files} | {"states": states, "training": _plain(training)}
 
 
 def _plain(value: Any) -> Any:

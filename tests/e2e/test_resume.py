@@ -89,6 +89,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     output = gtpo("train", "--quiet", "--resume").stdout  # the latest run is found by itself
     assert "resuming runs/stopped" in output
     assert comparable(run) == comparable(tmp_path / "runs" / "whole")
+    assert contents(run) == contents(tmp_path / "runs" / "whole")
 
 
 def test_retention_keeps_the_newest_and_the_best(gtpo: Run, tmp_path: Path) -> None:

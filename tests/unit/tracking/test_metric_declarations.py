@@ -113,7 +113,7 @@ def test_order_is_declared_order_then_user_rewards_by_name() -> None:
 
 def test_the_table_has_one_well_formed_row_a_metric() -> None:
     header, rule, *rows = metrics_table().splitlines()
-    assert (header, rule) == ("| name | unit | range | what it is |", "|---|---|---|---|")
+    assert (header, rule) == ("| name | unit | range | better | what it is |", "|---|---|---|---|---|")
     assert [row.split("`")[1] for row in rows] == [
         *NAMES,
         "rewards/<name>_mean",
@@ -123,7 +123,7 @@ def test_the_table_has_one_well_formed_row_a_metric() -> None:
         *(f"eval/<benchmark>/{leaf}" for leaf in ("length_mean", "entropy_mean")),
         "eval/time",
     ]
-    assert all(row.count("|") == 5 for row in rows), "a bar inside a cell would split it"
-    assert "| `conflict/share` | share | 0 to 1 | completion tokens with M = 1" in metrics_table()
-    assert "| `optim/loss` | loss | any |" in metrics_table()
-    assert "| `time/step` | s | ≥ 0 |" in metrics_table()
+    assert all(row.count("|") == 6 for row in rows), "a bar inside a cell would split it"
+    assert "| `conflict/share` | share | 0 to 1 |  | completion tokens with M = 1" in metrics_table()
+    assert "| `optim/loss` | loss | any | less |" in metrics_table()
+    assert "| `time/step` | s | ≥ 0 | less |" in metrics_table()

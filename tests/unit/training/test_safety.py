@@ -26,7 +26,9 @@ SKIPPED = {"optim/skipped": 1.0}
 class Run:
     """A run of two-step windows with a checkpoint after every second step, fed with made-up metrics."""
 
-    def __init__(self, folder: Path, *, history: list[dict[str, float]] | None = None, **guard: Any) -> None:
+    def __init__(
+        self, folder: Path, *, history: list[dict[str, float]] | None = None, rollbacks: int = 0, **guard: Any
+    ) -> None:
         model, tokenizer = random_model()
         self.policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64)
         optimizer = OptimizerRecipe(name="adamw", learning_rate=0.01, warmup_ratio=0.0, schedule="cosine")
@@ -36,7 +38,7 @@ class Run:
         self.warnings: list[str] = []
         warn = self.warnings.append
         rollback = Rollback(recipe.guard, self.store, self.policy, self.updater, warn=warn)
-        self.safety = Safety(recipe, history=history or [], warn=warn, rollback=rollback)
+        self.safety = Safety(recipe, history=history or [], warn=warn, rollback=rollback, rollbacks=rollbacks)
         self.rows = list(history or [])
         self.state = CheckpointState(0, 0)
         self.best: int | None = None
@@ -109,7 +111,7 @@ def test_rollbacks_end_and_survive_a_resume(tmp_path: Path) -> None:
     run = Run(tmp_path, action="rollback", max_rollbacks=1)
     for row in [GOOD] * 5 + [BAD]:
         assert run.step(row) is None
-    resumed = Run(tmp_path, action="rollback", max_rollbacks=1, history=run.rows)
+    resumed = Run(tmp_path, action="rollback", max_rollbacks=1, history=run.rows, rollbacks=run.safety.rollbacks)
     resumed.state = run.state
     resumed.updater.load_state_dict(run.updater.state_dict())
     assert resumed.updater.learning_rate == run.updater.learning_rate
@@ -117,7 +119,8 @@ def test_rollbacks_end_and_survive_a_resume(tmp_path: Path) -> None:
         assert one.step(BAD) is None
         stop = one.step(BAD)
         assert stop is not None
-        assert stop.reason.startswith("policy collapse after 1 rollbacks: ")
+        assert stop.reason.startswith("policy collapse after 1 rollback: ")
+        assert stop.for_good
 
 
 def test_a_damaged_checkpoint_is_no_place_to_go_back_to(tmp_path: Path) -> None:
