@@ -225,4 +225,4 @@ def _print_plan(recipe: Recipe) -> None:
         print(f"# {note}")
     print(f"# prompts: {plan.prompts}")
     print(f"# steps: {plan.total_steps} ({plan.steps_per_epoch} an epoch)")
-    print(f"# completions: {plan.completions}")
+    print(f"# {'references' if recipe.objective.name == 'sft' else 'completions'}: {plan.completions}")

@@ -30,7 +30,8 @@ class TokenCoefficients:
     spans: ConflictSpans  # M, forward and backward
     weights_BGT: Tensor  # lambda
     mean_entropy_BG: Tensor  # <H>, nats
-    keep_BG: Tensor  # delta
+    filtered_BG: Tensor  # delta = 0 by Eq. 10
+    keep_BG: Tensor  # delta; also 0 for what the recipe leaves out
     coefficients_BGT: Tensor  # delta (A - gamma <H>) lambda; 0 at padding
 
 
@@ -69,6 +70,7 @@ def token_coefficients(
     w_BGT, _ = token_weights(objective, spans, A_BG, mask)  # lambda, Eq. 9
     H_BG = mean_entropy(entropy_BGT, mask)
     keep_BG = kept_by_entropy(objective, H_BG, A_BG, initial_entropy=initial_entropy)  # delta, Eq. 10
+    filtered_BG = ~keep_BG
     if mask_truncated:
         if truncated_BG is None:
             raise RecipeError("rollout.mask_truncated needs to know which completions were truncated")
@@ -78,4 +80,4 @@ def token_coefficients(
     entropy_term = objective.entropy_coef * H_BG if objective.entropy_coef else 0.0
     c_BG = torch.where(keep_BG, A_BG - entropy_term, 0.0)
     c_BGT = (c_BG[..., None] * w_BGT).masked_fill(~mask, 0.0)
-    return TokenCoefficients(A_BG, spans, w_BGT, H_BG, keep_BG, c_BGT)
+    return TokenCoefficients(A_BG, spans, w_BGT, H_BG, filtered_BG, keep_BG, c_BGT)

@@ -235,6 +235,7 @@ class RecipeTrainer(GTPOTrainer):
             logprobs_BGT=(seen.logprobs_BGT * seen.completion_mask_BGT)[..., :T],
             entropy_BGT=(seen.entropy_BGT * seen.completion_mask_BGT)[..., :T],
             mean_entropy_BG=parts.mean_entropy_BG,
+            filtered_BG=parts.filtered_BG,
             keep_BG=parts.keep_BG,
         )  # fmt: skip
 

@@ -101,7 +101,7 @@ def _metrics(parts: TokenCoefficients, mask_BGT: Tensor) -> dict[str, float]:
     return {
         "entropy/mean": float(entropy.mean()),
         "entropy/max": float(entropy.max()),
-        "entropy/filtered_share": float((~parts.keep_BG).float().mean()),
+        "entropy/filtered_share": float(parts.filtered_BG.float().mean()),
         "conflict/share": int((forward | backward).sum()) / tokens,
         "conflict/forward_share": int(forward.sum()) / tokens,
         "conflict/backward_share": int(backward.sum()) / tokens,

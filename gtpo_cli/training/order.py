@@ -27,6 +27,12 @@ class PromptOrder:
         self._epoch, self._order = -1, list[int]()  # the last epoch asked for
         self.total_steps = recipe.training.max_steps or self.steps_per_epoch * recipe.training.epochs
 
+    @property
+    def total_prompts(self) -> int:
+        """Prompts of all steps together, each as often as it comes."""
+        epochs, steps = divmod(self.total_steps, self.steps_per_epoch)
+        return epochs * len(self._prompts) + steps * self._per_step
+
     def step(self, number: int) -> list[Prompt]:
         """The prompts of step `number`, counted from 1."""
         epoch, index = divmod(number - 1, self.steps_per_epoch)

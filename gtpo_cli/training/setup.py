@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt
 from gtpo_cli.training.sft import drop_long_references
+from gtpo_cli.types import Problem
 
 Say = Callable[[str], None]
 
@@ -50,25 +51,7 @@ def prepare(recipe: Recipe, *, say: Say, samples: bool = True) -> Setup:
     set_threads(recipe, policy)
     if policy.max_seq_length < recipe.model.max_seq_length:
         say(f"the model's context is {policy.max_seq_length} tokens, so model.max_seq_length is that")
-    encoder = PromptEncoder(policy.tokenizer, recipe.data.system_prompt)
-    if encoder.uses_plain_format:
-        say("the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')")
-    longest = min(recipe.data.max_prompt_tokens, policy.max_seq_length - 1)
-    prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
-    if too_long:
-        say(summarise_dropped(too_long))
-    if recipe.objective.name == "sft":
-        prompts, unfit = drop_long_references(
-            prompts,
-            policy.tokenizer,
-            max_completion_tokens=recipe.rollout.max_completion_tokens,
-            max_seq_length=policy.max_seq_length,
-            tags=recipe.rewards.format.tags,
-        )
-        if not prompts:
-            raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
-        if unfit:
-            say(summarise_dropped(unfit))
+    prompts = usable_prompts(recipe, loaded.problems, policy.tokenizer, policy.max_seq_length, say)
     facts = {
         "model": recipe.model.name,
         "model_commit": _commit(recipe),
@@ -81,6 +64,35 @@ def prepare(recipe: Recipe, *, say: Say, samples: bool = True) -> Setup:
         "problems_dropped": len(loaded.dropped) + len(loaded.problems) - len(prompts),
     }
     return Setup(policy, prompts, facts)
+
+
+def usable_prompts(
+    recipe: Recipe, problems: Sequence[Problem], tokenizer: Any, max_seq_length: int, say: Say
+) -> list[Prompt]:
+    """The problems that fit the context, encoded; for SFT those whose reference fits too.
+
+    Raises DataError, ModelError.
+    """
+    encoder = PromptEncoder(tokenizer, recipe.data.system_prompt)
+    if encoder.uses_plain_format:
+        say("the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')")
+    longest = min(recipe.data.max_prompt_tokens, max_seq_length - 1)
+    prompts, too_long = encode_prompts(problems, encoder, max_prompt_tokens=longest)
+    if too_long:
+        say(summarise_dropped(too_long))
+    if recipe.objective.name == "sft":
+        prompts, unfit = drop_long_references(
+            prompts,
+            tokenizer,
+            max_completion_tokens=recipe.rollout.max_completion_tokens,
+            max_seq_length=max_seq_length,
+            tags=recipe.rewards.format.tags,
+        )
+        if not prompts:
+            raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
+        if unfit:
+            say(summarise_dropped(unfit))
+    return prompts
 
 
 def _commit(recipe: Recipe) -> str | None:

@@ -65,10 +65,11 @@ class StepResult:
     advantages_BG: Tensor
     spans: ConflictSpans
     weights_BGT: Tensor
-    logprobs_BGT: Tensor  # of the first iteration, as the next three
+    logprobs_BGT: Tensor  # of the first iteration, as the next four
     entropy_BGT: Tensor
     mean_entropy_BG: Tensor
-    keep_BG: Tensor
+    filtered_BG: Tensor  # delta = 0 by Eq. 10
+    keep_BG: Tensor  # delta; also 0 for what the recipe leaves out
     losses: list[float] = field(default_factory=list)  # one an iteration, as the next two
     grad_norms: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
@@ -97,6 +98,7 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
             logprobs_BGT=torch.zeros_like(batch.sampled_logprobs_BGT),
             entropy_BGT=torch.zeros_like(batch.sampled_logprobs_BGT),
             mean_entropy_BG=torch.zeros_like(A_BG),
+            filtered_BG=torch.zeros_like(A_BG, dtype=torch.bool),
             keep_BG=torch.ones_like(A_BG, dtype=torch.bool),
         )  # fmt: skip
         result.learning_rate = parts.updater.learning_rate
@@ -192,6 +194,7 @@ def _measure(parts: StepParts, result: StepResult, micro: MicroBatch, logp: Tens
     A_BG = micro.take(result.advantages_BG)
     objective, initial_entropy = parts.recipe.objective, parts.initial_entropy
     keep_BG = kept_by_entropy(objective, mean_entropy_BG, A_BG, initial_entropy=initial_entropy)
+    micro.put(~keep_BG, into=result.filtered_BG)
     micro.put(keep_BG & micro.take(result.keep_BG), into=result.keep_BG)
 
 

@@ -71,7 +71,7 @@ def _token_metrics(result: StepResult) -> dict[str, float]:
     return {
         "entropy/mean": float(entropy.mean()) if len(entropy) else 0.0,
         "entropy/max": float(entropy.max()) if len(entropy) else 0.0,
-        "entropy/filtered_share": _mean(~result.keep_BG),
+        "entropy/filtered_share": _mean(result.filtered_BG),
         "conflict/share": int((forward | backward).sum()) / tokens,
         "conflict/forward_share": int(forward.sum()) / tokens,
         "conflict/backward_share": int(backward.sum()) / tokens,

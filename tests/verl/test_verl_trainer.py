@@ -124,7 +124,7 @@ def test_the_trainer_s_step_writes_our_advantages(steps: Any, configuration: Any
         assert found[name].offsets().diff().tolist() == lengths.tolist()
         padded = found[name].to_padded_tensor(0.0)
         assert torch.equal(padded, data.batch["advantages"][:, : padded.shape[1]])
-    assert metrics["entropy/filtered_share"] == pytest.approx(1 - float(result.keep_BG.float().mean()))
+    assert metrics["entropy/filtered_share"] == pytest.approx(float(result.filtered_BG.float().mean()))
     assert ("rollout_is_weights" in found) == (correction == "truncated")
     if correction == "truncated":
         torch.testing.assert_close(found["rollout_is_weights"].values(), torch.full((int(lengths.sum()),), 0.5).exp())

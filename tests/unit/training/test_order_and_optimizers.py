@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.order import PromptOrder
+from gtpo_cli.training.plan import plan_steps
 from gtpo_cli.types import Completion, Group, Problem
 
 DOCUMENT = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
@@ -43,6 +46,32 @@ def test_each_epoch_has_every_prompt_once_in_a_new_order() -> None:
     for epoch in epochs:
         assert Counter(epoch) == Counter(map(str, range(10)))
     assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize(("count", "steps"), [(10, 6), (10, 7), (10, 2), (8, 5), (3, 4), (1, 9)])
+def test_prompts_are_counted_without_going_through_the_steps(count: int, steps: int) -> None:
+    plan = order(count, "rollout.prompts_per_step=4", f"training.max_steps={steps}")
+    assert plan.total_prompts == sum(len(plan.step(number)) for number in range(1, steps + 1))
+
+
+def test_a_plan_of_a_thousand_million_steps_takes_no_longer() -> None:
+    plan = plan_steps(build_recipe(DOCUMENT, ["training.max_steps=1000000000"], where="r"))
+    assert (plan.total_steps, plan.completions) == (10**9, 10**9 * 8)
+
+
+def test_sft_plans_the_references_that_fit_once_each(tmp_path: Path) -> None:
+    rows = [{"question": "1+1", "answer": "2", "solution": "1+1=2"}, {"question": "1+2", "answer": "3"},
+            {"question": "1+3", "answer": "4", "solution": "x" * 400}]  # fmt: skip
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    document = DOCUMENT | {
+        "data": {"benchmark": "local", "path": str(tmp_path / "mine.jsonl"), "columns": {"solution": "solution"}}
+    }
+    overrides = ["objective.name=sft", "rollout={max_completion_tokens: 100, prompts_per_step: 2, group_size: 4}"]
+    plan = plan_steps(build_recipe(document, [*overrides, "training.max_steps=5"], where="r"))
+    assert (plan.prompts, plan.total_steps, plan.completions) == (1, 5, 5)
+    assert plan.notes[0].startswith(
+        "dropped 2 rows (1 no worked solution to imitate (SFT needs one), 1 reference too long"
+    )
 
 
 def test_a_step_is_the_same_whatever_was_asked_before() -> None:

@@ -406,13 +406,31 @@ def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
     assert metrics["train/reward_std"] == pytest.approx(math.sqrt(sum((r - mean) ** 2 for r in rewards) / 17))
     assert metrics["completions/length_mean"] == pytest.approx(sum(tokens) / 18)
     assert metrics["rewards/test_step:letters_mean"] == pytest.approx(mean)  # format and accuracy are 0 here
-    assert metrics["entropy/filtered_share"] == pytest.approx(1 - float(result.keep_BG.float().mean()))
+    assert metrics["entropy/filtered_share"] == pytest.approx(float((result.mean_entropy_BG > 2.2).float().mean()))
     assert metrics["conflict/forward_share"] == pytest.approx(int(result.spans.forward_BGT.sum()) / sum(tokens))
     assert metrics["entropy/max"] == pytest.approx(float(result.mean_entropy_BG.max()))
     assert metrics["policy/kl"] > 0
     assert 0 < metrics["sampler/gap_mean"] <= metrics["sampler/gap_max"] < 1e-4
     assert metrics["time/step"] >= metrics["time/sample"] + metrics["time/reward"] + metrics["time/train"]
     assert metrics["speed/tokens_per_second"] == pytest.approx(sum(tokens) / metrics["time/step"])
+
+
+@pytest.mark.parametrize("enabled", ["never", "always"])
+def test_the_filtered_share_is_that_of_the_filter_alone(parts_for: Any, enabled: str) -> None:
+    """Whatever else the recipe leaves out, and whichever of these were measured in a pass of their own."""
+    parts = parts_for(
+        recipe(
+            f"objective.filter={{threshold: 2.2, enabled: {enabled}}}", "objective.skip_uninformative_groups=true",
+            "rollout.mask_truncated=true", "rollout.max_completion_tokens=6",
+        )
+    )  # fmt: skip
+    result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    high_BG = result.mean_entropy_BG > 2.2
+    assert 0 < int(high_BG.sum()) < 18
+    assert bool((result.batch.truncated_BG & ~high_BG).any())  # left out, not filtered
+    filtered = float(high_BG.float().mean()) if enabled == "always" else 0.0
+    assert step_metrics(result, Stopwatch())["entropy/filtered_share"] == pytest.approx(filtered)
+    assert not bool(result.keep_BG[result.batch.truncated_BG].any())
 
 
 def test_samples_hold_every_token_as_the_step_saw_it(parts_for: Any) -> None:
