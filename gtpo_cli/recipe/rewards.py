@@ -29,6 +29,9 @@ class AccuracyRewardRecipe(Section):
     equality: Literal["mathematics", "text"] = Field(
         "mathematics", description="how answers are compared; text: as they are written, but for white space"
     )
+    reject_copied: bool = Field(
+        True, description="a formula copied from the question, or not worked out where a number is asked, is no answer"
+    )
 
 
 class PluginRewardRecipe(Section):

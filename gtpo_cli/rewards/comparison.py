@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gtpo_cli.rewards.normalize import canonical, is_enclosed, is_oversized, peel, split_top_level
 from gtpo_cli.rewards.quantity import exact_number, split_label, split_percent
+from gtpo_cli.rewards.worked import is_copied_fraction, is_worked_out, stands_in
 
 Algebra = Callable[[str, str], bool]
 
@@ -51,19 +53,37 @@ _MATHEMATICAL_WORDS = frozenset(
 )
 
 
-def equal(gold: str, predicted: str, algebra: Algebra) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Decides about parts: numbers that were found equal, and mathematics. `question` None: copying is allowed."""
+
+    algebra: Algebra
+    question: str | None
+
+    def may_be(self, gold: str, predicted: str) -> bool:
+        return self.question is None or not is_copied_fraction(gold, predicted, self.question)
+
+    def same_mathematics(self, gold: str, predicted: str) -> bool:
+        if self.question is not None and not is_worked_out(gold, predicted, self.question):
+            return False
+        return self.algebra(gold, predicted)
+
+
+def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None = None) -> bool:
     """Is `predicted` the same answer as `gold`? `algebra(gold_part, predicted_part)` decides about mathematics.
 
-    Not symmetric: the gold answer is trusted, so only its label of unknown words may be left out. Raises only what
-    `algebra` raises.
+    Not symmetric: the gold answer is trusted, so only its label of unknown words may be left out. With a question the
+    answer must be worked out, too: see `worked.py`. Raises only what `algebra` raises.
     """
     gold, predicted = canonical(gold), canonical(predicted)
     if not gold or not predicted:
         return False
     if is_oversized(gold) or is_oversized(predicted):
         return _is_plain(gold) and gold.casefold() == predicted.casefold()
+    if question is not None and "=" in predicted and "=" not in gold and stands_in(question, predicted):
+        return False  # `g(x) = 3` out of the question
     try:
-        return _same(gold, predicted, algebra)
+        return _same(gold, predicted, _Judge(algebra, question))
     except RecursionError:  # signs or exponents nested hundreds deep
         return False
 
@@ -93,7 +113,7 @@ def _usable(text: str, parses: Callable[[str], bool]) -> bool:
     return parses(value)
 
 
-def _same(gold: str, predicted: str, algebra: Algebra) -> bool:
+def _same(gold: str, predicted: str, judge: _Judge) -> bool:
     gold, predicted = _without_names(gold, predicted)
     gold_quantity, quantity = split_label(gold), split_label(predicted)
     if gold_quantity.label == quantity.label or (not gold_quantity.label and quantity.known):
@@ -104,17 +124,17 @@ def _same(gold: str, predicted: str, algebra: Algebra) -> bool:
         return False  # 5 cm and 5 m
     percentages = _same_percentages(gold, predicted)
     if percentages is not None:
-        return percentages
+        return percentages and judge.may_be(gold, predicted)
     gold_kind, gold_parts = _structure(gold)
     kind, parts = _structure(predicted)
     if gold_parts == [gold] and parts == [predicted]:
-        return _same_atom(gold, predicted, algebra)
+        return _same_atom(gold, predicted, judge)
     if gold_kind != kind or len(gold_parts) != len(parts):
         return False
     one_side_named = ("=" in gold) != ("=" in predicted)  # x=1, y=2 against 1, 2: there the order counts
     if kind in ("list", "union") and not one_side_named:
-        return _same_in_any_order(gold_parts, parts, algebra)
-    return all(_same(g, p, algebra) for g, p in zip(gold_parts, parts, strict=True))
+        return _same_in_any_order(gold_parts, parts, judge)
+    return all(_same(g, p, judge) for g, p in zip(gold_parts, parts, strict=True))
 
 
 def _without_names(gold: str, predicted: str) -> tuple[str, str]:
@@ -173,30 +193,30 @@ def _structure(text: str) -> tuple[str, list[str]]:
     return "list", [peel(part) for part in parts] if len(parts) > 1 else [text]
 
 
-def _same_in_any_order(gold_parts: Sequence[str], parts: Sequence[str], algebra: Algebra) -> bool:
+def _same_in_any_order(gold_parts: Sequence[str], parts: Sequence[str], judge: _Judge) -> bool:
     left = list(parts)
     for gold in gold_parts:
-        match = next((part for part in left if _same(gold, part, algebra)), None)
+        match = next((part for part in left if _same(gold, part, judge)), None)
         if match is None:
             return False
         left.remove(match)
     return True
 
 
-def _same_atom(gold: str, predicted: str, algebra: Algebra) -> bool:
+def _same_atom(gold: str, predicted: str, judge: _Judge) -> bool:
     (gold_value, gold_is_percentage), (value, is_percentage) = split_percent(gold), split_percent(predicted)
     if gold_is_percentage and is_percentage:
         gold, predicted = gold_value, value  # as `_usable` looks at them
     if _is_plain(gold) and _is_plain(predicted) and _folded(gold) == _folded(predicted):
         return True
     if gold == predicted:
-        return algebra(gold, predicted)  # only whether it can be parsed is open
+        return judge.same_mathematics(gold, predicted)  # only whether it can be parsed is open
     gold_sides, sides = _EQUALS.split(gold), _EQUALS.split(predicted)
     if len(gold_sides) != len(sides):
         return False  # an equation and something else
     if len(sides) > 2:  # algebra would look at the two ends of a chain only
-        return all(_same(g.strip(), p.strip(), algebra) for g, p in zip(gold_sides, sides, strict=True))
-    return _is_mathematics(gold) and _is_mathematics(predicted) and algebra(gold, predicted)
+        return all(_same(g.strip(), p.strip(), judge) for g, p in zip(gold_sides, sides, strict=True))
+    return _is_mathematics(gold) and _is_mathematics(predicted) and judge.same_mathematics(gold, predicted)
 
 
 def _is_plain(text: str) -> bool:

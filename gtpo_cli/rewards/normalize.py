@@ -106,9 +106,15 @@ def canonical(answer: str) -> str:
     text = peel(text.translate(_SYMBOLS))
     if text.startswith("**") and text.endswith("**") and text.count("**") == 2:  # Markdown bold
         text = text[2:-2]
+    return peel(" ".join(spelled(text).split()))
+
+
+def spelled(text: str) -> str:
+    """The text with signs and LaTeX commands that mean the same written the same; nothing is taken off."""
+    text = text.translate(_SYMBOLS)
     for pattern, replacement in _COMPILED_SPELLINGS:
         text = pattern.sub(replacement, text)
-    return peel(" ".join(text.split()))
+    return text
 
 
 def peel(text: str) -> str:

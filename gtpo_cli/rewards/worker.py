@@ -3,6 +3,8 @@
     {"gold": "1/2", "predicted": "0.5", "seconds": 5.0}  ->  {"verdict": true}     are they equal?
     {"gold": "1/2", "predicted": null, "seconds": 5.0}   ->  {"verdict": true}     is the gold answer usable?
 
+"question", where it is given, is the problem's: an answer copied from it is none.
+
 Before the first answer it says {"ready": true}, so that importing sympy is not counted as time spent on an answer.
 """
 
@@ -36,7 +38,9 @@ def main() -> None:
             if question["predicted"] is None:
                 verdict = usable(question["gold"], parses)
             else:
-                verdict = equal(question["gold"], question["predicted"], same_mathematics)
+                verdict = equal(
+                    question["gold"], question["predicted"], same_mathematics, question=question.get("question")
+                )
         except MemoryError:
             os._exit(1)  # what is left in caches would starve the next answers: the caller starts a fresh worker
         signal.setitimer(signal.ITIMER_REAL, 0.0)
