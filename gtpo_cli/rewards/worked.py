@@ -2,8 +2,9 @@ r"""Has an answer been worked out, or is it what was asked? `8 \div 2 \div 2 + 6
 
 A gold answer that is a number asks for a number; one without variables asks for no function it does not have itself
 (`\cos 30^\circ` for `\frac{\sqrt{3}}{2}`). Whatever the gold answer is, a formula that stands in the question is no
-answer, unless it is the gold answer's own text or a number; and of numbers, a fraction out of the question only where
-the gold answer is that fraction (`\frac{16}{20}` is not `\frac{4}{5}` simplified). Pure standard library.
+answer, unless it is the gold answer's own text or a number; and of numbers, a fraction, ratio or repeating decimal out
+of the question only where the gold answer is written with the same digits: `\frac{16}{20}` is not `\frac{4}{5}`
+simplified. Pure standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SEARCHED = 20_000  # characters of a question; the longest of MATH has 4,000
 _SCIENTIFIC = re.compile(
     r"(?:[0-9]+(?:\.[0-9]+)? ?(?:\\times(?![A-Za-z])|\\cdot(?![A-Za-z])|\*) ?)?10 ?\^ ?(?:\{ ?[+-]?[0-9]+ ?\}|[0-9])"
 )
-_FRACTION = re.compile(r"/|\\frac")
+_FRACTION = re.compile(r"/|\\frac|:| to |\\(?:overline|bar|dot)(?![A-Za-z])|\.[0-9]*\(", re.IGNORECASE)  # or a ratio
 _FUNCTION = re.compile(
     r"\\(?:(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|lg|exp|binom|lfloor|lceil|gcd|lcm|max|min|sum|prod|int|lim|det"
     r"|begin ?\{vmatrix\})(?![A-Za-z])|!|\||(?<![\\A-Za-z])(?:sin|cos|tan|log|ln|exp|max|min|gcd|lcm)(?![A-Za-z])"
