@@ -18,8 +18,8 @@ def answers_equal(gold: str, predicted: str, *, question: str | None = None, tim
     r"""Is `predicted` the same answer as `gold`? docs/objective.md, section 2, and docs/rewards.md.
 
     Numbers compare as exact numbers (`1,319`, `$18.00`, `36/2`), LaTeX as mathematics (`\frac{1}{2}` = `0.5`), plain
-    text case-folded; never by substring. An answer that takes longer than `timeout_seconds` of wall time, or more
-    memory than a worker has, is not equal. A gold answer that is not usable (see `gold_is_usable`) equals nothing.
+    text case-folded; never by substring. An answer that takes longer than `timeout_seconds` of processor time, or
+    more memory than a worker has, is not equal. A gold answer that is not usable (see `gold_is_usable`) equals nothing.
 
     With `question`, the answer must be worked out as well: an expression (`9+9`) does not answer a gold answer that is
     a number, and a formula that stands in the question answers only a gold answer that is written so.

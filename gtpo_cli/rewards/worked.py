@@ -58,8 +58,8 @@ def stands_in(question: str, text: str) -> bool:
         before = r"(?<![A-Za-z\\])"
     if letters[-1].isalpha():
         after = r"(?![A-Za-z])"
-    found = re.search(before + _BETWEEN.join(map(re.escape, letters)) + after, _searchable(question))
-    return found is not None
+    pattern = before + _BETWEEN.join(map(re.escape, letters)) + after
+    return re.search(pattern, _searchable(question[:_SEARCHED])) is not None
 
 
 def _is_number(text: str) -> bool:
@@ -73,5 +73,5 @@ def _letters(text: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _searchable(text: str) -> str:
-    text = spelled(" ".join(text[:_SEARCHED].split())).casefold()
+    text = spelled(" ".join(text.split())).casefold()
     return _TIMES.sub(" ", re.sub(r"\\div(?![a-z])", "/", text))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from typing import Any, Self
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.comparison import equal, usable
+from gtpo_cli.rewards.worker import PATIENCE
 
 # Gold answer, predicted answer, and the question where an answer copied from it is none.
 Pair = tuple[str, str] | tuple[str, str, str | None]
@@ -65,8 +67,9 @@ class EqualityWorkers:
     """Grades answers in `num_workers` processes (default: one for each CPU), started when first needed.
 
     A context manager; `close` ends the processes. Answers that need no computer algebra never reach a worker.
-    `timeout_seconds` bounds each question, in seconds of wall time; start-up is not counted. Safe to use from threads,
-    one call at a time. Raises RewardError when workers cannot be started.
+    `timeout_seconds` bounds each question, in seconds of processor time of its worker, and ten times that in wall time;
+    start-up is not counted. Safe to use from threads, one call at a time. Raises RewardError when workers cannot be
+    started.
     """
 
     def __init__(self, num_workers: int | None = None, *, timeout_seconds: float = 5.0) -> None:
@@ -145,7 +148,7 @@ class EqualityWorkers:
         question = {"gold": task.gold, "predicted": task.predicted, "seconds": timeout}
         if task.question is not None:
             question["question"] = task.question
-        worker.task, worker.deadline = task, time.monotonic() + timeout
+        worker.task, worker.deadline = task, time.monotonic() + PATIENCE * timeout
         assert worker.process.stdin is not None
         try:
             worker.process.stdin.write(json.dumps(question).encode() + b"\n")
@@ -184,6 +187,8 @@ class EqualityWorkers:
         else:
             worker.task.result = Equality(reply["verdict"])
             worker.task = None
+            if reply.get("retires"):
+                self._drop(worker)
 
     def _lose(self, worker: _Worker, waiting: deque[_Task]) -> None:
         """A worker died: out of memory, crashed, or killed from outside. Its question gets one more try."""
@@ -198,7 +203,9 @@ class EqualityWorkers:
                 )
             return
         task.crashes += 1
-        if task.crashes < 2:
+        if worker.process.returncode == -signal.SIGPROF:  # its time is up
+            task.result = Equality(equal=False, timed_out=True)
+        elif task.crashes < 2:
             waiting.appendleft(task)
         else:
             task.result = Equality(equal=False, crashed=True)

@@ -89,7 +89,12 @@ _DECLARED = (
         0.0,
     ),
     Metric("sampler/gap_max", "largest such difference among the completion tokens", "nats", 0.0),
-    Metric("rewards/timeouts", "completions whose answer took too long to compare (accuracy 0)", "completions", 0.0),
+    Metric(
+        "rewards/timeouts",
+        "completions whose answer ran out of time or memory while compared (accuracy 0)",
+        "completions",
+        0.0,
+    ),
     Metric("time/sample", "wall-clock time of sampling", "s", 0.0),
     Metric("time/reward", "wall-clock time of scoring", "s", 0.0),
     Metric("time/train", "wall-clock time of forward, backward and update, all iterations", "s", 0.0),
