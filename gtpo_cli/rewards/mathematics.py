@@ -21,7 +21,12 @@ _SPELLING = NormalizationConfig(
 _CONVERSION = ConversionConfig(lowercase_symbols=False)  # 2X is not 2x
 # Irrational numbers that differ less than this are equal; math-verify's 15 would make 10^-20 equal 10^-21.
 _DECIMAL_PLACES = 50
-_INVERSE = re.compile(r"(?<![A-Za-z\\])([fghFGH]) ?\^ ?\{? ?- ?1 ?\}?")
+# f^{-1}, and any other name in front of a bracket but that of a variable: the inverse function, not the reciprocal.
+_INVERSE = re.compile(
+    r"((?<![A-Za-z\\])[fghFGH](?= ?\^)|(?:(?<![A-Za-z\\])[A-Za-w]|\\[a-z]+)(?= ?\^ ?\{? ?- ?1 ?\}? ?\())"
+    r" ?\^ ?\{? ?- ?1 ?\}?"
+)
+_WITH_INVERSE = (r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc", r"\sinh", r"\cosh", r"\tanh")
 _STRICT = (sympy.StrictGreaterThan, sympy.StrictLessThan)
 _INEQUALITIES = (*_STRICT, sympy.GreaterThan, sympy.LessThan, sympy.And)
 _DIGITS = re.compile(r"\{*[0-9.]+\}*")
@@ -104,7 +109,7 @@ def same_mathematics(gold: str, predicted: str) -> bool:
 def _parse(text: str, *, real: bool | None) -> Any | None:
     try:
         parser = _Parser(is_real=real, convert_degrees=True, config=_CONVERSION)
-        text = _INVERSE.sub(r"\1_{inverse}", text)
+        text = _INVERSE.sub(lambda match: match[0] if match[1] in _WITH_INVERSE else match[1] + "_{inverse}", text)
         expression = parser.parse(normalize_latex(text.replace("%", r"\%"), _SPELLING))
         return _exact(expression, real=real)
     except MemoryError:

@@ -238,10 +238,8 @@ def split_top_level(text: str, separator: str = "separator") -> list[str]:
 
 
 def connectives(text: str) -> frozenset[str]:
-    """Which of `and` and `or` stand between the parts of the text."""
-    return frozenset(
-        match["separator"].lstrip(",; ") for match, depth in _walk(text) if depth == 0 and match["separator"]
-    ) - {""}
+    """Which of `and` and `or` stand between the parts of the text, and inside their brackets."""
+    return frozenset(match["separator"].lstrip(",; ") for match, _ in _walk(text) if match["separator"]) - {""}
 
 
 def _walk(text: str) -> Iterator[tuple[re.Match[str], int]]:
