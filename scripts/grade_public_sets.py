@@ -108,7 +108,7 @@ def _whole_answer(text: str) -> str:
     if boxes or len(formulas) > 1 or "\n" in text:
         return ""
     if formulas:
-        return formulas[0]
+        return "" if re.search("[0-9]", _FORMULA.sub("", text)) else formulas[0]
     return "" if len(_WORD.findall(text)) > 2 else text
 
 

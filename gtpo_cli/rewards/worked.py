@@ -26,6 +26,7 @@ _FUNCTION = re.compile(
 )
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?![ei](?![A-Za-z]))[A-Za-z]")
 _TIMES = re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])|\*")
+_FORMULA = re.compile(r"\$\$?([^$]+)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 _BETWEEN = r"[\s{}]*"
 
 
@@ -38,7 +39,9 @@ def is_worked_out(gold: str, predicted: str, question: str) -> bool:
         return _is_number(predicted) and (exact_number(predicted) is not None or not stands_in(question, predicted))
     if _FUNCTION.search(predicted) and not _FUNCTION.search(gold) and not _VARIABLE.search(gold):
         return False
-    return _letters(gold) == _letters(predicted) or not stands_in(question, predicted)
+    if _letters(gold) == _letters(predicted):
+        return True
+    return not stands_in(question, predicted) and "".join(sorted(_letters(predicted))) not in _rearranged(question)
 
 
 def is_copied_fraction(gold: str, predicted: str, question: str) -> bool:
@@ -60,6 +63,14 @@ def stands_in(question: str, text: str) -> bool:
         after = r"(?![A-Za-z])"
     pattern = before + _BETWEEN.join(map(re.escape, letters)) + after
     return re.search(pattern, _searchable(question[:_SEARCHED])) is not None
+
+
+@functools.lru_cache(maxsize=256)
+def _rearranged(question: str) -> frozenset[str]:
+    """The sorted letters of every formula and side of an equation: (5+x)^2 is a copy of (x+5)^2 all the same."""
+    formulas = [match[1] or match[2] or match[3] for match in _FORMULA.finditer(question[:_SEARCHED])]
+    sides = {side for formula in formulas for side in (formula, *formula.split("="))}
+    return frozenset("".join(sorted(_letters(side.strip(" .,;:")))) for side in sides) - {""}
 
 
 def _is_number(text: str) -> bool:
