@@ -6,8 +6,10 @@ text, or mathematics. Lists, tuples and sets are compared part by part; each par
 sentence, one of several numbers, or a substring is never the answer.
 
 - Numbers are exact: 0.3333 is not 1/3. A gold answer's percent sign may be left out or carried out (50% = 50 = 0.5).
-- Units: one side may leave them out; two different ones are not equal, and a word that is no unit is left out of the
-  gold answer only (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples").
+- Units, money, degrees, percent: one side may leave them out; two different ones are not equal, and a word that is no
+  unit is left out of the gold answer only (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples"). An angle may be
+  in degrees or radians.
+- `and` is not `or`. Inside a set or a tuple {1} is not 1.
 - `x = 5` is 5, but not `y = 5`.
 - An answer whose mathematics cannot be parsed equals nothing, not even itself.
 """
@@ -37,7 +39,7 @@ _GREEK = (
 _NAME = re.compile(  # no other LaTeX command, and not the word "not": \neq = 5 names nothing
     rf"((?!not ?=)(?:[A-Za-z]+|\\(?:{_GREEK}))'?(?:_\{{?\w+\}}?)?(?:\([A-Za-z](?:, ?[A-Za-z])*\))?"
     r"|\([A-Za-z](?:, ?[A-Za-z])+\)"
-    r"|(?:\\(?:angle|frac) ?|[A-Z](?:_\{?[A-Z0-9]+\}?)?|[:|/{} ])+"  # \angle ABC, |AB|, S_1:S_2
+    r"|(?:\\(?:angle|frac) ?|[A-Z](?:_\{?[A-Z0-9]++\}?+)?+|[:|/{} ])++"  # \angle ABC, |AB|, S_1:S_2
     r") ?=+ ?(.+)"
 )
 _NOT_EQUAL = re.compile(r" ?\\ne(?![A-Za-z]) ?")

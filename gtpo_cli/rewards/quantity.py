@@ -27,7 +27,7 @@ _MONEY_BEHIND = re.compile(r"(?<=[^ $]) ?\$$")
 _ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _POWERS = {"2": ("square",), "3": ("cubic",)}
 _POWER_WORD = {"squared": "square", "cubed": "cubic"}
-_POWER_WORDS = re.compile(r"([A-Za-z]+\.?) (squared|cubed)(?![A-Za-z])", re.IGNORECASE)
+_POWER_WORDS = re.compile(r"(?<![A-Za-z])([A-Za-z]+\.?) (squared|cubed)(?![A-Za-z])", re.IGNORECASE)
 _SHORT = {"m": "meter", "s": "second", "h": "hour", "g": "gram", "L": "liter"}
 
 # Unit words by their one name. A word that is no unit here is no label in a predicted answer.

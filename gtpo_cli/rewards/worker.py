@@ -34,6 +34,7 @@ def main() -> None:
     from gtpo_cli.rewards.comparison import equal, usable
     from gtpo_cli.rewards.mathematics import parses, same_mathematics
 
+    same_mathematics("(x+1)^2", "x^2+2x+1")  # the first answer is not to pay for what sympy loads when first used
     _reply(replies, {"ready": True})
     for line in sys.stdin:
         question = json.loads(line)
