@@ -18,6 +18,7 @@ _WORDS = {
     "strict_format_rate": "strict format",
     "truncated_share": "truncated",
     "unparsable_share": "unparsable",
+    "timed_out_share": "out of time or memory",
     "mean_entropy": "entropy",
     "mean_length": "length",
 }

@@ -11,7 +11,7 @@ from gtpo_cli.evaluation.records import EvaluatedProblem, GradedCompletion
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import EqualityWorkers, extract_answer, format_reward, is_strict_format
 from gtpo_cli.rewards.registry import call_plugin, load_plugin
-from gtpo_cli.rewards.score import FULL_MARKS
+from gtpo_cli.rewards.score import FULL_MARKS, asked
 from gtpo_cli.rewards.text import TextEquality
 from gtpo_cli.types import Group
 
@@ -26,6 +26,7 @@ class Grader:
 
     def __init__(self, rewards: RewardsRecipe) -> None:
         self._mode, self._tags = rewards.format.mode, rewards.format.tags
+        self._accuracy = rewards.accuracy
         self._plugins = {plugin.name: load_plugin(plugin.name) for plugin in rewards.plugins}
         self._workers: EqualityWorkers | TextEquality
         if rewards.accuracy.equality == "text":
@@ -49,19 +50,19 @@ class Grader:
         """Grade the completions of groups; `mean_entropies` holds <H>_i in nats for each of them."""
         answers = [[self._answer(completion.text) for completion in group.completions] for group in groups]
         pairs = [
-            (group.problem.gold, answer)
+            asked(group.problem, answer, self._accuracy)
             for group, own in zip(groups, answers, strict=True)
             for answer in own
             if answer is not None
         ]
         grades = dict(zip(pairs, self._workers.equal_many(pairs), strict=True))
-        given = list(dict.fromkeys(answer for _, answer in pairs))
+        given = list(dict.fromkeys(pair[1] for pair in pairs))
         parsable = dict(zip(given, self._workers.usable_many(given), strict=True))
         problems = []
         for group, own, entropies in zip(groups, answers, mean_entropies, strict=True):
             graded = []
             for completion, answer, entropy in zip(group.completions, own, entropies, strict=True):
-                grade = None if answer is None else grades[group.problem.gold, answer]
+                grade = None if answer is None else grades[asked(group.problem, answer, self._accuracy)]
                 graded.append(
                     GradedCompletion(
                         text=completion.text,

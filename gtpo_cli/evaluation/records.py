@@ -16,8 +16,8 @@ class Conditions:
     """What was measured and how. Two evaluations with equal conditions are one: the second continues the first.
 
     `subject`: "base" (the untrained model) or a checkpoint, "step-000600". `data_digest` covers id, question and gold
-    answer of every problem, in order. `samples`: completions for each problem. `tags`, `equality`, `plugins` (names):
-    as in the recipe's `rewards`.
+    answer of every problem, in order. `samples`: completions for each problem. `tags`, `equality`, `reject_copied`,
+    `plugins` (names): as in the recipe's `rewards`; evaluations from before there was a `reject_copied` have it false.
     """
 
     benchmark: str
@@ -36,6 +36,7 @@ class Conditions:
     tags: Sequence[str | None] = ("reasoning", "answer")
     equality: str = "mathematics"
     plugins: Sequence[str] = ()
+    reject_copied: bool = False
 
     @property
     def digest(self) -> str:
@@ -60,8 +61,9 @@ class GradedCompletion:
 
     `tokens`: length, end-of-sequence token included. `mean_entropy`: <H>_i in nats at the evaluation's temperature, 0
     for an empty completion. `answer`: what stands in the answer tags, None without a well-formed answer.
-    `parsable`: the answer can be compared (a number, mathematics, or text); false where there is none. `plugins`: the
-    unweighted score of each user reward by name.
+    `parsable`: the answer can be compared (a number, mathematics, or text); false where there is none. `timed_out`: it
+    ran out of time or memory while it was compared, and counts as wrong. `plugins`: the unweighted score of each user
+    reward by name.
     """
 
     text: str
@@ -115,8 +117,8 @@ class Results:
 
     `scores`: metric -> Score, in the order of display. Names: `accuracy` (mean over all completions), `pass@K`
     (unbiased), `first_pass@K` (the first K completions), `maj@K`, `format_rate`, `strict_format_rate`,
-    `truncated_share`, `unparsable_share`, `mean_entropy` (nats), `mean_length` (tokens), and of each user reward its
-    name with the mean of its unweighted score (points): see `is_user_reward`.
+    `truncated_share`, `unparsable_share`, `timed_out_share`, `mean_entropy` (nats), `mean_length` (tokens), and of each
+    user reward its name with the mean of its unweighted score (points): see `is_user_reward`.
     `problem_ids` and `problem_digests` (of question and gold answer) go with the values of each score.
     `dropped`: problems of the benchmark that could not be used.
     """

@@ -53,6 +53,7 @@ def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, subjec
         seed=recipe.seed,
         tags=(rewards.format.tags.reasoning, rewards.format.tags.answer),
         equality=rewards.accuracy.equality,
+        reject_copied=rewards.accuracy.reject_copied,
         plugins=tuple(plugin.name for plugin in rewards.plugins),
     )
     return evaluation_at(run, conditions)

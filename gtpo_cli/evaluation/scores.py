@@ -48,6 +48,7 @@ def _one_problem(problem: EvaluatedProblem, settings: EvaluationRecipe, grader: 
         "strict_format_rate": fmean(completion.strict_format for completion in completions),
         "truncated_share": fmean(completion.truncated for completion in completions),
         "unparsable_share": fmean(not completion.parsable for completion in completions),
+        "timed_out_share": fmean(completion.timed_out for completion in completions),
         "mean_entropy": fmean(completion.mean_entropy for completion in completions),
         "mean_length": fmean(completion.tokens for completion in completions),
         **{name: fmean(completion.plugins[name] for completion in completions) for name in completions[0].plugins},

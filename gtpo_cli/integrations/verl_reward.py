@@ -45,8 +45,9 @@ def compute_score(
         solution_str: the decoded response without special tokens.
         recipe: path of the resolved recipe; `reward.custom_reward_function.reward_kwargs.recipe`.
     Returns:
-        `score` is the weighted sum, verl's reward. The others are logged: `acc`, `format` and `strict_format` are 1 or
-        0, plug-ins are unweighted under their own names.
+        `score` is the weighted sum, verl's reward. The others are logged: `acc`, `format`, `strict_format` and
+        `timed_out` (the comparison ran out of time or memory) are 1 or 0, plug-ins are unweighted under their own
+        names.
     Raises:
         RewardError: a plug-in cannot be loaded, fails, or asks for more than the text. RecipeError.
     """
@@ -65,6 +66,7 @@ def compute_score(
         "acc": float(verdict.correct),
         "format": float(verdict.complete_format),
         "strict_format": float(verdict.strict_format),
+        "timed_out": float(verdict.timed_out),
         **verdict.plugins,
     }
 

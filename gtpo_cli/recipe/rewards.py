@@ -29,6 +29,9 @@ class AccuracyRewardRecipe(Section):
     equality: Literal["mathematics", "text"] = Field(
         "mathematics", description="how answers are compared; text: as they are written, but for white space"
     )
+    reject_copied: bool = Field(
+        True, description="a formula copied from the question, or not worked out where a number is asked, is no answer"
+    )
 
 
 class PluginRewardRecipe(Section):
@@ -42,7 +45,9 @@ class RewardsRecipe(Section):
     format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="are the tags there (0, 1, 10)")
     accuracy: AccuracyRewardRecipe = Field(default_factory=AccuracyRewardRecipe, description="is it right (0 or 10)")
     plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")
-    timeout_seconds: float = Field(5.0, gt=0.0, le=600.0, description="an answer that takes longer to compare scores 0")
+    timeout_seconds: float = Field(
+        5.0, gt=0.0, le=600.0, description="processor time; an answer that takes longer to compare scores 0"
+    )
 
     @property
     def takes_any_gold(self) -> bool:

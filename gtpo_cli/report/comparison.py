@@ -23,7 +23,7 @@ _ROUNDING = 1e-12  # by so much a resampled mean of differences that cancel may 
 # Conditions that may differ between two sides and are then said; what was asked of the models is compared row by row.
 _SAID = (
     "model", "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt",
-    "seed", "tags", "equality",
+    "seed", "tags", "equality", "reject_copied",
 )  # fmt: skip
 _UNCOMPARED = {"run_name", "output_dir"}  # keys of a recipe that every run has its own value of
 

@@ -23,6 +23,7 @@ OTHER_SCORES = (
     ("strict_format_rate", "strict format", "%"),
     ("truncated_share", "truncated", "%"),
     ("unparsable_share", "unparsable", "%"),
+    ("timed_out_share", "out of time or memory", "%"),
     ("mean_entropy", "entropy", "nats"),
     ("mean_length", "length", "tokens"),
 )
@@ -200,7 +201,7 @@ def _note(evaluation: Evaluation, first: Evaluation, notes: list[str]) -> int | 
     one, other = first.conditions, evaluation.conditions
     keys = (
         "data_digest", "problems", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "tags",
-        "equality",
+        "equality", "reject_copied",
     )  # fmt: skip
     differ = [
         f"{key} {getattr(other, key)}, not {getattr(one, key)}"

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import cast
 
-from gtpo_cli.rewards.workers import Equality, EqualityWorkers, equal_without_algebra
-
-Pair = tuple[str, str]  # gold answer, predicted answer
+from gtpo_cli.rewards.workers import Equality, EqualityWorkers, Pair, equal_without_algebra
 
 
 class GradingAhead:
@@ -27,13 +25,13 @@ class GradingAhead:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gtpo-grading")
         self._running: Future[None] | None = None
 
-    def begin(self, gold: str, predicted: str) -> None:
+    def begin(self, gold: str, predicted: str, question: str | None = None) -> None:
         """Start grading this pair, unless it is graded or waits already."""
-        pair = (gold, predicted)
+        pair: Pair = (gold, predicted) if question is None else (gold, predicted, question)
         with self._lock:
             if pair in self._grades:
                 return
-            verdict = equal_without_algebra(gold, predicted)
+            verdict = equal_without_algebra(*pair)
             self._grades[pair] = None if verdict is None else Equality(verdict)
             if verdict is not None:
                 return

@@ -6,8 +6,10 @@ text, or mathematics. Lists, tuples and sets are compared part by part; each par
 sentence, one of several numbers, or a substring is never the answer.
 
 - Numbers are exact: 0.3333 is not 1/3. A gold answer's percent sign may be left out or carried out (50% = 50 = 0.5).
-- Units: one side may leave them out; two different ones are not equal, and a word that is no unit is left out of the
-  gold answer only (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples").
+- Units, money, degrees, percent: one side may leave them out; two different ones are not equal, and a word that is no
+  unit is left out of the gold answer only (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples"). An angle may be
+  in degrees or radians.
+- `and` is not `or`. Inside a set or a tuple {1} is not 1.
 - `x = 5` is 5, but not `y = 5`.
 - An answer whose mathematics cannot be parsed equals nothing, not even itself.
 """
@@ -16,9 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gtpo_cli.rewards.normalize import canonical, is_enclosed, is_oversized, peel, split_top_level
-from gtpo_cli.rewards.quantity import exact_number, split_label, split_percent
+from gtpo_cli.rewards.colons import same_time_or_ratio
+from gtpo_cli.rewards.normalize import canonical, connectives, is_enclosed, is_oversized, peel, split_top_level
+from gtpo_cli.rewards.quantity import Quantity, exact_number, split_label, split_percent
+from gtpo_cli.rewards.worked import is_copied_fraction, is_worked_out, stands_in
 
 Algebra = Callable[[str, str], bool]
 
@@ -33,7 +38,16 @@ _GREEK = (
 )
 _NAME = re.compile(  # no other LaTeX command, and not the word "not": \neq = 5 names nothing
     rf"((?!not ?=)(?:[A-Za-z]+|\\(?:{_GREEK}))'?(?:_\{{?\w+\}}?)?(?:\([A-Za-z](?:, ?[A-Za-z])*\))?"
-    r"|\([A-Za-z](?:, ?[A-Za-z])+\)) ?=+ ?(.+)"
+    r"|\([A-Za-z](?:, ?[A-Za-z])+\)"
+    r"|(?:\\(?:angle|frac) ?|[A-Z](?:_\{?[A-Z0-9]++\}?+)?+|[:|/{} ])++"  # \angle ABC, |AB|, S_1:S_2
+    r") ?=+ ?(.+)"
+)
+_NOT_EQUAL = re.compile(r" ?\\ne(?![A-Za-z]) ?")
+_PI = re.compile(r"\\pi(?![A-Za-z])")
+_INEQUALITY = re.compile(r"[<>]|\\(?:[lg]eq?|[lg]t|ne)(?![A-Za-z])")
+_SET = re.compile(r"\\emptyset *|\\\{.*\\\}", re.DOTALL)
+_CROSS = re.compile(  # what stands on both sides of a \times that is no multiplication of numbers
+    r"([A-Za-z]|\\[a-z]+ ?\{[^{}]*\}|[)\]])(?= ?\\times(?![A-Za-z]) ?([A-Za-z(\[]|\\[a-z]+(?: ?\{[^{}]*\})?))"
 )
 # Where the LaTeX parser would guess: numbers side by side, bases and other subscripts of what has no name (it drops
 # them), dots, quotes, relations it does not know (it drops one side), what is not printed (it reads it), the power T
@@ -41,8 +55,8 @@ _NAME = re.compile(  # no other LaTeX command, and not the word "not": \neq = 5 
 # letters: 3 to 4 would be 4 to 3), signs that LaTeX has no meaning for.
 _GUESSWORK = re.compile(
     r"(?<!_)[0-9] +[.0-9]|[0-9]\.[0-9]*\.|\.\.|\\[lcv]?dots|[0-9)] ?_|\^ ?(?:\{[^{}]*\}|[^{}\\]) ?_|[0-9][eE][+-]?[0-9]"
-    r"|\\p?mod|\\bmod|\\equiv|\\approx|\\sim|\\neq|\\[hv]?phantom|\\[hv](?:space|skip)|\^ ?\{? ?(?:T|\\top)(?![A-Za-z])"
-    r"|! ?!| (?:to|in|of|is|by|at|on|if|as|vs) |[\"'`$#@?~]"
+    r"|\\p?mod|\\bmod|\\equiv|\\approx|\\sim|\\ne(?![A-Za-z])|\\(?:log|ln) ?\^|\\[hv]?phantom|\\[hv](?:space|skip)"
+    r"|\^ ?\{? ?(?:T|\\top)(?![A-Za-z])|! ?!| (?:to|in|of|is|by|at|on|if|as|vs) |[\"'`$#@?~]"
 )
 _WORD = re.compile(r"\\?[A-Za-z]+")
 _MATHEMATICAL_WORDS = frozenset(
@@ -51,19 +65,41 @@ _MATHEMATICAL_WORDS = frozenset(
 )
 
 
-def equal(gold: str, predicted: str, algebra: Algebra) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Decides about parts: numbers that were found equal, and mathematics. `question` None: copying is allowed."""
+
+    algebra: Algebra
+    question: str | None
+
+    def may_be(self, gold: str, predicted: str) -> bool:
+        return self.question is None or not is_copied_fraction(gold, predicted, self.question)
+
+    def is_copy(self, predicted: str) -> bool:
+        return self.question is not None and stands_in(self.question, predicted)
+
+    def same_mathematics(self, gold: str, predicted: str) -> bool:
+        if self.question is not None and not is_worked_out(gold, predicted, self.question):
+            return False
+        return self.algebra(gold, predicted)
+
+
+def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None = None) -> bool:
     """Is `predicted` the same answer as `gold`? `algebra(gold_part, predicted_part)` decides about mathematics.
 
-    Not symmetric: the gold answer is trusted, so only its label of unknown words may be left out. Raises only what
-    `algebra` raises.
+    Not symmetric: the gold answer is trusted, so only its label of unknown words may be left out. With a question the
+    answer must be worked out, too: see `worked.py`. Raises only what `algebra` raises.
     """
     gold, predicted = canonical(gold), canonical(predicted)
     if not gold or not predicted:
         return False
     if is_oversized(gold) or is_oversized(predicted):
         return _is_plain(gold) and gold.casefold() == predicted.casefold()
+    judge = _Judge(algebra, question)
+    if "=" in predicted and "=" not in gold and judge.is_copy(predicted):
+        return False  # `g(x) = 3` out of the question
     try:
-        return _same(gold, predicted, algebra)
+        return _same(gold, predicted, judge)
     except RecursionError:  # signs or exponents nested hundreds deep
         return False
 
@@ -87,15 +123,30 @@ def _usable(text: str, parses: Callable[[str], bool]) -> bool:
     value = split_percent(value)[0]
     if exact_number(value) is not None or _is_plain(value):
         return True
+    sides = _NOT_EQUAL.split(value)
+    if len(sides) > 1 and split_top_level(value) == [value]:
+        return len(sides) == 2 and all(side and _usable(side, parses) for side in sides)
     _, parts = _structure(value)
     if parts != [value]:
         return all(_usable(part, parses) for part in parts)
     return parses(value)
 
 
-def _same(gold: str, predicted: str, algebra: Algebra) -> bool:
+def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> bool:
+    """`inside` a set or a tuple, {1} is not 1."""
+    gold_number, number = exact_number(gold), exact_number(predicted)
+    if gold_number is not None and number is not None:
+        return gold_number == number and judge.may_be(gold, predicted)
     gold, predicted = _without_names(gold, predicted)
+    with_colons = same_time_or_ratio(gold, predicted)
+    if with_colons is not None:
+        return with_colons and judge.may_be(gold, predicted)
     gold_quantity, quantity = split_label(gold), split_label(predicted)
+    turned = _in_radians(gold_quantity, quantity)
+    if turned is not None:
+        return not judge.is_copy(predicted) and _same(*turned, judge)
+    if (quantity.label and split_percent(gold)[1]) or (gold_quantity.label and split_percent(predicted)[1]):
+        return False  # 5% and 5 cm
     if gold_quantity.label == quantity.label or (not gold_quantity.label and quantity.known):
         gold, predicted = peel(gold_quantity.value), peel(quantity.value)
     elif not quantity.label:
@@ -104,17 +155,50 @@ def _same(gold: str, predicted: str, algebra: Algebra) -> bool:
         return False  # 5 cm and 5 m
     percentages = _same_percentages(gold, predicted)
     if percentages is not None:
-        return percentages
+        return percentages and judge.may_be(gold, predicted)
+    if inside and bool(_SET.fullmatch(gold)) != bool(_SET.fullmatch(predicted)):
+        return False
     gold_kind, gold_parts = _structure(gold)
     kind, parts = _structure(predicted)
     if gold_parts == [gold] and parts == [predicted]:
-        return _same_atom(gold, predicted, algebra)
-    if gold_kind != kind or len(gold_parts) != len(parts):
+        return _same_atom(gold, predicted, judge)
+    if len(gold_parts) == 1 != len(parts) and gold_parts != [gold]:  # {(1,2)} and (1,2)
+        return not _SET.fullmatch(gold_parts[0]) and _same(gold_parts[0], predicted, judge, inside=True)
+    if len(parts) == 1 != len(gold_parts) and parts != [predicted]:
+        return not _SET.fullmatch(parts[0]) and _same(gold, parts[0], judge, inside=True)
+    if gold_kind != kind or len(gold_parts) != len(parts) or not _same_connectives(gold, predicted):
         return False
+    if any(whole == [text] and _SET.fullmatch(text) for text, whole in ((gold, gold_parts), (predicted, parts))):
+        return False  # the empty set, and a set that holds it
     one_side_named = ("=" in gold) != ("=" in predicted)  # x=1, y=2 against 1, 2: there the order counts
     if kind in ("list", "union") and not one_side_named:
-        return _same_in_any_order(gold_parts, parts, algebra)
-    return all(_same(g, p, algebra) for g, p in zip(gold_parts, parts, strict=True))
+        return _same_in_any_order(gold_parts, parts, judge)
+    return all(_same(g, p, judge, inside=True) for g, p in zip(gold_parts, parts, strict=True))
+
+
+def _in_radians(gold: Quantity, predicted: Quantity) -> tuple[str, str] | None:
+    r"""An angle in degrees and one in radians (or a bare multiple of pi), both in radians; None for anything else."""
+
+    def is_in_radians(quantity: Quantity) -> bool:
+        return quantity.label == ("radian",) or (not quantity.label and bool(_PI.search(quantity.value)))
+
+    def turned(quantity: Quantity) -> str:
+        return rf"\frac{{({quantity.value}) \pi}}{{180}}"
+
+    if gold.label == ("degree",) and is_in_radians(predicted):
+        return turned(gold), predicted.value
+    if predicted.label == ("degree",) and is_in_radians(gold):
+        return gold.value, turned(predicted)
+    return None
+
+
+def _same_connectives(gold: str, predicted: str) -> bool:
+    """`and` is not `or`. A comma may be either, but between inequalities it is `and`."""
+    one, other = (
+        connectives(text) or (frozenset({"and"}) if _INEQUALITY.search(text) else frozenset())
+        for text in (gold, predicted)
+    )
+    return not one or not other or one == other
 
 
 def _without_names(gold: str, predicted: str) -> tuple[str, str]:
@@ -173,30 +257,43 @@ def _structure(text: str) -> tuple[str, list[str]]:
     return "list", [peel(part) for part in parts] if len(parts) > 1 else [text]
 
 
-def _same_in_any_order(gold_parts: Sequence[str], parts: Sequence[str], algebra: Algebra) -> bool:
+def _same_in_any_order(gold_parts: Sequence[str], parts: Sequence[str], judge: _Judge) -> bool:
     left = list(parts)
     for gold in gold_parts:
-        match = next((part for part in left if _same(gold, part, algebra)), None)
+        match = next((part for part in left if _same(gold, part, judge, inside=True)), None)
         if match is None:
             return False
         left.remove(match)
     return True
 
 
-def _same_atom(gold: str, predicted: str, algebra: Algebra) -> bool:
+def _same_atom(gold: str, predicted: str, judge: _Judge) -> bool:
     (gold_value, gold_is_percentage), (value, is_percentage) = split_percent(gold), split_percent(predicted)
     if gold_is_percentage and is_percentage:
         gold, predicted = gold_value, value  # as `_usable` looks at them
     if _is_plain(gold) and _is_plain(predicted) and _folded(gold) == _folded(predicted):
         return True
+    if _NOT_EQUAL.search(gold) and _NOT_EQUAL.search(predicted):
+        return _same_sides(_NOT_EQUAL.split(gold), _NOT_EQUAL.split(predicted), judge)
     if gold == predicted:
-        return algebra(gold, predicted)  # only whether it can be parsed is open
+        return judge.same_mathematics(gold, predicted)  # only whether it can be parsed is open
+    if _CROSS.search(gold) and sorted(_CROSS.findall(gold)) != sorted(_CROSS.findall(predicted)):
+        return False  # the product of two vectors changes its sign with their order
     gold_sides, sides = _EQUALS.split(gold), _EQUALS.split(predicted)
     if len(gold_sides) != len(sides):
         return False  # an equation and something else
     if len(sides) > 2:  # algebra would look at the two ends of a chain only
-        return all(_same(g.strip(), p.strip(), algebra) for g, p in zip(gold_sides, sides, strict=True))
-    return _is_mathematics(gold) and _is_mathematics(predicted) and algebra(gold, predicted)
+        return all(_same(g.strip(), p.strip(), judge) for g, p in zip(gold_sides, sides, strict=True))
+    return _is_mathematics(gold) and _is_mathematics(predicted) and judge.same_mathematics(gold, predicted)
+
+
+def _same_sides(gold: Sequence[str], predicted: Sequence[str], judge: _Judge) -> bool:
+    """The two sides of what is said not to be equal, either way round."""
+    if len(gold) != 2 or len(predicted) != 2 or not all((*gold, *predicted)):
+        return False
+    return any(
+        all(_same(g, p, judge) for g, p in zip(gold, sides, strict=True)) for sides in (predicted, predicted[::-1])
+    )
 
 
 def _is_plain(text: str) -> bool:

@@ -13,6 +13,7 @@ import sympy  # type: ignore[import-untyped]
 from latex2sympy2_extended import NormalizationConfig, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from math_verify import verify
+from sympy.logic.boolalg import BooleanAtom  # type: ignore[import-untyped]
 
 _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
@@ -20,6 +21,14 @@ _SPELLING = NormalizationConfig(
 _CONVERSION = ConversionConfig(lowercase_symbols=False)  # 2X is not 2x
 # Irrational numbers that differ less than this are equal; math-verify's 15 would make 10^-20 equal 10^-21.
 _DECIMAL_PLACES = 50
+# f^{-1}, and any other name in front of a bracket but that of a variable: the inverse function, not the reciprocal.
+_INVERSE = re.compile(
+    r"((?<![A-Za-z\\])[fghFGH](?= ?\^)|(?:(?<![A-Za-z\\])[A-Za-w]|\\[a-z]+)(?= ?\^ ?\{? ?- ?1 ?\}? ?\())"
+    r" ?\^ ?\{? ?- ?1 ?\}?"
+)
+_WITH_INVERSE = (r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc", r"\sinh", r"\cosh", r"\tanh")
+_STRICT = (sympy.StrictGreaterThan, sympy.StrictLessThan)
+_INEQUALITIES = (*_STRICT, sympy.GreaterThan, sympy.LessThan, sympy.And)
 _DIGITS = re.compile(r"\{*[0-9.]+\}*")
 
 
@@ -28,6 +37,12 @@ class _Parser(_Latex2Sympy):  # type: ignore[misc]
 
     A sum is only the mixed number, `2\frac{1}{2}`. Digits beside digits in braces, `1{8}`, are no mathematics.
     """
+
+    def convert_atom_expr(self, atom_expr: Any) -> Any:
+        """Capital letters are matrices or chemical elements until `_commuting` says otherwise: AB is not BA."""
+        expression = super().convert_atom_expr(atom_expr)
+        capitals = {symbol for symbol in expression.atoms(sympy.Symbol) if symbol.name[:1].isupper()}
+        return expression.xreplace({symbol: sympy.Symbol(symbol.name, commutative=False) for symbol in capitals})
 
     def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
         expression = super().convert_postfix_list(arr, i)
@@ -44,7 +59,7 @@ class _Parser(_Latex2Sympy):  # type: ignore[misc]
 def parses(text: str) -> bool:
     """Is the text mathematics that stands for something (1/0 does not)? Raises MemoryError."""
     expression = _parse(text, real=True)
-    return expression is not None and expression not in (sympy.nan, sympy.zoo)
+    return expression is not None and not _stands_for_nothing(expression)
 
 
 def same_mathematics(gold: str, predicted: str) -> bool:
@@ -56,12 +71,23 @@ def same_mathematics(gold: str, predicted: str) -> bool:
     left, right = _parse(gold, real=real), _parse(predicted, real=real)
     if left is None or right is None:
         return False
+    left, right = _commuting(left, right, real=real)
     if real is None and not (left.free_symbols and right.free_symbols):
         return False  # an equation without unknowns has no solutions to compare
+    if any(map(_says_nothing, (left, right))):
+        return False
     if isinstance(left, sympy.Symbol) and isinstance(right, sympy.Symbol):
         return bool(left == right)  # math-verify folds their case: Delta and delta
     try:
         values = [side.doit() if isinstance(side, sympy.Expr) else side for side in (left, right)]
+        if any(map(_stands_for_nothing, values)):
+            return False
+        if _has_unknown_derivative(left) or _has_unknown_derivative(right):
+            return bool(left == right)
+        if any(_matrices(side) for side in (left, right)):
+            return _same_products(*values)
+        if isinstance(left, _INEQUALITIES) and isinstance(right, _INEQUALITIES):
+            return _same_inequalities(left, right)
         exact = all(isinstance(value, sympy.Rational) for value in values)  # verify compares to _DECIMAL_PLACES
         if exact or any(map(_is_not_finite, values)):
             return bool(values[0] == values[1])
@@ -83,12 +109,76 @@ def same_mathematics(gold: str, predicted: str) -> bool:
 def _parse(text: str, *, real: bool | None) -> Any | None:
     try:
         parser = _Parser(is_real=real, convert_degrees=True, config=_CONVERSION)
+        text = _INVERSE.sub(lambda match: match[0] if match[1] in _WITH_INVERSE else match[1] + "_{inverse}", text)
         expression = parser.parse(normalize_latex(text.replace("%", r"\%"), _SPELLING))
         return _exact(expression, real=real)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001  the parser raises bare Exception on what is no mathematics
         return None
+
+
+def _matrices(expression: Any) -> set[Any]:
+    return {symbol for symbol in expression.atoms(sympy.Symbol) if not symbol.is_commutative}
+
+
+def _commuting(left: Any, right: Any, *, real: bool | None) -> tuple[Any, Any]:
+    """Both with ordinary symbols for capital letters where there is only one, whose powers commute."""
+    capitals = _matrices(left) | _matrices(right)
+    products = [side for side in (left, right) if any(len(_matrices(term)) > 1 for term in side.atoms(sympy.Mul))]
+    if products:
+        return left, right
+    ordinary = {symbol: sympy.Symbol(symbol.name, real=real) for symbol in capitals}
+    return left.xreplace(ordinary), right.xreplace(ordinary)
+
+
+def _same_products(left: Any, right: Any) -> bool:
+    if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
+        return bool(sympy.expand(left - right) == 0)
+    if isinstance(left, sympy.Eq) and isinstance(right, sympy.Eq):
+        return any(
+            _same_products(left.lhs, one) and _same_products(left.rhs, other)
+            for one, other in ((right.lhs, right.rhs), (right.rhs, right.lhs))
+        )
+    return bool(left == right)
+
+
+def _same_inequalities(left: Any, right: Any) -> bool:
+    """The same chain of inequalities, in any order, each multiplied by any number."""
+    one, other = (list(side.args) if isinstance(side, sympy.And) else [side] for side in (left, right))
+    return len(one) == len(other) and all(
+        any(_same_inequality(member, partner) for partner in partners)
+        for members, partners in ((one, other), (other, one))
+        for member in members
+    )
+
+
+def _same_inequality(left: Any, right: Any) -> bool:
+    if isinstance(left, sympy.Ne | sympy.Eq) or isinstance(left, _STRICT) != isinstance(right, _STRICT):
+        return bool(left == right)
+    ratio = sympy.simplify((left.gts - left.lts) / (right.gts - right.lts))
+    return bool(ratio.is_number and ratio.is_positive)
+
+
+def _says_nothing(side: Any) -> bool:
+    """Is it a statement that is true or false whatever its letters stand for, such as 2 < 3, x = x, true?"""
+    if isinstance(side, BooleanAtom):
+        return True
+    relations = side.atoms(sympy.core.relational.Relational) if isinstance(side, sympy.Basic) else set()
+    return any(not sympy.simplify(relation.lhs - relation.rhs).free_symbols for relation in relations)
+
+
+def _stands_for_nothing(value: Any) -> bool:
+    """Is something in it that divides by zero, or has no one value? Two of these are never the same."""
+    return bool(value.has(sympy.zoo, sympy.nan, sympy.AccumBounds))
+
+
+def _has_unknown_derivative(side: Any) -> bool:
+    r"""Is there a derivative of what is not known to depend on its variable? sympy says that \frac{dy}{dx} is 0."""
+    return any(
+        derivative.expr.free_symbols and not derivative.expr.free_symbols & set(derivative.variables)
+        for derivative in side.atoms(sympy.Derivative)
+    )
 
 
 def _is_not_finite(value: Any) -> bool:

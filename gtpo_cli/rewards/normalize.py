@@ -5,7 +5,9 @@ Only spelling is changed here, never meaning; nothing is ever picked out of a lo
 
 from __future__ import annotations
 
+import functools
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 
 MAX_LENGTH = 2000  # characters; a longer answer is compared as plain text only
@@ -21,14 +23,38 @@ _SYMBOLS = str.maketrans(
         "\N{MIDDLE DOT}": r"\cdot ",
         "\N{DIVISION SIGN}": "/",
         "\N{PLUS-MINUS SIGN}": r"\pm ",
-        "\N{GREEK SMALL LETTER PI}": r"\pi ",
         "\N{INFINITY}": r"\infty ",
         "\N{DEGREE SIGN}": r"^\circ ",
         "\N{LESS-THAN OR EQUAL TO}": r"\le ",
         "\N{GREATER-THAN OR EQUAL TO}": r"\ge ",
         "\N{UNION}": r"\cup ",
+        "\N{INTERSECTION}": r"\cap ",
+        "\N{ELEMENT OF}": r"\in ",
+        "\N{EMPTY SET}": r"\emptyset ",
+        "\N{NOT EQUAL TO}": r"\ne ",
+        "\N{FRACTION SLASH}": "/",
+        "\N{DOT OPERATOR}": r"\cdot ",
+        "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}",
+    }
+    | {
+        unicodedata.lookup(f"GREEK {size} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}"): rf"\{name} "
+        for size, names in (
+            (
+                "SMALL",
+                "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi "
+                "chi psi omega",
+            ),
+            ("CAPITAL", "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"),
+        )
+        for name in names.split()
+    }
+    | {
+        sign: rf"\frac{{{above}}}{{{below}}}"
+        for sign in map(chr, (0xBC, 0xBD, 0xBE, *range(0x2150, 0x215F)))  # one quarter to seven eighths
+        for above, below in [unicodedata.normalize("NFKC", sign).split("\N{FRACTION SLASH}")]
     }
 )
+_SUBSCRIPTS = "".join(map(chr, range(0x2080, 0x208A)))
 _SUPERSCRIPTS = "\N{SUPERSCRIPT ZERO}\N{SUPERSCRIPT ONE}\N{SUPERSCRIPT TWO}\N{SUPERSCRIPT THREE}" + "".join(
     map(chr, range(0x2074, 0x207A))  # four to nine
 )
@@ -43,18 +69,33 @@ def _without_spaces(match: re.Match[str]) -> str:
 
 
 def _power(match: re.Match[str]) -> str:
-    return "^{" + "".join(str(_SUPERSCRIPTS.index(digit)) for digit in match[0]) + "}"
+    return "^{" + match[1].replace("\N{SUPERSCRIPT MINUS}", "-") + _digits(match[2], _SUPERSCRIPTS) + "}"
+
+
+def _subscript(match: re.Match[str]) -> str:
+    return "_{" + _digits(match[0], _SUBSCRIPTS) + "}"
+
+
+def _digits(text: str, alphabet: str) -> str:
+    return "".join(str(alphabet.index(digit)) for digit in text)
 
 
 def _spelled_out_unit(match: re.Match[str]) -> str:
-    return {"m": " meter", "g": " gram", "s": " second", "h": " hour", "l": " liter"}[match[1].lower()]
+    return " " + _UNIT_LETTERS[match[1]]
 
 
+_UNIT_LETTERS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "l": "liter", "L": "liter", "N": "newton"}
+_UNIT_LETTERS |= {"J": "joule", "W": "watt", "V": "volt"}
+_FUNCTIONS = "(?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|ln|log|exp"
 _TEXT_COMMANDS = "text|textnormal|textrm|textbf|textit|mbox|hbox|mathrm|mathbf|mathit"
 _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    (rf"[{_SUPERSCRIPTS}]+", _power),
-    ("\N{SQUARE ROOT} ?([0-9]+|[A-Za-z])", r"\\sqrt{\1}"),
-    ("\N{SQUARE ROOT} ?[(]([^()]*)[)]", r"\\sqrt{\1}"),
+    (rf"(\N{{SUPERSCRIPT MINUS}}?)([{_SUPERSCRIPTS}]+)", _power),
+    (rf"[{_SUBSCRIPTS}]+", _subscript),
+    *(
+        (f"{sign} ?{argument}", rf"\\sqrt{degree}{{\1}}")
+        for sign, degree in (("\N{SQUARE ROOT}", ""), ("\N{CUBE ROOT}", "[3]"), ("\N{FOURTH ROOT}", "[4]"))
+        for argument in ("([0-9]+|[A-Za-z])", "[(]([^()]*)[)]")
+    ),
     (r"^[1-9][0-9]{0,2}(?: [0-9]{3})+$", _without_spaces),  # 1 319
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
     (r"\\frac ?(\\[A-Za-z]+(?![A-Za-z{])) ?(\\[A-Za-z]+(?![A-Za-z{])|[0-9A-Za-z])", r"\\frac{\1}{\2}"),
@@ -69,14 +110,27 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\\([$%])", r"\1"),
     (r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
     # Bare single letters are variables; inside \text they are units.
-    (r"(?<=[0-9})\] ])\\(?:text|mbox|mathrm)\s*\{\s*([mgshlL])\s*\}", _spelled_out_unit),
+    (rf"(?<=[0-9}})\] ])\\(?:text|mbox|mathrm)\s*\{{\s*([{''.join(_UNIT_LETTERS)}])\s*\}}", _spelled_out_unit),
     (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),
     (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),  # once more, for \textbf{\text{A}}
     (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
     (r"(?i)(?<![\\A-Za-z])infinity(?![A-Za-z])", r"\\infty "),
-    (r"\\varnothing(?![A-Za-z])", r"\\emptyset"),
+    (rf"(?<![\\A-Za-z])({_FUNCTIONS})(?= ?[(_^0-9\\{{]| [A-Za-z](?![A-Za-z]))", r"\\\1"),  # ln(2)
     (r"\\lbrace(?![A-Za-z])", r"\\{"),
     (r"\\rbrace(?![A-Za-z])", r"\\}"),
+    (r"\\varnothing(?![A-Za-z])|\\\{ *\\\}", r"\\emptyset "),
+    (r"\\(?:neq|not *=|not *\\eq)(?![A-Za-z])|(?<=[A-Za-z)}\]]) ?!= ?(?!=)", r"\\ne "),
+    (r"\\mathbb ?R(?![A-Za-z])|\\(?:R|reals|Reals|Bbb ?\{R\})(?![A-Za-z])", r"\\mathbb{R}"),
+    (r"\( ?- ?\\infty ?, ?\+? ?\\infty ?\)", r"\\mathbb{R}"),
+    (r"(?i)^ *(?:the set of )?(?:all|any) real(?: number)?s? *$", r"\\mathbb{R}"),
+    (r"\\land(?![A-Za-z])", " and "),
+    (r"\\lor(?![A-Za-z])", " or "),
+    (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
+    (r"\\binom ?([0-9A-Za-z]) ?([0-9A-Za-z])", r"\\binom{\1}{\2}"),
+    (r"\{([^{}]+)\\choose(?![A-Za-z])([^{}]+)\}", r"\\binom{\1}{\2}"),
+    (r"^([^{}\\]+)\\choose(?![A-Za-z])([^{}\\]+)$", r"\\binom{\1}{\2}"),
+    (r"(\^ ?(?:[0-9]|\{ ?[0-9]+ ?\})) +(?=[0-9]+(?![0-9./]))", r"\1 \\cdot "),  # 2^6 3^5
+    (r"\{:\}", ":"),
     (r"(?<=[A-Za-z0-9)])\*\*(?=[A-Za-z0-9(-])", "^"),
     (r"^[A-Za-z] ?\\in(?![A-Za-z])", ""),  # x \in [0, 1] is [0, 1]
 ]
@@ -101,14 +155,23 @@ def canonical(answer: str) -> str:
     text = " ".join(answer.split())
     if _UNREADABLE.search(text):
         return ""
-    if len(text) > MAX_LENGTH:
-        return text
+    return text if len(text) > MAX_LENGTH else _canonical(text)
+
+
+@functools.lru_cache(maxsize=4096)  # every completion of a group is compared with one gold answer
+def _canonical(text: str) -> str:
     text = peel(text.translate(_SYMBOLS))
     if text.startswith("**") and text.endswith("**") and text.count("**") == 2:  # Markdown bold
         text = text[2:-2]
+    return peel(" ".join(spelled(text).split()))
+
+
+def spelled(text: str) -> str:
+    """The text with signs and LaTeX commands that mean the same written the same; nothing is taken off."""
+    text = text.translate(_SYMBOLS)
     for pattern, replacement in _COMPILED_SPELLINGS:
         text = pattern.sub(replacement, text)
-    return peel(" ".join(text.split()))
+    return text
 
 
 def peel(text: str) -> str:
@@ -172,6 +235,11 @@ def split_top_level(text: str, separator: str = "separator") -> list[str]:
             start = match.end()
     parts.append(text[start:].strip())
     return parts if depth == 0 and all(parts) else [text]
+
+
+def connectives(text: str) -> frozenset[str]:
+    """Which of `and` and `or` stand between the parts of the text, and inside their brackets."""
+    return frozenset(match["separator"].lstrip(",; ") for match, _ in _walk(text) if match["separator"]) - {""}
 
 
 def _walk(text: str) -> Iterator[tuple[re.Match[str], int]]:

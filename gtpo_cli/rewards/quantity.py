@@ -6,6 +6,7 @@ Pure standard library.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +15,9 @@ _DECIMAL = r"(?:(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)(
 _RATIO = re.compile(rf"([+-]?) ?({_DECIMAL})(?: ?/ ?([+-]?{_DECIMAL}))?")
 _ARGUMENT = rf"(?:\{{ ?([+-]?{_DECIMAL}) ?\}}|([0-9]))"
 _LATEX_FRACTION = re.compile(rf"([+-]?) ?(?:([0-9]+) ?)?\\frac ?{_ARGUMENT} ?{_ARGUMENT}")
+_REPEATED = r"\\(?:overline|bar) ?(?:\{ ?(?P<line>[0-9]+) ?\}|(?P<digit>[0-9]))|\((?P<brackets>[0-9]+)\)"
+_DOTTED = r"\\dot ?\{?(?P<first>[0-9])\}?(?:(?P<between>[0-9]*) ?\\dot ?\{?(?P<last>[0-9])\}?)?"
+_REPEATING = re.compile(rf"(?P<sign>[+-]?) ?(?P<before>[0-9]*)\.(?P<once>[0-9]*) ?(?:{_REPEATED}|{_DOTTED})")
 _MIXED = re.compile(r"([+-]?)([0-9]+) ([0-9]+) ?/ ?([0-9]+)")
 
 _PERCENT = re.compile(r"^(.*[^ ]) ?(?:%|(?<![A-Za-z])(?:percent|pct))$")
@@ -22,6 +26,9 @@ _MONEY_BEFORE = re.compile(r"^([+-]?) ?\$ ?(?=[^ $])")
 _MONEY_BEHIND = re.compile(r"(?<=[^ $]) ?\$$")
 _ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _POWERS = {"2": ("square",), "3": ("cubic",)}
+_POWER_WORD = {"squared": "square", "cubed": "cubic"}
+_POWER_WORDS = re.compile(r"(?<![A-Za-z])([A-Za-z]+\.?) (squared|cubed)(?![A-Za-z])", re.IGNORECASE)
+_SHORT = {"m": "meter", "s": "second", "h": "hour", "g": "gram", "L": "liter"}
 
 # Unit words by their one name. A word that is no unit here is no label in a predicted answer.
 _UNIT_NAMES = {
@@ -59,6 +66,14 @@ _UNIT_NAMES = {
     "radian": "rad",
     "celsius": "",
     "fahrenheit": "",
+    "newton": "",
+    "joule": "",
+    "watt": "",
+    "volt": "",
+    "yuan": "",
+    "rupee": "",
+    "hectare": "",
+    "kelvin": "",
     "unit": "",
     "square": "sq",
     "cubic": "cu",
@@ -90,8 +105,10 @@ class Quantity:
     known: bool = True
 
 
+@functools.lru_cache(maxsize=4096)
 def exact_number(text: str) -> Fraction | None:
-    r"""The number that the whole text writes, or None: `1,319`, `-3`, `.5`, `36/2`, `1e3`, `\frac{1}{2}`, `2 1/2`.
+    r"""The number that the whole text writes, or None: `1,319`, `-3`, `.5`, `36/2`, `1e3`, `\frac{1}{2}`, `2 1/2`,
+    `0.1\overline{6}`.
 
     Thousands commas only where they are well-formed: `1,2` is no number. ASCII digits only. Exponents have at most
     three digits, so the work is bounded by the length of the text.
@@ -107,7 +124,17 @@ def exact_number(text: str) -> Fraction | None:
         return _fraction(sign, whole or "0", numerator, denominator)
     if match := _MIXED.fullmatch(text):
         return _fraction(*match.groups())
+    if match := _REPEATING.fullmatch(text):
+        return _repeating(match)
     return None
+
+
+def _repeating(match: re.Match[str]) -> Fraction:
+    dotted = (match["first"] or "") + (match["between"] or "") + (match["last"] or "")
+    repeated = match["line"] or match["digit"] or match["brackets"] or dotted
+    whole, once = match["before"] or "0", match["once"]
+    value = (int(whole + once) + Fraction(int(repeated), int("9" * len(repeated)))) * Fraction(f"1e-{len(once)}")
+    return -value if match["sign"] == "-" else value
 
 
 def _fraction(sign: str, whole: str, numerator: str, denominator: str) -> Fraction | None:
@@ -138,7 +165,7 @@ def split_label(text: str) -> Quantity:
     if match and not _ANGLE_FUNCTION.search(match[1]):
         scale = {"C": ("celsius",), "F": ("fahrenheit",), "": ()}[match[2]]
         return Quantity(match[1], ("degree", *scale))
-    words = re.sub(r"(?<=[0-9})\]])(?=[A-Za-z])", " ", text).split(" ")
+    words = re.sub(r"(?<=[0-9})\]])(?=[A-Za-z])", " ", _POWER_WORDS.sub(_power_before, text)).split(" ")
     start = len(words)
     label: tuple[str, ...] = ()
     while start > 1 and (unit := _unit(words[start - 1])):
@@ -152,12 +179,20 @@ def split_label(text: str) -> Quantity:
     return _any_words(text.split(" ")) or Quantity(text)
 
 
+def _power_before(match: re.Match[str]) -> str:
+    """`meters squared` as `square meters`."""
+    return f"{_POWER_WORD[match[2].lower()]} {match[1]}" if _unit(match[1]) else match[0]
+
+
 def _unit(word: str) -> tuple[str, ...]:
     """The names of a unit word, `cm^2` and `km/hour` included; () for any other word."""
     names: tuple[str, ...] = ()
-    for index, part in enumerate(word.lower().split("/")):
+    parts = word.split("/")
+    for index, part in enumerate(parts):
         base, _, power = part.partition("^")
-        unit = _UNITS.get(base.rstrip("."))
+        unit = _UNITS.get(base.lower().rstrip("."))
+        if len(parts) == 2 and base in _SHORT:  # m/s; a single letter alone is a variable
+            unit = _UNITS[_SHORT[base]]
         prefix = _POWERS.get(power.strip("{}"), ()) if power else ()
         if unit is None or (power and not prefix):
             return ()

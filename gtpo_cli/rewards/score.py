@@ -22,7 +22,7 @@ from gtpo_cli.rewards.extract import (
 )
 from gtpo_cli.rewards.registry import call_plugin, load_plugin
 from gtpo_cli.rewards.text import TextEquality, same_text
-from gtpo_cli.rewards.workers import Equality, EqualityWorkers
+from gtpo_cli.rewards.workers import Equality, EqualityWorkers, Pair
 from gtpo_cli.types import Completion, Group, Problem, Verdict
 
 FULL_MARKS = 10.0  # for the format, and for the right answer
@@ -67,6 +67,7 @@ def accuracy_reward(
     mode: FormatMode = "strict",
     tags: TagNames = PAPER_TAGS,
     equality: AnswerEquality = "mathematics",
+    question: str | None = None,
 ) -> float:
     """10 if the right answer is enclosed in the answer tags, else 0. See `extract_answer` and `answers_equal`.
 
@@ -76,8 +77,10 @@ def accuracy_reward(
     answer = _gradable_answer(text, mode, tags)
     if answer is None:
         return 0.0
-    equal = same_text if equality == "text" else answers_equal
-    return FULL_MARKS if _contains(gold, answer, mode) or equal(gold, answer) else 0.0
+    if _contains(gold, answer, mode):
+        return FULL_MARKS
+    equal = same_text(gold, answer) if equality == "text" else answers_equal(gold, answer, question=question)
+    return FULL_MARKS if equal else 0.0
 
 
 def _gradable_answer(text: str, mode: FormatMode, tags: TagNames) -> str | None:
@@ -106,6 +109,8 @@ class FormatSettings(Weighted, Protocol):
 class AccuracySettings(Weighted, Protocol):
     @property
     def equality(self) -> AnswerEquality: ...
+    @property
+    def reject_copied(self) -> bool: ...
 
 
 class PluginSettings(Weighted, Protocol):
@@ -124,6 +129,13 @@ class RewardSettings(Protocol):
     def plugins(self) -> Sequence[PluginSettings]: ...
     @property
     def timeout_seconds(self) -> float: ...
+
+
+def asked(problem: Problem, answer: str, accuracy: AccuracySettings) -> Pair:
+    """What the grading is asked about an answer: with the question where copying it is no answer."""
+    if accuracy.reject_copied:
+        return problem.gold, answer, problem.question
+    return problem.gold, answer
 
 
 class Scorer:
@@ -157,7 +169,7 @@ class Scorer:
         """Start grading a completion that will be scored soon; nothing but time depends on it."""
         answer = self._answer(completion)
         if answer is not None:
-            self._grading.begin(problem.gold, answer)
+            self._grading.begin(*self._pair(problem, answer))
 
     def score(self, problem: Problem, completions: Sequence[Completion]) -> tuple[Verdict, ...]:
         """One verdict for each completion of one problem, in order."""
@@ -167,7 +179,7 @@ class Scorer:
     def score_groups(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with their verdicts. The answers of all groups are graded in one batch."""
         pairs = [
-            (group.problem.gold, answer)
+            self._pair(group.problem, answer)
             for group in groups
             for completion in group.completions
             if (answer := self._answer(completion)) is not None
@@ -185,11 +197,14 @@ class Scorer:
     def _answer(self, completion: Completion) -> str | None:
         return _gradable_answer(completion.text, self._recipe.format.mode, self._recipe.format.tags)
 
-    def _verdict(self, problem: Problem, completion: Completion, grades: Mapping[tuple[str, str], Equality]) -> Verdict:
+    def _pair(self, problem: Problem, answer: str) -> Pair:
+        return asked(problem, answer, self._recipe.accuracy)
+
+    def _verdict(self, problem: Problem, completion: Completion, grades: Mapping[Pair, Equality]) -> Verdict:
         recipe, text = self._recipe, completion.text
         mode, tags = recipe.format.mode, recipe.format.tags
         answer = self._answer(completion)
-        grade = Equality(equal=False) if answer is None else grades[problem.gold, answer]
+        grade = Equality(equal=False) if answer is None else grades[self._pair(problem, answer)]
         correct = grade.equal or (answer is not None and _contains(problem.gold, answer, mode))
         format_score = format_reward(text, mode=mode, tags=tags)
         accuracy_score = FULL_MARKS if correct else 0.0

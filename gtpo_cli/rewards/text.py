@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gtpo_cli.rewards.workers import Equality
+from gtpo_cli.rewards.workers import Equality, Pair
 
 
 def same_text(gold: str, predicted: str) -> bool:
@@ -18,12 +18,12 @@ def same_text(gold: str, predicted: str) -> bool:
 class TextEquality:
     """Compares at once, in this process."""
 
-    def begin(self, gold: str, predicted: str) -> None:
+    def begin(self, gold: str, predicted: str, question: str | None = None) -> None:
         """Nothing to start."""
 
-    def equal_many(self, pairs: Sequence[tuple[str, str]]) -> list[Equality]:
-        """For each (gold, predicted): are they the same text?"""
-        return [Equality(same_text(gold, predicted)) for gold, predicted in pairs]
+    def equal_many(self, pairs: Sequence[Pair]) -> list[Equality]:
+        """For each (gold, predicted): are they the same text? A question plays no part."""
+        return [Equality(same_text(pair[0], pair[1])) for pair in pairs]
 
     def usable_many(self, golds: Sequence[str]) -> list[bool]:
         """For each gold answer: is there any text?"""

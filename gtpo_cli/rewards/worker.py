@@ -3,6 +3,10 @@
     {"gold": "1/2", "predicted": "0.5", "seconds": 5.0}  ->  {"verdict": true}     are they equal?
     {"gold": "1/2", "predicted": null, "seconds": 5.0}   ->  {"verdict": true}     is the gold answer usable?
 
+"question", where it is given, is the problem's: an answer copied from it is none.
+
+A worker that grew large over an answer says so with it ({"verdict": true, "retires": true}), and is replaced.
+
 Before the first answer it says {"ready": true}, so that importing sympy is not counted as time spent on an answer.
 """
 
@@ -13,9 +17,12 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 from typing import TextIO
 
-MEMORY_LIMIT_BYTES = 2 * 1024**3
+MEMORY_LIMIT_BYTES = 1024**3  # of address space
+RETIRE_BYTES = 256 * 1024**2  # of memory in use after an answer: what is left in caches is given back
+PATIENCE = 10  # seconds of wall time for each second of processor time
 _GRACE_SECONDS = 10.0
 
 
@@ -27,20 +34,27 @@ def main() -> None:
     from gtpo_cli.rewards.comparison import equal, usable
     from gtpo_cli.rewards.mathematics import parses, same_mathematics
 
+    same_mathematics("(x+1)^2", "x^2+2x+1")  # the first answer is not to pay for what sympy loads when first used
     _reply(replies, {"ready": True})
     for line in sys.stdin:
         question = json.loads(line)
-        # The caller kills a worker that is late. Should the caller be dead, the kernel does it.
-        signal.setitimer(signal.ITIMER_REAL, question["seconds"] + _GRACE_SECONDS)
+        # Processor time, so that a busy machine changes no grade; the kernel ends us, whatever C code we are in.
+        signal.setitimer(signal.ITIMER_PROF, question["seconds"])
+        # The caller kills a worker that got too little of it. Should the caller be dead, the kernel does it.
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE * question["seconds"] + _GRACE_SECONDS)
         try:
             if question["predicted"] is None:
                 verdict = usable(question["gold"], parses)
             else:
-                verdict = equal(question["gold"], question["predicted"], same_mathematics)
+                verdict = equal(
+                    question["gold"], question["predicted"], same_mathematics, question=question.get("question")
+                )
         except MemoryError:
             os._exit(1)  # what is left in caches would starve the next answers: the caller starts a fresh worker
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        _reply(replies, {"verdict": verdict})
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0.0)
+        retires = {"retires": True} if _resident_bytes() > RETIRE_BYTES else {}
+        _reply(replies, {"verdict": verdict, **retires})
 
 
 def _limit_memory() -> None:
@@ -50,6 +64,14 @@ def _limit_memory() -> None:
             resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
         except (ValueError, OSError):  # macOS has no limit on address space
             continue
+
+
+def _resident_bytes() -> int:
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:  # macOS tells the largest that it ever was
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(pages) * resource.getpagesize()
 
 
 def _reply(replies: TextIO, message: dict[str, bool]) -> None:

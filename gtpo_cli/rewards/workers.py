@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,10 @@ from typing import Any, Self
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.comparison import equal, usable
+from gtpo_cli.rewards.worker import PATIENCE
+
+# Gold answer, predicted answer, and the question where an answer copied from it is none.
+Pair = tuple[str, str] | tuple[str, str, str | None]
 
 _START_SECONDS = 120.0  # importing sympy on a machine that is busy with something else
 _MAX_FAILED_STARTS = 3
@@ -41,6 +46,7 @@ class _Task:
 
     gold: str
     predicted: str | None
+    question: str | None = None
     crashes: int = 0
     result: Equality | None = None
 
@@ -61,8 +67,9 @@ class EqualityWorkers:
     """Grades answers in `num_workers` processes (default: one for each CPU), started when first needed.
 
     A context manager; `close` ends the processes. Answers that need no computer algebra never reach a worker.
-    `timeout_seconds` bounds each question, in seconds of wall time; start-up is not counted. Safe to use from threads,
-    one call at a time. Raises RewardError when workers cannot be started.
+    `timeout_seconds` bounds each question, in seconds of processor time of its worker, and ten times that in wall time;
+    start-up is not counted. Safe to use from threads, one call at a time. Raises RewardError when workers cannot be
+    started.
     """
 
     def __init__(self, num_workers: int | None = None, *, timeout_seconds: float = 5.0) -> None:
@@ -92,9 +99,12 @@ class EqualityWorkers:
         """The processes that run now, for whoever measures or watches them."""
         return [worker.process.pid for worker in self._workers]
 
-    def equal_many(self, pairs: Sequence[tuple[str, str]], *, timeout_seconds: float | None = None) -> list[Equality]:
-        """For each (gold, predicted): are they the same answer? In the order of `pairs`; equal pairs share a grade."""
-        tasks = {pair: _Task(*pair, result=_known(equal_without_algebra(*pair))) for pair in dict.fromkeys(pairs)}
+    def equal_many(self, pairs: Sequence[Pair], *, timeout_seconds: float | None = None) -> list[Equality]:
+        """For each (gold, predicted[, question]): are they the same answer, and with a question, is it worked out?
+
+        In the order of `pairs`; equal pairs share a grade. See `answers_equal`.
+        """
+        tasks = {pair: _comparison(*pair) for pair in dict.fromkeys(pairs)}
         self._run(list(tasks.values()), timeout_seconds)
         return [_result(tasks[pair]) for pair in pairs]
 
@@ -136,7 +146,9 @@ class EqualityWorkers:
             return
         task = waiting.popleft()
         question = {"gold": task.gold, "predicted": task.predicted, "seconds": timeout}
-        worker.task, worker.deadline = task, time.monotonic() + timeout
+        if task.question is not None:
+            question["question"] = task.question
+        worker.task, worker.deadline = task, time.monotonic() + PATIENCE * timeout
         assert worker.process.stdin is not None
         try:
             worker.process.stdin.write(json.dumps(question).encode() + b"\n")
@@ -175,6 +187,8 @@ class EqualityWorkers:
         else:
             worker.task.result = Equality(reply["verdict"])
             worker.task = None
+            if reply.get("retires"):
+                self._drop(worker)
 
     def _lose(self, worker: _Worker, waiting: deque[_Task]) -> None:
         """A worker died: out of memory, crashed, or killed from outside. Its question gets one more try."""
@@ -189,7 +203,9 @@ class EqualityWorkers:
                 )
             return
         task.crashes += 1
-        if task.crashes < 2:
+        if worker.process.returncode == -signal.SIGPROF:  # its time is up
+            task.result = Equality(equal=False, timed_out=True)
+        elif task.crashes < 2:
             waiting.appendleft(task)
         else:
             task.result = Equality(equal=False, crashed=True)
@@ -221,10 +237,10 @@ def _no_algebra(*_: Any) -> bool:
     raise _NeedsAlgebraError
 
 
-def equal_without_algebra(gold: str, predicted: str) -> bool | None:
+def equal_without_algebra(gold: str, predicted: str, question: str | None = None) -> bool | None:
     """The verdict where numbers, text or structure decide it (microseconds); None where a worker must."""
     try:
-        return equal(gold, predicted, _no_algebra)
+        return equal(gold, predicted, _no_algebra, question=question)
     except _NeedsAlgebraError:
         return None
 
@@ -261,6 +277,10 @@ def _kill(worker: _Worker) -> None:
         except BrokenPipeError:  # an unsent question in the buffer
             continue
     worker.process.wait()
+
+
+def _comparison(gold: str, predicted: str, question: str | None = None) -> _Task:
+    return _Task(gold, predicted, question, result=_known(equal_without_algebra(gold, predicted, question)))
 
 
 def _known(verdict: bool | None) -> Equality | None:

@@ -122,7 +122,7 @@ _DECLARED = (
     Metric("sampler/gap_max", "largest such difference among the completion tokens", "nats", 0.0, better="less"),
     Metric(
         "rewards/timeouts",
-        "completions whose answer took too long to compare (accuracy 0)",
+        "completions whose answer ran out of time or memory while compared (accuracy 0)",
         "completions",
         0.0,
         better="less",

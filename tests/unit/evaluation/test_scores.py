@@ -123,6 +123,22 @@ def test_the_format_mode_is_the_recipes() -> None:
     assert not problem.completions[0].complete_format
 
 
+def test_an_answer_that_is_given_up_is_counted() -> None:
+    # Killed for its time or its memory, or twice from outside: wrong, and said to be so.
+    rewards = RewardsRecipe.model_validate({"timeout_seconds": 0.5})
+    answers = ("x+1", "9^{9^{9^9}}x", "x+2", "x")
+    texts = [f"<reasoning>r</reasoning><answer>{answer}</answer>" for answer in answers]
+    group = Group(Problem("m/1", "q", "1+x"), (), tuple(map(completion, texts)))
+    with Grader(rewards) as grader:
+        grader.grade([group], [[0.0] * 4])  # the workers are up
+        (problem,) = grader.grade([group], [[0.0] * 4])
+        settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=())
+        scores = score_problems([problem], settings, grader, seed=1).scores
+    assert [row.timed_out for row in problem.completions] == [False, True, False, False]
+    assert scores["timed_out_share"].values == (0.25,)
+    assert scores["accuracy"].values == (0.25,)
+
+
 def test_a_task_that_is_not_mathematics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lengths_reward.py").write_text(
         "def words(problem, completion):\n    return len(completion.text.split())\n"

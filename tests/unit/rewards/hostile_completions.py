@@ -6,11 +6,12 @@ so is one that cannot be read. A completion is scored in two modes (docs/rewards
 once each and in order, and presence, where the last complete answer counts.
 
 `CASES` is everything but `ENDLESS`, which costs a time-out each. `KNOWN_ACCEPTED` holds the holes that are left.
+`unevaluated` answers equal the gold answer and are right only where `rewards.accuracy.reject_copied` is off.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 REASONING = "<reasoning>9+9</reasoning>"
 
@@ -26,6 +27,7 @@ class Hostile:
     presence: bool
     strict_format: bool = True
     presence_format: bool = True
+    right_if_worked_out: bool = False
 
     @property
     def name(self) -> str:
@@ -44,6 +46,11 @@ def wrong(family: str, gold: str, *answers: str) -> list[Hostile]:
 def right(family: str, gold: str, *answers: str) -> list[Hostile]:
     """Well-formed completions with the right answer."""
     return [Hostile(family, gold, REASONING + tagged(answer), strict=True, presence=True) for answer in answers]
+
+
+def unevaluated(family: str, gold: str, *answers: str) -> list[Hostile]:
+    """Well-formed completions whose answer has the value of the gold answer, but is not worked out."""
+    return [replace(case, right_if_worked_out=True) for case in wrong(family, gold, *answers)]
 
 
 # Tags repeated, nested, crossed, torn, missing: is an answer picked up that was not given, or a format praised that is
@@ -191,7 +198,8 @@ def nested(opening: str, inner: str, closing: str, depth: int) -> str:
 
 DEEP = [
     *right("deep", "18", nested("(", "18", ")", 9), nested("{", "18", "}", 9), nested(r"\left(", "18", r"\right)", 9)),
-    *right("deep", "18", nested(r"\boxed{", "18", "}", 5), nested(r"\frac{", "18", "}{1}", 20), "-" * 40 + "18"),
+    *right("deep", "18", nested(r"\boxed{", "18", "}", 5), "-" * 40 + "18"),
+    *unevaluated("deep", "18", nested(r"\frac{", "18", "}{1}", 20)),
     *wrong(
         "deep",
         "18",
@@ -673,8 +681,9 @@ DROPPED = [
         "16(2)",
     ),
     *wrong("dropped", r"\frac{18}{5}", r"\frac{9(9)}{5}", r"\frac{(9)(9)}{5}", r"\frac{9{9}}{5}"),
-    *right("dropped", "81", "9(9)", "(9)(9)", r"9\left(9\right)", "9 (9)", "3(3)(9)", "(-9)(-9)"),
-    *right("dropped", "5/2", r"2\frac{1}{2}", "2 1/2", r"5(1/2)", r"5 \cdot \frac{1}{2}"),
+    *unevaluated("dropped", "81", "9(9)", "(9)(9)", r"9\left(9\right)", "9 (9)", "3(3)(9)", "(-9)(-9)"),
+    *right("dropped", "5/2", r"2\frac{1}{2}", "2 1/2"),
+    *unevaluated("dropped", "5/2", r"5(1/2)", r"5 \cdot \frac{1}{2}"),
     *wrong(
         "dropped", "18", r"17\frac{1}{1}", r"9\frac{9}{1}", r"9\frac{18}{2}", "17 1/1", "9 18/2", r"17(1/1)", "9(18/2)"
     ),
@@ -685,7 +694,8 @@ DROPPED = [
     *wrong("dropped", "23", r"18 \negmedspace 5", r"18 \negthickspace 5", r"18\vspace 5", "18{5}", "18(5)", "{18}5"),
     *wrong("dropped", "23", "18 5", r"18 \phantom{+} 5", "18{+}{5}+", "18 _ 5", "18 .5"),
     *wrong("dropped", "720", "3!!", "3! !", "((3)!!)"),  # 3!! is 3
-    *right("dropped", "720", "6!", "(3!)!", "720"),
+    *right("dropped", "720", "720"),
+    *unevaluated("dropped", "720", "6!", "(3!)!"),
     *wrong("dropped", "1,2", "1,2 _{3,4}", "1,2_3", r"1,\phantom{2}", r"1,2\phantom{,3}"),
     *wrong(
         "dropped",
@@ -790,7 +800,7 @@ GENERIC = [
     ),
     *right("generic", r"\infty", r"2^\infty", r"18 + \infty", "+\N{INFINITY}", "infinity", r"\infty"),
     *right("generic", r"[1,\infty)", r"[1, \infty)", "[1,\N{INFINITY})", r"\left[1,+\infty\right)"),
-    *right("generic", "1", r"\int_0^{\infty} e^{-x} dx", r"e^{-\infty} + 1"),
+    *unevaluated("generic", "1", r"\int_0^{\infty} e^{-x} dx", r"e^{-\infty} + 1"),
     *wrong(
         "generic",
         "0",
@@ -869,19 +879,24 @@ DRESSED = [
         "18",
         *(" 18 ", "18.", "18,", "018", "18.0", "18.000000", "0" * 1900 + "18", "18." + "0" * 1900),
         *("+18", "1.8e1"),
-        *("36/2", r"\frac{36}{2}", r"2\cdot 9", r"3^2\cdot 2", "--18", "-(-18)", "9+9", "20-2", "324^{1/2}"),
-        r"\sqrt{324}",
+        *("36/2", r"\frac{36}{2}", "--18", r"1.8 \times 10^1", r"\frac{18}{1}"),
         *("$18$", "$18", "$18.00", r"\$18", "18 dollars", "18 cm", "18%", r"18^\circ", "18 degrees"),
         *(r"18\text{ cm}", "18 in"),
         *(r"\boxed{18}", r"$\boxed{18}$", r"\boxed{\boxed{18}}", r"\fbox{18}", r"\(18\)", r"\[18\]"),
         *("$$18$$", "**18**"),
         *(r"\text{18}", r"\mathbf{18}", r"\displaystyle 18", r"\left(18\right)", "(18)", "{18}", r"\{18\}"),
         r"18\,",
+    ),
+    *unevaluated(
+        "dressed",
+        "18",
+        *(r"2\cdot 9", r"3^2\cdot 2", "-(-18)", "9+9", "20-2", "324^{1/2}", r"\sqrt{324}"),
         *(r"\max(17,18)", "|-18|", r"\lfloor 18.9 \rfloor", r"\gcd(36,54)", r"\binom{18}{1}"),
         *(r"\log_{2} 262144", "18^1"),
-        *(r"\frac{18}{1}", "18+0", r"18 \times 1", r"18 \div 1", "18!/17!", r"e^{\ln 18}", "18+x-x"),
+        *("18+0", r"18 \times 1", r"18 \div 1", "18!/17!", r"e^{\ln 18}", "18+x-x"),
     ),
-    *right("dressed", "0", "-0", "0.0", "x-x", r"\sin(\pi)", r"\sqrt{2}-\sqrt{2}", "0/5", "0^1"),
+    *right("dressed", "0", "-0", "0.0", "0/5"),
+    *unevaluated("dressed", "0", "x-x", r"\sin(\pi)", r"\sqrt{2}-\sqrt{2}", "0^1"),
     *right(
         "dressed", r"\sqrt{2}", r"2^{1/2}", r"\frac{2}{\sqrt{2}}", r"\sqrt{8}/2", r"\sqrt[4]{4}", r"\text{ }\sqrt{2}"
     ),
@@ -890,7 +905,8 @@ DRESSED = [
     ),
     *right("dressed", "x>3", "3<x", "x > 3", "x>6/2"),
     *right("dressed", "x^2-1", "(x-1)(x+1)", "-1+x^2", r"x \cdot x - 1", "(x^2)-1"),
-    *right("dressed", "1,2", "2,1", r"\{1,2\}", "1 and 2", "1 or 2", r"\frac{3}{2} \pm \frac{1}{2}", "2;1"),
+    *right("dressed", "1,2", "2,1", r"\{1,2\}", "1 and 2", "1 or 2", "2;1"),
+    *unevaluated("dressed", "1,2", r"\frac{3}{2} \pm \frac{1}{2}"),
     *right("dressed", "no solution", "No solution", "NO  SOLUTION.", r"\text{no solution}"),
 ]
 
@@ -966,7 +982,6 @@ KNOWN_ACCEPTED = [
     ("5", "5 cents", "units are not checked where the gold answer has none"),
     ("5", "y = 5", "the name of the unknown is not checked where the gold answer has none"),
     ("(1,2)", "(y,x)=(1,2)", "the names in a pair are not checked where the gold answer has none"),
-    ("8:30", "4:15", "a clock time is read as a ratio"),
     ("A", r"B \in A", "a letter before \\in is left out, whatever stands behind it"),
     ("2x", "2X", "plain text is compared case-folded"),
     (r"\sqrt{2}", r"\sqrt{2}+10^{-60}", "irrational numbers are compared to 50 places"),

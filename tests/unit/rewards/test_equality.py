@@ -138,6 +138,7 @@ hostile = st.lists(
 @example("[" * 999, "]" * 999)
 @example("1," * 999 + "1", "1," * 999 + "2")
 @example("\\text{" * 300, "\\pm" * 600)
+@example("5", "A_BBB" * 390 + "(=1")
 @example("9" * 10**6, "9" * 10**6 + "1")
 def test_hostile_text_is_decided_or_handed_on(gold: str, predicted: str) -> None:
     verdict = equal_without_algebra(gold, predicted)

@@ -69,8 +69,11 @@ class MemoryWatch:
                     self.peak_bytes[pid] = max(self.peak_bytes.get(pid, 0), int(peak[0]) * 1024)
 
 
-def recipe(mode: str, timeout_seconds: float = TIMEOUT_SECONDS) -> RewardsRecipe:
-    return RewardsRecipe.model_validate({"format": {"mode": mode}, "timeout_seconds": timeout_seconds})
+def recipe(mode: str, timeout_seconds: float = TIMEOUT_SECONDS, *, reject_copied: bool = True) -> RewardsRecipe:
+    accuracy = {"reject_copied": reject_copied}
+    return RewardsRecipe.model_validate(
+        {"format": {"mode": mode}, "accuracy": accuracy, "timeout_seconds": timeout_seconds}
+    )
 
 
 def grade(scorer: Scorer, case: Hostile) -> Graded:
@@ -102,7 +105,7 @@ def test_the_corpus_is_as_large_as_promised_and_has_no_case_twice() -> None:
     everything = [*CASES, *ENDLESS]
     assert len({(case.gold, case.text) for case in everything}) == len(everything) >= 1800
     assert min(Counter(case.family for case in everything).values()) >= 25
-    assert sum(case.strict for case in CASES) >= 170
+    assert sum(case.strict or case.right_if_worked_out for case in CASES) >= 170
     assert sum(not case.strict for case in CASES) >= 1500
 
 
@@ -119,6 +122,13 @@ def test_each_completion_gets_its_verdict(marks: tuple[str, dict[Hostile, Graded
         verdict = grades[case].verdict
         assert verdict.accuracy_score == (10.0 if correct[case] else 0.0), case.name
         assert verdict.reward == verdict.format_score + verdict.accuracy_score, case.name
+
+
+def test_what_is_not_worked_out_is_right_where_the_recipe_says_so() -> None:
+    cases = [case for case in CASES if case.right_if_worked_out]
+    assert len(cases) > 30
+    with Scorer(recipe("strict", reject_copied=False), num_workers=1) as scorer:
+        assert [case.name for case in cases if not grade(scorer, case).verdict.correct] == []
 
 
 def test_each_completion_is_graded_in_time(marks: tuple[str, dict[Hostile, Graded], MemoryWatch]) -> None:
@@ -143,7 +153,8 @@ def endless(cases: Sequence[Hostile]) -> None:
     """Each costs at most its time-out, scores 0, and the answer after it is graded right."""
     easy = Hostile("easy", r"\sqrt{8}", REASONING + tagged(r"2\sqrt{2}"), strict=True, presence=True)
     timeout_seconds, seconds = 0.5, []
-    with Scorer(recipe("strict", 30.0), num_workers=1) as scorer, MemoryWatch(scorer) as watch:
+    settings = recipe("strict", 30.0, reject_copied=False)  # else most of them are turned down before any algebra
+    with Scorer(settings, num_workers=1) as scorer, MemoryWatch(scorer) as watch:
         for case in cases:
             scorer._grading._workers.timeout_seconds = 30.0
             assert grade(scorer, easy).verdict.correct, (

@@ -1,0 +1,56 @@
+"""Classes of answers: what must be told apart, and what is the same although it looks alike."""
+
+from collections.abc import Iterator
+
+import pytest
+from answer_classes import CLASSES
+
+from gtpo_cli.rewards import EqualityWorkers, gold_is_usable
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[EqualityWorkers]:
+    with EqualityWorkers(timeout_seconds=20.0) as workers:
+        yield workers
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_each_class_has_ten_members_on_either_side(name: str) -> None:
+    same, different = CLASSES[name]
+    assert len(set(same)) == len(same) >= 10
+    assert len(set(different)) == len(different) >= 10
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_the_same_is_equal(workers: EqualityWorkers, name: str) -> None:
+    same, _ = CLASSES[name]
+    assert [pair for pair, grade in zip(same, workers.equal_many(same), strict=True) if not grade.equal] == []
+    golds = [gold for gold, _ in same]
+    assert [
+        gold
+        for gold, grade in zip(golds, workers.equal_many([(gold, gold) for gold in golds]), strict=True)
+        if not grade.equal
+    ] == []
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_different_is_not_equal(workers: EqualityWorkers, name: str) -> None:
+    _, different = CLASSES[name]
+    assert [pair for pair, grade in zip(different, workers.equal_many(different), strict=True) if grade.equal] == []
+
+
+# Only the gold answer's side may be a name, a label or a plain product that the other side leaves out.
+ONE_WAY = {(r"\mathbf{a}^2", r"\mathbf{a} \times \mathbf{a}")}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_different_is_not_equal_the_other_way_round(workers: EqualityWorkers, name: str) -> None:
+    pairs = [(predicted, gold) for gold, predicted in CLASSES[name][1]]
+    wrong = {pair for pair, grade in zip(pairs, workers.equal_many(pairs), strict=True) if grade.equal}
+    assert wrong <= ONE_WAY
+
+
+def test_what_stands_for_nothing_is_no_gold_answer() -> None:
+    assert not gold_is_usable(r"\frac{1}{0}")
+    assert not gold_is_usable(r"\frac{0}{0} + 1")
+    assert gold_is_usable(r"\infty")
