@@ -118,7 +118,8 @@ def _lost(folder: RunFolder) -> str:
         return ""
     reached = folder.metrics_file.read_bytes().count(b"\n")
     saved = max(CheckpointStore(folder.checkpoints, keep_last=1).steps(), default=0)
-    lost = f"steps {saved + 1} to {reached} and what was under way are lost" if reached > saved else "no step is lost"
+    steps = f"step {reached}" if reached == saved + 1 else f"steps {saved + 1} to {reached}"
+    lost = f"{steps} and what was under way are lost" if reached > saved else "only what was under way is lost"
     return f": {lost}; gtpo train --resume {folder.path} goes on from step {saved}"
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import GTPO, Run, environment, metrics
+from commands import GTPO, environment, metrics
 
 SMALL = [
     "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=16",
     "objective.probe.num_prompts=8", "training.max_steps=4", "training.save_every=2", "tracking.wandb.mode=off",
 ]  # fmt: skip
-LONG = ["rollout.prompts_per_step=40", "rollout.group_size=16", "training.max_steps=500", "training.save_every=3"]
+LONG = ["rollout.prompts_per_step=16", "rollout.group_size=16", "training.max_steps=500", "training.save_every=2"]
 
 
 def train(name: str, *changes: str) -> list[str]:
@@ -35,11 +35,8 @@ def shell(folder: Path, command: list[str], redirect: str) -> subprocess.Complet
 @pytest.mark.parametrize(
     ("redirect", "said"),
     [
-        (
-            "2> err | head -n 1; code=${PIPESTATUS[0]}; cat err >&2; exit $code",
-            "warning: nobody reads the output any more (Broken",
-        ),
-        ("> /dev/full", "warning: nobody reads the output any more (No space left on device); going on"),
+        ("2> err | head -n 1; code=${PIPESTATUS[0]}; cat err >&2; exit $code", "Broken pipe"),
+        ("> /dev/full", "No space left on device"),
         (">&- 2>&- <&-", ""),
     ],
 )
@@ -48,8 +45,7 @@ def test_training_goes_on_where_nobody_reads_its_output(tmp_path: Path, redirect
     assert done.returncode == 0, done.stderr
     assert [row["step"] for row in metrics(tmp_path / "runs" / "one")] == [1, 2, 3, 4]
     assert {path.name for path in (tmp_path / "runs/one/checkpoints").iterdir()} == {"step-000002", "step-000004"}
-    assert done.stderr.startswith(said)
-    assert done.stderr.count("\n") == (1 if said else 0)
+    assert done.stderr == (f"warning: nobody reads the output any more ({said}); going on\n" if said else "")
 
 
 def test_a_command_whose_output_is_its_product_ends_with_a_word(tmp_path: Path) -> None:
@@ -92,10 +88,11 @@ def test_a_working_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
         [sys.executable, "-c", IN_A_FOLDER_THAT_IS_GONE], cwd=tmp_path, input=json.dumps(commands), text=True,
         capture_output=True, env=environment(), timeout=100,
     )  # fmt: skip
-    said = (
-        "error: the working folder is gone, deleted or moved; go to one that exists (cd), and call the command again\n"
-    )
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [[2, said]] * len(commands), done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(commands), done.stderr
+    for code, error in answers:
+        assert (code, error.count("\n")) == (2, 1)
+        assert error.startswith("error: the working folder is gone, deleted or moved; go to one that exists (cd), and")
 
 
 def start(folder: Path, command: list[str], when: Callable[[], bool]) -> subprocess.Popen[str]:
@@ -115,29 +112,26 @@ def test_a_second_ctrl_c_ends_at_once_and_says_what_is_lost(tmp_path: Path) -> N
     run = tmp_path / "runs" / "long"
     log = run / "metrics.jsonl"
     process = start(
-        tmp_path, [*train("long", *LONG), "-q"], lambda: log.exists() and log.read_bytes().count(b"\n") == 4
+        tmp_path, [*train("long", *LONG), "-q"], lambda: log.exists() and log.read_bytes().count(b"\n") == 3
     )
     process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
+    time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert "interrupted: the step under way is finished and saved; Ctrl-C ends at once" in error
-    lost = (
-        "interrupted: steps 4 to 4 and what was under way are lost; gtpo train --resume runs/long goes on from step 3"
-    )
-    assert error.splitlines()[-1] == lost
+    lost = "step 3 and what was under way are lost; gtpo train --resume runs/long goes on from step 2"
+    assert error.splitlines()[-1] == f"interrupted: {lost}"
     assert "Traceback" not in error
-    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000003"]
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
 
 
-@pytest.mark.parametrize(("number", "word"), [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "hung up")])
-def test_a_signal_before_the_first_step_ends_with_a_word(tmp_path: Path, number: int, word: str) -> None:
+def test_a_hangup_before_the_first_step_ends_with_a_word(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "early"
     process = start(tmp_path, [*train("early"), "-q"], lambda: (run / "recipe.yaml").exists())
-    process.send_signal(number)
+    process.send_signal(signal.SIGHUP)
     _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (128 + number, f"{word}\n")
+    assert (process.returncode, error) == (129, "hung up\n")
     assert not run.exists()  # its name is free again
 
 
@@ -154,13 +148,8 @@ def test_an_evaluation_that_is_terminated_keeps_what_was_graded(tmp_path: Path) 
     assert any(file.stat().st_size for file in stored.glob("*/*/samples.jsonl"))
 
 
-def test_too_little_memory_is_a_line(gtpo: Run, tmp_path: Path) -> None:
-    big = [
-        "rollout.prompts_per_step=100",
-        "rollout.group_size=64",
-        "rollout.max_completion_tokens=64",
-        "data.limit=100",
-    ]
+def test_too_little_memory_is_a_line(tmp_path: Path) -> None:
+    big = ["rollout.prompts_per_step=100", "rollout.group_size=64", "rollout.max_completion_tokens=64"]
     for allowed, said in ((900_000_000, "ulimit -v allows 0.9 GB of address space"), (1_750_000_000, "no more memory")):
 
         def limit(allowed: int = allowed) -> None:
