@@ -184,9 +184,11 @@ def write_atomically(file: Path, content: str | bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         aside.replace(file)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(file), None  # what the caller asked for
         raise
 
 
