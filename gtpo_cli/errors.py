@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class GtpoError(Exception):
     """Base of all errors that gtpo raises on purpose; the command line prints its message without a traceback."""
@@ -49,3 +51,20 @@ class EvaluationError(GtpoError):
 
 class ExportError(GtpoError):
     """A run cannot be exported: not written, converted, loaded back as it should be, or pushed."""
+
+
+# What the operating system, torch, safetensors and the dynamic linker say where memory cannot be had.
+_NO_MEMORY = (
+    "DefaultCPUAllocator", "annot allocate memory", "can't allocate memory", "not enough memory", "bad_alloc",
+    "failed to map segment", "can't start new thread",
+)  # fmt: skip
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """Whose memory ran out, "the GPU" or "this machine"; None where the error is another. Unsloth raises a MemoryError
+    for a GPU's, torch a RuntimeError for the machine's."""
+    said = str(error)
+    if type(error).__name__ == "OutOfMemoryError" or (isinstance(error, MemoryError) and "GPU" in said):
+        return "the GPU"
+    no_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    return "this machine" if no_memory or any(words in said for words in _NO_MEMORY) else None

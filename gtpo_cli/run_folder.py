@@ -175,14 +175,21 @@ def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
         yield
 
 
-def write_atomically(file: Path, text: str) -> None:
+def write_atomically(file: Path, content: str | bytes) -> None:
     """Write aside, flush to disk, rename: a reader sees the old file or the new one, never half of it."""
     aside = file.with_name(f".{file.name}.tmp")
-    with aside.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(file)
+    try:
+        with aside.open("wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(file)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(file), None  # what the caller asked for
+        raise
 
 
 def _last_touched(run: RunFolder) -> float:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gtpo_cli import __version__
 from gtpo_cli.cli.compare import compare
@@ -22,9 +25,11 @@ from gtpo_cli.cli.plan import plan
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.recipes import app as recipes_app
 from gtpo_cli.cli.report import report
+from gtpo_cli.cli.streams import let_go, open_streams
 from gtpo_cli.cli.sweep import sweep
 from gtpo_cli.cli.train import train
-from gtpo_cli.errors import GtpoError
+from gtpo_cli.errors import GtpoError, NotReadyError, out_of_memory
+from gtpo_cli.training.interrupts import Ended, ending_signals, raise_ended
 
 EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint; or the operating system refused something
 EXIT_NO_READER = 1
@@ -40,10 +45,26 @@ REMEDIES = {
     errno.ENOTDIR: "a file stands where a folder is meant: name another",
     errno.EISDIR: "a folder stands where a file is meant: name another",
     errno.ENAMETOOLONG: "choose a shorter name (run_name, output_dir)",
+    errno.EBADF: "leave standard output open, or send it to a file",
     errno.EMFILE: "too many files are open: raise the limit with ulimit -n",
 }
+LEAST_ADDRESS_SPACE = 1_500_000_000
+MORE_MEMORY = (
+    "lower training.micro_batch_size, rollout.group_size or rollout.max_completion_tokens, choose a smaller model "
+    "(gtpo plan says what fits), or end what else uses it"
+)
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # which typer would end without a word
+            raise Ended(signal.SIGINT) from None
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="gtpo",
     help="Fine-tune a language model by reinforcement learning with verifiable rewards (GTPO, GRPO, SFT).",
     no_args_is_help=True,
@@ -84,44 +105,70 @@ def _options(
 def main() -> None:
     """Entry point of the command `gtpo`: errors that a user can act on are printed without a traceback.
 
-    Those are ours, and what the operating system refuses (a full disk, a folder that may not be written). Anything else
-    is a fault of the program and keeps its traceback.
+    Those are ours, what the operating system refuses (a full disk, a folder that may not be written), and memory that
+    runs out. Anything else is a fault of the program and keeps its traceback.
     """
+    open_streams()
     # Forks of worker processes after the tokenizer was used would only print advice; we start none by fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # User rewards may lie in the working folder, as with `python -m`; last, so that they shadow nothing installed.
-    sys.path.append(str(Path.cwd()))
     # bitsandbytes says at import that an optional kernel is not there; nothing a user could or should do about it.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    for number in ending_signals():
+        signal.signal(number, raise_ended)
     try:
+        # User rewards may lie in the working folder, as with `python -m`; last, so that they shadow nothing installed.
+        sys.path.append(str(Path.cwd()))
+        _check_address_space()
         try:
             app()
         except SystemExit:
             sys.stdout.flush()  # here, where a full disk and a reader that has gone can still be told apart
             raise
-    except GtpoError as error:
-        if "--debug" in sys.argv:
+    except Ended as end:
+        for number in (signal.SIGINT, *ending_signals()):
+            signal.signal(number, signal.SIG_DFL)  # another one ends without a word
+        print(end.words, file=sys.stderr)
+        sys.exit(end.exit_code)
+    except BrokenPipeError:  # `gtpo ... | head`: nobody is left to tell; exit as other programs do
+        sys.exit(EXIT_NO_READER)
+    except Exception as error:
+        if "--debug" in sys.argv or (lines := _lines(error)) is None:
             raise
-        for line in str(error).splitlines():
+        for line in lines:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
-    except BrokenPipeError:  # `gtpo ... | head`: nobody is left to tell; exit as other programs do
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_NO_READER)
-    except OSError as error:
-        if "--debug" in sys.argv or error.errno is None:  # without a number it is not the operating system's
-            raise
-        print(f"error: {refused(error)}", file=sys.stderr)
-        if error.filename is None:  # it may be the output itself that cannot be written
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_ERROR)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+    finally:
+        let_go()
+
+
+def _check_address_space() -> None:
+    """Below this, libraries abort or hang in C while they are imported (OpenBLAS, Rust): nobody could say why."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if allowed not in (resource.RLIM_INFINITY, -1) and allowed < LEAST_ADDRESS_SPACE:
+        raise NotReadyError(
+            f"ulimit -v allows {allowed / 1e9:.1f} GB of address space, and torch and transformers alone need "
+            f"{LEAST_ADDRESS_SPACE / 1e9:.1f} GB; raise it (ulimit -v unlimited)"
+        )
+
+
+def _lines(error: Exception) -> list[str] | None:
+    """What to tell a user; None for a fault of the program."""
+    if isinstance(error, GtpoError):
+        return str(error).splitlines()
+    if (whose := out_of_memory(error)) is not None:
+        said = " ".join(str(error).split())[:200]
+        return [f"{whose} has no more memory{f' ({said})' if said else ''}; {MORE_MEMORY}"]
+    if isinstance(error, OSError) and error.errno is not None:  # without a number it is not the operating system's
+        return [refused(error)]
+    return None
 
 
 def refused(error: OSError) -> str:
     """What the operating system refused, in one line: the file, why, and the remedy."""
+    try:
+        Path.cwd()
+    except OSError:
+        return "the working folder is gone, deleted or moved; go to one that exists (cd), and call the command again"
     files = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
     where = " -> ".join(files) or "output or network"
     remedy = REMEDIES.get(error.errno or 0, "correct that, and call the command again")

@@ -6,6 +6,7 @@ import difflib
 import functools
 import json
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import typer
 
 from gtpo_cli.cli.options import RecipeOption, SetOption
 from gtpo_cli.cli.runs import RUNS, find_run, suggest
+from gtpo_cli.cli.streams import output_is_extra
+from gtpo_cli.training.interrupts import WORDS, Ended
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.benchmark import Benchmark
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from gtpo_cli.recipe import Recipe
     from gtpo_cli.run_folder import RunFolder
 
-EXIT_INTERRUPTED = 130
 BASE = "base"
 
 
@@ -86,6 +88,8 @@ def evaluate(
     benchmarks = _load_benchmarks(chosen, split, data_path, say)
     if found.is_new:
         _begin(found)
+    if not as_json:  # the store has everything
+        output_is_extra()
     try:
         loader = SubjectLoader(chosen.recipe, chosen.checkpoint)
         with Grader(chosen.recipe.rewards) as grader:
@@ -94,9 +98,9 @@ def evaluate(
                     benchmarks, _evaluate(chosen, subject, loader, benchmarks, grader, again, as_json), strict=True
                 ):
                     finished[loaded.name, subject] = done
-    except KeyboardInterrupt:
-        say("interrupted: what was sampled is stored, and the same command continues")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except (KeyboardInterrupt, Ended) as end:
+        number = end.number if isinstance(end, Ended) else signal.SIGINT
+        raise Ended(number, f"{WORDS[number]}: what was sampled is stored, and the same command continues") from None
     if as_json:
         print(json.dumps(_document(finished)))
         return

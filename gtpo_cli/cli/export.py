@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.runs import find_run, suggest
+from gtpo_cli.cli.streams import output_is_extra
 
 if TYPE_CHECKING:
     from gtpo_cli.export.run import Exported
@@ -74,6 +75,7 @@ def export(
     chosen = choose_checkpoint(folder, int(checkpoint) if checkpoint.isdigit() else checkpoint)
     if push is not None:
         check_push(push, public=public)
+    output_is_extra()
     request = Request(
         folder, chosen, format_.value, out or folder.export / format_.value,
         dtype=dtype.value, base=base, revision=revision, converter=converter, hub_name=push,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gtpo_cli.cli.runs import find_run, suggest
+from gtpo_cli.cli.streams import output_is_extra
 
 
 def report(
@@ -33,6 +34,7 @@ def report(
     folders = [find_run(name, what="report") for name in names]
     records = [read_run(folder) for folder in folders]
     several = folders[0].path.parent / ("report-" + "-".join(record.name for record in records))[:120]
+    output_is_extra()
     page = write_report(records, out or (folders[0].report if len(folders) == 1 else several))
     print(f"{page}\ncharts and tables for papers are beside it. Open it: {page.resolve().as_uri()}")
     if open_ and not webbrowser.open(page.resolve().as_uri()):

@@ -9,13 +9,13 @@ import typer
 
 from gtpo_cli.cli.progress import count_progress, duration
 from gtpo_cli.cli.runs import suggest
+from gtpo_cli.cli.streams import output_is_extra
 
 if TYPE_CHECKING:
     from gtpo_cli.sweeps.execute import Outcome
     from gtpo_cli.sweeps.spec import Sweep, SweepRun
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 def sweep(
@@ -49,6 +49,7 @@ def sweep(
         _print_plan(loaded, jobs)
         suggest("sweep", file, comment=True)
         return
+    output_is_extra()
     print(f"sweep {loaded.name}: {len(loaded.runs)} runs in {loaded.folder}", flush=True)
     with count_progress(loaded.name, what="runs", every=0.0, quiet=quiet) as progress:
         state = {"done": sum(_done(loaded, run) for run in loaded.runs)}
@@ -92,10 +93,10 @@ def _print_plan(sweep: Sweep, jobs: int) -> None:
 
 
 def _finish(sweep: Sweep, outcome: Outcome, file: str) -> None:
-    if outcome.interrupted:
+    if outcome.ended is not None:
         print(f"stopped: {outcome.done} of {outcome.total} runs are done, the others are saved")
         suggest("sweep", file)
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise typer.Exit(outcome.ended.exit_code)
     if outcome.done:
         from gtpo_cli.sweeps.page import write_results
         from gtpo_cli.sweeps.summary import markdown, summarise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -11,15 +12,17 @@ import typer
 
 from gtpo_cli.cli.options import RecipeOption, SetOption
 from gtpo_cli.cli.runs import find_run, suggest
-from gtpo_cli.errors import GtpoError
+from gtpo_cli.cli.streams import output_is_extra
+from gtpo_cli.training.interrupts import WORDS, Ended
 
 if TYPE_CHECKING:
     from gtpo_cli.recipe import Recipe
     from gtpo_cli.run_folder import RunFolder
     from gtpo_cli.training.loop import TrainResult
 
-# Exit codes of a run that stopped before its last step, saved: by Ctrl-C, by SIGTERM (a pre-empted machine), by itself.
-EXITS = {"interrupted": 130, "terminated": 143}
+# Exit codes of a run that stopped before its last step, saved: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), by
+# itself.
+EXITS = {word: 128 + number for number, word in WORDS.items()}
 EXIT_STOPPED = 3
 DEFAULT_RECIPE = "tiny_arithmetic"
 
@@ -94,13 +97,30 @@ def train(
             if not resume:
                 folder.create(loaded)
             try:
+                output_is_extra()
                 print(f"{'resuming' if resume else 'training'} {folder.path}", flush=True)
                 result = runner.train(loaded, folder, resume=resume, quiet=quiet)
-            except (GtpoError, KeyboardInterrupt):
+            except BaseException as error:
                 if not resume:
                     folder.discard_if_not_begun()
+                if isinstance(error, (KeyboardInterrupt, Ended)):
+                    number = error.number if isinstance(error, Ended) else signal.SIGINT
+                    raise Ended(number, WORDS[number] + _lost(folder)) from None
                 raise
     _finish(result)
+
+
+def _lost(folder: RunFolder) -> str:
+    """What a run that was ended at once did in vain."""
+    from gtpo_cli.checkpoints import CheckpointStore
+
+    if not folder.metrics_file.is_file():
+        return ""
+    reached = folder.metrics_file.read_bytes().count(b"\n")
+    saved = max(CheckpointStore(folder.checkpoints, keep_last=1).steps(), default=0)
+    steps = f"step {reached}" if reached == saved + 1 else f"steps {saved + 1} to {reached}"
+    lost = f"{steps} and what was under way are lost" if reached > saved else "only what was under way is lost"
+    return f": {lost}; gtpo train --resume {folder.path} goes on from step {saved}"
 
 
 class _Own:

@@ -10,6 +10,7 @@ completions. gtpo's own loop needs none.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from gtpo_cli.errors import ModelError, RecipeError, RewardError
 from gtpo_cli.integrations.coefficients import TokenCoefficients, token_coefficients
+from gtpo_cli.integrations.trl_config import SCALES
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
 try:
@@ -27,8 +29,10 @@ except ImportError as error:
 
 __all__ = ["GRPOConfig", "GTPOTrainer", "StepSeen", "check_settings"]
 
-# Settings of GRPOConfig under which its loss is Eq. 11 once the advantages are ours, and what they would break.
-_REQUIRED = {
+_SAMPLING = "entropies and ratios would be of another distribution than the samples; use temperature, top_p, top_k"
+_TOOLS = "conflict tokens are not defined for completions with tokens of tools"
+# Settings of GRPOConfig under which its loss is Eq. 11 once the advantages are ours, and why not otherwise.
+_REQUIRED: dict[str, tuple[Any, str]] = {
     "loss_type": ("grpo", "Eq. 11 averages over the tokens of a completion, then over completions"),
     "importance_sampling_level": ("token", "the ratio of Eq. 11 is that of a token"),
     "multi_objective_aggregation": ("sum_then_normalize", "the reward is the weighted sum"),
@@ -39,7 +43,30 @@ _REQUIRED = {
     "top_entropy_quantile": (1.0, "Eq. 11 trains on all tokens"),
     "entropy_coef": (0.0, "gamma is objective.entropy_coef"),
     "use_adaptive_entropy": (False, "gamma is objective.entropy_coef"),
+    "delta": (None, "Eq. 11 clips the ratio by epsilon alone"),
+    "off_policy_mask_threshold": (None, "delta_i of Eq. 10 is the only filter; it would judge tokens by their weights"),
+    "sync_ref_model": (False, "the reference of Eq. 1 is the untrained policy"),
+    "min_p": (None, _SAMPLING),
+    "repetition_penalty": (1.0, _SAMPLING),
+    "generation_kwargs": (None, _SAMPLING),
+    "vllm_structured_outputs_regex": (None, _SAMPLING),
+    "neftune_noise_alpha": (None, "entropies are measured without noise"),
+    "label_smoothing_factor": (0.0, "the loss has no labels"),
+    "data_seed": (None, "GRPOTrainer shuffles by seed"),
+    "train_sampling_strategy": ("random", "GRPOTrainer deals the prompts out; use shuffle_dataset"),
+    "max_tool_calling_iterations": (None, _TOOLS),
 }
+# Settings of what the above switch off: a value of one's own would be ignored.
+_SWITCHED_OFF = {
+    "sapo_temperature_neg": "loss_type sapo", "sapo_temperature_pos": "loss_type sapo",
+    "vespo_k_pos": "loss_type vespo", "vespo_lambda_pos": "loss_type vespo", "vespo_k_neg": "loss_type vespo",
+    "vespo_lambda_neg": "loss_type vespo", "entropy_coef_min": "use_adaptive_entropy",
+    "entropy_coef_max": "use_adaptive_entropy", "entropy_coef_delta": "use_adaptive_entropy",
+    "entropy_target": "use_adaptive_entropy", "ref_model_mixup_alpha": "sync_ref_model",
+    "ref_model_sync_steps": "sync_ref_model",
+}  # fmt: skip
+# Keys of the objective that are GRPOConfig's here.
+_SAID_TWICE = {"num_iterations": "num_iterations", "clip_epsilon": "epsilon", "kl_coef": "beta"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +91,8 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
             filter={"enabled": "never"}, entropy_coef=0)`.
         initial_entropy: <H>_ini in nats (`gtpo probe-entropy`); needed where `objective.filter.enabled` is auto.
         mask_truncated: leave completions without an end-of-sequence token out of the loss.
-        All others: GRPOTrainer's. `args` needs `loss_type="grpo"`, with a KL term `use_bias_correction_kl=False` too.
+        All others: GRPOTrainer's. `args` needs `loss_type="grpo"`, with a KL term `use_bias_correction_kl=False` too,
+            and `scale_rewards` as `objective.advantage_scale` says.
     Raises:
         RecipeError: settings under which the loss would not be Eq. 11, all at once.
     """
@@ -86,7 +114,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         self.seen: StepSeen | None = None  # the newest batch of completions
         self._rewards_N: Tensor | None = None  # theirs, of all processes
         check_settings(args, self.objective, initial_entropy)
-        super().__init__(model, reward_funcs, args, *rest, **keywords)
+        super().__init__(model, reward_funcs, _with_revision(args, model), *rest, **keywords)
         # before TRL 1.15 only the tokenizer's own ends a completion
         self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id]
 
@@ -100,7 +128,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if "tool_mask" in output:
-            raise RecipeError("GTPOTrainer: conflict tokens are not defined for completions with tokens of tools")
+            raise RecipeError(f"GTPOTrainer: {_TOOLS}")
         self.seen = self._look(output)
         rows, T = output["completion_ids"].shape
         first = self.accelerator.process_index * rows
@@ -156,11 +184,27 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
 
 def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy: float | None) -> None:
     """Raise RecipeError, naming every setting of TRL or of the objective under which the loss would not be Eq. 11."""
+    defaults = {name: field.default for name, field in GRPOConfig.__dataclass_fields__.items()}
+    required = _REQUIRED | {
+        name: (defaults[name], f"it belongs to {of}, which is off")
+        for name, of in _SWITCHED_OFF.items()
+        if name in defaults
+    }
     problems = [
         f"{name}: must be {wanted!r} ({why}), is {getattr(args, name)!r}"
-        for name, (wanted, why) in _REQUIRED.items()
+        for name, (wanted, why) in required.items()
         if hasattr(args, name) and getattr(args, name) != wanted
     ]
+    if args.epsilon_high not in (None, args.epsilon):
+        problems.append(f"epsilon_high: must be None (Eq. 11 clips by epsilon on both sides), is {args.epsilon_high!r}")
+    if args.scale_rewards != (wanted := SCALES[objective.advantage_scale]):
+        problems.append(
+            f"scale_rewards: must be {wanted!r} (objective.advantage_scale is {objective.advantage_scale}), is "
+            f"{args.scale_rewards!r}"
+        )
+    for key, name in _SAID_TWICE.items():
+        if key in objective.model_fields_set and getattr(objective, key) != getattr(args, name):
+            problems.append(f"objective.{key}: is {getattr(objective, key)!r}, but {name} {getattr(args, name)!r}")
     if args.beta != 0.0 and args.use_bias_correction_kl:
         problems.append("use_bias_correction_kl: must be False (the KL term of Eq. 1 has no ratio), is True")
     if objective.compat != "paper":
@@ -169,3 +213,13 @@ def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy
         problems.append("initial_entropy: the filter asks for it; measure it with gtpo probe-entropy")
     if problems:
         raise RecipeError([f"GTPOTrainer: {problem}" for problem in problems])
+
+
+def _with_revision(args: GRPOConfig, model: Any) -> GRPOConfig:
+    """TRL loads the reference of a KL term by the model's name: of the same commit as the model, not of the newest."""
+    commit = None if isinstance(model, str) else getattr(model.config, "_commit_hash", None)
+    if args.beta == 0.0 or commit is None:
+        return args
+    changed = copy.copy(args)
+    changed.model_init_kwargs = {"revision": commit} | (args.model_init_kwargs or {})
+    return changed

@@ -23,6 +23,49 @@ _WITHOUT_COUNTERPART = (
     ("training.guard.action", "rollback", "TRL cannot go back to other weights in mid-run; use warn or stop"),
     ("training.stress_step", True, "it is not made for several processes; use auto"),
 )
+# What --trl may say: what TRL has and a recipe has not, and what changes nothing of what is trained on, or how.
+_ANYWHERE = {
+    "ds3_gather_for_generation", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "pad_to_multiple_of",
+    "torch_empty_cache_steps",
+}  # fmt: skip
+_BY_ENGINE: dict[str, set[str]] = {
+    "rollout.engine: transformers": {"cache_implementation"},
+    "rollout.engine: vllm": {"vllm_mode", "vllm_model_impl"},
+    "rollout.engine: vllm and --trl vllm_mode=server": {
+        "vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_group_port",
+    },
+    "rollout.engine: vllm and --trl vllm_mode=colocate": {"vllm_enable_sleep_mode", "vllm_tensor_parallel_size"},
+}  # fmt: skip
+MAY_BE_ADDED = _ANYWHERE.union(*_BY_ENGINE.values())
+RECIPE_DECIDES = {
+    "output_dir", "seed", "report_to", "disable_tqdm", "logging_strategy", "logging_steps", "logging_nan_inf_filter",
+    "save_strategy", "save_steps", "save_total_limit", "bf16", "fp16", "use_cpu", "gradient_checkpointing",
+    "gradient_checkpointing_kwargs", "ddp_find_unused_parameters", "max_steps", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "num_generations", "num_iterations", "shuffle_dataset", "max_completion_length",
+    "temperature", "top_p", "top_k", "loss_type", "scale_rewards", "beta", "epsilon", "use_bias_correction_kl",
+    "importance_sampling_level", "disable_dropout", "model_init_kwargs", "optim", "learning_rate", "adam_beta1",
+    "adam_beta2", "weight_decay", "max_grad_norm", "warmup_steps", "lr_scheduler_type", "use_vllm",
+    "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_importance_sampling_correction",
+    "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max",
+}  # fmt: skip
+# Of the others, the remedy where there is one.
+_INSTEAD = {
+    "steps_per_generation": "a step is one batch of completions, with objective.num_iterations updates",
+    "generation_batch_size": "use rollout.prompts_per_step and rollout.group_size",
+    "entropy_coef": "gamma is objective.entropy_coef",
+    "mask_truncated_completions": "use rollout.mask_truncated",
+    "min_p": "use rollout.temperature, top_p, top_k",
+    "repetition_penalty": "use rollout.temperature, top_p, top_k",
+    "generation_kwargs": "use rollout.temperature, top_p, top_k",
+    "num_train_epochs": "use training.epochs",
+    "reward_weights": "weights are in rewards",
+    "trust_remote_code": "use model.trust_remote_code",
+    "log_completions": "use tracking.log_completions_every",
+    "deepspeed": "it is a setting of accelerate launch (accelerate config)",
+    "fsdp": "it is a setting of accelerate launch (accelerate config)",
+    "fsdp_config": "it is a setting of accelerate launch (accelerate config)",
+}
+SCALES = {"std": "group", "none": "none"}  # objective.advantage_scale -> scale_rewards
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit"}
 
 
@@ -44,6 +87,23 @@ def check_recipe(recipe: Recipe) -> None:
             "rollout.importance_correction: truncated needs the sampler's probabilities, which TRL has from vLLM only; "
             "use rollout.engine: vllm, or none"
         )
+    if problems:
+        raise RecipeError(problems)
+
+
+def check_extra(extra: Mapping[str, Any], recipe: Recipe) -> None:
+    """Raise RecipeError naming every setting of GRPOConfig that --trl cannot say beside this recipe."""
+    problems = []
+    if decided := sorted(extra.keys() & RECIPE_DECIDES):
+        problems.append(f"--trl {', '.join(decided)}: the recipe decides that; change it there (docs/trl.md)")
+    for name in sorted(extra.keys() - RECIPE_DECIDES - MAY_BE_ADDED):
+        instead = _INSTEAD.get(name, "GTPOTrainer in a program of your own takes more (docs/library.md)")
+        problems.append(f"--trl {name}: is not for the run of a recipe; {instead}")
+    engine = f"rollout.engine: {choose_engine(recipe)}"
+    there = {engine, f"{engine} and --trl vllm_mode={extra.get('vllm_mode', 'colocate')}"}
+    for needed, names in _BY_ENGINE.items():
+        if needed not in there and (ignored := sorted(extra.keys() & names)):
+            problems.append(f"--trl {', '.join(ignored)}: would be ignored; it needs {needed}")
     if problems:
         raise RecipeError(problems)
 
@@ -105,9 +165,9 @@ def grpo_arguments(
         longest_prompt, max_seq_length: tokens.
         steps: batches of completions in the run; each is `objective.num_iterations` updates.
         dtype: of the model's arithmetic: float32, bfloat16 or float16.
-        extra: further settings of GRPOConfig, for what a recipe does not say (vllm_mode, deepspeed, fsdp).
+        extra: further settings of GRPOConfig that `check_extra` lets pass.
     Raises:
-        RecipeError: what TRL cannot do, or a setting in `extra` that the recipe decides.
+        RecipeError: what TRL cannot do.
     """
     rollout, objective, optimizer, training = recipe.rollout, recipe.objective, recipe.optimizer, recipe.training
     longest = longest_prompt + rollout.max_completion_tokens
@@ -134,7 +194,8 @@ def grpo_arguments(
         "max_completion_length": rollout.max_completion_tokens, "temperature": rollout.temperature,
         "top_p": rollout.top_p, "top_k": rollout.top_k,
         # objective: conflict, filter, entropy and scale are in the advantages
-        "loss_type": "grpo", "beta": objective.kl_coef, "epsilon": objective.clip_epsilon,
+        "loss_type": "grpo", "scale_rewards": SCALES[objective.advantage_scale],
+        "beta": objective.kl_coef, "epsilon": objective.clip_epsilon,
         "use_bias_correction_kl": False, "importance_sampling_level": "token", "disable_dropout": False,
         # update
         "optim": _OPTIMIZERS[optimizer.name], "learning_rate": optimizer.learning_rate,
@@ -149,8 +210,8 @@ def grpo_arguments(
             "vllm_importance_sampling_correction": rollout.importance_correction == "truncated",
             "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": importance.CAP,
         }  # fmt: skip
-    if decided := sorted(arguments.keys() & extra.keys()):
-        raise RecipeError(f"--trl {', '.join(decided)}: the recipe decides that; change it there (docs/trl.md)")
+    if recipe.model.trust_remote_code and objective.kl_coef and recipe.model.lora is None:
+        arguments["model_init_kwargs"] = {"trust_remote_code": True}  # of the reference, which TRL loads
     return arguments | dict(extra)
 
 

@@ -55,7 +55,7 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
     run: RunFolder
     state: CheckpointState
     writers: Writers | None  # None in all processes but the main one
-    signals: list[int]
+    signals: list[int] = field(default_factory=list)  # that came
     clock: Stopwatch = field(default_factory=Stopwatch)
     result: StepResult | None = None  # of the batch that is trained on, in the main process
     sampler_known: bool = False  # whether the sampler's log-probabilities are

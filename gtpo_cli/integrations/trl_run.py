@@ -27,7 +27,7 @@ from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, seed_random_s
 from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
-from gtpo_cli.integrations.trl_config import check_recipe, choose_engine, grpo_arguments
+from gtpo_cli.integrations.trl_config import check_extra, check_recipe, choose_engine, grpo_arguments
 from gtpo_cli.integrations.trl_keeper import RunKeeper, Writers
 from gtpo_cli.integrations.trl_rewards import RecipeReward
 from gtpo_cli.models.loading import quiet
@@ -99,16 +99,17 @@ def train(
 ) -> TrainResult:
     """Train as the recipe says, in the run folder, which exists; every process calls this.
 
-    `extra`: settings of GRPOConfig that a recipe does not have. Otherwise as `gtpo_cli.training.loop.train`.
+    `extra`: settings of GRPOConfig that a recipe does not have (`check_extra`). Otherwise as
+    `gtpo_cli.training.loop.train`.
     Raises GtpoError; RecipeError names the keys that TRL has no counterpart for.
     """
     check_recipe(recipe)
     if unknown := sorted((extra or {}).keys() - GRPOConfig.__dataclass_fields__.keys()):
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
+    check_extra(extra or {}, recipe)
     check_keep_best(recipe)
     engine, recipe = choose_engine(recipe), _on_transformers(recipe)
     with ExitStack() as stack:
-        signals = stack.enter_context(interrupt_flag())
         scorer = stack.enter_context(open_scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
         setup = prepare(_without_reference(recipe), say=say)
@@ -129,7 +130,7 @@ def train(
         if processes.is_main:
             measured = find_initial_entropy(recipe, run, setup, load_sampler(policy, recipe), say)
         initial_entropy = float(processes.agree(str(measured)))
-        keeper = RunKeeper(recipe, run, state, None, signals)
+        keeper = RunKeeper(recipe, run, state, None)
         if processes.is_main:
             run.write_environment(setup.facts | _facts(arguments, processes, extra or {}))
             trackers = stack.enter_context(
@@ -143,6 +144,7 @@ def train(
         stack.enter_context(quiet())
         reward = RecipeReward(scorer, setup.prompts, policy)
         trainer = make_trainer(recipe, policy, setup.prompts, rows, reward, keeper, arguments, initial_entropy)
+        keeper.signals = stack.enter_context(interrupt_flag(quiet=not processes.is_main))
         trainer.train(resume_from_checkpoint=_resumed(run, start, recipe) if start else None)
         return TrainResult(run, keeper.state.step, steps, keeper.stopped)
 
@@ -170,10 +172,14 @@ def make_trainer(
     """The trainer on the prompts of these numbers, in this order."""
     policy.model.set_attn_implementation("sdpa")  # the policy's own knows rows without padding only
     data = Dataset.from_dict({"prompt": [list(ids) for _, ids in prompts], "problem": range(len(prompts))})
+    try:
+        args = GRPOConfig(**arguments, use_cpu=not torch.cuda.is_available())
+    except (TypeError, ValueError, ImportError) as error:
+        raise RecipeError(f"--engine trl: TRL refuses the settings: {' '.join(str(error).split())}") from error
     trainer = RecipeTrainer(
         model=policy.model,
         reward_funcs=[reward],
-        args=GRPOConfig(**arguments, use_cpu=not torch.cuda.is_available()),
+        args=args,
         train_dataset=data.select(rows),
         processing_class=policy.tokenizer,
         callbacks=[keeper],

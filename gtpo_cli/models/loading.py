@@ -15,7 +15,7 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
-from gtpo_cli.errors import ModelError
+from gtpo_cli.errors import ModelError, out_of_memory
 from gtpo_cli.hub import OFFLINE_REMEDY, only_the_cache_if_unreachable
 from gtpo_cli.recipe.schema import ModelRecipe
 
@@ -182,17 +182,15 @@ def load_failure(path: str, error: Exception, *, unreachable: str | None = None)
 
 
 def _out_of_memory(error: Exception) -> str | None:
-    """Whose memory ran out, and what to lower; None where it is another failure. Unsloth raises a MemoryError for a
-    GPU's, torch a RuntimeError for the host's."""
-    said = str(error)
-    host = "DefaultCPUAllocator" in said
-    if isinstance(error, torch.OutOfMemoryError) or (isinstance(error, MemoryError) and "GPU" in said):
+    """Whose memory ran out, and what to lower; None where it is another failure."""
+    whose = out_of_memory(error)
+    if whose == "the GPU":
         return (
             "the GPU's memory: set model.load_in_4bit: true, lower rollout.gpu_memory_utilization, "
             "model.max_seq_length or model.lora.rank, end what else uses the GPU, or choose a smaller model; gtpo plan "
             "says what fits"
         )
-    if isinstance(error, MemoryError) or host:
+    if whose is not None:
         return "this machine's main memory: end what else uses it, or choose a smaller model or a larger machine"
     return None
 

@@ -43,7 +43,7 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
         (folder / "charts").mkdir(parents=True, exist_ok=True)
         for chart in charts:
             write_atomically(folder / "charts" / f"{chart.name}.svg", file_svg(chart))
-            (folder / "charts" / f"{chart.name}.png").write_bytes(file_png(chart))
+            write_atomically(folder / "charts" / f"{chart.name}.png", file_png(chart))
         if any(run.evaluations for run in runs):
             table = benchmark_table(runs)
             write_atomically(folder / "table.md", markdown(table))

@@ -23,6 +23,7 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.run_folder import RunFolder, write_atomically
 from gtpo_cli.sweeps.spec import Sweep, SweepRun
+from gtpo_cli.training.interrupts import Ended, ending_signals, raise_ended, say_at_once
 
 _STOPPED_BY_GUARD = 3  # exit code of gtpo train: that too is an outcome
 _POLL_SECONDS = 0.2
@@ -31,12 +32,12 @@ _IGNORED = ("run_name", "output_dir")  # where a run lies is not what it is
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a sweep stands. `failed`: key and log of each run whose process ended badly."""
+    """How a sweep stands. `failed`: key and log of each run whose process ended badly; `ended`: by which signal."""
 
     done: int
     total: int
     failed: tuple[tuple[str, Path], ...]
-    interrupted: bool
+    ended: Ended | None
 
 
 @dataclass(slots=True)
@@ -87,8 +88,8 @@ def check_what_is_there(sweep: Sweep) -> None:
 def execute(sweep: Sweep, *, jobs: int, tell: Callable[[str, SweepRun], None]) -> Outcome:
     """Run what is missing, at most `jobs` at a time.
 
-    `tell` gets "start", "done", "failed" with the run. Ctrl-C, or SIGTERM, lets the runs save and ends. Raises
-    RecipeError when what is there does not belong to this sweep.
+    `tell` gets "start", "done", "failed" with the run. Ctrl-C, SIGTERM or SIGHUP lets the runs save and ends; one that
+    comes while they do so ends at once. Raises RecipeError when what is there does not belong to this sweep.
     """
     check_what_is_there(sweep)
     for name in ("done", "logs", "recipes"):
@@ -112,16 +113,20 @@ def execute(sweep: Sweep, *, jobs: int, tell: Callable[[str, SweepRun], None]) -
                         failed.append((job.run.key, log_file(sweep, job.run)))
                         tell("failed", job.run)
                 time.sleep(_POLL_SECONDS)
-    except KeyboardInterrupt:
+    except Ended as end:
+        say_at_once(
+            f"{end.words}: the runs finish the steps under way and save; Ctrl-C ends them at once, and what came after "
+            "their last checkpoints is lost"
+        )
         _let_save(running)
-        return _outcome(sweep, failed, interrupted=True)
-    return _outcome(sweep, failed, interrupted=False)
+        return _outcome(sweep, failed, end)
+    return _outcome(sweep, failed, None)
 
 
 @contextmanager
 def _interrupts() -> Iterator[None]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt: a shell that starts a sweep in the background has SIGINT ignored."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ended is raised, by SIGINT as well: a shell that starts a sweep in the background has it ignored."""
+    before = {number: signal.signal(number, raise_ended) for number in (signal.SIGINT, *ending_signals())}
     try:
         yield
     finally:
@@ -164,9 +169,9 @@ def _mark_done(sweep: Sweep, job: _Job) -> None:
     write_atomically(done_file(sweep, job.run), json.dumps(record) + "\n")
 
 
-def _outcome(sweep: Sweep, failed: list[tuple[str, Path]], *, interrupted: bool) -> Outcome:
+def _outcome(sweep: Sweep, failed: list[tuple[str, Path]], ended: Ended | None) -> Outcome:
     done = sum(is_done(sweep, run) for run in sweep.runs)
-    return Outcome(done, len(sweep.runs), tuple(failed), interrupted)
+    return Outcome(done, len(sweep.runs), tuple(failed), ended)
 
 
 def _differences(first: Recipe, second: Recipe) -> list[str]:

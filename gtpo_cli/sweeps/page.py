@@ -37,7 +37,7 @@ def write_results(sweep: Sweep, summary: Summary) -> Path:
         (folder / "charts").mkdir(parents=True, exist_ok=True)
         for chart in charts:
             write_atomically(folder / "charts" / f"{chart.name}.svg", file_svg(chart))
-            (folder / "charts" / f"{chart.name}.png").write_bytes(file_png(chart))
+            write_atomically(folder / "charts" / f"{chart.name}.png", file_png(chart))
         write_atomically(folder / "table.md", markdown(summary))
         write_atomically(folder / "runs.csv", runs_csv(sweep, summary))
         write_atomically(folder / "results.json", as_json(sweep, summary))

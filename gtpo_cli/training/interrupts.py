@@ -1,23 +1,64 @@
-"""Ctrl-C and SIGTERM (a pre-empted machine): the step is finished and saved first."""
+"""Ctrl-C, SIGTERM (a pre-empted machine) and SIGHUP (a closed terminal): in training, the step is finished and saved
+first; everywhere else they end the program with a word."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+WORDS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
+
+
+class Ended(BaseException):
+    """A signal ends the program; `words` say so, and what is lost. No Exception: nothing that goes on may catch it."""
+
+    def __init__(self, number: int, words: str = "") -> None:
+        self.number = signal.Signals(number)
+        self.words = words or WORDS[self.number]
+        super().__init__(self.words)
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.number
+
+
+def raise_ended(number: int, frame: FrameType | None) -> None:
+    """A signal handler."""
+    raise Ended(number)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """SIGTERM and SIGHUP; one that whoever started us has us ignore (nohup) stays ignored."""
+    return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def say_at_once(text: str) -> None:
+    """A line on standard error, from a signal handler: print might have been interrupted in the middle of a line."""
+    with suppress(OSError):  # the terminal is gone
+        os.write(2, f"\n{text}\n".encode())
 
 
 @contextmanager
-def interrupt_flag() -> Iterator[list[int]]:
-    """The signals that came, Ctrl-C or SIGTERM; the second Ctrl-C interrupts at once."""
+def interrupt_flag(*, quiet: bool = False) -> Iterator[list[int]]:
+    """The signals that came, Ctrl-C, SIGTERM or SIGHUP; a Ctrl-C after any of them interrupts at once.
+
+    The first is answered with a line, unless `quiet`.
+    """
     flag: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
+        if not flag and not quiet:
+            say_at_once(
+                f"{reason([number])}: the step under way is finished and saved; Ctrl-C ends at once, and what came "
+                "after the last checkpoint is lost"
+            )
         flag.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, *ending_signals())}
     try:
         yield flag
     finally:
@@ -27,4 +68,4 @@ def interrupt_flag() -> Iterator[list[int]]:
 
 def reason(signals: list[int]) -> str:
     """In the word that `gtpo train` ends with."""
-    return "terminated" if signal.SIGTERM in signals else "interrupted"
+    return next(word for number, word in WORDS.items() if number in signals)

@@ -225,7 +225,7 @@ def test_one_answer_stopped_with_ctrl_c_is_an_interrupted_command(
     terminal.type(b"\x03")
     output, code = terminal.finish()
     started.clear()
-    assert output.endswith("^C\r\n")
+    assert output.endswith("^C\r\ninterrupted\r\n")
     assert "Traceback" not in output
     assert code == 130
 

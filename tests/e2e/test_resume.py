@@ -76,7 +76,7 @@ def test_killed_and_resumed_equals_uninterrupted(gtpo: Run, tmp_path: Path, extr
     assert not list((run / "checkpoints").glob(".step-*"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     gtpo: Run, tmp_path: Path, number: int, code: int
 ) -> None:

@@ -75,8 +75,8 @@ def test_a_run_that_fails_is_named_with_its_reason_and_the_others_go_on(gtpo: Ru
     assert re.search(r"FAILED bad-1: .*nowhere\.jsonl.* \(all of it: runs/sweeps/trial/logs/bad-1\.log\)", output)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_let_the_runs_save(gtpo: Run, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_sigterm_and_sighup_let_the_runs_save(gtpo: Run, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "trial.yaml").write_text(FILE.replace("training.max_steps: 6", "training.max_steps: 5000"))
     folder = tmp_path / "runs" / "sweeps" / "trial"
     process = subprocess.Popen(
@@ -90,7 +90,7 @@ def test_ctrl_c_and_sigterm_let_the_runs_save(gtpo: Run, tmp_path: Path, number:
         time.sleep(0.1)
     process.send_signal(number)
     output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "stopped: 0 of 4 runs are done, the others are saved" in output
     steps = metrics.read_text().count("\n")
     assert (folder / "runs" / "gtpo-1" / "checkpoints" / f"step-{steps:06d}").is_dir()

@@ -128,3 +128,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "run").lock(),
     ):
         pass
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_nothing_and_is_named(tmp_path: Path) -> None:
+    """Refused at the rename: a folder stands where the file should be."""
+    file = tmp_path / "chart.png"
+    file.mkdir()
+    with pytest.raises(OSError, match=r"chart\.png") as caught:
+        write_atomically(file, b"\x89PNG")
+    assert caught.value.filename == str(file)
+    assert [path.name for path in tmp_path.iterdir()] == ["chart.png"]
+    write_atomically(tmp_path / "other.png", b"\x89PNG")
+    assert (tmp_path / "other.png").read_bytes() == b"\x89PNG"

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.integrations.trl_config import check_recipe, grpo_arguments, parse_extra, rows_at_a_time
+from gtpo_cli.integrations.trl_config import (
+    MAY_BE_ADDED,
+    RECIPE_DECIDES,
+    check_extra,
+    check_recipe,
+    grpo_arguments,
+    parse_extra,
+    rows_at_a_time,
+)
 from gtpo_cli.recipe import Recipe, load_recipe
 
 
@@ -99,19 +107,59 @@ def test_the_context_must_hold_every_completion() -> None:
 def test_further_settings() -> None:
     extra = parse_extra(["vllm_mode=server", "vllm_server_port=8001", "fsdp_config={xla: false}"])
     assert extra == {"vllm_mode": "server", "vllm_server_port": 8001, "fsdp_config": {"xla": False}}
-    recipe = load_recipe("tiny_arithmetic")
+    recipe = load_recipe("llama8b_gsm8k", ["rollout.engine=vllm"])
     assert arguments(recipe, extra=extra)["vllm_mode"] == "server"
     with pytest.raises(RecipeError, match="--trl learning_rate, top_p: the recipe decides that"):
-        arguments(recipe, extra={"top_p": 0.5, "learning_rate": 1, "vllm_mode": "server"})
+        check_extra({"top_p": 0.5, "learning_rate": 1, "vllm_mode": "server"}, recipe)
     for bad in ("vllm_mode", "=3", "a-b=1", "vllm_mode={"):
         with pytest.raises(RecipeError, match=re.escape(f"--trl {bad}")):
             parse_extra([bad])
 
 
+def test_the_recipe_decides_what_is_passed_on_and_nothing_of_it_may_be_added() -> None:
+    kl = ["objective.kl_coef=0.1", "model.trust_remote_code=true"]
+    passed = arguments(load_recipe("tiny_arithmetic", kl), engine="vllm")
+    assert passed.keys() | {"use_cpu"} == RECIPE_DECIDES
+    assert not RECIPE_DECIDES & MAY_BE_ADDED
+    assert passed["model_init_kwargs"] == {"trust_remote_code": True}
+    assert passed["scale_rewards"] == "group"
+    unscaled = load_recipe("tiny_arithmetic", ["objective.advantage_scale=none"])
+    assert arguments(unscaled)["scale_rewards"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "problem"),
+    [
+        ({"scale_rewards": "batch"}, "transformers", "--trl scale_rewards: the recipe decides that"),
+        ({"steps_per_generation": 4}, "transformers", "--trl steps_per_generation: is not for the run of a recipe"),
+        ({"generation_batch_size": 8}, "transformers", "generation_batch_size: .*; use rollout.prompts_per_step"),
+        ({"min_p": 0.1}, "transformers", "min_p: .*; use rollout.temperature"),
+        ({"delta": 2.0}, "transformers", "delta: is not for the run of a recipe; GTPOTrainer in a program of your own"),
+        ({"use_cpu": True, "use_vllm": True}, "transformers", "use_cpu, use_vllm: the recipe decides that"),
+        ({"fsdp": "full_shard"}, "transformers", "fsdp: .*accelerate config"),
+        ({"vllm_mode": "server"}, "transformers", "vllm_mode: would be ignored; it needs rollout.engine: vllm"),
+        ({"vllm_server_host": "a"}, "vllm", "vllm_server_host: would be ignored; it needs .* vllm_mode=server"),
+        ({"vllm_mode": "server", "vllm_enable_sleep_mode": True}, "vllm", "sleep_mode: .* vllm_mode=colocate"),
+        ({"cache_implementation": "static"}, "vllm", "cache_implementation: would be ignored; .* transformers"),
+        ({"vllm_mode": "server", "vllm_server_host": "a", "pad_to_multiple_of": 8}, "vllm", None),
+        ({"vllm_tensor_parallel_size": 2, "ddp_bucket_cap_mb": 10}, "vllm", None),
+        ({"cache_implementation": "static"}, "transformers", None),
+    ],
+)  # fmt: skip
+def test_what_would_be_ignored_or_would_change_the_run_is_refused(
+    settings: dict[str, Any], engine: str, problem: str | None
+) -> None:
+    recipe = load_recipe("llama8b_gsm8k", [f"rollout.engine={engine}"])
+    if problem is None:
+        check_extra(settings, recipe)
+        return
+    with pytest.raises(RecipeError, match=problem):
+        check_extra(settings, recipe)
+
+
 def test_the_page_names_every_setting_and_every_refusal() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "trl.md").read_text(encoding="utf-8")
-    recipe = load_recipe("llama8b_gsm8k")
-    missing = [name for name in arguments(recipe, engine="vllm") if f"`{name}`" not in page]
+    missing = [name for name in sorted(RECIPE_DECIDES | MAY_BE_ADDED) if f"`{name}`" not in page]
     assert missing == []
     for words in REFUSED:
         key, value = words.split("=")

@@ -1,0 +1,76 @@
+"""Standard streams that may be closed, piped to a program that ends, or on a full disk or a terminal that is gone."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any, TextIO, cast
+
+
+class _Stream(io.FileIO):
+    """A file descriptor. Where nothing depends on its output, a write that fails is told once, and no more is tried."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.optional = False  # nothing depends on its output
+        self.silent = False
+        self._broken = False
+
+    def write(self, data: Any) -> int:
+        if self._broken and self.optional:
+            return len(data)
+        try:
+            return super().write(data)
+        except OSError as error:
+            if not self.optional:
+                raise
+            self._broken = True
+            if not self.silent:
+                print(f"warning: nobody reads the output any more ({error.strerror}); going on", file=sys.stderr)
+            return len(data)
+
+
+_output: _Stream | None = None
+
+
+def open_streams() -> None:
+    """Make standard streams safe to use. One that was closed stays so: reading ends, and writing is refused; but its
+    number cannot be taken by a file, which whoever prints would then write into."""
+    global _output
+    for descriptor, how in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, how)  # the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+    if sys.stderr is sys.__stderr__:
+        errors = _Stream(2)
+        errors.optional = errors.silent = True  # there is nobody else to tell
+        sys.stderr = _text(errors, sys.stderr, errors="backslashreplace")
+    if sys.stdout is sys.__stdout__:
+        _output = _Stream(1)
+        sys.stdout = _text(_output, sys.stdout, errors="strict")
+
+
+def output_is_extra() -> None:
+    """What the command makes is in files: it goes on though nobody reads what it prints."""
+    if _output is not None:
+        _output.optional = True
+
+
+def let_go() -> None:
+    """What is still to be written at the end of the program may be lost, silently."""
+    if _output is not None:
+        _output.optional = _output.silent = True
+
+
+def _text(stream: _Stream, like: TextIO | None, *, errors: str) -> TextIO:
+    if like is None:
+        return io.TextIOWrapper(io.BufferedWriter(stream), encoding="utf-8", errors=errors)
+    at_once = isinstance(like, io.TextIOWrapper) and like.write_through  # python -u
+    return io.TextIOWrapper(
+        cast("io.BufferedWriter", stream) if at_once else io.BufferedWriter(stream),
+        encoding=like.encoding, errors=like.errors, line_buffering=bool(like.line_buffering), write_through=at_once,
+    )  # fmt: skip

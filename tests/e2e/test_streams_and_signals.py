@@ -1,0 +1,166 @@
+"""Output that nobody reads, a working folder that is gone, signals outside the loop and twice, too little memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import GTPO, environment, metrics
+
+SMALL = [
+    "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=16",
+    "objective.probe.num_prompts=8", "training.max_steps=4", "training.save_every=2", "tracking.wandb.mode=off",
+]  # fmt: skip
+LONG = ["rollout.prompts_per_step=16", "rollout.group_size=16", "training.max_steps=500", "training.save_every=2"]
+
+
+def train(name: str, *changes: str) -> list[str]:
+    overrides = [f"run_name={name}", *SMALL, *changes]
+    return ["train", "--recipe", "tiny_arithmetic", *(part for override in overrides for part in ("--set", override))]
+
+
+def shell(folder: Path, command: list[str], redirect: str) -> subprocess.CompletedProcess[str]:
+    line = ["bash", "-c", f'"$@" {redirect}', "bash", *command]
+    return subprocess.run(line, cwd=folder, env=environment(), capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.parametrize(
+    ("redirect", "said"),
+    [
+        ("2> err | head -n 1; code=${PIPESTATUS[0]}; cat err >&2; exit $code", "Broken pipe"),
+        ("> /dev/full", "No space left on device"),
+        (">&- 2>&- <&-", ""),
+    ],
+)
+def test_training_goes_on_where_nobody_reads_its_output(tmp_path: Path, redirect: str, said: str) -> None:
+    done = shell(tmp_path, [*GTPO, *train("one")], redirect)
+    assert done.returncode == 0, done.stderr
+    assert [row["step"] for row in metrics(tmp_path / "runs" / "one")] == [1, 2, 3, 4]
+    assert {path.name for path in (tmp_path / "runs/one/checkpoints").iterdir()} == {"step-000002", "step-000004"}
+    assert done.stderr == (f"warning: nobody reads the output any more ({said}); going on\n" if said else "")
+
+
+def test_a_command_whose_output_is_its_product_ends_with_a_word(tmp_path: Path) -> None:
+    show = [*GTPO, "recipes", "show", "tiny_arithmetic"]
+    for arguments, redirect, code, said in (
+        (show, ">&-", 2, "error: output or network: Bad file descriptor; leave standard output open"),
+        ([*GTPO, "--version"], ">&-", 2, "error: output or network: Bad file descriptor"),
+        ([*GTPO, "recipes", "show", "nothing"], "2>&-", 2, ""),
+        ([*GTPO, "recipes", "show", "nothing"], "2> /dev/full", 2, ""),
+        (show, "2>&-", 0, ""),
+    ):
+        done = shell(tmp_path, arguments, redirect)
+        assert done.returncode == code, (arguments, redirect, done.stderr)
+        assert done.stderr.startswith(said)
+        assert len(done.stderr.splitlines()) == bool(said)
+
+
+IN_A_FOLDER_THAT_IS_GONE = """
+import contextlib, io, json, os, sys
+from gtpo_cli.cli.app import main
+os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+for arguments in json.load(sys.stdin):
+    sys.argv = ["gtpo", *arguments]
+    error = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, error.getvalue()]), file=sys.__stdout__)
+"""
+
+
+def test_a_working_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    commands = [
+        ["train"], ["train", "--resume"], ["eval"], ["compare", "a", "b"], ["report"], ["inspect"], ["generate"],
+        ["export"], ["probe-entropy"], ["sweep", "fig2_methods"], ["plan"], ["doctor"], ["recipes", "list"],
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FOLDER_THAT_IS_GONE], cwd=tmp_path, input=json.dumps(commands), text=True,
+        capture_output=True, env=environment(), timeout=100,
+    )  # fmt: skip
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(commands), done.stderr
+    for code, error in answers:
+        assert (code, error.count("\n")) == (2, 1)
+        assert error.startswith("error: the working folder is gone, deleted or moved; go to one that exists (cd), and")
+
+
+def start(folder: Path, command: list[str], when: Callable[[], bool]) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [*GTPO, *command], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )  # fmt: skip
+    deadline = time.monotonic() + 100
+    while not when():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def test_a_second_ctrl_c_ends_at_once_and_says_what_is_lost(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "long"
+    log = run / "metrics.jsonl"
+    process = start(
+        tmp_path, [*train("long", *LONG), "-q"], lambda: log.exists() and log.read_bytes().count(b"\n") == 3
+    )
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "interrupted: the step under way is finished and saved; Ctrl-C ends at once" in error
+    lost = "step 3 and what was under way are lost; gtpo train --resume runs/long goes on from step 2"
+    assert error.splitlines()[-1] == f"interrupted: {lost}"
+    assert "Traceback" not in error
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
+
+
+def test_a_hangup_before_the_first_step_ends_with_a_word(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "early"
+    process = start(tmp_path, [*train("early"), "-q"], lambda: (run / "recipe.yaml").exists())
+    process.send_signal(signal.SIGHUP)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (129, "hung up\n")
+    assert not run.exists()  # its name is free again
+
+
+def test_an_evaluation_that_is_terminated_keeps_what_was_graded(tmp_path: Path) -> None:
+    stored = tmp_path / "runs" / "models" / "builtin-tiny" / "evaluation"
+    process = start(
+        tmp_path, ["eval", "builtin:tiny", "--pass-k", "16"],
+        lambda: any(file.stat().st_size for file in stored.glob("*/*/samples.jsonl")),
+    )  # fmt: skip
+    process.terminate()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert error == "terminated: what was sampled is stored, and the same command continues\n"
+    assert any(file.stat().st_size for file in stored.glob("*/*/samples.jsonl"))
+
+
+def test_too_little_memory_is_a_line(tmp_path: Path) -> None:
+    big = ["rollout.prompts_per_step=100", "rollout.group_size=64", "rollout.max_completion_tokens=64"]
+    for allowed, said in ((900_000_000, "ulimit -v allows 0.9 GB of address space"), (1_750_000_000, "no more memory")):
+
+        def limit(allowed: int = allowed) -> None:
+            resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
+
+        done = subprocess.run(
+            [*GTPO, *train("big", *big), "-q"], cwd=tmp_path, env=environment() | {"OMP_NUM_THREADS": "1"},
+            preexec_fn=limit, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+        assert done.returncode == 2, done.stderr[-2000:]
+        assert done.stderr.startswith("error: ")
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert not os.path.lexists(tmp_path / "runs" / "big")

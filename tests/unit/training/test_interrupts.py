@@ -1,0 +1,46 @@
+"""Which signals are noted, said, and left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from gtpo_cli.training.interrupts import Ended, ending_signals, interrupt_flag, raise_ended, reason
+
+
+def test_a_hangup_is_noted_and_the_first_signal_answered(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    with interrupt_flag() as flag:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert flag == [signal.SIGHUP, signal.SIGTERM]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGHUP) is before
+    said = capfd.readouterr().err
+    assert said.count("\n") == 2
+    assert "hung up: the step under way is finished and saved; Ctrl-C ends at once" in said
+
+
+def test_a_signal_that_was_ignored_stays_so() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert ending_signals() == [signal.SIGTERM]
+        with interrupt_flag() as flag:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert flag == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_words_and_codes() -> None:
+    assert [reason([number]) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == [
+        "interrupted", "terminated", "hung up",
+    ]  # fmt: skip
+    with pytest.raises(Ended) as caught:
+        raise_ended(signal.SIGHUP, None)
+    assert (caught.value.exit_code, caught.value.words) == (129, "hung up")
+    assert not isinstance(caught.value, Exception)
