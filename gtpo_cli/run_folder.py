@@ -22,11 +22,15 @@ import os
 import platform
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError
+from gtpo_cli.files import read_json, write_aside
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
 
 RECIPE_FILE = "recipe.yaml"
@@ -124,10 +128,22 @@ class RunFolder:
             raise _unwritable(self.path, error) from error
 
     def initial_entropy(self) -> float | None:
-        """<H>_ini as the run recorded it, nats; None when it has not been measured yet."""
-        if not self.initial_entropy_file.is_file():
+        """<H>_ini as the run recorded it, nats; None when it has not been measured yet. Raises CheckpointError."""
+        file = self.initial_entropy_file
+        if not os.path.lexists(file):
             return None
-        return float(json.loads(self.initial_entropy_file.read_text(encoding="utf-8"))["initial_entropy"])
+        return read_json(file, _InitialEntropy, lambda why: _no_initial_entropy(file, why)).initial_entropy
+
+
+@dataclass(frozen=True, slots=True)
+class _InitialEntropy:
+    initial_entropy: Annotated[float, Field(ge=0.0, le=1e3)]  # nats: the logarithm of any vocabulary is far below
+
+
+def _no_initial_entropy(file: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{file}: cannot be read ({why}); put the file back as it was: a trained policy cannot be measured again"
+    )
 
 
 def _unwritable(folder: Path, error: OSError) -> CheckpointError:
@@ -176,13 +192,8 @@ def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write aside, flush to disk, rename: a reader sees the old file or the new one, never half of it."""
-    aside = file.with_name(f".{file.name}.tmp")
-    with aside.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(file)
+    """`write_aside` for text."""
+    write_aside(file, text.encode("utf-8", "backslashreplace"))
 
 
 def _last_touched(run: RunFolder) -> float:

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from gtpo_cli.errors import RecipeError
+from gtpo_cli.files import Finite, read_json
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.run_folder import RunFolder, write_atomically
 from gtpo_cli.sweeps.spec import Sweep, SweepRun
@@ -46,6 +47,11 @@ class _Job:
     started: float = field(default_factory=time.monotonic)
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    seconds: Finite
+
+
 def done_file(sweep: Sweep, run: SweepRun) -> Path:
     return sweep.folder / "done" / f"{run.key}.json"
 
@@ -60,7 +66,8 @@ def is_done(sweep: Sweep, run: SweepRun) -> bool:
 
 def seconds_of(sweep: Sweep, run: SweepRun) -> float:
     """Wall-clock seconds of a finished run, from its last start."""
-    return float(json.loads(done_file(sweep, run).read_text(encoding="utf-8"))["seconds"])
+    file = done_file(sweep, run)
+    return read_json(file, _Done, lambda why: RecipeError(f"{file}: cannot be read ({why}); delete it")).seconds
 
 
 def seconds_left(sweep: Sweep, *, jobs: int) -> float | None:
