@@ -21,7 +21,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +32,7 @@ from pydantic import Field
 from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError
 from gtpo_cli.files import read_json, write_aside
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
+from gtpo_cli.text import one_line
 
 RECIPE_FILE = "recipe.yaml"
 _PACKAGES = (
@@ -104,7 +105,31 @@ class RunFolder:
             self.path.rmdir()
 
     def recipe(self) -> Recipe:
+        """The run's recipe, to be shown and compared. Raises RecipeError."""
         return load_recipe(self.recipe_file)
+
+    def recipe_to_run(self, overrides: Sequence[str] = (), *, trust_remote_code: bool = False) -> Recipe:
+        """The run's recipe, with overrides, to load its model by. Raises RecipeError, also where the folder asks for
+        code to be run that its user has not asked for: a run folder may be anybody's.
+
+        `trust_remote_code`: the user did ask for the code that comes with the model.
+        """
+        own = self.recipe()
+        recipe = load_recipe(self.recipe_file, overrides) if overrides else own
+        if own.model.trust_remote_code and recipe.model.trust_remote_code and not trust_remote_code:
+            raise RecipeError(
+                f"{self.recipe_file}: model.trust_remote_code is on in this run's recipe, so code that comes with "
+                f"{one_line(own.model.name)} would run; read that code, and if you trust it, add --trust-remote-code"
+            )
+        inside = self.path.resolve()
+        for plugin in own.rewards.plugins:
+            module = Path(*plugin.name.partition(":")[0].split("."))
+            if (Path.cwd() / module).resolve().is_relative_to(inside):
+                raise RecipeError(
+                    f"{self.recipe_file}: the reward {one_line(plugin.name)} lies in the run folder itself, and code "
+                    "that comes with a run is not run; read it, and put it beside the folder under a name of its own"
+                )
+        return recipe
 
     def write_environment(self, facts: dict[str, Any]) -> None:
         """Record versions and machine, and `facts` about model and data. Never environment variables or keys."""

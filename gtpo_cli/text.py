@@ -44,6 +44,11 @@ def markdown_text(text: str) -> str:
     return re.sub(r"([\\`*{}\[\]<>#|!~&]|(?<!\w)_|_(?!\w))", r"\\\1", printable(" ".join(text.split())))
 
 
+def markdown_sentence(text: str) -> str:
+    """A sentence of ours, in which names that others gave may stand, for Markdown: no HTML, link, code or table."""
+    return re.sub(r"([\\`<>\[\]|!&])", r"\\\1", printable(text))
+
+
 def file_name(name: str) -> str:
     """A name as a part of a file's name: letters, digits, `.`, `_`, `-`, at most 60, and no folder.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -25,6 +27,7 @@ from gtpo_cli.cli.report import report
 from gtpo_cli.cli.sweep import sweep
 from gtpo_cli.cli.train import train
 from gtpo_cli.errors import GtpoError
+from gtpo_cli.text import printable
 
 EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint; or the operating system refused something
 EXIT_NO_READER = 1
@@ -93,6 +96,11 @@ def main() -> None:
     sys.path.append(str(Path.cwd()))
     # bitsandbytes says at import that an optional kernel is not there; nothing a user could or should do about it.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    # Rust's own account of a panic in tokenizers would bury the line that we say about it.
+    os.environ["RUST_BACKTRACE"] = "0"
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is not None:  # it may be closed
+            setattr(sys, name, CleanStream(stream))
     try:
         try:
             app()
@@ -102,7 +110,7 @@ def main() -> None:
     except GtpoError as error:
         if "--debug" in sys.argv:
             raise
-        for line in str(error).splitlines():
+        for line in str(error).split("\n"):
             print(f"error: {line}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
     except BrokenPipeError:  # `gtpo ... | head`: nobody is left to tell; exit as other programs do
@@ -118,6 +126,30 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+class CleanStream:
+    """Standard output or error, through which no text steers the terminal; `gtpo_cli.tracking.console` for rich's.
+
+    rich writes to `rich_proxied_file`: its consoles colour what they show. A carriage return may begin what is written,
+    as progress bars of libraries do.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character
+
+    def write(self, text: str) -> int:
+        start = "\r" if text.startswith("\r") else ""
+        return self.rich_proxied_file.write(start + printable(text[len(start) :]))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
 
 
 def refused(error: OSError) -> str:

@@ -130,7 +130,7 @@ class Results:
         lengths = {len(self.problem_digests), *(len(score.values) for score in self.scores.values())}
         if lengths != {len(self.problem_ids)} or len(set(self.problem_ids)) != len(self.problem_ids):
             raise ValueError("scores: each needs one value for each problem, and each problem an id of its own")
-        if self.scores and "accuracy" not in self.scores:
+        if self.problem_ids and "accuracy" not in self.scores:
             raise ValueError("scores: accuracy is missing")
         if not all(math.isfinite(value) for score in self.scores.values() for value in score.interval):
             raise ValueError("scores: an interval is not finite")

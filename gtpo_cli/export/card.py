@@ -22,8 +22,8 @@ from gtpo_cli.export.usage import Prompting, fenced, how_to_ask
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.text import markdown_sentence, one_line
 from gtpo_cli.text import markdown_text as _plain
-from gtpo_cli.text import one_line
 from gtpo_cli.tracking import read_metrics
 from gtpo_cli.training.summary import changes
 
@@ -203,12 +203,7 @@ def _export(facts: Facts) -> str:
         f"It was loaded back and compared with the run's policy on its greedy answers to questions of the run: "
         f"{facts.difference}."
     )
-    return " ".join((check, *map(_sentence, facts.notes))) + " `export.json` has the figures."
-
-
-def _sentence(note: str) -> str:
-    """A note of ours, in which a name that a recipe gave may stand."""
-    return re.sub(r"([\\`<>\[\]|!])", r"\\\1", one_line(note, most=1000))
+    return " ".join((check, *map(markdown_sentence, facts.notes))) + " `export.json` has the figures."
 
 
 def _code(text: str) -> str:

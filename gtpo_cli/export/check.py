@@ -120,7 +120,7 @@ def greedy_answers(
     params = SamplingParams(max_completion_tokens=min(max_tokens, MAX_TOKENS))
     answers = []
     for question in questions:
-        prompt = encoder.encode(question)
+        prompt = encoder.encode(question, at_most=policy.max_seq_length)
         if len(prompt) >= policy.max_seq_length:
             continue
         stream = stream_text(policy, prompt, params, greedy=True)

@@ -280,13 +280,13 @@ def damaged_file(folder: Path) -> str | None:
         if not isinstance(document, dict):
             return f"{file} cannot be read (no JSON object but a {type(document).__name__}); fetch the model again"
     for file in sorted(folder.glob("*.safetensors")):
-        with open_regular(file) as stream:
-            if stream.read(7) == b"version":
-                return f"{file} is a pointer of Git LFS, not the weights; fetch them with git lfs pull"
         try:
+            with open_regular(file) as stream:
+                if stream.read(7) == b"version":
+                    return f"{file} is a pointer of Git LFS, not the weights; fetch them with git lfs pull"
             with safe_open(file, framework="pt"):
                 pass
-        except SafetensorError as error:
+        except (OSError, SafetensorError) as error:
             return f"{file} cannot be read ({one_line(str(error))}); it was cut off or damaged: fetch the model again"
     return None
 

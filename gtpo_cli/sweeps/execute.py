@@ -142,6 +142,8 @@ def _start(sweep: Sweep, run: SweepRun) -> subprocess.Popen[bytes]:
     write_atomically(recipe, dump_recipe(run.recipe))
     command = [sys.executable, "-m", "gtpo_cli", "train", "--quiet"]
     command += ["--resume", str(run.path)] if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
+    if run.recipe.model.trust_remote_code:  # the sweep's own recipe says so
+        command.append("--trust-remote-code")
     with log_file(sweep, run).open("ab") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
