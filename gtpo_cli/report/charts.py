@@ -205,7 +205,7 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Seri
         add_legend(figure, axes, ink)
         return figure
 
-    return Chart(file_name(f"{benchmark}_{family}_at_k"), f"{title}, {benchmark}", caption, draw)
+    return Chart(f"{file_name(benchmark)}_{family}_at_k", f"{title}, {benchmark}", caption, draw)
 
 
 def _draw_steps(axes: Axes, steps: NDArray[np.float64], values: NDArray[np.float64], colour: str) -> None:

@@ -20,8 +20,6 @@ from pathlib import Path
 import pytest
 import torch
 from mutations import mutate, restore
-from small_models import random_model
-from small_runs import gtpo, train
 from typer.testing import CliRunner
 
 from gtpo_cli.checkpoints import CheckpointStore, restore_random_states, write_manifest
@@ -49,19 +47,6 @@ OF_THE_RUN, OF_CHECKPOINTS, OF_THE_MODEL = 560, 240, 240
 EVERY_COMMAND = 120  # a case in so many goes through the commands as they are typed, charts and export included
 
 Reader = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with all its weights, evaluated, and one with an adapter: small, and as they come out of the commands."""
-    folder = tmp_path_factory.mktemp("real")
-    gtpo(folder, train("one", "training.max_steps=2", "training.eval_every=2"))
-    gtpo(folder, ["eval", "runs/one", "--base", "--pass-k", "2", "--limit", "4"])
-    gtpo(folder, train("ad", "training.max_steps=2", "model.lora={rank: 2, alpha: 4}", "training.eval_every=null"))
-    model, tokenizer = random_model()
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    return folder
 
 
 def look(run: Path, changed: Path | None = None) -> Iterator[Reader]:
