@@ -55,7 +55,7 @@ def file_name(name: str) -> str:
     A name that had to be changed gets eight hexadecimal digits of its own, so that two names stay two.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name[: 4 * _NAME_LENGTH]).strip("-.")[:_NAME_LENGTH]
-    if plain == name:
+    if plain and plain == name:
         return name
     digits = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{plain}-{digits}".lstrip("-")

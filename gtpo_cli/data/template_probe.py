@@ -9,7 +9,7 @@ import json
 import resource
 import sys
 
-SECONDS = 5  # of the processor; a template takes milliseconds
+SECONDS = 3  # of the processor; a template takes milliseconds
 MEMORY_BYTES = 2**30
 MAX_CHARACTERS = 2**22
 
