@@ -101,6 +101,9 @@ class Updater:
             for name in ("exp_avg", "exp_avg_sq", "state1", "state2"):
                 if name in moment and moment[name].shape != parameters[index].shape:
                     raise ValueError(f"{name} of parameter {index} has another shape than the parameter")
+            step = torch.as_tensor(moment.get("step", 0))
+            if step.numel() != 1 or not float(step) >= 0:
+                raise ValueError(f"parameter {index} counts no steps")
             if not all(
                 bool(torch.isfinite(value).all()) for value in moment.values() if isinstance(value, torch.Tensor)
             ):
@@ -111,7 +114,7 @@ class Updater:
         groups = [
             mine | {name: group[name] for name in kept} for mine, group in zip(own, state["param_groups"], strict=True)
         ]
-        self.optimizer.load_state_dict(state | {"param_groups": groups})
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 
 def _is_rate(value: object) -> bool:

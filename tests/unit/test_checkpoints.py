@@ -337,6 +337,7 @@ Harm = Callable[[dict[str, Any]], object]
         (lambda state: state["optimizer"]["state"].pop(0), "it has moments of 5 parameters, the run 6"),
         (lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(3)), "has another shape"),
         (lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(torch.nan), "are not finite"),
+        (lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)), "parameter 0 counts no steps"),
         (lambda state: state["optimizer"]["param_groups"].pop(), "its parameters are others"),
         (lambda state: state["optimizer"]["param_groups"][0].update(lr="1"), "learning rates are no numbers"),
         (lambda state: state["scheduler"].update(base_lrs=[torch.nan] * 2), "not one for each group"),
