@@ -97,8 +97,11 @@ class Updater:
         moments = state["state"]
         if moments and set(moments) != set(range(len(parameters))):
             raise ValueError(f"it has moments of {len(moments)} parameters, the run {len(parameters)}")
+        plain = isinstance(self.optimizer, torch.optim.AdamW)
         for index, moment in moments.items():
-            for name in ("exp_avg", "exp_avg_sq", "state1", "state2"):
+            if plain and not moment.keys() >= {"step", "exp_avg", "exp_avg_sq"}:
+                raise ValueError(f"parameter {index} lacks a moment")
+            for name in ("exp_avg", "exp_avg_sq", "state1", "state2"):  # torch's names, bitsandbytes'
                 if name in moment and moment[name].shape != parameters[index].shape:
                     raise ValueError(f"{name} of parameter {index} has another shape than the parameter")
             step = torch.as_tensor(moment.get("step", 0))

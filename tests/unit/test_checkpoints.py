@@ -338,13 +338,14 @@ Harm = Callable[[dict[str, Any]], object]
         (lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(3)), "has another shape"),
         (lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(torch.nan), "are not finite"),
         (lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)), "parameter 0 counts no steps"),
+        (lambda state: state["optimizer"]["state"][0].pop("exp_avg"), "parameter 0 lacks a moment"),
         (lambda state: state["optimizer"]["param_groups"].pop(), "its parameters are others"),
         (lambda state: state["optimizer"]["param_groups"][0].update(lr="1"), "learning rates are no numbers"),
         (lambda state: state["scheduler"].update(base_lrs=[torch.nan] * 2), "not one for each group"),
         (lambda state: state["scheduler"].update(last_epoch="x"), "its schedule counts no steps"),
         (lambda state: state.pop("scheduler"), "KeyError: 'scheduler'"),
         (lambda state: state.update(optimizer=None), "TypeError"),
-        (lambda state: state["optimizer"]["state"].update({0: 1}), "TypeError"),
+        (lambda state: state["optimizer"]["state"].update({0: 1}), "AttributeError"),
     ],
 )  # fmt: skip
 def test_an_optimiser_of_another_run_is_named(tmp_path: Path, harm: Harm, words: str) -> None:
