@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption
-from gtpo_cli.cli.runs import RUNS, find_run, suggest
+from gtpo_cli.cli.runs import RUNS, find_run, suggest, typed_checkpoint
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.benchmark import Benchmark
@@ -156,7 +156,7 @@ def _find_target(
     loaded = run.recipe_to_run(overrides, trust_remote_code=trust)
     if not run.metrics_file.exists() and not run.checkpoints.exists():
         return _Target(run, loaded, None)  # the folder of an untrained model that was evaluated before
-    return _Target(run, loaded, choose_checkpoint(run, which))
+    return _Target(run, loaded, choose_checkpoint(run, typed_checkpoint(which)))
 
 
 def _bare_model(model: str, recipe: str | None, benchmarks: list[str] | None, overrides: list[str]) -> _Target:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.options import TrustOption
-from gtpo_cli.cli.runs import find_run, suggest
+from gtpo_cli.cli.runs import find_run, suggest, typed_checkpoint
 
 if TYPE_CHECKING:
     from gtpo_cli.export.run import Exported
@@ -73,7 +73,7 @@ def export(
     if public and push is None:
         raise typer.BadParameter("--public is for --push NAME")
     folder = find_run(run, what="export")
-    chosen = choose_checkpoint(folder, checkpoint)
+    chosen = choose_checkpoint(folder, typed_checkpoint(checkpoint))
     if push is not None:
         check_push(push, public=public)
     request = Request(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.options import TrustOption
-from gtpo_cli.cli.runs import RUNS, find_run, suggest
+from gtpo_cli.cli.runs import RUNS, find_run, suggest, typed_checkpoint
 from gtpo_cli.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _find_target(target: str | None, which: str, *, base: bool, trust: bool) -> 
     untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
     if base or untrained:
         return _Target(run, recipe, None)
-    return _Target(run, recipe, choose_checkpoint(run, which))
+    return _Target(run, recipe, choose_checkpoint(run, typed_checkpoint(which)))
 
 
 def _recipe_of(model: str) -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,8 +37,7 @@ class Checkpoint:
 
 
 def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
-    """ "best" by `training.keep_best` (the newest where nothing was compared), "last", or the step of a checkpoint, in
-    digits too.
+    """ "best" by `training.keep_best` (the newest where nothing was compared), "last", or the step of a checkpoint.
 
     Raises CheckpointError that lists the steps there are, or names what is damaged.
     """
@@ -55,7 +53,7 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
     elif which == "last":
         step = steps[-1]
     else:
-        step = int(which) if re.fullmatch("[0-9]{1,12}", str(which)) else -1
+        step = which if isinstance(which, int) else -1
     if step not in steps:
         there = ", ".join(map(str, steps))
         raise CheckpointError(f"{run.path}: there is no checkpoint {which}; there are best, last and the steps {there}")
