@@ -17,7 +17,8 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,9 +28,11 @@ import torch
 from safetensors import SafetensorError
 
 from gtpo_cli.errors import CheckpointError
+from gtpo_cli.files import Count, Finite, open_regular, read_json, step_of, walled
+from gtpo_cli.text import one_line
 
-_PREFIX = "step-"
 _MANIFEST = "manifest.json"
+_PARTS = ("updater", "random")  # of training.pt
 # What a failing disk looks like: to Python, to torch's writer, to that of safetensors.
 _WRITE_ERRORS = (OSError, RuntimeError, SafetensorError)
 
@@ -41,13 +44,21 @@ class CheckpointState:
     False for one that only an end before the last step asked for; `rollbacks`: the guard's so far; `stopped`: why the
     guard ended the run here, None where it did not."""
 
-    step: int
-    metrics_bytes: int
-    best_step: int | None = None
-    best_value: float | None = None
+    step: Count
+    metrics_bytes: Count
+    best_step: Count | None = None
+    best_value: Finite | None = None
     scheduled: bool = True
-    rollbacks: int = 0
+    rollbacks: Count = 0
     stopped: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What the manifest says of a file."""
+
+    bytes: Count
+    sha256: str
 
 
 class SavesWeights(Protocol):
@@ -67,10 +78,8 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, ascending."""
-        if not self._folder.is_dir():
-            return []
-        names = [path.name.removeprefix(_PREFIX) for path in self._folder.glob(f"{_PREFIX}*")]
-        return sorted(int(name) for name in names if name.isdigit())
+        found = (step_of(path.name) for path in self._folder.glob("step-*") if path.is_dir())
+        return sorted(step for step in found if step is not None)
 
     def scheduled_steps(self) -> list[int]:
         """Those of `steps` that a run without interruptions has too, ascending."""
@@ -83,7 +92,7 @@ class CheckpointStore:
             return True
 
     def path(self, step: int) -> Path:
-        return self._folder / f"{_PREFIX}{step:06d}"
+        return self._folder / f"step-{step:06d}"
 
     def save(self, state: CheckpointState, policy: SavesWeights, training: dict[str, Any]) -> Path:
         """Write a checkpoint and drop those that retention does not keep. Raises CheckpointError, also for weights that
@@ -115,22 +124,19 @@ class CheckpointStore:
     def check(self, step: int) -> None:
         """Raises CheckpointError, naming the first file of the checkpoint that is not as it was written."""
         folder = self.path(step)
-        try:
-            written = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-            entries = [(folder / name, int(entry["bytes"]), str(entry["sha256"])) for name, entry in written.items()]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _damaged(folder / _MANIFEST, f"cannot be read: {error}") from error
-        for file, size, digest in entries:
-            if not file.resolve().is_relative_to(folder.resolve()):
-                raise _damaged(folder / _MANIFEST, f"names a file outside of the checkpoint: {file}")
-            try:
-                found = file.stat().st_size
-                if found != size:
-                    raise _damaged(file, f"has {found:,} bytes of {size:,}")
-                if _sha256(file) != digest:
-                    raise _damaged(file, "has other content than was written")
-            except OSError as error:
-                raise _damaged(file, error.strerror or str(error)) from error
+        manifest = folder / _MANIFEST
+        entries = read_json(manifest, dict[str, _Entry], lambda why: _damaged(manifest, f"cannot be read: {why}"))
+        for name, entry in entries.items():
+            file = folder / name
+            with walled(lambda why, file=file: _damaged(file, why)):  # type: ignore[misc]
+                if not file.resolve().is_relative_to(folder.resolve()):
+                    raise _damaged(manifest, f"names a file outside of the checkpoint: {one_line(name)}")
+                with open_regular(file) as stream:
+                    found = os.fstat(stream.fileno()).st_size
+                    if found != entry.bytes:
+                        raise _damaged(file, f"has {found:,} bytes of {entry.bytes:,}")
+                    if hashlib.file_digest(stream, "sha256").hexdigest() != entry.sha256:
+                        raise _damaged(file, "has other content than was written")
 
     def newest_intact(self) -> tuple[int | None, list[str]]:
         """(step of the newest checkpoint that is whole, what is wrong with newer ones); (None, []) without any.
@@ -162,23 +168,26 @@ class CheckpointStore:
     def load_state(self, step: int) -> CheckpointState:
         """Raises CheckpointError naming the file."""
         file = self.path(step) / "state.json"
-        try:
-            return CheckpointState(**json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise CheckpointError(
-                f"{file}: cannot be read ({error}); delete {file.parent} to use the one before"
-            ) from error
+        state = read_json(file, CheckpointState, lambda why: _unusable(file, why))
+        if state.step != step:
+            raise _unusable(file, f"it is of step {state.step}")
+        return state
 
     def load_training(self, step: int) -> dict[str, Any]:
         """Optimiser, scheduler and random states. Raises CheckpointError."""
         file = self.path(step) / "training.pt"
-        try:
-            loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises many kinds for a broken file
-            raise CheckpointError(
-                f"{file}: cannot be read ({error}); delete {file.parent} to use the one before"
-            ) from error
+        with walled(lambda why: _unusable(file, why)), open_regular(file) as stream:
+            loaded = torch.load(stream, map_location="cpu", weights_only=True)
+            if not isinstance(loaded, dict) or not all(isinstance(loaded.get(key), dict) for key in _PARTS):
+                raise ValueError(f"it does not hold {' and '.join(_PARTS)}")
         return loaded
+
+    @contextmanager
+    def using_training(self, step: int) -> Iterator[None]:
+        """Around what puts `load_training` into place: what does not fit the run is a CheckpointError."""
+        file = self.path(step) / "training.pt"
+        with walled(lambda why: _unusable(file, f"it does not fit this run: {why}")):
+            yield
 
     def _prune(self, state: CheckpointState) -> None:
         keep = {*self.scheduled_steps()[-self._keep_last :], state.best_step, state.step}
@@ -199,6 +208,10 @@ def write_manifest(folder: Path) -> None:
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _unusable(file: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{file}: cannot be read ({why}); delete {file.parent} to use the one before")
 
 
 def _damaged(file: Path, how: str) -> CheckpointError:

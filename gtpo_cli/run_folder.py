@@ -21,13 +21,18 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError
+from gtpo_cli.files import read_json, write_aside
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
+from gtpo_cli.text import one_line
 
 RECIPE_FILE = "recipe.yaml"
 _PACKAGES = (
@@ -100,7 +105,31 @@ class RunFolder:
             self.path.rmdir()
 
     def recipe(self) -> Recipe:
+        """The run's recipe, to be shown and compared. Raises RecipeError."""
         return load_recipe(self.recipe_file)
+
+    def recipe_to_run(self, overrides: Sequence[str] = (), *, trust_remote_code: bool = False) -> Recipe:
+        """The run's recipe, with overrides, to load its model by. Raises RecipeError, also where the folder asks for
+        code to be run that its user has not asked for: a run folder may be anybody's.
+
+        `trust_remote_code`: the user did ask for the code that comes with the model.
+        """
+        own = self.recipe()
+        recipe = load_recipe(self.recipe_file, overrides) if overrides else own
+        if own.model.trust_remote_code and recipe.model.trust_remote_code and not trust_remote_code:
+            raise RecipeError(
+                f"{self.recipe_file}: model.trust_remote_code is on in this run's recipe, so code that comes with "
+                f"{one_line(own.model.name)} would run; read that code, and if you trust it, add --trust-remote-code"
+            )
+        inside = self.path.resolve()
+        for plugin in own.rewards.plugins:
+            module = Path(*plugin.name.partition(":")[0].split("."))
+            if (Path.cwd() / module).resolve().is_relative_to(inside):
+                raise RecipeError(
+                    f"{self.recipe_file}: the reward {one_line(plugin.name)} lies in the run folder itself, and code "
+                    "that comes with a run is not run; read it, and put it beside the folder under a name of its own"
+                )
+        return recipe
 
     def write_environment(self, facts: dict[str, Any]) -> None:
         """Record versions and machine, and `facts` about model and data. Never environment variables or keys."""
@@ -124,10 +153,22 @@ class RunFolder:
             raise _unwritable(self.path, error) from error
 
     def initial_entropy(self) -> float | None:
-        """<H>_ini as the run recorded it, nats; None when it has not been measured yet."""
-        if not self.initial_entropy_file.is_file():
+        """<H>_ini as the run recorded it, nats; None when it has not been measured yet. Raises CheckpointError."""
+        file = self.initial_entropy_file
+        if not os.path.lexists(file):
             return None
-        return float(json.loads(self.initial_entropy_file.read_text(encoding="utf-8"))["initial_entropy"])
+        return read_json(file, _InitialEntropy, lambda why: _no_initial_entropy(file, why)).initial_entropy
+
+
+@dataclass(frozen=True, slots=True)
+class _InitialEntropy:
+    initial_entropy: Annotated[float, Field(ge=0.0, le=1e3)]  # nats: the logarithm of any vocabulary is far below
+
+
+def _no_initial_entropy(file: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{file}: cannot be read ({why}); put the file back as it was: a trained policy cannot be measured again"
+    )
 
 
 def _unwritable(folder: Path, error: OSError) -> CheckpointError:
@@ -175,21 +216,9 @@ def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
         yield
 
 
-def write_atomically(file: Path, content: str | bytes) -> None:
-    """Write aside, flush to disk, rename: a reader sees the old file or the new one, never half of it."""
-    aside = file.with_name(f".{file.name}.tmp")
-    try:
-        with aside.open("wb") as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        aside.replace(file)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(file), None  # what the caller asked for
-        raise
+def write_atomically(file: Path, text: str) -> None:
+    """`write_aside` for text."""
+    write_aside(file, text.encode("utf-8", "backslashreplace"))
 
 
 def _last_touched(run: RunFolder) -> float:

@@ -14,8 +14,8 @@ PACKAGE = "gtpo_cli"
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "seeds", "hub"),
-    ("recipe", "rewards", "objective"),
+    ("errors", "types", "seeds", "hub", "text"),
+    ("recipe", "rewards", "objective", "files"),
     ("estimators", "data", "models", "tracking"),
     ("generation",),
     ("rollout", "checkpoints", "run_folder"),

@@ -10,6 +10,7 @@ import typer
 
 from gtpo_cli.cli.eval_tables import number, shown, words
 from gtpo_cli.cli.runs import suggest
+from gtpo_cli.text import markdown_sentence, one_line
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.store import StoredEvaluation
@@ -133,9 +134,9 @@ def _print_only(comparison: Comparison, say: Say) -> None:
             if id_ in problems:
                 question = " ".join(problems[id_].question.split())
                 cut = question if len(question) <= _QUESTION_WIDTH else question[: _QUESTION_WIDTH - 3] + "..."
-                lines.append(f"- {id_}  {cut}  gold {problems[id_].gold}")
+                lines.append(f"- {one_line(id_)}  {cut}  gold {one_line(problems[id_].gold)}")
             else:  # samples.jsonl was removed
-                lines.append(f"- {id_}")
+                lines.append(f"- {one_line(id_)}")
         if len(ids) > _SHOWN_PROBLEMS:
             lines.append(f"- and {len(ids) - _SHOWN_PROBLEMS} more (--json has all)")
         say("\n".join(lines))
@@ -173,9 +174,10 @@ def _print_cautions(comparisons: Sequence[Comparison], say: Say) -> None:
 def _plain() -> tuple[Say, Draw]:
     """For the terminal; as wide as it needs to be when piped, so that nothing is folded."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from gtpo_cli.tracking.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
@@ -197,11 +199,11 @@ def _markdown() -> tuple[Say, Draw]:
     def draw(header: Sequence[str], rows: Sequence[Sequence[str]], justify: str) -> None:
         aligned = ["---"] + ["---:" if justify == "right" else "---"] * (len(header) - 1)
         for line in (header, aligned, *rows):
-            print("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |")
+            print("| " + " | ".join(markdown_sentence(one_line(cell, most=1000)) for cell in line) + " |")
         print()
 
     def say(text: str) -> None:
-        print(text.strip().replace("*", r"\*"), end="\n\n")
+        print(markdown_sentence(text.strip()).replace("*", r"\*"), end="\n\n")
 
     return say, draw
 

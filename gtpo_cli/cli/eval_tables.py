@@ -28,18 +28,20 @@ _UNITS = {"mean_entropy": ("nats", 3), "mean_length": ("tokens", 1)}
 def print_scores(results: Mapping[str, Results]) -> None:
     """A row for each score, a column for each subject."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from gtpo_cli.tracking.console import Console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for subject in results:
-        table.add_column(subject, justify="right")
+        table.add_column(Text(subject), justify="right")
     for name in dict.fromkeys(name for result in results.values() for name in result.scores):
         cells = [
             shown(name, result.scores[name].interval) if name in result.scores else "" for result in results.values()
         ]
-        table.add_row(words(name), *cells)
+        table.add_row(*map(Text, (words(name), *cells)))  # brackets in a name are no markup
     Console(soft_wrap=True).print(table)
 
 
@@ -82,9 +84,10 @@ def print_audit(subject: str, problems: Sequence[EvaluatedProblem]) -> None:
 
 def _print_entries(title: str, entries: Sequence[AuditEntry]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from gtpo_cli.tracking.console import Console
 
     if not entries:
         print(f"{title}: none")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption
-from gtpo_cli.cli.runs import RUNS, find_run, suggest
+from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption
+from gtpo_cli.cli.runs import RUNS, find_run, suggest, typed_checkpoint
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.training.interrupts import WORDS, Ended
 
@@ -65,6 +65,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
     recipe: RecipeOption = None,
     set_: SetOption = None,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Measure a trained model on problems it has not seen: accuracy, pass@k, maj@k, format, entropy, length.
 
@@ -78,7 +79,7 @@ def evaluate(
     from gtpo_cli.evaluation.grading import Grader
     from gtpo_cli.evaluation.subject import SubjectLoader
 
-    found = _find_target(target, checkpoint, recipe, benchmark, set_ or [])
+    found = _find_target(target, checkpoint, recipe, benchmark, set_ or [], trust=trust_remote_code)
     chosen = _with_options(found, benchmark, pass_k, maj_k, limit)
     subjects = [BASE] if chosen.checkpoint is None else [f"step-{chosen.checkpoint.step:06d}"]
     if base and BASE not in subjects:
@@ -139,10 +140,15 @@ def _evaluate(
 
 
 def _find_target(
-    target: str | None, which: str, recipe: str | None, benchmarks: list[str] | None, overrides: list[str]
+    target: str | None,
+    which: str,
+    recipe: str | None,
+    benchmarks: list[str] | None,
+    overrides: list[str],
+    *,
+    trust: bool,
 ) -> _Target:
     from gtpo_cli.evaluation.subject import choose_checkpoint
-    from gtpo_cli.recipe import load_recipe
 
     is_run = target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
     if not is_run:
@@ -151,10 +157,10 @@ def _find_target(
     if recipe is not None:
         raise typer.BadParameter("a run has its own recipe; leave --recipe out, or override keys with --set")
     run = find_run(target, what="eval")
-    loaded = load_recipe(run.recipe_file, overrides)
+    loaded = run.recipe_to_run(overrides, trust_remote_code=trust)
     if not run.metrics_file.exists() and not run.checkpoints.exists():
         return _Target(run, loaded, None)  # the folder of an untrained model that was evaluated before
-    return _Target(run, loaded, choose_checkpoint(run, int(which) if which.isdigit() else which))
+    return _Target(run, loaded, choose_checkpoint(run, typed_checkpoint(which)))
 
 
 def _bare_model(model: str, recipe: str | None, benchmarks: list[str] | None, overrides: list[str]) -> _Target:

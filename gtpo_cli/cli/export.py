@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.runs import find_run, suggest
+from gtpo_cli.cli.options import TrustOption
+from gtpo_cli.cli.runs import find_run, suggest, typed_checkpoint
 from gtpo_cli.cli.streams import output_is_extra
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def export(
         str | None, typer.Option(metavar="NAME", help="Upload to the hub as this model, e.g. me/my-model; private.")
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="With --push: for everybody to see.")] = False,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Write a trained model for others to load: as an adapter, merged into its base, or as GGUF.
 
@@ -72,13 +74,14 @@ def export(
     if public and push is None:
         raise typer.BadParameter("--public is for --push NAME")
     folder = find_run(run, what="export")
-    chosen = choose_checkpoint(folder, int(checkpoint) if checkpoint.isdigit() else checkpoint)
+    chosen = choose_checkpoint(folder, typed_checkpoint(checkpoint))
     if push is not None:
         check_push(push, public=public)
     output_is_extra()
     request = Request(
         folder, chosen, format_.value, out or folder.export / format_.value,
         dtype=dtype.value, base=base, revision=revision, converter=converter, hub_name=push,
+        trust_remote_code=trust_remote_code,
     )  # fmt: skip
     done = export_run(request, say=_say)
     _print(done, format_.value)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.runs import RUNS, find_run, suggest
+from gtpo_cli.cli.options import TrustOption
+from gtpo_cli.cli.runs import RUNS, find_run, suggest, typed_checkpoint
 from gtpo_cli.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def generate(
         int | None, typer.Option(min=0, help="The same seed repeats the answers; default: the recipe's.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 1,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Ask a model and watch it answer: streamed text, the answer as the rewards read it, and with --gold what it earns.
 
@@ -66,7 +68,7 @@ def generate(
         raise typer.BadParameter("the question is empty")
     if top_p == 0.0:
         raise typer.BadParameter("--top-p 0 leaves no token; use --greedy")
-    chosen = _find_target(target, checkpoint, base=base)
+    chosen = _find_target(target, checkpoint, base=base, trust=trust_remote_code)
     params = _params(chosen.recipe, temperature, top_p, max_tokens)
     greedy = greedy or temperature == 0.0
     how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
@@ -107,7 +109,7 @@ class _Target:
         return load_trained(self.recipe, self.checkpoint, temperature=temperature, streaming=True)
 
 
-def _find_target(target: str | None, which: str, *, base: bool) -> _Target:
+def _find_target(target: str | None, which: str, *, base: bool, trust: bool) -> _Target:
     from gtpo_cli.evaluation.subject import choose_checkpoint
 
     is_run = target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
@@ -119,12 +121,12 @@ def _find_target(target: str | None, which: str, *, base: bool) -> _Target:
             raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
         return _Target(None, _recipe_of(target), None)
     run = find_run(target, what="generate")
-    recipe = run.recipe()
+    recipe = run.recipe_to_run(trust_remote_code=trust)
     # The folder of an untrained model that was evaluated has a recipe, and neither metrics nor checkpoints.
     untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
     if base or untrained:
         return _Target(run, recipe, None)
-    return _Target(run, recipe, choose_checkpoint(run, int(which) if which.isdigit() else which))
+    return _Target(run, recipe, choose_checkpoint(run, typed_checkpoint(which)))
 
 
 def _recipe_of(model: str) -> Recipe:
@@ -218,7 +220,7 @@ class _Model:
         from gtpo_cli.generation.stream import stream_text
         from gtpo_cli.seeds import derive_seed
 
-        prompt = self._encoder.encode(question)
+        prompt = self._encoder.encode(question, at_most=self._policy.max_seq_length)
         right = 0
         for number in range(1, self._count + 1):
             if self._count > 1:

@@ -32,11 +32,10 @@ def inspect(
 
     gtpo inspect runs/my-run --html
     """
-    from rich.console import Console
-
     from gtpo_cli.errors import EvaluationError
     from gtpo_cli.report.inspection import read_step
     from gtpo_cli.report.inspection_text import print_step, print_tokens
+    from gtpo_cli.tracking.console import Console
 
     folder = find_run(run, what="inspect")
     inspected = read_step(folder, step)

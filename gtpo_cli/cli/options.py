@@ -6,6 +6,14 @@ from typing import Annotated
 
 import typer
 
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run the code that comes with the model, where the run's recipe asks for that; without it such a run is "
+        "refused.",
+    ),
+]
 RecipeOption = Annotated[
     str | None,
     typer.Option("--recipe", "-r", metavar="FILE|NAME", help="A recipe file, or the name of a shipped one."),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption
-from gtpo_cli.cli.runs import suggest
+from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption
+from gtpo_cli.cli.runs import RUNS, suggest
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.entropy_probe import EntropyProbe
@@ -24,6 +23,7 @@ def probe_entropy(
     recipe: RecipeOption = None,
     set_: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Measure the initial entropy <H>_ini of the untrained model, which decides about the entropy filter.
 
@@ -34,7 +34,7 @@ def probe_entropy(
     from gtpo_cli.planning.doctor import check_ready
     from gtpo_cli.training.setup import prepare
 
-    loaded, name = _choose_recipe(recipe, set_ or [])
+    loaded, name = _choose_recipe(recipe, set_ or [], trust=trust_remote_code)
     check_ready(loaded)
     notes: list[str] = []
     setup = prepare(loaded, say=notes.append)
@@ -49,14 +49,14 @@ def probe_entropy(
     suggest("train", "--recipe", name, *overrides, "--set", f"objective.initial_entropy={measured.initial_entropy:.6f}")
 
 
-def _choose_recipe(recipe: str | None, overrides: list[str]) -> tuple[Recipe, str]:
+def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: bool) -> tuple[Recipe, str]:
     from gtpo_cli.cli.train import DEFAULT_RECIPE
     from gtpo_cli.recipe import load_recipe
     from gtpo_cli.run_folder import latest_run
 
-    if recipe is None:
-        latest = latest_run(Path("runs"))
-        recipe = str(latest.recipe_file) if latest else DEFAULT_RECIPE
+    if recipe is None and (latest := latest_run(RUNS)) is not None:
+        return latest.recipe_to_run(overrides, trust_remote_code=trust), str(latest.recipe_file)
+    recipe = recipe or DEFAULT_RECIPE
     return load_recipe(recipe, overrides), recipe
 
 

@@ -17,7 +17,6 @@ def count_progress(
 
     `what`: the word for problems; `every`: least seconds between two plain lines.
     """
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -27,12 +26,14 @@ def count_progress(
         TimeRemainingColumn,
     )
 
+    from gtpo_cli.tracking.console import Console
+
     console = Console(stderr=True)
     if quiet:
         yield lambda done, total: None
     elif console.is_terminal:
         with Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(what),
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(what),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
             console=console, transient=True, speed_estimate_period=600.0,
         ) as bar:  # fmt: skip

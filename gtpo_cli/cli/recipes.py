@@ -53,8 +53,8 @@ def copy(
 ) -> None:
     """Copy a shipped recipe to a file of your own, to change it."""
     from gtpo_cli.errors import RecipeError
+    from gtpo_cli.files import write_aside
     from gtpo_cli.recipe import find_recipe
-    from gtpo_cli.run_folder import write_atomically
 
     source = find_recipe(recipe)
     written = target or Path(source.name)
@@ -62,7 +62,7 @@ def copy(
         written = written / source.name
     if written.exists():
         raise RecipeError(f"{written}: exists already; name another file")
-    write_atomically(written, source.read_bytes())
+    write_aside(written, source.read_bytes())
     print(written)
     suggest("train", "--recipe", written)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -36,6 +37,11 @@ def find_run(run: str | None, *, what: str) -> RunFolder:
             f"{run}: is no run folder (recipe.yaml is missing); runs are in {RUNS}/ unless output_dir says"
         )
     return folder
+
+
+def typed_checkpoint(text: str) -> str | int:
+    """What --checkpoint says: a step where it is digits, else the word."""
+    return int(text) if re.fullmatch("[0-9]{1,12}", text) else text
 
 
 def suggest(*arguments: str | Path, comment: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption
+from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption
 from gtpo_cli.cli.runs import find_run, suggest
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.training.interrupts import WORDS, Ended
@@ -54,6 +54,7 @@ def train(
         list[str] | None,
         typer.Option("--trl", metavar="NAME=VALUE", help="With --engine trl: a GRPOConfig setting; repeatable."),
     ] = None,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Train a model as a recipe says; without one, the built-in model on arithmetic.
 
@@ -71,7 +72,7 @@ def train(
         raise typer.BadParameter(f"unexpected argument {run}; did you mean --recipe {run}, or --resume {run}?")
     if resume:
         folder = find_run(run, what="train --resume")
-        loaded = folder.recipe()
+        loaded = folder.recipe_to_run(trust_remote_code=trust_remote_code)
         runner = _runner(engine or (Engine.trl if folder.trl.is_dir() else Engine.gtpo), trl or [])
         if not force:
             _look_first(loaded, runner, resumed=True)

@@ -4,7 +4,7 @@ from gtpo_cli.data.arithmetic import arithmetic_problems, demonstration, imperfe
 from gtpo_cli.data.benchmarks import LoadedProblems, gold_check, load_problems
 from gtpo_cli.data.gold import last_boxed
 from gtpo_cli.data.local import DroppedRow, summarise_dropped
-from gtpo_cli.data.prompts import PromptEncoder, encode_prompts, wrap_solution
+from gtpo_cli.data.prompts import PromptEncoder, encode_prompts, said_count, token_ids, wrap_solution
 
 __all__ = [
     "DroppedRow",
@@ -17,6 +17,8 @@ __all__ = [
     "imperfect_demonstrations",
     "last_boxed",
     "load_problems",
+    "said_count",
     "summarise_dropped",
+    "token_ids",
     "wrap_solution",
 ]

@@ -12,11 +12,18 @@ with the special tokens that the tokenizer itself puts in front. Without a syste
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
+from gtpo_cli.data import template_probe
 from gtpo_cli.data.local import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
+from gtpo_cli.files import walled
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair
 from gtpo_cli.types import Problem
 
@@ -24,6 +31,12 @@ from gtpo_cli.types import Problem
 # that is resumed on another day. Templates that know no date ignore it.
 TEMPLATE_DATE = "26 Jul 2024"
 _PROBE_QUESTION = "What is 1 + 1?"
+_LONG_QUESTION = "What is 1 + 1? " * 128
+_PROBE_SECONDS = 30.0  # on a machine that has other things to do
+# A text is tokenised from its beginning, this many characters for each token that is allowed, and then four times as
+# many, until it is over or is surely too long: tokens take hundreds of bytes each while they are made.
+_CHARACTERS_A_TOKEN = 16
+_MARGIN = 1024
 
 
 def wrap_solution(solution: str, answer: str, *, tags: TagNames = PAPER_TAGS) -> str:
@@ -57,18 +70,22 @@ class PromptEncoder:
         self.uses_plain_format: bool = not getattr(tokenizer, "chat_template", None)
         self.folds_system_prompt = False
         if not self.uses_plain_format:
+            self._check_template_ends()
             self.folds_system_prompt = bool(self._system) and not self._takes_system_message()
             self._check_template()
 
-    def encode(self, question: str) -> tuple[int, ...]:
-        """Token ids of the prompt, beginning-of-sequence token (at most one) included. Raises ModelError."""
+    def encode(self, question: str, *, at_most: int | None = None) -> tuple[int, ...]:
+        """Token ids of the prompt, beginning-of-sequence token (at most one) included. Raises ModelError.
+
+        `at_most`: see `token_ids`.
+        """
         if self.uses_plain_format:
-            ids = list(self._tokenizer(self.render(question), verbose=False)["input_ids"])
+            ids = token_ids(self._tokenizer, self.render(question), at_most=at_most)
             if len(ids) > 1 and ids[-1] == self._tokenizer.eos_token_id:
                 ids.pop()  # some tokenizers close each text; a closed prompt has nothing to continue
         else:
             # The template has written the special tokens: adding them again would double bos.
-            ids = list(self._tokenizer(self.render(question), add_special_tokens=False, verbose=False)["input_ids"])
+            ids = token_ids(self._tokenizer, self.render(question), at_most=at_most, add_special_tokens=False)
         bos = self._tokenizer.bos_token_id
         if bos is not None and ids[:2] == [bos, bos]:
             del ids[0]
@@ -90,19 +107,29 @@ class PromptEncoder:
         return messages
 
     def _apply_template(self, question: str) -> str:
-        from jinja2 import TemplateError
+        def wrong(why: str) -> ModelError:
+            return ModelError(
+                f"{self._name()}: the chat template cannot render a question ({why}); use another tokenizer, or remove "
+                "its chat_template to get the plain format"
+            )
 
-        try:
+        with walled(wrong):  # a template is a program that came with the model
             text: str = self._tokenizer.apply_chat_template(
                 self.messages(question), tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
             )
-        # A template is a program that came with the model: besides its own errors it can fail as Python does.
-        except (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-            raise ModelError(
-                f"{self._name()}: the chat template cannot render a question ({type(error).__name__}: {error}); "
-                "use another tokenizer, or remove its chat_template to get the plain format"
-            ) from error
         return text
+
+    def _check_template_ends(self) -> None:
+        """Raise ModelError for a template that takes more time or memory than any has use for."""
+        template = self._tokenizer.chat_template
+        if isinstance(template, dict):
+            template = template.get("default")
+        if isinstance(template, str) and not _ends(template, self._system, _special_tokens(self._tokenizer)):
+            raise ModelError(
+                f"{self._name()}: the chat template does not render a question within {template_probe.SECONDS} s and "
+                f"{template_probe.MEMORY_BYTES // 2**20} MiB; use another tokenizer, or remove its chat_template to "
+                "get the plain format"
+            )
 
     def _takes_system_message(self) -> bool:
         try:
@@ -118,7 +145,65 @@ class PromptEncoder:
             )
 
     def _name(self) -> str:
-        return getattr(self._tokenizer, "name_or_path", "") or type(self._tokenizer).__name__
+        return _name_of(self._tokenizer)
+
+
+def token_ids(tokenizer: Any, text: str, *, at_most: int | None = None, **options: Any) -> list[int]:
+    """The ids of a text. Of one that has more than `at_most` (None = all are wanted) there may be only the first ones,
+    more than `at_most`, so that a text of any length costs no more than one that fits. Raises ModelError.
+
+    `options` go to the tokenizer.
+    """
+
+    def wrong(why: str) -> ModelError:
+        return ModelError(f"{_name_of(tokenizer)}: its tokenizer fails on a text ({why}); use another tokenizer")
+
+    with walled(wrong):
+        if at_most is not None:
+            length = _CHARACTERS_A_TOKEN * at_most + _MARGIN
+            while length < len(text):
+                ids = list(tokenizer(text[:length], verbose=False, **options)["input_ids"])
+                if len(ids) > counted_up_to(at_most):  # the cut changes a few tokens at its end, not half of them
+                    return ids
+                length *= 4
+        return list(tokenizer(text, verbose=False, **options)["input_ids"])
+
+
+def counted_up_to(at_most: int) -> int:
+    """Where `token_ids` gives more ids than this, the text may have more still."""
+    return 2 * at_most + _MARGIN
+
+
+def said_count(ids: int, at_most: int) -> str:
+    """How many tokens a text has that `token_ids` gave so many of: "130", "over 5120"."""
+    return str(ids) if ids <= counted_up_to(at_most) else f"over {counted_up_to(at_most)}"
+
+
+def _special_tokens(tokenizer: Any) -> tuple[tuple[str, str], ...]:
+    tokens = getattr(tokenizer, "special_tokens_map", {})
+    return tuple((name, token) for name, token in tokens.items() if isinstance(token, str))
+
+
+@cache
+def _ends(template: str, system: str, tokens: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a template renders a short and a long question, with a system message and without, within its limits."""
+    plain = [[{"role": "user", "content": question}] for question in (_PROBE_QUESTION, _LONG_QUESTION)]
+    with_system = [[{"role": "system", "content": system or "Be brief."}, *messages] for messages in plain]
+    asked = {"template": template, "tokens": dict(tokens), "conversations": plain + with_system}
+    command = [sys.executable, "-P", template_probe.__file__]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(asked), text=True, env=environment, capture_output=True, timeout=_PROBE_SECONDS,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _name_of(tokenizer: Any) -> str:
+    return getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
 
 
 def encode_prompts(
@@ -131,11 +216,12 @@ def encode_prompts(
     kept: list[tuple[Problem, tuple[int, ...]]] = []
     dropped: list[DroppedRow] = []
     for problem in problems:
-        ids = encoder.encode(problem.question)
+        ids = encoder.encode(problem.question, at_most=max_prompt_tokens)
         if len(ids) <= max_prompt_tokens:
             kept.append((problem, ids))
         else:
-            reason = f"prompt too long: {len(ids)} tokens, the limit is {max_prompt_tokens}"
+            count = said_count(len(ids), max_prompt_tokens)
+            reason = f"prompt too long: {count} tokens, the limit is {max_prompt_tokens}"
             dropped.append(DroppedRow(problem.source or problem.id, reason))
     if not kept:
         if not dropped:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 
 from gtpo_cli.estimators import Interval
+from gtpo_cli.files import Count, Finite, parse_json
 from gtpo_cli.types import FinishReason, Problem
 
 
@@ -24,18 +27,18 @@ class Conditions:
     split: str
     subject: str
     model: str
-    problems: int
+    problems: Count
     data_digest: str
-    samples: int
-    temperature: float
-    top_p: float
-    max_completion_tokens: int
+    samples: Count
+    temperature: Finite
+    top_p: Finite
+    max_completion_tokens: Count
     format_mode: str
     system_prompt: str | None
     seed: int
-    tags: Sequence[str | None] = ("reasoning", "answer")
+    tags: tuple[str | None, ...] = ("reasoning", "answer")
     equality: str = "mathematics"
-    plugins: Sequence[str] = ()
+    plugins: tuple[str, ...] = ()
     reject_copied: bool = False
 
     @property
@@ -49,10 +52,8 @@ class Conditions:
 
     @classmethod
     def from_json(cls, text: str) -> Conditions:
-        """Raises ValueError or TypeError for a text that holds none."""
-        document = json.loads(text)
-        lists = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
-        return cls(**{**document, **lists})
+        """Raises ValueError for a text that holds none."""
+        return parse_json(text, cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +68,16 @@ class GradedCompletion:
     """
 
     text: str
-    tokens: int
+    tokens: Count
     finish_reason: FinishReason
-    mean_entropy: float
+    mean_entropy: Finite
     answer: str | None
     correct: bool
     parsable: bool
     strict_format: bool
     complete_format: bool
     timed_out: bool = False
-    plugins: Mapping[str, float] = field(default_factory=dict)
+    plugins: Mapping[str, Finite] = field(default_factory=dict)
 
     @property
     def truncated(self) -> bool:
@@ -97,10 +98,8 @@ class EvaluatedProblem:
 
     @classmethod
     def from_json(cls, line: str) -> EvaluatedProblem:
-        """Raises ValueError, KeyError or TypeError for a line that is none."""
-        row = json.loads(line)
-        completions = tuple(GradedCompletion(**completion) for completion in row["completions"])
-        return cls(row["id"], row["question"], row["gold"], completions)
+        """Raises ValueError for a line that is none."""
+        return parse_json(line, cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class Score:
     """One metric of an evaluation: its mean over problems with a 95 % bootstrap interval, and each problem's value."""
 
     interval: Interval
-    values: tuple[float, ...]
+    values: tuple[Finite, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +125,33 @@ class Results:
     problem_ids: tuple[str, ...]
     problem_digests: tuple[str, ...]
     scores: Mapping[str, Score] = field(default_factory=dict)
-    dropped: int = 0
+    dropped: Count = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where the scores are not of these problems."""
+        lengths = {len(self.problem_digests), *(len(score.values) for score in self.scores.values())}
+        if lengths != {len(self.problem_ids)} or len(set(self.problem_ids)) != len(self.problem_ids):
+            raise ValueError("scores: each needs one value for each problem, and each problem an id of its own")
+        if self.problem_ids and "accuracy" not in self.scores:
+            raise ValueError("scores: accuracy is missing")
+        if not all(math.isfinite(value) for score in self.scores.values() for value in score.interval):
+            raise ValueError("scores: an interval is not finite")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Results:
-        document = json.loads(text)
-        scores = {
-            name: Score(Interval(*score["interval"]), tuple(score["values"]))
-            for name, score in document["scores"].items()
-        }
-        return cls(tuple(document["problem_ids"]), tuple(document["problem_digests"]), scores, int(document["dropped"]))
+        """Raises ValueError for a text that holds none."""
+        return parse_json(text, cls)
 
     def ks(self, family: str) -> list[int]:
         """The k for which there are scores of a family (`pass`, `first_pass`, `maj`), ascending."""
-        return sorted(int(name.partition("@")[2]) for name in self.scores if name.partition("@")[0] == family)
+        found = (_K.fullmatch(name) for name in self.scores)
+        return sorted(int(match[2]) for match in found if match and match[1] == family)
+
+
+_K = re.compile(r"(\w+)@([1-9][0-9]{0,8})")
 
 
 def is_user_reward(score: str) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
+from gtpo_cli.files import own_folder, read_bytes, read_json, read_json_lines, walled
 from gtpo_cli.run_folder import RunFolder, locked, write_atomically
 
 
@@ -37,26 +38,30 @@ class StoredEvaluation:
 
     def problems(self) -> list[EvaluatedProblem]:
         """The problems evaluated so far. Raises EvaluationError, naming file and line, for a broken line."""
-        if not self.samples_file.exists():
+        file = self.samples_file
+        if not os.path.lexists(file):
             return []
-        problems = []
-        for number, line in enumerate(self.samples_file.read_bytes().split(b"\n")[:-1], start=1):
-            try:
-                problems.append(EvaluatedProblem.from_json(line.decode()))
-            except (ValueError, KeyError, TypeError) as error:
-                raise EvaluationError(
-                    f"{self.samples_file}:{number}: is no evaluated problem ({error}); sample it anew with --again"
-                ) from error
-        return problems
+        return list(
+            read_json_lines(
+                file,
+                EvaluatedProblem,
+                lambda line, why: EvaluationError(
+                    f"{file}:{line}: is no evaluated problem ({why}); sample it anew with --again"
+                ),
+                cut=True,
+            )
+        )
 
     def results(self) -> Results:
         """The scores of a finished evaluation. Raises EvaluationError where they cannot be read."""
-        try:
-            return Results.from_json(self.results_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise EvaluationError(
-                f"{self.results_file}: cannot be read ({error}); delete it and evaluate again: nothing is sampled twice"
-            ) from error
+        file = self.results_file
+        return read_json(
+            file,
+            Results,
+            lambda why: EvaluationError(
+                f"{file}: cannot be read ({why}); delete it and evaluate again: nothing is sampled twice"
+            ),
+        )
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from the same evaluation. Raises EvaluationError where one is at it."""
@@ -69,7 +74,7 @@ class StoredEvaluation:
         Raises EvaluationError when the folder cannot be written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            own_folder(self.path)
             if again:
                 self.results_file.unlink(missing_ok=True)
                 self.samples_file.unlink(missing_ok=True)
@@ -97,8 +102,8 @@ class StoredEvaluation:
             raise self._unwritable(error) from error
 
     def _drop_cut_line(self) -> None:
-        if self.samples_file.exists():
-            whole = self.samples_file.read_bytes().rpartition(b"\n")
+        if os.path.lexists(self.samples_file):
+            whole = read_bytes(self.samples_file).rpartition(b"\n")
             os.truncate(self.samples_file, len(whole[0]) + len(whole[1]))
 
     def _unwritable(self, error: OSError) -> EvaluationError:
@@ -116,13 +121,16 @@ def evaluation_at(run: RunFolder, conditions: Conditions) -> StoredEvaluation:
 
 def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:
     """The finished evaluations of a run, oldest first. Raises EvaluationError for conditions that cannot be read."""
-    files = sorted(run.evaluation.glob("*/*/results.json"), key=lambda file: (file.stat().st_mtime, str(file)))
+    with walled(lambda why: EvaluationError(f"{run.evaluation}: cannot be looked through ({why})")):
+        files = sorted(run.evaluation.glob("*/*/results.json"), key=lambda file: (file.lstat().st_mtime, str(file)))
     return [_read(file.parent) for file in files]
 
 
 def _read(path: Path) -> StoredEvaluation:
     file = path / "conditions.json"
-    try:
-        return StoredEvaluation(path, Conditions.from_json(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise EvaluationError(f"{file}: cannot be read ({error}); delete {path} and evaluate again") from error
+    conditions = read_json(
+        file,
+        Conditions,
+        lambda why: EvaluationError(f"{file}: cannot be read ({why}); delete {path} and evaluate again"),
+    )
+    return StoredEvaluation(path, conditions)

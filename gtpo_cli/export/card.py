@@ -22,6 +22,8 @@ from gtpo_cli.export.usage import Prompting, fenced, how_to_ask
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.text import markdown_sentence, one_line
+from gtpo_cli.text import markdown_text as _plain
 from gtpo_cli.tracking import read_metrics
 from gtpo_cli.training.summary import changes
 
@@ -138,7 +140,7 @@ def _training(facts: Facts) -> str:
     file = facts.run.metrics_file
     rows = [row for row in read_metrics(file) if row["step"] <= facts.step] if file.exists() else []
     table = [
-        f"| {change.words} | {change.shown.format(change.first)} | {change.shown.format(change.last)} |"
+        f"| {_plain(change.words)} | {change.shown.format(change.first)} | {change.shown.format(change.last)} |"
         for change in changes(rows)
     ]
     if not table:
@@ -168,7 +170,7 @@ def _scores(chosen: Mapping[tuple[str, str], tuple[Conditions, Results]], benchm
     if base is not None and not _comparable(base[0], conditions):
         base = None
     lines = [
-        f"{benchmark}, {_plain(conditions.split)} split: {conditions.problems} problems, {conditions.samples} "
+        f"{_plain(benchmark)}, {_plain(conditions.split)} split: {conditions.problems} problems, {conditions.samples} "
         f"completions each, temperature {conditions.temperature:g}, top-p {conditions.top_p:g}, at most "
         f"{conditions.max_completion_tokens} tokens. In brackets 95 % bootstrap intervals over problems.",
         "",
@@ -179,7 +181,7 @@ def _scores(chosen: Mapping[tuple[str, str], tuple[Conditions, Results]], benchm
         if name.startswith(_SCORES):
             before = base[1].scores.get(name) if base else None
             cells = [_score(name, score), *([_score(name, before)] if base else [])]
-            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
+            lines.append(f"| {_plain(name.replace('_', ' '))} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -201,12 +203,17 @@ def _export(facts: Facts) -> str:
         f"It was loaded back and compared with the run's policy on its greedy answers to questions of the run: "
         f"{facts.difference}."
     )
-    return " ".join((check, *facts.notes)) + " `export.json` has the figures."
+    return " ".join((check, *map(markdown_sentence, facts.notes))) + " `export.json` has the figures."
+
+
+def _code(text: str) -> str:
+    """Text as code within a line, which the text itself cannot end."""
+    return f"`{one_line(text).replace('`', chr(0x2035))}`"
 
 
 def _limits(facts: Facts) -> str:
     recipe = facts.recipe
-    rewards = [f"`{plugin.name}`" for plugin in recipe.rewards.plugins]
+    rewards = [_code(plugin.name) for plugin in recipe.rewards.plugins]
     lines = [
         "It was rewarded for answers that a program can check, in the tags `<reasoning>` and `<answer>`"
         + (f", and by {', '.join(rewards)}" if rewards else "")
@@ -222,8 +229,3 @@ def _limits(facts: Facts) -> str:
     if recipe.model.name.startswith(BUILTIN_PREFIX):
         lines.insert(0, "The built-in model reads characters and adds digits: a demonstration, of no other use.")
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
-    return re.sub(r"([\\`*_{}\[\]<>#|!])", r"\\\1", " ".join(text.split()))

@@ -9,7 +9,7 @@ were chosen.
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import ExportError
+from gtpo_cli.files import read_json_lines
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.stream import stream_text
 from gtpo_cli.models import Policy
@@ -92,17 +93,21 @@ class Difference:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    question: str
+
+
 def sample_questions(run: RunFolder) -> tuple[str, ...]:
     """Questions the run was trained on, from its newest stored step; without any, of the built-in task.
 
     From the run folder alone: the data may be on another machine by now.
     """
+    questions: tuple[str, ...] = ()
     for file in sorted(run.samples.glob("step-*.jsonl"), reverse=True):
-        try:
-            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-            questions = tuple(dict.fromkeys(str(row["question"]) for row in rows))[:PROMPTS]
-        except (OSError, ValueError, LookupError, TypeError):
-            continue  # a line that was cut short; an older step will do
+        with contextlib.suppress(ExportError):  # a line that was cut short; an older step will do
+            rows = list(read_json_lines(file, _Asked, lambda _, why: ExportError(f"{file}: {why}")))  # noqa: B023
+            questions = tuple(dict.fromkeys(row.question for row in rows))[:PROMPTS]
         if questions:
             return questions
     return tuple(problem.question for problem in arithmetic_problems(PROMPTS, split="test", seed=0))
@@ -115,7 +120,7 @@ def greedy_answers(
     params = SamplingParams(max_completion_tokens=min(max_tokens, MAX_TOKENS))
     answers = []
     for question in questions:
-        prompt = encoder.encode(question)
+        prompt = encoder.encode(question, at_most=policy.max_seq_length)
         if len(prompt) >= policy.max_seq_length:
             continue
         stream = stream_text(policy, prompt, params, greedy=True)

@@ -9,14 +9,21 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gtpo_cli.checkpoints import flush_to_disk
 from gtpo_cli.errors import ExportError
+from gtpo_cli.files import read_json
 
 RECORD = "export.json"
 CARD = "README.md"
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    files: tuple[str, ...]
 
 
 def check_free(folder: Path) -> None:
@@ -79,7 +86,6 @@ def _files(folder: Path) -> list[str]:
 def _recorded(folder: Path) -> list[str]:
     """The files of the export that is in the folder; none where it is no export."""
     try:
-        files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, LookupError, TypeError):
+        return [*read_json(folder / RECORD, _Record, ExportError).files, RECORD]
+    except ExportError:
         return []
-    return [*files, RECORD] if isinstance(files, list) and all(isinstance(name, str) for name in files) else []

@@ -13,12 +13,22 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.errors import ExportError
+from gtpo_cli.errors import ExportError, GtpoError
 from gtpo_cli.evaluation.subject import Checkpoint
-from gtpo_cli.models.loading import DTYPES, check_complete, choose_dtype, explained, load_config, quiet
+from gtpo_cli.models.loading import (
+    DTYPES,
+    check_adapter_config,
+    check_complete,
+    check_finite,
+    choose_dtype,
+    explained,
+    load_config,
+    quiet,
+)
 from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
+from gtpo_cli.text import describe
 
 AUTO = "auto"
 
@@ -44,11 +54,13 @@ def load_causal_lm(recipe: ModelRecipe, path: str, revision: str | None = None, 
     """A causal language model as transformers loads it; `options` go to from_pretrained. Raises ModelError."""
     from transformers import AutoModelForCausalLM
 
+    load_config(recipe.model_copy(update={"revision": revision}), path)  # refuses what could not be built
     with explained(path):
         model, loading = AutoModelForCausalLM.from_pretrained(
             path, revision=revision, trust_remote_code=recipe.trust_remote_code, output_loading_info=True, **options
         )
     check_complete(path, loading["missing_keys"])
+    check_finite(path, model)
     return model
 
 
@@ -96,10 +108,13 @@ def with_adapter(model: Any, folder: Path) -> Any:
     """The model with the adapter in `folder`, not merged. Raises ExportError where it does not fit."""
     from peft import PeftModel
 
+    check_adapter_config(folder)
     try:
         return PeftModel.from_pretrained(model, str(folder))
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
-        said = " ".join(str(error).split())[:300]
+    except GtpoError:
+        raise
+    except Exception as error:
+        said = describe(error)
         if isinstance(error, RuntimeError) and "size mismatch" not in said:
             raise ExportError(f"{folder}: the adapter cannot be put on its base: {said}") from error
         raise ExportError(

@@ -47,7 +47,8 @@ Format = Literal["adapter", "merged", "gguf"]
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to export and how. `dtype`: "auto" or the type to write. `base`, `revision`: full-precision weights to merge
-    into instead of the recipe's. `converter`: llama.cpp's, for gguf. `hub_name`: for the card."""
+    into instead of the recipe's. `converter`: llama.cpp's, for gguf. `hub_name`: for the card. `trust_remote_code`: see
+    `RunFolder.recipe_to_run`."""
 
     run: RunFolder
     checkpoint: Checkpoint
@@ -58,6 +59,7 @@ class Request:
     revision: str | None = None
     converter: str | None = None
     hub_name: str | None = None
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
 
     Raises ExportError, and what loading models raises (ModelError, CheckpointError).
     """
-    recipe = request.run.recipe()
+    recipe = request.run.recipe_to_run(trust_remote_code=request.trust_remote_code)
     check_request(request, recipe)
     tokenizer, _ = load_prompting(recipe, request.checkpoint)
     if request.format == "gguf":

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.text import printable
 
 _ASK = """\
 import torch
@@ -63,6 +64,7 @@ def how_to_ask(format: str, hub_name: str | None, prompting: Prompting, recipe: 
 
 def fenced(text: str, language: str = "") -> str:
     """A code block that the text itself cannot end."""
+    text = printable(text)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"

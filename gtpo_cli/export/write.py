@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import JsonValue
 from safetensors import SafetensorError
 
 from gtpo_cli.errors import ExportError
@@ -29,7 +30,8 @@ from gtpo_cli.export.merge import (
     with_adapter,
     written_dtype,
 )
-from gtpo_cli.models.loading import LOAD_ERRORS, quiet
+from gtpo_cli.files import read_bytes, read_json, walled
+from gtpo_cli.models.loading import quiet
 from gtpo_cli.recipe import Recipe
 
 _ADAPTER_CONFIG = "adapter_config.json"
@@ -52,9 +54,14 @@ class Written:
 
 def write_adapter(folder: Path, checkpoint: Checkpoint, recipe: Recipe, tokenizer: Any) -> Written:
     """The adapter's weights, byte for byte; its configuration names the base without a path of this machine."""
+
+    def wrong(why: str) -> ExportError:
+        return ExportError(f"{checkpoint.model}: the adapter cannot be read ({why}); choose another checkpoint")
+
     for name in _ADAPTER_FILES:
-        (folder / name).write_bytes((checkpoint.model / name).read_bytes())
-    config = json.loads((folder / _ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        with walled(wrong):
+            (folder / name).write_bytes(read_bytes(checkpoint.model / name))
+    config = read_json(folder / _ADAPTER_CONFIG, dict[str, JsonValue], wrong)
     config |= {"base_model_name_or_path": public_name(recipe.model.name), "revision": recipe.model.revision}
     (folder / _ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     _save(tokenizer, folder)
@@ -112,15 +119,15 @@ def _read_gguf(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     (file,) = folder.glob("*.gguf")
-    try:
-        with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its own bar
-            return AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name)
-    except LOAD_ERRORS as error:
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise ExportError(
-            f"{file.name}: was converted, but transformers cannot load it back, so it could not be compared ({said}); "
+
+    def wrong(why: str) -> ExportError:
+        return ExportError(
+            f"{file.name}: was converted, but transformers cannot load it back, so it could not be compared ({why}); "
             "use --format merged, and convert that without the check if you trust the converter"
-        ) from error
+        )
+
+    with walled(wrong), quiet(), contextlib.redirect_stderr(io.StringIO()):  # its own bar
+        return AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name)
 
 
 def _place(model: Any, device: torch.device) -> Any:

@@ -5,30 +5,36 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from collections.abc import Collection, Iterator
+import math
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import httpx
 import torch
-from huggingface_hub.errors import EntryNotFoundError, HFValidationError, StrictDataclassError
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
-from gtpo_cli.errors import ModelError, out_of_memory
+from gtpo_cli.errors import GtpoError, ModelError, out_of_memory
+from gtpo_cli.files import open_regular, read_bytes, read_json
 from gtpo_cli.hub import OFFLINE_REMEDY, only_the_cache_if_unreachable
 from gtpo_cli.recipe.schema import ModelRecipe
+from gtpo_cli.text import describe, one_line
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 # What the libraries raise where a model cannot be fetched (OSError: transformers says so of a name or a file that is
-# nowhere), over a folder whose files are damaged, missing or of different models, and where memory runs out.
+# nowhere).
 _FETCH_ERRORS = (OSError, httpx.HTTPError, EntryNotFoundError, HFValidationError)
-LOAD_ERRORS = (
-    *_FETCH_ERRORS, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, ImportError, RuntimeError,
-    MemoryError, SafetensorError, StrictDataclassError, UnpicklingError,
-)  # fmt: skip
+# Sizes in a config.json that no model has; a library would build that much before it saw that the weights lack it.
+_MAX_LAYERS = 1000
+_MAX_SIZE = 2**27
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -55,11 +61,13 @@ def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
 
 
 def load_config(recipe: ModelRecipe, path: str) -> Any:
-    """The model's configuration alone. Raises ModelError with the remedy."""
+    """The model's configuration alone. Raises ModelError with the remedy, also for sizes that no model has."""
     from transformers import AutoConfig
 
     with explained(path):
-        return AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
+        config = AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
+        _check_sizes(path, config)
+    return config
 
 
 @contextlib.contextmanager
@@ -74,7 +82,9 @@ def explained(path: str) -> Iterator[None]:
             else:
                 with only_the_cache_if_unreachable() as reason:
                     yield
-    except LOAD_ERRORS as error:
+    except (GtpoError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # tokenizers panics with one
         raise ModelError(load_failure(path, error, unreachable=reason)) from error
 
 
@@ -87,6 +97,8 @@ def _check_folder(path: str) -> None:
         raise ModelError(f"model.name: {path[:80]}... cannot be looked up ({error.strerror})") from error
     if is_file:
         raise ModelError(f"model.name: {path} is a file; name the folder of a Hugging Face model")
+    if is_folder:
+        _check_regular(folder)
     if not is_folder or (folder / "config.json").is_file():
         return
     if (folder / "adapter_config.json").is_file():
@@ -97,12 +109,73 @@ def _check_folder(path: str) -> None:
     raise ModelError(f"model.name: {path} is a folder without config.json; name a Hugging Face model folder")
 
 
+def _check_regular(folder: Path) -> None:
+    """Raise ModelError for what is neither a file nor a folder: a library that opens a FIFO waits without an end."""
+    for file in sorted(folder.iterdir()):
+        if not (file.is_file() or file.is_dir()):
+            raise ModelError(f"model.name: {file} is no regular file; fetch the model again")
+
+
 def _base_of_adapter(folder: Path) -> str:
     try:
-        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, LookupError, TypeError):  # the message does without it
+        base = read_json(folder / "adapter_config.json", _AdapterConfig, ModelError).base_model_name_or_path
+    except ModelError:  # the message does without it
         return ""
-    return f" ({base})" if isinstance(base, str) else ""
+    return f" ({one_line(base)})" if base else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _AdapterConfig:
+    """What is read here of adapter_config.json. With `megatron_config` PEFT imports the module that `megatron_core`
+    names, which would be code that the file's author chose."""
+
+    base_model_name_or_path: str | None = None
+    peft_type: str = "LORA"
+    megatron_config: JsonValue = None
+
+
+def check_adapter_config(folder: Path) -> None:
+    """Raise ModelError for an adapter that is none of ours: no LoRA, or one that has PEFT import a module."""
+    file = folder / "adapter_config.json"
+    config = read_json(file, _AdapterConfig, lambda why: ModelError(f"{file}: cannot be read ({why}); get it again"))
+    if config.peft_type != "LORA" or config.megatron_config is not None:
+        raise ModelError(f"{file}: is no plain LoRA adapter, as gtpo trains them; choose another checkpoint")
+
+
+def _check_sizes(path: str, config: Any) -> None:
+    """Raise ModelError for a configuration larger than any model, before it is built: a billion layers never end."""
+    for name, value in _numbers(config.to_dict()):
+        layered = re.search("layer|expert|block", name)
+        most = _MAX_LAYERS if layered and re.match("n_|num_", name) else _MAX_SIZE
+        if value > most and re.search("layer|expert|block|size|dim|embd|head|model|position|ctx|rank", name):
+            raise ModelError(
+                f"model.name: config.json of {path} asks for {name} = {value:.3g}; no model has more than {most:,}: it "
+                "is damaged, fetch the model again"
+            )
+
+
+def _numbers(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in document.items():
+        if isinstance(value, dict):
+            yield from _numbers(value)
+        elif isinstance(value, (int, float)):
+            yield name, min(value, sys.float_info.max)
+
+
+@torch.no_grad()
+def check_finite(path: str, model: Any) -> None:
+    """Raise ModelError for weights that are NaN or infinite. A bias of the output layer may be minus infinity: that is
+    how a model bars tokens."""
+    output = model.get_output_embeddings()
+    bias: Any = getattr(output, "bias", None)
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+            if weight is bias and bool((weight < math.inf).all()):  # which NaN is not
+                continue
+            raise ModelError(
+                f"model.name: the weights of {path} are not finite ({name} holds NaN or infinity): the model is "
+                "damaged; fetch it again, or choose another"
+            )
 
 
 def check_complete(path: str, missing_keys: Collection[str]) -> None:
@@ -123,7 +196,7 @@ def context_length(recipe: ModelRecipe, path: str) -> int:
 
 def bounded_context(config: Any, max_seq_length: int) -> int:
     positions = getattr(config, "max_position_embeddings", None)
-    return min(max_seq_length, positions) if positions else max_seq_length
+    return min(max_seq_length, positions) if isinstance(positions, int) and positions > 0 else max_seq_length
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -134,17 +207,17 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.float32
 
 
-def load_failure(path: str, error: Exception, *, unreachable: str | None = None) -> str:
+def load_failure(path: str, error: BaseException, *, unreachable: str | None = None) -> str:
     """What to tell a user about `error`: what failed, and the remedy that fits that.
 
     `unreachable`: why the hub was not asked, where it was not.
     """
     folder = Path(path)
-    said = _cut(str(error))
+    said = one_line(str(error))
     if out_of_memory := _out_of_memory(error):
         return f"model.name: {path} does not fit {out_of_memory} ({said})"
-    if not said or isinstance(error, (TypeError, LookupError, AttributeError, ArithmeticError)):
-        said = f"{type(error).__name__}: {said}"  # words of a program's, not for users
+    if not said or not isinstance(error, (*_FETCH_ERRORS, ValueError, RuntimeError, ImportError, SafetensorError)):
+        said = describe(error)  # words of a program's, not for users
     if "Unrecognized configuration class" in said:
         said = said.partition(" for this kind")[0]
         return f"model.name: {path} is no causal language model, such as Llama and Qwen are ({said}); choose another"
@@ -181,7 +254,7 @@ def load_failure(path: str, error: Exception, *, unreachable: str | None = None)
     )
 
 
-def _out_of_memory(error: Exception) -> str | None:
+def _out_of_memory(error: BaseException) -> str | None:
     """Whose memory ran out, and what to lower; None where it is another failure."""
     whose = out_of_memory(error)
     if whose == "the GPU":
@@ -199,26 +272,21 @@ def damaged_file(folder: Path) -> str | None:
     """The first file of a model's folder that cannot be read, and what to do; None where all can."""
     for file in sorted(folder.glob("*.json")):
         try:
-            document = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            return f"{file} cannot be read ({_cut(str(error))}); fetch the model again"
+            document = json.loads(read_bytes(file).decode())
+        except (OSError, ValueError, RecursionError, MemoryError) as error:
+            return f"{file} cannot be read ({one_line(str(error))}); fetch the model again"
         if not isinstance(document, dict):
             return f"{file} cannot be read (no JSON object but a {type(document).__name__}); fetch the model again"
     for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            if stream.read(7) == b"version":
-                return f"{file} is a pointer of Git LFS, not the weights; fetch them with git lfs pull"
         try:
+            with open_regular(file) as stream:
+                if stream.read(7) == b"version":
+                    return f"{file} is a pointer of Git LFS, not the weights; fetch them with git lfs pull"
             with safe_open(file, framework="pt"):
                 pass
-        except SafetensorError as error:
-            return f"{file} cannot be read ({_cut(str(error))}); it was cut off or damaged: fetch the model again"
+        except (OSError, SafetensorError) as error:
+            return f"{file} cannot be read ({one_line(str(error))}); it was cut off or damaged: fetch the model again"
     return None
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 300 else text[:297] + "..."
 
 
 @contextlib.contextmanager

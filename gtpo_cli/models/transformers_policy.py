@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.files import open_regular, walled
 from gtpo_cli.models.loading import (
-    LOAD_ERRORS,
     bounded_context,
     check_complete,
+    check_finite,
     choose_dtype,
     explained,
+    load_config,
     load_tokenizer,
     quiet,
 )
@@ -147,23 +149,27 @@ class TransformersPolicy:
             self.tokenizer.save_pretrained(folder)
 
     def load_adapter(self, folder: Path) -> None:
-        try:
+        def wrong(why: str) -> CheckpointError:
+            return CheckpointError(f"{folder}: the weights cannot be read ({why}); choose another checkpoint")
+
+        with walled(wrong):
             self._load_lora(folder) if self._is_peft else self._load_all(folder)
-        except LOAD_ERRORS as error:
-            raise CheckpointError(
-                f"{folder}: the weights cannot be read ({error}); choose another checkpoint"
-            ) from error
+            if not all(bool(torch.isfinite(parameter).all()) for parameter in self.trainable_parameters()):
+                raise wrong("they are not finite")
 
     def _load_all(self, folder: Path) -> None:
-        from transformers import AutoModelForCausalLM
-
         if not (folder / "config.json").is_file():
             raise CheckpointError(
                 f"{folder}: holds no full weights (config.json is missing); was it trained with LoRA?"
             )
-        with quiet():
-            saved = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype)
-        self.model.load_state_dict(saved.state_dict())
+        model = self._causal_lm
+        with quiet():  # as the model that is here: the checkpoint's own configuration decides nothing
+            saved, loading = type(model).from_pretrained(
+                folder, config=model.config, dtype=model.dtype, output_loading_info=True
+            )
+        if loading["missing_keys"]:
+            raise CheckpointError(f"{folder}: lacks {len(loading['missing_keys'])} tensors; choose another checkpoint")
+        model.load_state_dict(saved.state_dict())
 
     def _load_lora(self, folder: Path) -> None:
         from peft import set_peft_model_state_dict
@@ -172,7 +178,8 @@ class TransformersPolicy:
         file = folder / "adapter_model.safetensors"
         if not file.is_file():
             raise CheckpointError(f"{folder}: holds no adapter (adapter_model.safetensors is missing)")
-        result = set_peft_model_state_dict(self.model, load_file(file, device=str(self.device)))
+        with open_regular(file):  # which a device or a FIFO is not
+            result = set_peft_model_state_dict(self.model, load_file(file, device=str(self.device)))
         missing = [key for key in result.missing_keys if "lora_" in key]
         if result.unexpected_keys or missing:
             raise CheckpointError(
@@ -197,9 +204,11 @@ def load_transformers_policy(
     kwargs: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
     if recipe.load_in_4bit:
         kwargs |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
+    load_config(recipe, path)  # refuses what could not be built in any time
     with explained(path):
         model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True, **kwargs)
     check_complete(path, loading["missing_keys"])
+    check_finite(path, model)
     _check_vocabulary(path, tokenizer, model)
     if not recipe.load_in_4bit:
         model.to(device)
@@ -211,9 +220,10 @@ def load_transformers_policy(
         reference = copy.deepcopy(model).eval().requires_grad_(False)
     if recipe.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return TransformersPolicy(
-        model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference
-    )
+    with explained(path):  # its first forward: what the configuration says may be impossible
+        return TransformersPolicy(
+            model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference
+        )
 
 
 def _check_vocabulary(path: str, tokenizer: Any, model: Any) -> None:
@@ -287,12 +297,17 @@ def _check_logits_are_linear(model: Any, device: torch.device) -> None:
     """The objective computes log-probabilities from hidden states and output weights; make sure the model agrees."""
     was_training = model.training
     model.eval()
-    ids = torch.arange(1, 5, device=device)[None]
+    ids = torch.arange(1, 5, device=device)[None] % model.get_input_embeddings().weight.shape[0]
     layer = model.get_output_embeddings()
     if layer is None or not hasattr(layer, "weight"):
         raise ModelError(f"{type(model).__name__} has no plain output layer; gtpo cannot train it")
     expected = model(input_ids=ids, use_cache=False).logits.float()
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    if not bool(torch.isfinite(hidden).all()):
+        raise ModelError(
+            f"{type(model).__name__} computes what is not finite: its weights are damaged, or too large for "
+            f"{str(model.dtype).removeprefix('torch.')}; fetch it again, or set model.dtype: float32"
+        )
     other_end = torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
     if not _close(model.base_model(input_ids=other_end, use_cache=False).last_hidden_state[:, :-1], hidden[:, :-1]):
         raise ModelError(

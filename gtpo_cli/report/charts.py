@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gtpo_cli.recipe.schema import LN_2
 from gtpo_cli.report.figures import Chart, add_legend, label_text, new_figure, share_axis
 from gtpo_cli.report.runs import BASE, Evaluation, RunRecord
+from gtpo_cli.text import file_name
 from gtpo_cli.tracking import find_metric
 
 if TYPE_CHECKING:
@@ -193,8 +194,9 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Seri
             axes.plot(ks, intervals[:, 0], line, color=colour, label=label_text(label))
             axes.fill_between(ks, intervals[:, 1], intervals[:, 2], color=colour, alpha=0.18, linewidth=0)
             if family == "pass":
-                first = [evaluation.results.scores[f"first_pass@{k}"].interval.estimate for k in ks]
-                axes.plot(ks, first, "x", color=colour, markersize=4)
+                scores = evaluation.results.scores
+                first = [(k, scores[f"first_pass@{k}"].interval.estimate) for k in ks if f"first_pass@{k}" in scores]
+                axes.plot(*np.array(first).reshape(-1, 2).T, "x", color=colour, markersize=4)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sorted(ticks), [str(k) for k in sorted(ticks)])
         axes.minorticks_off()
@@ -203,7 +205,7 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Seri
         add_legend(figure, axes, ink)
         return figure
 
-    return Chart(f"{benchmark}_{family}_at_k", f"{title}, {benchmark}", caption, draw)
+    return Chart(f"{file_name(benchmark)}_{family}_at_k", f"{title}, {benchmark}", caption, draw)
 
 
 def _draw_steps(axes: Axes, steps: NDArray[np.float64], values: NDArray[np.float64], colour: str) -> None:

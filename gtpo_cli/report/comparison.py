@@ -92,7 +92,7 @@ def find_side(text: str) -> Side:
     """ "runs/a@base", "runs/a@600" -> that run's side. Raises EvaluationError when the run or its evaluations are not
     there."""
     path, _, subject = text.rpartition("@") if "@" in text and not Path(text).exists() else (text, "", "")
-    step = re.fullmatch(r"(?:step-)?(\d+)", subject)
+    step = re.fullmatch(r"(?:step-)?([0-9]{1,12})", subject)
     subject = f"step-{int(step[1]):06d}" if step else subject
     run = RunFolder(Path(path))
     if not run.recipe_file.is_file():

@@ -6,23 +6,31 @@ page's own text colour.
 
 from __future__ import annotations
 
+import html
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.files import own_folder, walled, write_aside
+from gtpo_cli.text import one_line
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _PAGE_INK = "#010203"  # stands for currentColor until the SVG is written
 _SIZE = (4.6, 3.0)  # inches
+_LABEL_LENGTH = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: its file name, title, caption, and how it is drawn with a given ink."""
+    """A chart: its file name (without folder and suffix), title, caption, and how it is drawn with a given ink."""
 
     name: str
     title: str
@@ -38,7 +46,7 @@ def new_figure(ink: str, title: str) -> tuple[Figure, Axes]:
     figure.patch.set_alpha(0)
     axes = figure.add_subplot()
     axes.patch.set_alpha(0)
-    axes.set_title(title, color=ink, loc="left", fontsize=11, fontweight="bold")
+    axes.set_title(label_text(title), color=ink, loc="left", fontsize=11, fontweight="bold")
     axes.grid(visible=True, color=ink, alpha=0.12, linewidth=0.6)
     axes.tick_params(colors=ink, labelsize=9, length=3)
     axes.xaxis.label.set_color(ink)
@@ -73,8 +81,25 @@ def add_legend(figure: Figure, axes: Axes, ink: str) -> None:
 
 
 def label_text(name: str) -> str:
-    """A name in a legend: matplotlib would read $ as mathematics, and hide what begins with _."""
-    return (name.lstrip("_") or name).replace("$", r"\$")
+    """A name in a legend or title: matplotlib would read $ as mathematics, and hide what begins with _."""
+    name = one_line(name, most=_LABEL_LENGTH)
+    return (name.lstrip("_") or name).replace("\\", "\u2216").replace("$", r"\$")
+
+
+def write_charts(charts: Sequence[Chart], folder: Path) -> None:
+    """Each chart as SVG and PNG into the folder. Raises OSError, and EvaluationError for one that cannot be drawn."""
+    own_folder(folder)
+    for chart in charts:
+        with walled(lambda why, chart=chart: _undrawable(chart, why)):  # type: ignore[misc]
+            files = {"svg": file_svg(chart).encode(), "png": file_png(chart)}
+        for suffix, content in files.items():
+            write_aside(folder / f"{chart.name}.{suffix}", content)
+
+
+def _undrawable(chart: Chart, why: str) -> EvaluationError:
+    return EvaluationError(
+        f"the chart {one_line(chart.title)} cannot be drawn from the run's figures ({why}); is metrics.jsonl as it was?"
+    )
 
 
 # -- ways out --------------------------------------------------------------------------------------------------------
@@ -84,7 +109,9 @@ def page_svg(chart: Chart) -> str:
     """The chart as an SVG element for the page: scales with its box, text in the page's colour and font."""
     svg = _svg(chart.draw(_PAGE_INK))
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', _opening(chart), svg, count=1, flags=re.DOTALL)
+    svg = re.sub(
+        r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', lambda found: _opening(chart, found[1]), svg, count=1, flags=re.DOTALL
+    )
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{chart.name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{chart.name}-\1)", svg)
@@ -114,8 +141,9 @@ def _svg(figure: Figure) -> str:
     return stream.getvalue()
 
 
-def _opening(chart: Chart) -> str:
+def _opening(chart: Chart, box: str) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\\1" role="img" aria-label="{chart.title}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" role="img" '
+        f'aria-label="{html.escape(one_line(chart.title))}" '
         'preserveAspectRatio="xMidYMid meet">'
     )

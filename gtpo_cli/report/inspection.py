@@ -5,16 +5,19 @@ Reads samples/step-000050.jsonl, which training writes every `tracking.log_compl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.files import Count, Finite, read_json_lines, step_of
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.types import FinishReason
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ class InspectedStep:
 
 def read_step(run: RunFolder, step: int | None = None) -> InspectedStep:
     """A stored step, by default the newest. Raises EvaluationError when it is not there or cannot be read."""
-    stored = sorted(int(file.stem.removeprefix("step-")) for file in run.samples.glob("step-*.jsonl"))
+    stored = stored_steps(run)
     if not stored:
         sft = run.recipe().objective.name == "sft"
         why = (
@@ -188,47 +191,96 @@ def read_step(run: RunFolder, step: int | None = None) -> InspectedStep:
             f"{run.path}: step {chosen} was not stored; there is {', '.join(map(str, stored))} "
             "(tracking.log_completions_every says how often)"
         )
-    file = run.samples / f"step-{chosen:06d}.jsonl"
-    groups: list[list[dict[str, Any]]] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            if row["completion"] == 0:
-                groups.append([])
-            groups[-1].append(row)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise EvaluationError(f"{file}:{number}: is no stored completion ({error})") from error
-    try:
-        read = tuple(_group(number, rows) for number, rows in enumerate(groups, start=1))
-    except (KeyError, TypeError, ValueError) as error:
-        raise EvaluationError(f"{file}: lacks {error}; was it written by another version?") from error
+    groups: list[list[SampleRow]] = []
+    for row in read_rows(run, chosen):
+        if row.completion == 0 or not groups:
+            groups.append([])
+        groups[-1].append(row)
+    if not groups:
+        raise EvaluationError(f"{run.samples}: step {chosen} holds no completion; inspect another")
+    read = tuple(_group(number, rows) for number, rows in enumerate(groups, start=1))
     return InspectedStep(run, chosen, tuple(stored), read)
 
 
-def _group(number: int, rows: Sequence[dict[str, Any]]) -> InspectedGroup:
+@dataclass(frozen=True)
+class SampleRow:
+    """A line of samples/step-000050.jsonl, as training/samples.py writes it. A step that was skipped is stored too, so
+    what the model computed may be infinite or NaN."""
+
+    problem: str
+    question: str
+    gold: str
+    completion: Count
+    text: str
+    finish_reason: FinishReason
+    reward: Finite
+    format: Finite
+    accuracy: Finite
+    extracted: str | None
+    plugins: dict[str, Finite]
+    advantage: float
+    mean_entropy: float
+    kept: bool
+    tokens: list[str]
+    token_ids: list[int]
+    logprobs: list[float]
+    entropy: list[float]
+    forward: list[int]
+    backward: list[int]
+    weights: Annotated[list[float], Field(alias="lambda")]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where the columns of the tokens are not of one length."""
+        if len({len(column) for column in self.columns}) > 1:
+            raise ValueError("tokens and their figures: there are not as many of each")
+
+    @property
+    def columns(self) -> tuple[list[Any], ...]:
+        return (
+            self.tokens, self.token_ids, self.logprobs, self.entropy, self.forward, self.backward, self.weights
+        )  # fmt: skip
+
+
+def stored_steps(run: RunFolder) -> list[int]:
+    """The steps whose completions are stored, ascending."""
+    found = (step_of(file.stem) for file in run.samples.glob("step-*.jsonl"))
+    return sorted(step for step in found if step is not None)
+
+
+def read_rows(run: RunFolder, step: int) -> list[SampleRow]:
+    """The stored completions of a step. Raises EvaluationError, naming file and line."""
+    file = run.samples / f"step-{step:06d}.jsonl"
+    return list(
+        read_json_lines(
+            file,
+            SampleRow,
+            lambda line, why: EvaluationError(
+                f"{file}:{line}: is no stored completion ({why}); was it written by another version?"
+            ),
+        )
+    )
+
+
+def _group(number: int, rows: Sequence[SampleRow]) -> InspectedGroup:
     first = rows[0]
-    return InspectedGroup(
-        number, first["problem"], first["question"], first["gold"], tuple(_completion(row) for row in rows)
-    )
+    return InspectedGroup(number, first.problem, first.question, first.gold, tuple(_completion(row) for row in rows))
 
 
-def _completion(row: dict[str, Any]) -> InspectedCompletion:
-    columns = (row[name] for name in ("tokens", "token_ids", "logprobs", "entropy", "forward", "backward", "lambda"))
-    tokens = tuple(
-        Token(text, id_, logprob, entropy, bool(forward), bool(backward), weight)
-        for text, id_, logprob, entropy, forward, backward, weight in zip(*columns, strict=True)
-    )
+def _completion(row: SampleRow) -> InspectedCompletion:
     return InspectedCompletion(
-        number=row["completion"] + 1,
-        text=row["text"],
-        truncated=row["finish_reason"] == "length",
-        rewards={"format": row["format"], "accuracy": row["accuracy"], **row["plugins"]},
-        reward=row["reward"],
-        extracted=row["extracted"],
-        advantage=row["advantage"],
-        mean_entropy=row["mean_entropy"],
-        kept=row["kept"],
-        tokens=tokens,
+        number=row.completion + 1,
+        text=row.text,
+        truncated=row.finish_reason == "length",
+        rewards={"format": row.format, "accuracy": row.accuracy, **row.plugins},
+        reward=row.reward,
+        extracted=row.extracted,
+        advantage=row.advantage,
+        mean_entropy=row.mean_entropy,
+        kept=row.kept,
+        tokens=tuple(
+            Token(text, id_, logprob, entropy, bool(forward), bool(backward), weight)
+            for text, id_, logprob, entropy, forward, backward, weight in zip(*row.columns, strict=True)
+        ),
     )
 
 

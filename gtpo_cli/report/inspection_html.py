@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.files import own_folder
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LN_2
 from gtpo_cli.report.inspection import InspectedCompletion, InspectedGroup, InspectedStep
@@ -18,7 +19,7 @@ _FULL_SHADE = 2 * LN_2  # nats: the entropy from which a token's shading is full
 def write_page(step: InspectedStep, file: Path) -> Path:
     """Write the page; its path. Raises EvaluationError when it cannot be written."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(file.parent)
         write_atomically(file, render(step))
     except OSError as error:
         raise EvaluationError(

@@ -11,10 +11,12 @@ from typing import Any
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import GradedCompletion
+from gtpo_cli.files import own_folder
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
 from gtpo_cli.report.comparison import recipe_differences
-from gtpo_cli.report.figures import Chart, file_png, file_svg, page_svg
+from gtpo_cli.report.figures import Chart, page_svg, write_charts
+from gtpo_cli.report.inspection import read_rows, stored_steps
 from gtpo_cli.report.runs import BASE, RunRecord
 from gtpo_cli.report.tables import benchmark_table, csv_text, latex, markdown, other_scores, other_scores_table
 from gtpo_cli.run_folder import write_atomically
@@ -40,10 +42,8 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
     """
     charts = [*training_charts(runs), *evaluation_charts(runs)]
     try:
-        (folder / "charts").mkdir(parents=True, exist_ok=True)
-        for chart in charts:
-            write_atomically(folder / "charts" / f"{chart.name}.svg", file_svg(chart))
-            write_atomically(folder / "charts" / f"{chart.name}.png", file_png(chart))
+        own_folder(folder)
+        write_charts(charts, folder / "charts")
         if any(run.evaluations for run in runs):
             table = benchmark_table(runs)
             write_atomically(folder / "table.md", markdown(table))
@@ -145,13 +145,10 @@ def _samples(run: RunRecord) -> Iterator[Sample]:
             if found is not None:
                 problem, completion = found
                 yield Sample(f"{where}: {kind}", problem.question, problem.gold, completion.answer, completion.text)
-    files = sorted(run.run.samples.glob("step-*.jsonl"))
-    if files:
-        rows = [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()]
+    stored = stored_steps(run.run)
+    if stored:
+        rows = read_rows(run.run, stored[-1])
         for kind, right in (("rewarded", True), ("not rewarded", False)):
-            row = next((row for row in rows if (row["advantage"] > 0) == right), None)
+            row = next((row for row in rows if (row.advantage > 0) == right), None)
             if row is not None:
-                step = int(files[-1].stem.removeprefix("step-"))
-                yield Sample(
-                    f"training, step {step}: {kind}", row["question"], row["gold"], row["extracted"], row["text"]
-                )
+                yield Sample(f"training, step {stored[-1]}: {kind}", row.question, row.gold, row.extracted, row.text)

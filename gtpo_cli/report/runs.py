@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import JsonValue
 
 from gtpo_cli.errors import EvaluationError, GtpoError
 from gtpo_cli.evaluation.records import Conditions, Results
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
+from gtpo_cli.files import read_json
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import read_metrics
@@ -46,13 +49,14 @@ class RunRecord:
 
 def read_run(run: RunFolder) -> RunRecord:
     """Raises GtpoError, naming the file, for what is there and cannot be read."""
-    rows = read_metrics(run.metrics_file) if run.metrics_file.exists() else []
-    environment = {}
-    if run.environment_file.exists():
-        try:
-            environment = json.loads(run.environment_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise GtpoError(f"{run.environment_file}: cannot be read ({error}); delete it: it only informs") from error
+    rows = read_metrics(run.metrics_file) if os.path.lexists(run.metrics_file) else []
+    environment, file = {}, run.environment_file
+    if os.path.lexists(file):
+        environment = read_json(
+            file,
+            dict[str, JsonValue],
+            lambda why: GtpoError(f"{file}: cannot be read ({why}); delete it: it only informs"),
+        )
     record = RunRecord(
         name=run.name or run.path.resolve().name,
         run=run,

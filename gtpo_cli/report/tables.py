@@ -15,6 +15,7 @@ from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import is_user_reward
 from gtpo_cli.report.charts import evaluated_series
 from gtpo_cli.report.runs import BASE, Evaluation, RunRecord
+from gtpo_cli.text import markdown_text, one_line
 
 ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"))
 OTHER_SCORES = (
@@ -107,10 +108,11 @@ def markdown(table: Table) -> str:
             "" if cell is None else f"{_bold(_percent(cell.estimate), best, '**')} ({_range(cell)})"
             for cell, best in zip(row.cells, row.best, strict=True)
         ]
-        names = (row.benchmark, row.estimator, row.method, row.model.replace("|", r"\|") + _mark(row, "[{}]"))
+        names = [markdown_text(name) for name in (row.benchmark, row.estimator, row.method, row.model)]
+        names[3] += _mark(row, "[{}]")
         lines.append("| " + " | ".join((*names, *cells)) + " |")
     lines += ["", "Percent; in brackets 95 % bootstrap intervals over problems."]
-    lines += [f"[{number}] {note}" for number, note in enumerate(table.notes, start=1)]
+    lines += [f"[{number}] {markdown_text(note)}" for number, note in enumerate(table.notes, start=1)]
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +134,7 @@ def latex(table: Table) -> str:
         names[3] += _mark(row, r"\textsuperscript{{{}}}")
         lines.append(" & ".join((*names, *cells)) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [f"% [{number}] {note}" for number, note in enumerate(table.notes, start=1)]
+    lines += [f"% [{number}] {one_line(note)}" for number, note in enumerate(table.notes, start=1)]
     return "% needs \\usepackage{booktabs}; percent, 95 % bootstrap intervals over problems\n" + "\n".join(lines) + "\n"
 
 
@@ -149,17 +151,23 @@ def csv_text(runs: Sequence[RunRecord]) -> str:
             c = evaluation.conditions
             for name, score in evaluation.results.scores.items():
                 writer.writerow(
-                    [benchmark, c.split, method, model, c.subject, c.problems, c.samples, c.temperature, name,
-                     *map(repr, score.interval)]
+                    [*map(csv_cell, (benchmark, c.split, method, model, c.subject)), c.problems, c.samples,
+                     c.temperature, csv_cell(name), *map(repr, score.interval)]
                 )  # fmt: skip
     return stream.getvalue()
 
 
+def csv_cell(text: str) -> str:
+    """Text on one line that no spreadsheet takes for a formula."""
+    text = one_line(text)
+    return "'" + text if text.startswith(("=", "+", "-", "@")) else text
+
+
 def escape_latex(text: str) -> str:
-    """Text that LaTeX prints as it is."""
+    """Text that LaTeX prints as it is, on one line."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {character: "\\" + character for character in "&%$#_{}"}
-    return "".join(special.get(character, character) for character in text)
+    return "".join(special.get(character, character) for character in one_line(text))
 
 
 def _benchmarks(runs: Sequence[RunRecord]) -> list[str]:

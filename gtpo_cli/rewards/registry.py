@@ -12,11 +12,13 @@ import numbers
 from collections.abc import Callable
 
 from gtpo_cli.errors import RewardError
+from gtpo_cli.text import describe, one_line
 from gtpo_cli.types import Completion, Problem
 
 Plugin = Callable[[Problem, Completion], float]
 
 _SHOWN_CHARACTERS = 200
+MAX_SCORE = 1e100  # beyond it, sums and squares of scores are infinite
 
 
 def load_plugin(dotted: str) -> Plugin:
@@ -26,9 +28,11 @@ def load_plugin(dotted: str) -> Plugin:
         raise RewardError(f"reward {dotted}: write it as pkg.module:function")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a module's own code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module's own code may raise anything, sys.exit included
         raise RewardError(
-            f"reward {dotted}: module {module_name} cannot be imported ({type(error).__name__}: {error}); "
+            f"reward {dotted}: module {module_name} cannot be imported ({describe(error)}); "
             "install it, or put its folder on PYTHONPATH"
         ) from error
     function = getattr(module, function_name, None)
@@ -41,7 +45,10 @@ def load_plugin(dotted: str) -> Plugin:
 def missing_module(dotted: str) -> str | None:
     """The package or module of `pkg.module:function` that is not there, looked for without running any of its code."""
     top = dotted.partition(":")[0].partition(".")[0]
-    return None if not top or importlib.util.find_spec(top) is not None else top
+    try:
+        return None if not top or importlib.util.find_spec(top) is not None else top
+    except (ValueError, ImportError):  # no name of a module, or one without a file
+        return top
 
 
 def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Completion) -> float:
@@ -49,10 +56,33 @@ def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Complet
     where = f"on problem {problem.id}, completion {completion.text[:_SHOWN_CHARACTERS]!r}"
     try:
         score: object = plugin(problem, completion)
-    except Exception as error:  # the user's code may raise anything
-        raise RewardError(f"reward {name} raised {type(error).__name__}: {error}; {where}") from error
-    if isinstance(score, bool) or not isinstance(score, numbers.Real):
-        raise RewardError(f"reward {name} returned {score!r}, which is a {type(score).__name__}, not a float; {where}")
-    if not math.isfinite(score):
-        raise RewardError(f"reward {name} returned {score!r}, which is not finite; {where}")
-    return float(score)
+        if isinstance(score, bool) or not isinstance(score, numbers.Real):
+            raise _NoScoreError(f"which is a {type(score).__name__}, not a float")
+        value = _float_of(score)
+        if not abs(value) <= MAX_SCORE:
+            raise _NoScoreError("which is not finite" if not math.isfinite(value) else "which no sum could hold")
+    except KeyboardInterrupt:
+        raise
+    except _NoScoreError as error:
+        raise RewardError(f"reward {name} returned {_shown(score)}, {error}; {where}") from error
+    except BaseException as error:  # the user's code may raise anything, sys.exit included
+        raise RewardError(f"reward {name} raised {describe(error)}; {where}") from error
+    return value
+
+
+def _float_of(score: numbers.Real) -> float:
+    try:
+        return float(score)
+    except OverflowError:  # a whole number or a fraction beyond 1e308
+        return math.inf
+
+
+class _NoScoreError(Exception):
+    """What a plug-in returned is no score."""
+
+
+def _shown(score: object) -> str:
+    try:
+        return one_line(repr(score), most=_SHOWN_CHARACTERS)
+    except Exception:  # noqa: BLE001 - of an object of the user's, or a number of too many digits
+        return f"a {type(score).__name__}"

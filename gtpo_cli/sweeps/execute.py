@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from gtpo_cli.errors import RecipeError
+from gtpo_cli.files import Finite, read_json
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.run_folder import RunFolder, write_atomically
 from gtpo_cli.sweeps.spec import Sweep, SweepRun
@@ -47,6 +48,11 @@ class _Job:
     started: float = field(default_factory=time.monotonic)
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    seconds: Finite
+
+
 def done_file(sweep: Sweep, run: SweepRun) -> Path:
     return sweep.folder / "done" / f"{run.key}.json"
 
@@ -61,7 +67,8 @@ def is_done(sweep: Sweep, run: SweepRun) -> bool:
 
 def seconds_of(sweep: Sweep, run: SweepRun) -> float:
     """Wall-clock seconds of a finished run, from its last start."""
-    return float(json.loads(done_file(sweep, run).read_text(encoding="utf-8"))["seconds"])
+    file = done_file(sweep, run)
+    return read_json(file, _Done, lambda why: RecipeError(f"{file}: cannot be read ({why}); delete it")).seconds
 
 
 def seconds_left(sweep: Sweep, *, jobs: int) -> float | None:
@@ -140,6 +147,8 @@ def _start(sweep: Sweep, run: SweepRun) -> subprocess.Popen[bytes]:
     write_atomically(recipe, dump_recipe(run.recipe))
     command = [sys.executable, "-m", "gtpo_cli", "train", "--quiet"]
     command += ["--resume", str(run.path)] if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
+    if run.recipe.model.trust_remote_code:  # the sweep's own recipe says so
+        command.append("--trust-remote-code")
     with log_file(sweep, run).open("ab") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.report.charts import CURVES, Curve, running_mean, style, window
-from gtpo_cli.report.figures import Chart, add_legend, file_png, file_svg, label_text, new_figure, page_svg, share_axis
+from gtpo_cli.report.figures import Chart, add_legend, label_text, new_figure, page_svg, share_axis, write_charts
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.sweeps.execute import is_done, seconds_of
 from gtpo_cli.sweeps.spec import Sweep
@@ -34,10 +34,7 @@ def write_results(sweep: Sweep, summary: Summary) -> Path:
     charts = band_charts({variant: found for variant, found in rows.items() if found})
     folder = sweep.folder
     try:
-        (folder / "charts").mkdir(parents=True, exist_ok=True)
-        for chart in charts:
-            write_atomically(folder / "charts" / f"{chart.name}.svg", file_svg(chart))
-            write_atomically(folder / "charts" / f"{chart.name}.png", file_png(chart))
+        write_charts(charts, folder / "charts")
         write_atomically(folder / "table.md", markdown(summary))
         write_atomically(folder / "runs.csv", runs_csv(sweep, summary))
         write_atomically(folder / "results.json", as_json(sweep, summary))

@@ -57,9 +57,7 @@ def open_trackers(
     are still printed. Raises GtpoError when metrics.jsonl cannot be opened, RecipeError when TensorBoard is not
     installed. A wandb that fails is a warning.
     """
-    from rich.console import Console
-
-    from gtpo_cli.tracking.console import ConsoleTracker
+    from gtpo_cli.tracking.console import Console, ConsoleTracker
 
     console = console or Console()
     warn = _warn_on(console)
@@ -107,7 +105,7 @@ def _open_wandb(
             project=settings.project,
             entity=settings.entity,
             tags=settings.tags,
-            resume_id=id_file.read_text().strip() if start_step and id_file.is_file() else None,
+            resume_id=id_file.read_bytes().decode().strip() if start_step and id_file.is_file() else None,
             warn=warn,
         )
         id_file.write_text(tracker.run_id + "\n")

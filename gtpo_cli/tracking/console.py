@@ -10,10 +10,11 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
+import rich.console
+from rich.console import ConsoleOptions, Group, RenderableType
 from rich.constrain import Constrain
 from rich.live import Live
 from rich.progress import (
@@ -26,9 +27,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.text import Text
 
 from gtpo_cli.recipe.schema import LN_2
+from gtpo_cli.text import printable
 
 REFRESHES_PER_SECOND = 2
 WINDOW = 20  # steps in the column "last 20"
@@ -37,6 +40,14 @@ MAX_WIDTH = 80
 CELL_WIDTH = 20
 PLAIN_SECONDS = 300.0  # without a terminal, a line at least this often, however slow the steps
 BARS = "▁▂▃▄▅▆▇█"
+
+
+class Console(rich.console.Console):
+    """rich's console, which lets no text steer the terminal: what rich itself says to it is marked as control."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def _percent(share: float) -> str:
@@ -94,7 +105,7 @@ class ConsoleTracker:
         initial_entropy: float | None = None,
         filter_on: bool | None = None,
         filter_threshold: float = LN_2,
-        console: Console | None = None,
+        console: rich.console.Console | None = None,
         plain: bool | None = None,
     ) -> None:
         self._total = total_steps
@@ -248,7 +259,7 @@ class Trend:
         return text
 
 
-def print_line(console: Console, text: str, style: str = "") -> None:
+def print_line(console: rich.console.Console, text: str, style: str = "") -> None:
     """Print `text` as one line. Raises OSError when the terminal or the reader of the pipe is gone."""
     try:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -12,9 +12,9 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gtpo_cli.errors import GtpoError
+from gtpo_cli.files import parse_json, read_bytes, reason, walled
 from gtpo_cli.tracking.metrics import in_order
 
 
@@ -99,32 +99,33 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     """The steps in metrics.jsonl, in order; null becomes NaN.
 
     A last line that is not whole (the run was killed while writing it) is left out with a warning. Raises GtpoError
-    when the file cannot be read, or has another line that is not a JSON object with a step.
+    when the file cannot be read, or has another line that is not a JSON object of numbers with a step.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise GtpoError(f"{path}: metrics cannot be read ({error.strerror or error}); is this a run folder?") from error
+    with walled(lambda why: GtpoError(f"{path}: metrics cannot be read ({why}); is this a run folder?")):
+        lines = read_bytes(path).split(b"\n")
     rows: list[dict[str, float]] = []
     last = max((number for number, line in enumerate(lines, 1) if line), default=0)
     for number, line in enumerate(lines, 1):
-        row = _parse(line)
-        if row is not None:
-            rows.append(row)
-        elif line and number == last:
-            warnings.warn(f"{path}:{number}: left out the last line, which is not whole", stacklevel=2)
-        elif number < last:
+        if number > last:
+            break
+        try:
+            rows.append(_parse(line))
+        except ValueError as error:
+            if number == last:
+                warnings.warn(f"{path}:{number}: left out the last line, which is not whole", stacklevel=2)
+                continue
             raise GtpoError(
-                f"{path}:{number}: not a JSON object with a step; the file was changed after the run: remove that line"
-            )
+                f"{path}:{number}: not a JSON object with a step ({reason(error)}); the file was changed "
+                "after the run: remove that line"
+            ) from error
     return rows
 
 
-def _parse(line: bytes) -> dict[str, float] | None:
-    try:
-        row: Any = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(row, dict) or "step" not in row:
-        return None
-    return {name: math.nan if value is None else value for name, value in row.items()}
+def _parse(line: bytes) -> dict[str, float]:
+    """Raises ValueError for a line that is none of a run's."""
+    read = parse_json(line, dict[str, float | None])
+    row = {name: math.nan if value is None or not math.isfinite(value) else value for name, value in read.items()}
+    step = row.get("step", math.nan)
+    if not (step >= 0 and step == round(step)):
+        raise ValueError("step: a whole number is missing")
+    return {**row, "step": int(step)}

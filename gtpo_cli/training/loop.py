@@ -82,8 +82,10 @@ def train(
         if state.step:
             setup.policy.load_adapter(store.path(state.step) / "model")
             loaded = store.load_training(state.step)
-            updater.load_state_dict(loaded["updater"])
-            if other_gpus := restore_random_states(loaded["random"]):
+            with store.using_training(state.step):
+                updater.load_state_dict(loaded["updater"])
+                other_gpus = restore_random_states(loaded["random"])
+            if other_gpus:
                 say(other_gpus)
         trackers = stack.enter_context(
             open_trackers(

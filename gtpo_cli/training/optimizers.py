@@ -66,7 +66,7 @@ class Updater:
     def load_moments(self, state: dict[str, Any]) -> None:
         """Take the optimiser's state from an earlier `state_dict`, and keep learning rate and schedule as they are."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._load_optimizer(state["optimizer"])
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
@@ -74,8 +74,54 @@ class Updater:
         return {"optimizer": self.optimizer.state_dict(), "scheduler": self._scheduler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._scheduler.load_state_dict(state["scheduler"])
+        """Go on from an earlier `state_dict`. Raises ValueError, LookupError or TypeError for one of another run."""
+        schedule = {key: state["scheduler"][key] for key in ("base_lrs", "last_epoch", "_step_count", "_last_lr")}
+        rates, counts = (
+            (*schedule["base_lrs"], *schedule["_last_lr"]),
+            (schedule["last_epoch"], schedule["_step_count"]),
+        )
+        if len(rates) != 2 * len(self.optimizer.param_groups) or not all(map(_is_rate, rates)):
+            raise ValueError("its learning rates are not one for each group of parameters")
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("its schedule counts no steps")
+        self._load_optimizer(state["optimizer"])
+        self._scheduler.load_state_dict(self._scheduler.state_dict() | schedule)
+
+    def _load_optimizer(self, state: dict[str, Any]) -> None:
+        """Moments and learning rates; every other setting stays the recipe's. What has another shape than its parameter
+        is refused here: the optimiser would fail at it in the next step."""
+        own = self.optimizer.state_dict()["param_groups"]
+        if [group["params"] for group in state["param_groups"]] != [group["params"] for group in own]:
+            raise ValueError("its parameters are others")
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        moments = state["state"]
+        if moments and set(moments) != set(range(len(parameters))):
+            raise ValueError(f"it has moments of {len(moments)} parameters, the run {len(parameters)}")
+        plain = isinstance(self.optimizer, torch.optim.AdamW)
+        for index, moment in moments.items():
+            if plain and not moment.keys() >= {"step", "exp_avg", "exp_avg_sq"}:
+                raise ValueError(f"parameter {index} lacks a moment")
+            for name in ("exp_avg", "exp_avg_sq", "state1", "state2"):  # torch's names, bitsandbytes'
+                if name in moment and moment[name].shape != parameters[index].shape:
+                    raise ValueError(f"{name} of parameter {index} has another shape than the parameter")
+            step = torch.as_tensor(moment.get("step", 0))
+            if step.numel() != 1 or not float(step) >= 0:
+                raise ValueError(f"parameter {index} counts no steps")
+            if not all(
+                bool(torch.isfinite(value).all()) for value in moment.values() if isinstance(value, torch.Tensor)
+            ):
+                raise ValueError(f"the moments of parameter {index} are not finite")
+        if not all(_is_rate(group[name]) for group in state["param_groups"] for name in ("lr", "initial_lr")):
+            raise ValueError("its learning rates are no numbers")
+        kept = ("lr", "initial_lr", "params")
+        groups = [
+            mine | {name: group[name] for name in kept} for mine, group in zip(own, state["param_groups"], strict=True)
+        ]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
 
 
 def schedule_factor(schedule: Schedule, step: int, *, warmup: int, total: int) -> float:

@@ -132,7 +132,8 @@ class Rollback:
         step = self._good_checkpoint(before=before, best=best)
         if step is not None:
             self._policy.load_adapter(self._store.path(step) / "model")
-            self._updater.load_moments(self._store.load_training(step)["updater"])
+            with self._store.using_training(step):
+                self._updater.load_moments(self._store.load_training(step)["updater"])
             self._updater.lower_rate(self._recipe.rollback_rate)
         return step
 

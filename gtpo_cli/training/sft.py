@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gtpo_cli.data import DroppedRow, wrap_solution
+from gtpo_cli.data import DroppedRow, said_count, token_ids, wrap_solution
 from gtpo_cli.models import Policy
 from gtpo_cli.objective import TokenBatch
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
@@ -33,14 +33,17 @@ class SftParts:
     tags: TagNames = PAPER_TAGS
 
 
-def reference_completion(problem: Problem, tokenizer: Any, tags: TagNames = PAPER_TAGS) -> Completion:
-    """The completion to imitate: solution and gold answer in their tags, then end-of-sequence."""
-    return completion_of(wrap_solution(problem.solution or "", problem.gold, tags=tags), tokenizer)
+def reference_completion(
+    problem: Problem, tokenizer: Any, tags: TagNames = PAPER_TAGS, *, at_most: int | None = None
+) -> Completion:
+    """The completion to imitate: solution and gold answer in their tags, then end-of-sequence. `at_most`: see
+    `token_ids`."""
+    return completion_of(wrap_solution(problem.solution or "", problem.gold, tags=tags), tokenizer, at_most=at_most)
 
 
-def completion_of(text: str, tokenizer: Any) -> Completion:
+def completion_of(text: str, tokenizer: Any, *, at_most: int | None = None) -> Completion:
     """A text as if it had been sampled, ended by the end-of-sequence token; its log-probabilities are not known (0)."""
-    ids = (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+    ids = (*token_ids(tokenizer, text, at_most=at_most, add_special_tokens=False), tokenizer.eos_token_id)
     return Completion(ids, (0.0,) * len(ids), "stop", text)
 
 
@@ -56,12 +59,17 @@ def drop_long_references(
     kept: list[Prompt] = []
     dropped: list[DroppedRow] = []
     for problem, prompt_ids in prompts:
-        length = len(reference_completion(problem, tokenizer, tags).token_ids)
+        reference = reference_completion(problem, tokenizer, tags, at_most=max_completion_tokens)
+        length = len(reference.token_ids)
         where = problem.source or problem.id
         if problem.solution is None and tags.reasoning is not None:
             dropped.append(DroppedRow(where, "no worked solution to imitate (SFT needs one)"))
         elif length > max_completion_tokens or length + len(prompt_ids) > max_seq_length:
-            dropped.append(DroppedRow(where, f"reference too long: {length} tokens with its tags"))
+            dropped.append(
+                DroppedRow(
+                    where, f"reference too long: {said_count(length, max_completion_tokens)} tokens with its tags"
+                )
+            )
         else:
             kept.append((problem, prompt_ids))
     return kept, dropped

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,7 +42,7 @@ def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
         if name == "optim/loss" and result:
             continue  # a policy-gradient loss says nothing about progress; only SFT's does
         if all(name in row for row in rows):
-            first, last = (statistics.fmean(row[name] for row in part) for part in (rows[:steps], rows[-steps:]))
+            first, last = (sum(row[name] for row in part) / len(part) for part in (rows[:steps], rows[-steps:]))
             result.append(Change(name, words, first, last, steps, shown))
     return result
 

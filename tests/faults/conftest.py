@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from commands import environment
-from small_runs import Whole, train
+from small_models import random_model
+from small_runs import Whole, gtpo, train
 
 FOLDER = Path(__file__).parent
 
@@ -28,3 +29,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
     seconds = time.monotonic() - start
     return Whole(folder / "runs" / "whole", int(done.stdout.rpartition("changes ")[2]), seconds)
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with all its weights, evaluated, and one with an adapter: small, and as they come out of the commands."""
+    folder = tmp_path_factory.mktemp("real")
+    gtpo(folder, train("one", "training.max_steps=2", "training.eval_every=2"))
+    gtpo(folder, ["eval", "runs/one", "--base", "--pass-k", "2", "--limit", "4"])
+    gtpo(folder, train("ad", "training.max_steps=2", "model.lora={rank: 2, alpha: 4}", "training.eval_every=null"))
+    model, tokenizer = random_model()
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    return folder

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,17 @@ import pytest
 import torch
 from small_models import random_model
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, random_states, restore_random_states
+from gtpo_cli.checkpoints import (
+    CheckpointState,
+    CheckpointStore,
+    random_states,
+    restore_random_states,
+    write_manifest,
+)
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe.schema import OptimizerRecipe
+from gtpo_cli.training.optimizers import Updater
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +260,119 @@ def test_a_manifest_cannot_lead_out_of_its_checkpoint(tmp_path: Path, policy: Tr
     manifest.write_text(json.dumps(entries | {"../outside": {"bytes": 1, "sha256": "0"}}))
     with pytest.raises(CheckpointError, match="names a file outside of the checkpoint"):
         store.check(3)
+
+
+# -- with a manifest that fits: whoever changes a file can change that too --------------------------------------------
+
+
+def sign(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    write_manifest(folder)
+
+
+def test_only_folders_that_a_run_made_are_checkpoints(tmp_path: Path, policy: TransformersPolicy) -> None:
+    store = saved(tmp_path, policy, 3)
+    for name in (
+        "step-²",
+        "step-00000²",
+        "step-\u0660\u0660\u0660\u0660\u0660\u0665",
+        "step-9",
+        "step-" + "9" * 200,
+        "step-x",
+    ):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-000008").write_text("a file")
+    assert store.steps() == [3]
+
+
+@pytest.mark.parametrize("content", ["[]", '{"step": 3}', '{"step": "3", "metrics_bytes": 0}', "NaN", "[" * 100_000,
+                                     '{"step": 3, "metrics_bytes": -1}', '{"step": 4, "metrics_bytes": 0}',
+                                     '{"step": 3, "metrics_bytes": 0, "best_value": NaN}'])  # fmt: skip
+def test_a_state_of_other_types_is_named(tmp_path: Path, policy: TransformersPolicy, content: str) -> None:
+    store = saved(tmp_path, policy, 3)
+    (store.path(3) / "state.json").write_text(content)
+    sign(store.path(3))
+    store.check(3)
+    with pytest.raises(CheckpointError, match=r"state\.json: cannot be read \(.*\); delete .* to use the one before"):
+        store.load_state(3)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]", '{"a": 1}', '{"a": {"bytes": "1", "sha256": "0"}}', '{"a": {"bytes": 1, "sha256": null}}',
+        '{"\\u0000": {"bytes": 1, "sha256": "0"}}',
+    ],
+)  # fmt: skip
+def test_a_manifest_of_other_types_is_named(tmp_path: Path, policy: TransformersPolicy, content: str) -> None:
+    store = saved(tmp_path, policy, 3)
+    (store.path(3) / "manifest.json").write_text(content)
+    with pytest.raises(CheckpointError, match="damaged checkpoint"):
+        store.check(3)
+
+
+@pytest.mark.parametrize("name", ["state.json", "training.pt", "model/model.safetensors"])
+def test_a_fifo_is_no_file_of_a_checkpoint(tmp_path: Path, policy: TransformersPolicy, name: str) -> None:
+    """Opened as one, it would be waited for without an end."""
+    store = saved(tmp_path, policy, 3)
+    (store.path(3) / name).unlink()
+    os.mkfifo(store.path(3) / name)
+    (store.path(3) / "manifest.json").write_text(json.dumps({name: {"bytes": 0, "sha256": "0"}}))
+    readers: dict[str, Callable[[], object]] = {
+        "state.json": lambda: store.load_state(3),
+        "training.pt": lambda: store.load_training(3),
+        "model/model.safetensors": lambda: policy.load_adapter(store.path(3) / "model"),
+    }
+    for read in (lambda: store.check(3), readers[name]):
+        with pytest.raises(CheckpointError):
+            read()
+
+
+Harm = Callable[[dict[str, Any]], object]
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda state: state["optimizer"]["state"].pop(0), "it has moments of 5 parameters, the run 6"),
+        (lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(3)), "has another shape"),
+        (lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(torch.nan), "are not finite"),
+        (lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)), "parameter 0 counts no steps"),
+        (lambda state: state["optimizer"]["state"][0].pop("exp_avg"), "parameter 0 lacks a moment"),
+        (lambda state: state["optimizer"]["param_groups"].pop(), "its parameters are others"),
+        (lambda state: state["optimizer"]["param_groups"][0].update(lr="1"), "learning rates are no numbers"),
+        (lambda state: state["scheduler"].update(base_lrs=[torch.nan] * 2), "not one for each group"),
+        (lambda state: state["scheduler"].update(last_epoch="x"), "its schedule counts no steps"),
+        (lambda state: state.pop("scheduler"), "KeyError: 'scheduler'"),
+        (lambda state: state.update(optimizer=None), "TypeError"),
+        (lambda state: state["optimizer"]["state"].update({0: 1}), "AttributeError"),
+    ],
+)  # fmt: skip
+def test_an_optimiser_of_another_run_is_named(tmp_path: Path, harm: Harm, words: str) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2, 3)) for _ in range(4)] + [
+        torch.nn.Parameter(torch.ones(3)) for _ in range(2)
+    ]
+    updater = Updater(parameters, OptimizerRecipe(name="adamw"), total_steps=9)
+    updater.update()
+    updater.advance_schedule()
+    state = copy.deepcopy(updater.state_dict())
+    updater.load_state_dict(copy.deepcopy(state))
+    harm(state)
+    (tmp_path / "step-000003").mkdir()
+    torch.save({"updater": state, "random": {}}, tmp_path / "step-000003" / "training.pt")
+    store = CheckpointStore(tmp_path, keep_last=1)
+    loaded = store.load_training(3)
+    with (
+        pytest.raises(CheckpointError, match=r"training\.pt: cannot be read \(it does not fit this run: ") as caught,
+        store.using_training(3),
+    ):
+        updater.load_state_dict(loaded["updater"])
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [[], {"updater": {}}, {"updater": [], "random": {}}, torch.zeros(3)])
+def test_training_state_of_other_types_is_named(tmp_path: Path, content: Any) -> None:
+    (tmp_path / "step-000003").mkdir()
+    torch.save(content, tmp_path / "step-000003" / "training.pt")
+    with pytest.raises(CheckpointError, match="it does not hold updater and random"):
+        CheckpointStore(tmp_path, keep_last=1).load_training(3)

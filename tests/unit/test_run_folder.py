@@ -135,8 +135,63 @@ def test_a_file_that_cannot_be_written_whole_leaves_nothing_and_is_named(tmp_pat
     file = tmp_path / "chart.png"
     file.mkdir()
     with pytest.raises(OSError, match=r"chart\.png") as caught:
-        write_atomically(file, b"\x89PNG")
+        write_atomically(file, "text")
     assert caught.value.filename == str(file)
     assert [path.name for path in tmp_path.iterdir()] == ["chart.png"]
-    write_atomically(tmp_path / "other.png", b"\x89PNG")
-    assert (tmp_path / "other.png").read_bytes() == b"\x89PNG"
+    write_atomically(tmp_path / "other.png", "text")
+    assert (tmp_path / "other.png").read_bytes() == b"text"
+
+
+# -- a folder that may be anybody's -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"initial_entropy": NaN}',
+        '{"initial_entropy": null}',
+        "[" * 100_000,
+        '{"initial_entropy": "1"}',
+        '{"initial_entropy": -1}',
+        '{"initial_entropy": 1e400}',
+    ],
+)
+def test_a_damaged_initial_entropy_is_named(tmp_path: Path, recipe: Recipe, content: str) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.create(recipe)
+    run.initial_entropy_file.write_text(content)
+    with pytest.raises(CheckpointError, match=r"initial_entropy\.json: cannot be read \(.*\); put the file back"):
+        run.initial_entropy()
+
+
+def test_code_that_a_run_folder_asks_for_is_not_run_unless_its_user_asks_too(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.create(load_recipe("tiny_arithmetic", ["model.trust_remote_code=true"]))
+    for overrides in ([], ["model.trust_remote_code=true"], ["seed=2"]):
+        with pytest.raises(
+            RecipeError, match=r"model\.trust_remote_code is on in this run's recipe.*--trust-remote-code"
+        ):
+            run.recipe_to_run(overrides)
+    assert run.recipe_to_run(trust_remote_code=True).model.trust_remote_code
+    assert not run.recipe_to_run(["model.trust_remote_code=false"]).model.trust_remote_code
+    plain = RunFolder(tmp_path / "plain")
+    plain.create(load_recipe("tiny_arithmetic"))
+    assert not plain.recipe_to_run(trust_remote_code=True).model.trust_remote_code
+    assert plain.recipe_to_run(["model.trust_remote_code=true"]).model.trust_remote_code
+
+
+@pytest.mark.parametrize("name", ["runs.theirs.evil:f", "runs.theirs:f", "linked.evil:f"])
+def test_a_reward_that_came_with_the_run_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder(Path("runs/theirs"))
+    run.create(load_recipe("tiny_arithmetic", [f"rewards.plugins=[{{name: '{name}'}}]"]))
+    Path("linked").symlink_to("runs/theirs")
+    (run.path / "evil.py").write_text("raise SystemExit('it ran')")
+    with pytest.raises(RecipeError, match="lies in the run folder itself, and code that comes with a run is not run"):
+        run.recipe_to_run(trust_remote_code=True)
+    own = RunFolder(Path("runs/own"))
+    own.create(load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'my_rewards:f'}]"]))
+    assert own.recipe_to_run().rewards.plugins[0].name == "my_rewards:f"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import json
+import math
 import os
 import shutil
 import socket
@@ -20,13 +21,14 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from small_models import random_model
 from transformers import LlamaConfig
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import CheckpointError, GtpoError, ModelError
 from gtpo_cli.generation.vllm_sampler import load_vllm_sampler
-from gtpo_cli.models.loading import choose_dtype, load_failure, load_tokenizer
+from gtpo_cli.models.loading import check_adapter_config, check_finite, choose_dtype, load_failure, load_tokenizer
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.models.unsloth_policy import load_unsloth_policy
@@ -110,6 +112,27 @@ def without_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def weights(name: str, value: float) -> Change:
+    """One number of a tensor becomes this."""
+
+    def change(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        tensors[name].view(-1)[7] = value
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return change
+
+
+def instead(name: str, make: Callable[[Path], object]) -> Change:
+    """Something else stands in the place of a file."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        make(folder / name)
+
+    return change
+
+
 BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 WRONG: dict[str, tuple[Change, str]] = {
     "no tokenizer": (without("tokenizer*"), "holds no tokenizer (tokenizer.json is missing); copy"),
@@ -144,6 +167,20 @@ WRONG: dict[str, tuple[Change, str]] = {
         replaced("T5ForConditionalGeneration", d_model=32, d_kv=16, d_ff=32, num_layers=1, num_heads=2),
         "is no causal language model, such as Llama and Qwen are",
     ),
+    "weights NaN": (weights("lm_head.weight", math.nan), "are not finite (lm_head.weight holds NaN or infinity)"),
+    "weights infinite": (weights("model.norm.weight", math.inf), "are not finite (model.norm.weight holds NaN"),
+    "weights too large": (weights("model.layers.0.mlp.up_proj.weight", 3e38), "computes what is not finite"),
+    "a billion layers": (configured(num_hidden_layers=10**9), "asks for num_hidden_layers = 1e+09; no model has more"),
+    "a size of 400 digits": (configured(vocab_size=10**400), "asks for vocab_size = 1.8e+308; no model has more"),
+    "a size without an end": (configured(intermediate_size=10**12), "asks for intermediate_size = 1e+12"),
+    "config a FIFO": (instead("config.json", os.mkfifo), "config.json is no regular file; fetch the model again"),
+    "tokenizer a FIFO": (instead("tokenizer.json", os.mkfifo), "tokenizer.json is no regular file"),
+    "template a device": (
+        instead("chat_template.jinja", lambda file: file.symlink_to("/dev/zero")), "template.jinja is no regular file"
+    ),
+    "config a loop": (instead("config.json", lambda file: file.symlink_to(file.name)), "is no regular file"),
+    "weights a folder": (instead("model.safetensors", Path.mkdir), "model.safetensors"),
+    "config nested": (holding("config.json", b'{"a":' * 100_000), "config.json cannot be read"),
     "adapter": (only_an_adapter, "is an adapter, which is no model by itself; name its base model (some/base)"),
 }  # fmt: skip
 
@@ -171,6 +208,40 @@ def test_a_sound_folder_loads_and_one_without_a_template_gets_plain_prompts(soun
     encoder = PromptEncoder(load(tmp_path / "model").tokenizer, "Be brief.")
     assert encoder.uses_plain_format
     assert encoder.render("1+1?") == "Be brief.\n\nQuestion: 1+1?\nAnswer:"
+
+
+def test_a_bias_of_minus_infinity_bars_a_token_and_is_no_damage() -> None:
+    model, _ = random_model()
+    output = model.get_output_embeddings()
+    output.bias = torch.nn.Parameter(torch.zeros(output.weight.shape[0]))
+    check_finite("x", model)
+    output.bias.data[3] = -math.inf
+    check_finite("x", model)
+    output.bias.data[3] = math.nan
+    with pytest.raises(ModelError, match=r"lm_head\.bias holds NaN"):
+        check_finite("x", model)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"peft_type": "VERA"}, {"megatron_config": {}, "megatron_core": "evil"}, {"peft_type": 1}]
+)
+def test_an_adapter_that_has_peft_import_a_module_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({"peft_type": "LORA", "megatron_config": None, "r": 8}))
+    check_adapter_config(tmp_path)
+    file.write_text(json.dumps({"peft_type": "LORA"} | changes))
+    with pytest.raises(ModelError, match=r"adapter_config\.json: (is no plain LoRA adapter|cannot be read)"):
+        check_adapter_config(tmp_path)
+
+
+def test_a_checkpoints_own_configuration_decides_nothing(sound: Path, tmp_path: Path) -> None:
+    policy = load(sound)
+    policy.save_adapter(tmp_path)
+    configured(num_hidden_layers=10**9)(tmp_path)
+    policy.load_adapter(tmp_path)
+    weights("lm_head.weight", math.nan)(tmp_path)
+    with pytest.raises(CheckpointError, match=r"the weights cannot be read \(they are not finite\)"):
+        load(sound).load_adapter(tmp_path)
 
 
 def test_names_that_are_no_folder(sound: Path) -> None:

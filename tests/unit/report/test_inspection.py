@@ -250,9 +250,10 @@ def test_what_is_not_there(position: InspectedStep, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="SFT samples nothing"):
         read_step(sft)
     (sft.samples).mkdir()
-    (sft.samples / "step-000001.jsonl").write_text('{"completion": 0, "problem": "a"}\nnot json\n')
+    whole = (position.run.samples / "step-000001.jsonl").read_text().splitlines()[0]
+    (sft.samples / "step-000001.jsonl").write_text(f"{whole}\nnot json\n")
     with pytest.raises(EvaluationError, match=r"step-000001\.jsonl:2: is no stored completion"):
         read_step(sft)
     (sft.samples / "step-000001.jsonl").write_text('{"completion": 0, "problem": "a"}\n')
-    with pytest.raises(EvaluationError, match="lacks 'question'"):
+    with pytest.raises(EvaluationError, match=r"jsonl:1: is no stored completion \(question: Field required\)"):
         read_step(sft)

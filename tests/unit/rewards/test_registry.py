@@ -1,12 +1,15 @@
 """User rewards: what can go wrong with code that is not ours."""
 
+import sys
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 
 from gtpo_cli.errors import RewardError
-from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.rewards.registry import call_plugin, load_plugin, missing_module
 from gtpo_cli.types import Completion, Problem
 
 PROBLEM = Problem(id="train.jsonl:17", question="1+1?", gold="2")
@@ -70,3 +73,63 @@ def test_an_exception_of_a_plugin_is_an_error_that_names_it() -> None:
     with pytest.raises(RewardError, match=r"m:crash raised KeyError: 'colour'.*train.jsonl:17") as caught:
         call_plugin("m:crash", crash, PROBLEM, COMPLETION)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+class Odd(float):
+    def __float__(self) -> float:
+        sys.exit(3)
+
+
+def exits(problem: Problem, completion: Completion) -> float:
+    sys.exit("out of patience")
+
+
+def returns_more_digits_than_can_be_shown(problem: Problem, completion: Completion) -> float:
+    return 10**5000
+
+
+def returns_what_cannot_be_shown(problem: Problem, completion: Completion) -> object:
+    class Hidden:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    return Hidden()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (exits, "raised SystemExit: out of patience"),
+        (lambda problem, completion: 10**400, "which is not finite"),
+        (lambda problem, completion: -(10**400), "which is not finite"),
+        (lambda problem, completion: Fraction(10**400, 3), "which is not finite"),
+        (lambda problem, completion: 1e200, "returned 1e+200, which no sum could hold"),
+        (returns_more_digits_than_can_be_shown, "returned a int, which is not finite"),
+        (returns_what_cannot_be_shown, "returned a Hidden, which is a Hidden, not a float"),
+        (lambda problem, completion: Odd(1.0), "raised SystemExit: 3"),
+    ],
+)
+def test_whatever_a_reward_does_is_an_error_in_a_line(function: Any, words: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        call_plugin("mine:it", function, PROBLEM, COMPLETION)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["import sys; sys.exit(3)", "raise BaseException('no')", "def f(", "1/0", "\0"])
+def test_whatever_a_module_does_at_import_is_an_error_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    (tmp_path / "odd_module.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        RewardError, match=r"^reward odd_module:f: module odd_module cannot be imported \(.*\); install"
+    ):
+        load_plugin("odd_module:f")
+
+
+@pytest.mark.parametrize("dotted", ["__main__:f", "a\0b:f", ".:f", "nonesuch.x:f", "..a:f"])
+def test_a_name_that_no_module_can_have_is_missing_without_an_exception(dotted: str) -> None:
+    assert missing_module(dotted) is None or missing_module(dotted) == dotted.partition(":")[0].partition(".")[0]
+    with pytest.raises(RewardError):
+        load_plugin(dotted)

@@ -1,0 +1,152 @@
+"""The one reader of files that may be anybody's: run folders, checkpoints, configurations of models.
+
+A file is read only if it is one (a FIFO would be waited for without an end, a device never ends), only up to a bound,
+and only into the shape that is asked for: pydantic checks every value strictly. Whatever else comes is the caller's
+error with what is wrong; nothing passes on half-read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from gtpo_cli.errors import GtpoError
+from gtpo_cli.text import describe, one_line
+
+T = TypeVar("T")
+Wrong = Callable[[str], GtpoError]  # what is wrong with the file -> the error that says where, what and the remedy
+
+MAX_BYTES = 2**30  # of a file that is read whole
+_STEP = re.compile(r"step-([0-9]{6,12})")
+
+# Numbers as they come out of a run: squares and sums of them are finite too.
+Finite = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+def open_regular(file: Path) -> BufferedReader:
+    """Open a regular file (or a link to one) to read its bytes. Raises OSError for anything else, at once."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, str(error), str(file)) from error
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+    raise OSError(errno.EINVAL, "is no regular file", str(file))
+
+
+def read_bytes(file: Path) -> bytes:
+    """The content of a regular file. Raises OSError, also for more than MAX_BYTES."""
+    with open_regular(file) as stream:
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"is larger than {MAX_BYTES // 2**20} MiB", str(file))
+    return content
+
+
+def read_json(file: Path, shape: type[T], wrong: Wrong) -> T:
+    """The JSON document in a file as a `shape`, strictly. Raises `wrong(what is wrong)`."""
+    with walled(wrong):
+        return parse_json(read_bytes(file), shape)
+
+
+def read_json_lines(
+    file: Path, shape: type[T], wrong: Callable[[int, str], GtpoError], *, cut: bool = False
+) -> Iterator[T]:
+    """A `shape` for each line of a file. Raises `wrong(line, what is wrong)`, counted from 1; 0 for the file itself.
+
+    `cut`: the file may end within a line, as a kill leaves it, which is left out.
+    """
+    with walled(lambda reason: wrong(0, reason)):
+        lines = read_bytes(file).split(b"\n")
+    for number, line in enumerate(lines[:-1] if cut or not lines[-1] else lines, start=1):
+        with walled(lambda reason, number=number: wrong(number, reason)):  # type: ignore[misc]
+            row = parse_json(line, shape)
+        yield row
+
+
+def parse_json(content: bytes | str, shape: type[T]) -> T:
+    """Raises ValueError (pydantic's) for what is no such JSON: another type, nested too deep, not UTF-8."""
+    value: T = _adapter(cast("Hashable", shape)).validate_json(content, strict=True)
+    return value
+
+
+@cache
+def _adapter(shape: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast("Any", shape))
+
+
+@contextmanager
+def walled(wrong: Wrong) -> Iterator[None]:
+    """Around a reader of foreign things: whatever it raises becomes `wrong(what is wrong)`, in one line.
+
+    Our own errors pass, and Ctrl-C. BaseException, since libraries that are not Python's panic with it.
+    """
+    try:
+        yield
+    except (GtpoError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise wrong(reason(error)) from error
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(one_line(str(part), most=40) for part in first["loc"])
+        return one_line(f"{place}: {first['msg']}" if place else first["msg"])
+    if isinstance(error, OSError) and error.strerror:
+        return one_line(error.strerror)
+    return describe(error)
+
+
+def step_of(name: str) -> int | None:
+    """600 for "step-000600", as folders and files of a step are called; None for any other name."""
+    found = _STEP.fullmatch(name)
+    step = int(found[1]) if found else None
+    return step if step is not None and name == f"step-{step:06d}" else None
+
+
+def own_folder(folder: Path) -> Path:
+    """Make a folder to write into. Raises OSError where it is a link: what is written would land elsewhere."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "is a link to another folder", str(folder))
+    return folder
+
+
+def write_aside(file: Path, content: bytes) -> None:
+    """Write aside, flush to disk, rename: a reader sees the old file or the new one, never half of it.
+
+    Where a link stands in the place of either it is replaced, not followed. Raises OSError that names `file`; nothing
+    of it stays then.
+    """
+    aside = file.with_name(f".{file.name}.tmp")
+    try:
+        aside.unlink(missing_ok=True)
+        with aside.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(file)
+    except BaseException as error:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(file), None  # what the caller asked for
+        raise

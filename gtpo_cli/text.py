@@ -1,0 +1,61 @@
+"""Text that others wrote, made fit for the place where it is shown: a terminal, Markdown, a file's name."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_NAME_LENGTH = 60
+
+# Characters that steer a terminal or turn the order of what is read: C0 (but tab and line feed), DEL, C1, marks of
+# direction, the two other line ends, lone surrogates. Each becomes one character that only shows that it was there.
+_STEERING = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)} | {0x7F: 0x2421}
+_STEERING |= dict.fromkeys(
+    (
+        *range(0x80, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF,
+        *range(0xD800, 0xE000), *range(0xE0000, 0xE0080),
+    ),
+    0xFFFD,
+)  # fmt: skip
+
+
+def printable(text: str) -> str:
+    """The text without anything that steers a terminal: an escape character becomes its sign, and so on. As long."""
+    return text if text.isascii() and text.isprintable() else text.translate(_STEERING)
+
+
+def one_line(text: str, *, most: int = 300) -> str:
+    """The text on one line of at most `most` characters, without what steers a terminal."""
+    text = printable(" ".join(text[: 20 * most].split()))
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def describe(error: BaseException, *, most: int = 300) -> str:
+    """An exception in one line: its class and its words, also where asking for them fails, as foreign code's may."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - a __str__ of somebody else
+        said = ""
+    return one_line(f"{type(error).__name__}: {said}".rstrip(": "), most=most)
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown, in a table too, shows as it is, on one line."""
+    return re.sub(r"([\\`*{}\[\]<>#|!~&]|(?<!\w)_|_(?!\w))", r"\\\1", printable(" ".join(text.split())))
+
+
+def markdown_sentence(text: str) -> str:
+    """A sentence of ours, in which names that others gave may stand, for Markdown: no HTML, link, code or table."""
+    return re.sub(r"([\\`<>\[\]|!&])", r"\\\1", printable(text))
+
+
+def file_name(name: str) -> str:
+    """A name as a part of a file's name: letters, digits, `.`, `_`, `-`, at most 60, and no folder.
+
+    A name that had to be changed gets eight hexadecimal digits of its own, so that two names stay two.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name[: 4 * _NAME_LENGTH]).strip("-.")[:_NAME_LENGTH]
+    if plain and plain == name:
+        return name
+    digits = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain}-{digits}".lstrip("-")

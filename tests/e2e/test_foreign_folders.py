@@ -1,0 +1,156 @@
+"""A run folder, a model and data of a stranger, through the commands as they are typed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import GTPO, environment
+from small_runs import gtpo, train
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    gtpo(folder, train("one", "training.max_steps=1"))
+    gtpo(folder, ["eval", "runs/one", "--base", "--pass-k", "2", "--limit", "2"])
+    return folder
+
+
+# Many commands in one process, which spares the seconds that each start costs. Each is `main`, as typed.
+SERIES = """
+import contextlib, io, json, sys
+from gtpo_cli.cli.app import main
+for arguments in json.load(sys.stdin):
+    sys.argv, said, code = ["gtpo", *arguments], io.StringIO(), None
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, said.getvalue()]), file=sys.__stdout__)
+"""
+
+
+def said_by(folder: Path, commands: list[tuple[list[str], int]]) -> list[str]:
+    """Standard output and error of each command, which ends with this exit code."""
+    done = subprocess.run(
+        [sys.executable, "-c", SERIES], cwd=folder, input=json.dumps([arguments for arguments, _ in commands]),
+        capture_output=True, text=True, timeout=300, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = []
+    for (arguments, code), line in zip(commands, done.stdout.splitlines(), strict=True):
+        found, text = json.loads(line)
+        assert (found or 0) == code, (arguments, text)
+        assert "Traceback" not in text
+        said.append(text)
+    return said
+
+
+def ended(folder: Path, arguments: list[str], *, code: int) -> str:
+    """The same of a process of its own, as bytes made text: nothing is lost or changed on the way."""
+    done = subprocess.run([*GTPO, *arguments], cwd=folder, env=environment(), capture_output=True, timeout=120)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == code, said
+    assert "Traceback" not in said
+    return said
+
+
+def spoiled(value: Any) -> Any:
+    """Every text with sequences that steer a terminal, but those that must be one of a few words."""
+    if isinstance(value, dict):
+        return {key: item if key in ("finish_reason", "subject", "benchmark") else spoiled(item)
+                for key, item in value.items()}  # fmt: skip
+    if isinstance(value, list):
+        return [spoiled(item) for item in value]
+    return value + STEERING if isinstance(value, str) else value
+
+
+def test_nothing_of_a_run_folder_steers_the_terminal(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    run = tmp_path / "runs" / "one"
+    for file in (*(run / "samples").iterdir(), *(run / "evaluation").rglob("samples.jsonl")):
+        rows = [spoiled(json.loads(line)) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for file in (run / "evaluation").rglob("results.json"):
+        document = json.loads(file.read_text())
+        document["problem_ids"] = spoiled(document["problem_ids"])
+        document["scores"]["user:" + STEERING] = document["scores"]["accuracy"]
+        file.write_text(json.dumps(document))
+    said = said_by(
+        tmp_path,
+        [
+            (["inspect", "runs/one", "--problem", "all"], 0), (["inspect", "runs/one", "--completion", "1"], 0),
+            (["inspect", "runs/one", "--problem", "none"], 2), (["compare", "runs/one@base", "runs/one"], 0),
+            (["compare", "runs/one@base", "runs/one", "--markdown"], 0),
+            (["eval", "runs/one", "--pass-k", "2", "--limit", "2", "--audit"], 0),
+        ],
+    )  # fmt: skip
+    said.append(ended(tmp_path, ["inspect", "runs/one"], code=0))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["model"]["name"] = f"no/such{STEERING}"
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    said.append(ended(tmp_path, ["generate", "runs/one", "1+1?", "--base"], code=2))
+    for text in said:
+        assert not set(text) & set(STEERING.replace("]0;owned", "").replace("[2J", "").replace("31m", ""))
+    assert sum("␛" in text for text in said) >= 6  # it would have
+
+
+def test_nothing_of_the_data_steers_the_terminal(tmp_path: Path) -> None:
+    rows = [{"question": f"1+1?{STEERING}", "answer": "2"}, {"question": "x", "answer": f"{STEERING}?!"}]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = "data.columns={question: question, answer: answer}"
+    data = ["data.benchmark=local", "data.path=train.jsonl", columns, "data.max_prompt_tokens=3"]
+    said = ended(tmp_path, train("x", *data), code=2)
+    assert "no prompt is left" in said or "no usable problem" in said
+    assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(said)
+
+
+def test_a_run_folder_does_not_switch_on_code_of_a_model(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    file = tmp_path / "runs" / "one" / "recipe.yaml"
+    recipe = yaml.safe_load(file.read_text())
+    recipe["model"]["trust_remote_code"] = True
+    file.write_text(yaml.safe_dump(recipe))
+    flag = "--trust-remote-code"
+    commands = [
+        ["eval", "runs/one"], ["generate", "runs/one", "1+1?"], ["export", "runs/one"], ["probe-entropy"],
+        ["train", "--resume", "runs/one"], ["eval", "runs/one", "--set", "model.trust_remote_code=true"],
+    ]  # fmt: skip
+    for said in said_by(tmp_path, [(arguments, 2) for arguments in commands]):
+        assert "model.trust_remote_code is on in this run's recipe" in said
+        assert said.rstrip().endswith(f"if you trust it, add {flag}")
+    asked = ["generate", "runs/one", "1+1?", "--max-tokens", "2", flag]
+    said_by(tmp_path, [(asked, 0), (["inspect", "runs/one"], 0)])  # to inspect loads no model
+
+
+def test_a_question_of_15_mb_is_dropped_within_the_memory_of_any_other(tmp_path: Path) -> None:
+    """It took 6.2 GB. Grown by more than half a gigabyte beyond a run without it, it fails."""
+    good = {"question": "3+4-2=?", "answer": "5"}
+    program = (
+        "import resource, sys; from gtpo_cli.cli.app import main; sys.argv = ['gtpo', *sys.argv[1:]]\n"
+        "try: main()\n"
+        "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peaks = []
+    for long in (False, True):
+        rows = [good, good | {"question": "12 + 3 " * 2_200_000}] if long else [good]
+        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        columns = "data.columns={question: question, answer: answer}"
+        arguments = [*train("x", "data.benchmark=local", "data.path=train.jsonl", columns), "--dry-run"]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], cwd=tmp_path, env=environment(), capture_output=True,
+            text=True, timeout=120, check=True,
+        )  # fmt: skip
+        peaks.append(int(done.stdout.splitlines()[-1]))
+        assert ("1 prompt too long): train.jsonl:2 prompt too long: over" in done.stdout) == long
+    assert peaks[1] - peaks[0] < 512 * 1024  # KiB
