@@ -68,7 +68,7 @@ def load_base(recipe: Recipe, *, temperature: float, streaming: bool = False) ->
     Raises ModelError.
     """
     with _relative_names_explained(recipe):
-        policy = load_policy(_for_measuring(recipe, temperature, streaming=streaming))
+        policy = load_policy(_for_measuring(recipe, temperature, streaming=streaming), trains=False)
     set_threads(recipe, policy)
     return policy
 
@@ -81,7 +81,8 @@ def load_trained(recipe: Recipe, checkpoint: Checkpoint, *, temperature: float, 
     """
     try:
         with _relative_names_explained(recipe):
-            policy = load_policy(_for_measuring(_of_checkpoint(recipe, checkpoint), temperature, streaming=streaming))
+            recipe_of = _of_checkpoint(recipe, checkpoint)
+            policy = load_policy(_for_measuring(recipe_of, temperature, streaming=streaming), trains=False)
         if not checkpoint.has_full_weights:
             policy.load_adapter(checkpoint.model)
     except ModelError as error:

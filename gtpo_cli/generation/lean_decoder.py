@@ -1,6 +1,6 @@
-"""Decoding for small models on a CPU, where what costs is not the arithmetic but the calls around it.
+"""Decoding for the built-in models, where what costs is not the arithmetic but the calls around it.
 
-One token through a block of LLaMA or Qwen2 in some fifteen tensor operations: projections of one input are one product,
+One token through a block of LLaMA in some fifteen tensor operations: projections of one input are one product,
 the cache is written in place, adapters are added to the weights beforehand. transformers makes several times as many
 calls for the same arithmetic. Prompts still go through transformers; other models go through `ModelDecoder`.
 
@@ -20,25 +20,21 @@ from torch.nn import Linear
 from torch.nn.functional import linear, pad, silu
 
 from gtpo_cli.generation.decoder import Prefill
-from gtpo_cli.models.threads import SMALL_MODEL
+from gtpo_cli.models.tiny import is_builtin
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 
-_ARCHITECTURES = frozenset({"llama", "qwen2"})
-_ROPE = frozenset({"default", "linear", "llama3"})  # angles that do not depend on how long a row has become
 _ROOM = 64  # places the cache gets beyond the prompt; when they are used up it is doubled
 
 
 def knows(policy: TransformersPolicy) -> bool:
-    """Whether this decoder can read the model, and the model is small enough to copy its weights for every call."""
-    config = policy.backbone.config
+    """Whether this is a built-in model, or one that was trained from it, whose weights this decoder can read.
+
+    Others go through their own forward, whatever they look like.
+    """
     return (
-        policy.device.type == "cpu"
-        and policy.model.dtype == torch.float32
-        and policy.num_parameters <= SMALL_MODEL
-        and config.model_type in _ARCHITECTURES
-        and policy.packs  # no window
-        and config.hidden_act == "silu"
-        and config.rope_parameters["rope_type"] in _ROPE
+        is_builtin(policy.backbone.config)
+        and policy.device.type == "cpu"
+        and policy.dtype == torch.float32
         and all(_is_readable(module) for module in policy.backbone.layers.modules())
     )
 

@@ -105,7 +105,7 @@ def _likeliest(temperature: float) -> Choose:
 
     def choose(logits: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
         logp = torch.log_softmax(logits / temperature, dim=-1)
-        if not bool(torch.isfinite(logp.sum())):
+        if bool(logp.sum().isnan()):  # a token may have no chance at all (a bias of minus infinity)
             raise GenerationError("the model's log-probabilities are not finite; was the learning rate too high?")
         best = logp.max(dim=-1)
         return best.indices, best.values

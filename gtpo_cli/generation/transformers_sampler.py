@@ -73,7 +73,8 @@ class TransformersSampler:
         def work(max_rows: int) -> None:
             results[:] = self._sample_in_blocks(prompts, n, params, max_rows, tell)
 
-        self._limit.run(work, at_most=len(prompts) * n)
+        with self._policy.computing():
+            self._limit.run(work, at_most=len(prompts) * n)
         return results
 
     @torch.no_grad()
@@ -85,7 +86,8 @@ class TransformersSampler:
             decoder = self._open_decoder(self._policy, [[0] * max(1, width - 1)], min(n, max_rows))
             decoder.advance(decoder.logits().argmax(dim=-1))
 
-        self._limit.run(work, at_most=n)
+        with self._policy.computing():
+            self._limit.run(work, at_most=n)
 
     def _sample_in_blocks(
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, max_rows: int, ended: Ended
@@ -188,7 +190,7 @@ def chooser(params: SamplingParams) -> Choose:
 
     def choose(logits: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
         logp = torch.log_softmax(logits / params.temperature, dim=-1)
-        if not bool(torch.isfinite(logp.sum())):
+        if bool(logp.sum().isnan()):  # a token may have no chance at all (a bias of minus infinity)
             raise NotFiniteError("the model's log-probabilities are not finite; was the learning rate too high?")
         scores = logp
         for warp in warpers:

@@ -127,4 +127,4 @@ def _start(policy: Policy, recipe: Recipe) -> Any:
 def _dtype(policy: Policy) -> str:
     """The type of the base model's arithmetic, as vLLM names it; the adapter's is float32 whatever that is."""
     assert isinstance(policy, TransformersPolicy)
-    return str(policy.model.dtype).removeprefix("torch.")
+    return str(policy.dtype).removeprefix("torch.")

@@ -124,7 +124,7 @@ def train(
         arguments = grpo_arguments(
             recipe, run.trl, engine, processes=processes.count, prompts_per_step=len(order.step(1)),
             longest_prompt=max(len(ids) for _, ids in setup.prompts), max_seq_length=policy.max_seq_length,
-            steps=steps, dtype=str(policy.model.dtype).removeprefix("torch."), extra=extra or {},
+            steps=steps, dtype=str(policy.dtype).removeprefix("torch."), extra=extra or {},
         )  # fmt: skip
         measured = math.nan
         if processes.is_main:

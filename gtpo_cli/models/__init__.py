@@ -11,11 +11,12 @@ from gtpo_cli.recipe.schema import Recipe
 __all__ = ["Engines", "Policy", "choose_engines", "load_policy", "load_tokenizer"]
 
 
-def load_policy(recipe: Recipe, *, with_engine: bool = True) -> Policy:
-    """Load the recipe's model with its adapter, ready to train. Raises ModelError with the remedy.
+def load_policy(recipe: Recipe, *, with_engine: bool = True, trains: bool = True) -> Policy:
+    """Load the recipe's model with its adapter. Raises ModelError with the remedy.
 
     `with_engine`: start the engine that shares the policy's weights, where the recipe comes to one; False where nothing
-    will be sampled.
+    will be sampled. `trains`: the weights that are trained are in float32, whatever the type of computation; False
+    where they are only measured.
     """
     from gtpo_cli.models.tiny import resolve_name
 
@@ -24,6 +25,7 @@ def load_policy(recipe: Recipe, *, with_engine: bool = True) -> Policy:
         "temperature": recipe.rollout.temperature,
         "with_reference": recipe.objective.kl_coef > 0,
         "seed": recipe.seed,
+        "trains": trains,
     }
     engines = choose_engines(recipe)
     if engines.backend == "unsloth":

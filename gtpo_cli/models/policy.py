@@ -18,6 +18,7 @@ class Policy(Protocol):
 
     tokenizer: a Hugging Face tokenizer.
     device: where its inputs must be.
+    dtype: the type of computation (`model.dtype`); what is trained, and its moments, are float32 whatever that is.
     temperature: divides the logits of every distribution, as in sampling (docs/objective.md, section 5).
     eos_token_ids: all ids that end a completion.
     max_seq_length: most tokens of prompt and completion together.
@@ -27,6 +28,7 @@ class Policy(Protocol):
 
     tokenizer: Any
     device: torch.device
+    dtype: torch.dtype
     temperature: float
     eos_token_ids: frozenset[int]
     max_seq_length: int

@@ -65,9 +65,7 @@ def tiny_tokenizer() -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    characters = string.digits + string.ascii_letters + string.punctuation + " \n"
-    vocabulary = {token: index for index, token in enumerate((*SPECIAL, *WORDS, *characters))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(WORDS) + r"|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
@@ -80,6 +78,11 @@ def tiny_tokenizer() -> Any:
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
+
+
+def _vocabulary() -> dict[str, int]:
+    characters = string.digits + string.ascii_letters + string.punctuation + " \n"
+    return {token: index for index, token in enumerate((*SPECIAL, *WORDS, *characters))}
 
 
 def tiny_config(vocab_size: int) -> Any:
@@ -99,3 +102,17 @@ def tiny_config(vocab_size: int) -> Any:
         bos_token_id=SPECIAL.index("<s>"),
         eos_token_id=SPECIAL.index("</s>"),
     )
+
+
+def is_builtin(config: Any) -> bool:
+    """Whether this is the architecture of the built-in models, setting by setting."""
+    own, other = tiny_config(config.vocab_size).to_dict(), config.to_dict()
+    return config.vocab_size == len(_vocabulary()) and all(
+        other.get(name) == value for name, value in own.items() if name not in _NOT_THE_ARCHITECTURE
+    )
+
+
+# What loading writes into a configuration, and what says how it was made.
+_NOT_THE_ARCHITECTURE = frozenset(
+    {"_name_or_path", "architectures", "dtype", "initializer_range", "transformers_version"}
+)

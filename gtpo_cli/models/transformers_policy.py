@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,27 @@ from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 class TransformersPolicy:
     """Implements `gtpo_cli.models.policy.Policy`; see there for the contract."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, temperature: float, max_seq_length: int, reference: Any = None):
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        temperature: float,
+        max_seq_length: int,
+        reference: Any = None,
+        dtype: torch.dtype | None = None,
+    ):
         """Wrap a causal language model (a PeftModel or a plain one) that is ready to train.
 
         `reference` is a frozen copy of the untrained model, needed for a KL term when all weights train; an adapter
-        is switched off instead. Raises ModelError if the model's logits are not lm_head(hidden states).
+        is switched off instead. `dtype`: of the computation, where it is not that of the weights. Raises ModelError if
+        the model's logits are not lm_head(hidden states).
         """
         self.model = model
         self.tokenizer = tokenizer
         self.temperature = temperature
         self.device: torch.device = next(model.parameters()).device
+        self.dtype: torch.dtype = dtype or model.dtype
         self._reference = reference
         self._is_peft = hasattr(model, "peft_config")
         self.max_seq_length = bounded_context(self._causal_lm.config, max_seq_length)
@@ -71,6 +83,10 @@ class TransformersPolicy:
         """Weight (V, H) and bias (V) or None of the output layer."""
         layer = self._causal_lm.get_output_embeddings()
         return layer.weight, getattr(layer, "bias", None)
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Around forwards of the model: in `dtype`, where the weights are float32 to be trained."""
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != self.model.dtype)
 
     # -- log-probabilities -------------------------------------------------------------------------------------------
 
@@ -109,17 +125,21 @@ class TransformersPolicy:
         mask = batch.completion_mask_BGT
         head = causal_lm.get_output_embeddings()
         bias, temperature = getattr(head, "bias", None), self.temperature
-        hidden_MH = self._predicting_states(causal_lm, batch)
+        with self.computing():
+            hidden_MH = self._predicting_states(causal_lm, batch)
+        weight = head.weight
+        if self.dtype != self.model.dtype:  # as in every other layer
+            hidden_MH, weight = hidden_MH.to(self.dtype), weight.to(self.dtype)
         logp_M, entropy_M = token_logprobs_and_entropy(
             hidden_MH,
-            head.weight,
+            weight,
             batch.completion_ids_BGT[mask],
             bias_V=bias,
             temperature=temperature,
             trained_N=None if trained_BGT is None else trained_BGT[mask],
         )
         if clamp_entropy:
-            entropy_M = clamped_entropy(hidden_MH, head.weight, bias_V=bias, temperature=temperature)
+            entropy_M = clamped_entropy(hidden_MH, weight, bias_V=bias, temperature=temperature)
         zeros = torch.zeros(mask.shape, dtype=logp_M.dtype, device=logp_M.device)
         return zeros.masked_scatter(mask, logp_M), zeros.masked_scatter(mask, entropy_M)
 
@@ -128,7 +148,7 @@ class TransformersPolicy:
         if not bool(batch.completion_mask_BGT.any()):
             return torch.zeros(0, causal_lm.config.hidden_size, device=self.device)
         if self.packs:
-            packed = pack(batch, dtype=self.model.dtype)
+            packed = pack(batch, dtype=self.dtype)
             return self._packed_states(causal_lm, packed)[packed.predictors_M]
         ids_RW, places_M = rows_without_gaps(batch)
         # Rows are right-padded: under a causal mask no real token sees padding, so no attention mask is needed.
@@ -189,11 +209,12 @@ class TransformersPolicy:
 
 
 def load_transformers_policy(
-    recipe: ModelRecipe, *, path: str, temperature: float, with_reference: bool, seed: int
+    recipe: ModelRecipe, *, path: str, temperature: float, with_reference: bool, seed: int, trains: bool = True
 ) -> TransformersPolicy:
     """Load model and tokenizer from `path` (a folder or hub id) as the recipe says, and add the adapter.
 
-    `with_reference`: a KL term will ask for the untrained model. Raises ModelError with the remedy.
+    `with_reference`: a KL term will ask for the untrained model. `trains`: as in `load_policy`; an adapter is float32
+    anyway. Raises ModelError with the remedy.
     """
     from transformers import AutoModelForCausalLM
 
@@ -201,12 +222,13 @@ def load_transformers_policy(
     gpu = torch.cuda.is_available()  # of several the current one: each process of a launcher has its own
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     dtype = choose_dtype(recipe.dtype, device)
+    stored = torch.float32 if trains and recipe.lora is None else dtype  # an update of 1e-6 is lost in 16 bits
     kwargs: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
     if recipe.load_in_4bit:
         kwargs |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
     load_config(recipe, path)  # refuses what could not be built in any time
     with explained(path):
-        model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True, **kwargs)
+        model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=stored, output_loading_info=True, **kwargs)
     check_complete(path, loading["missing_keys"])
     check_finite(path, model)
     _check_vocabulary(path, tokenizer, model)
@@ -222,8 +244,9 @@ def load_transformers_policy(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     with explained(path):  # its first forward: what the configuration says may be impossible
         return TransformersPolicy(
-            model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference
-        )
+            model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference,
+            dtype=dtype,
+        )  # fmt: skip
 
 
 def _check_vocabulary(path: str, tokenizer: Any, model: Any) -> None:

@@ -71,25 +71,32 @@ def load_unsloth_policy(
     with_reference: bool,
     seed: int,
     engine_memory: float | None,
+    trains: bool = True,
 ) -> UnslothPolicy:
     """Load model and tokenizer from `path` through Unsloth, and add the adapter; without `lora` all weights train.
 
-    `engine_memory`: share of the GPU's memory for a vLLM engine on the same weights; None starts none. It is awake
-    until its sampler puts it to sleep. Raises ModelError with the remedy.
+    `trains`: as in `load_policy`. `engine_memory`: share of the GPU's memory for a vLLM engine on the same weights;
+    None starts none. It is awake until its sampler puts it to sleep. Raises ModelError with the remedy.
     """
     if engine_memory is not None:
         _check_engine(recipe)
     if with_reference and recipe.lora is None:
         raise ModelError("objective.kl_coef: a KL term with all weights trained needs model.backend: transformers")
-    fast = _fast_language_model(with_engine=engine_memory is not None)
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    dtype = choose_dtype(recipe.dtype, device)
+    if trains and recipe.lora is None and dtype != torch.float32:
+        raise ModelError(
+            "model.lora: null trains all weights, which Unsloth would keep in 16 bits: use model.backend: "
+            "transformers, or model.dtype: float32"
+        )
+    fast = _fast_language_model(with_engine=engine_memory is not None)
     tokenizer = load_tokenizer(recipe, path)  # our own: Unsloth's may get other special tokens
     longest = context_length(recipe, path)  # beyond the model's positions Unsloth would stretch them (RoPE scaling)
     with explained(path), _library_output():
         model, _ = fast.from_pretrained(
             model_name=path,
             max_seq_length=longest,
-            dtype=choose_dtype(recipe.dtype, device),
+            dtype=dtype,
             load_in_4bit=recipe.load_in_4bit,
             full_finetuning=recipe.lora is None,
             revision=recipe.revision,
@@ -117,7 +124,7 @@ def load_unsloth_policy(
             f"model.load_in_4bit: Unsloth loaded {path} without quantising it (bitsandbytes does not work here); "
             "set load_in_4bit: false, or install a bitsandbytes that fits"
         )
-    return UnslothPolicy(model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length)
+    return UnslothPolicy(model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, dtype=dtype)
 
 
 def _check_engine(recipe: ModelRecipe) -> None:

@@ -51,7 +51,7 @@ def token_logprobs_and_entropy(
         lm_head_VH: output embedding, (V, H). Gets a gradient if it asks for one, at the cost of computing the blocks
             once more in backward; frozen (LoRA on the projections), the logits are computed once.
         token_ids_N: integer ids in [0, V), (N,).
-        bias_V: bias of the output layer, (V,), or None.
+        bias_V: bias of the output layer, (V,), or None; minus infinity takes a token out of the vocabulary.
         temperature: > 0; the sampling temperature.
         chunk_tokens: tokens worked on at a time; None chooses. Changes memory and time, not the result.
         trained_N: bool; where it is False the log-probability is detached, and the work for its gradient is saved.
@@ -98,6 +98,11 @@ def token_logprobs_and_entropy(
     return outputs
 
 
+def _finite(bias_V: Tensor, temperature: float) -> Tensor:
+    """A bias of minus infinity takes a token out of the vocabulary: so does `_OUT`, whose products are no NaN."""
+    return bias_V.clamp(min=_OUT * min(1.0, temperature))
+
+
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -122,11 +127,13 @@ class _TokenLogprobs(torch.autograd.Function):
             forward_chunk(
                 hidden_NH[rows],
                 lm_head_VH,
-                None if bias_V is None else bias_V.to(dtype),
+                None if bias_V is None else _finite(bias_V.to(dtype), temperature),
                 token_ids_N[rows],
                 temperature,
                 (logprobs_N[rows], entropy_N[rows], lse_N[rows], None if unit_NH is None else unit_NH[rows]),
             )
+        if bias_V is not None:
+            logprobs_N.masked_fill_(bias_V[token_ids_N].isneginf(), -torch.inf)
         if unit_NH is not None:
             unit_NH /= temperature
         trains_head = wants_head or wants_bias

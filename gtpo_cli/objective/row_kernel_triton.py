@@ -55,11 +55,12 @@ def row_kernel(
     U = tl.sum(shrink * (u + shift * s), axis=0)
     S = tl.sum(shrink * s, axis=0)
 
-    difference = M + tl.log(S) - z_token  # ln (sum of the others' e^z) - z_token; logp = -softplus of it
+    others = M + tl.log(S)  # ln (sum of the others' e^z)
+    difference = others - z_token  # logp = -softplus of it
     x = tl.exp(-tl.abs(difference))
     log1p = tl.where(x < 0.01, x - x * x / 2 + x * x * x / 3, tl.log(1.0 + x))
     logp = -(tl.maximum(difference, 0.0) + log1p)
-    lse = z_token - logp
+    lse = tl.maximum(others, z_token) + log1p
     entropy = -tl.exp(logp) * logp + tl.exp(M - lse) * ((lse - M) * S - U)
     tl.store(logprobs_ptr + row, logp)
     tl.store(entropy_ptr + row, entropy)

@@ -78,7 +78,12 @@ def train(
             assert sampler is not None
             initial_entropy = find_initial_entropy(recipe, run, setup, sampler, say)
         order = PromptOrder(recipe, setup.prompts)
-        updater = Updater(setup.policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps)
+        updater = Updater(
+            setup.policy.trainable_parameters(),
+            recipe.optimizer,
+            total_steps=order.total_steps,
+            dtype=setup.policy.dtype,
+        )
         if state.step:
             setup.policy.load_adapter(store.path(state.step) / "model")
             loaded = store.load_training(state.step)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.schema import OptimizerRecipe
@@ -20,12 +21,22 @@ class Updater:
     """Applies accumulated gradients: clip, step, schedule.
 
     The gradient of all parameters together is scaled down to `max_grad_norm` where its 2-norm exceeds it. Weight decay
-    is decoupled and spares vectors (norms and biases), as is usual.
+    is decoupled and spares vectors (norms and biases), as is usual. Where the computation is in float16, whose smallest
+    number is 6e-8, the loss is multiplied before its gradient is taken, and the gradient divided before it is clipped.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], recipe: OptimizerRecipe, *, total_steps: int) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        recipe: OptimizerRecipe,
+        *,
+        total_steps: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`dtype`: of the computation; the parameters are float32."""
         self._parameters = list(parameters)
         self._max_grad_norm = recipe.max_grad_norm
+        self._scaler = torch.amp.GradScaler(self._parameters[0].device.type, enabled=dtype == torch.float16)
         self.optimizer = _optimizer(self._parameters, recipe)
         warmup = math.ceil(recipe.warmup_ratio * total_steps)
         factor = partial(schedule_factor, recipe.schedule, warmup=warmup, total=total_steps)
@@ -39,6 +50,10 @@ class Updater:
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of the loss to what is accumulated."""
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+
     def update(self) -> float:
         """One optimiser step with the gradients in place, which are freed; returns their norm before clipping.
 
@@ -47,9 +62,11 @@ class Updater:
         for parameter in self._parameters:
             if parameter.grad is None:  # nothing owed a gradient: it is 0, and Adam's moments must see that
                 parameter.grad = torch.zeros_like(parameter)
+        self._scaler.unscale_(self.optimizer)
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
         if math.isfinite(norm):
-            self.optimizer.step()
+            self._scaler.step(self.optimizer)
+        self._scaler.update()  # multiplies by less after a gradient that was not finite
         self.zero_grad()  # now, not before the next step: they would stand beside the engine while it samples
         return norm
 
@@ -71,7 +88,8 @@ class Updater:
             group["lr"] = rate
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict(), "scheduler": self._scheduler.state_dict()}
+        state = {"optimizer": self.optimizer.state_dict(), "scheduler": self._scheduler.state_dict()}
+        return state | ({"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from an earlier `state_dict`. Raises ValueError, LookupError or TypeError for one of another run."""
@@ -86,6 +104,8 @@ class Updater:
             raise ValueError("its schedule counts no steps")
         self._load_optimizer(state["optimizer"])
         self._scheduler.load_state_dict(self._scheduler.state_dict() | schedule)
+        if self._scaler.is_enabled():
+            self._scaler.load_state_dict(state["scaler"])
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
         """Moments and learning rates; every other setting stays the recipe's. What has another shape than its parameter

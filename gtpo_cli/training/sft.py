@@ -114,7 +114,7 @@ def _accumulate(parts: SftParts, batch: TokenBatch, cut: Cut) -> dict[str, float
     for micro in cut(batch):
         logp, H = parts.policy.token_logprobs(micro.batch)
         loss = -logp.sum() / tokens  # 0 at padding; the denominator is the whole step's
-        loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+        parts.updater.backward(loss)
         loss_sum += float(loss.detach())
         lengths = micro.batch.lengths_BG
         entropy_sum += float((H.sum(dim=-1) / lengths.clamp(min=1)).sum())

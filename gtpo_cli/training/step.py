@@ -177,7 +177,7 @@ def _accumulate(
         )
         scaled = loss * _share_of_step(micro, batch, released=released)
         if bool((micro.take(owe_gradient(recipe, result.keep_BG, A_BG)) & micro.rows_BG).any()):
-            scaled.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+            parts.updater.backward(scaled)
         loss_sum += float(scaled.detach())
         kl_sum += metrics.get("kl", 0.0) * int(micro.batch.lengths_BG.sum())
     result.losses.append(loss_sum)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tied embeddings": ("qwen2", {"tie_word_embeddings": True}),
     "scaled angles": ("llama", {"rope_parameters": LLAMA3_ROPE}),
 }
+
+
+# The built-in models' shape.
+OWN = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 2,
+       "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": True}  # fmt: skip
 
 
 def policy_of(architecture: str, **changes: Any) -> TransformersPolicy:
@@ -80,7 +86,6 @@ def assert_same_logits(policy: Any, prompts: list[tuple[int, ...]], *, n: int = 
 def test_logits_are_the_models_at_every_step(name: str, padded: bool) -> None:
     architecture, changes = MODELS[name]
     policy = policy_of(architecture, **changes)
-    assert knows(policy)
     assert_same_logits(policy, PROMPTS if padded else PROMPTS[:1] * 2)
 
 
@@ -96,7 +101,8 @@ def test_adapters_count_whatever_their_dropout_and_only_while_they_are_on() -> N
 
 
 def test_weights_are_read_anew_for_every_call() -> None:
-    policy = policy_of("llama")
+    policy = policy_of("llama", **OWN)
+    assert knows(policy)
     sampler = TransformersSampler(policy)
     params = SamplingParams(max_completion_tokens=20, seed=1)
     before = sampler.sample(PROMPTS, 4, params)
@@ -108,16 +114,26 @@ def test_weights_are_read_anew_for_every_call() -> None:
     assert changed != before
 
 
-def test_what_it_does_not_know_goes_through_the_model() -> None:
-    assert isinstance(open_decoder(policy_of("llama"), PROMPTS, 1), LeanDecoder)
+def builtin(name: str = "builtin:tiny", **model: Any) -> Any:
+    return load_policy(build_recipe({"model": {"name": name} | model, "data": {"benchmark": "gsm8k"}}, where="test"))
+
+
+def test_other_models_go_through_their_own_forward(tmp_path: Path) -> None:
+    for name in ("builtin:tiny", "builtin:weak"):
+        assert isinstance(open_decoder(builtin(name), PROMPTS, 1), LeanDecoder)
+    builtin().save_adapter(tmp_path / "trained")
+    assert knows(builtin(str(tmp_path / "trained"), load_in_4bit=False, lora=None))  # a run that went on from it
+    assert knows(policy_of("llama", **OWN))
     for policy in (
-        policy_of("llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
-        policy_of("llama", hidden_act="gelu"),
-        policy_of("qwen2", use_sliding_window=True, sliding_window=16, max_window_layers=0),
-        policy_of("llama", hidden_size=512, intermediate_size=4096, num_hidden_layers=4),
-        TransformersPolicy(policy_of("llama").model.bfloat16(), policy_of("llama").tokenizer, temperature=1.0,
-                           max_seq_length=200),
-    ):  # fmt: skip
+        policy_of("llama"),
+        policy_of("llama", **OWN | {"max_position_embeddings": 512}),
+        policy_of("llama", **OWN, hidden_act="gelu"),
+        policy_of("llama", **OWN, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
+        policy_of("llama", **OWN, attention_bias=True),
+        policy_of("llama", **OWN, vocab_size=200),
+        policy_of("qwen2", **OWN),
+        builtin(dtype="bfloat16"),
+    ):
         assert not knows(policy)
         assert isinstance(open_decoder(policy, PROMPTS, 1), ModelDecoder)
 

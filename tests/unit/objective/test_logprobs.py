@@ -14,6 +14,7 @@ from watch import LargestTensor
 
 from gtpo_cli.objective import logprobs as module
 from gtpo_cli.objective import products, token_logprobs_and_entropy
+from gtpo_cli.objective.released_code import clamped_entropy
 
 
 def random_case(N: int, V: int, H: int, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
@@ -137,6 +138,35 @@ def test_float32_against_full_logits_in_float64(with_bias, temperature):
     for name, ours, exact in zip(["hidden", "lm_head", "bias"], found, truth, strict=False):
         assert ours.dtype == torch.float32
         assert relative_error(ours, exact) <= 2e-6, name
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 50.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_bias_of_minus_infinity_takes_tokens_out_of_the_vocabulary(temperature, dtype):
+    hidden, lm_head, ids, send = random_case(40, 3000, 32, dtype=dtype)
+    out = torch.zeros(3000, dtype=torch.bool)
+    out[:1030] = out[2999] = out[1500:1600] = True  # more than a whole block of the walk
+    ids = (~out).nonzero()[:, 0][ids % int((~out).sum())]
+    bias = torch.randn(3000, dtype=dtype).masked_fill(out, -torch.inf)
+    logprobs, entropy = token_logprobs_and_entropy(hidden, lm_head, ids, bias_V=bias, temperature=temperature)
+    kept_ids = (~out).cumsum(0)[ids] - 1
+    left = {"bias": bias[~out], "temperature": temperature}
+    expected, expected_entropy = from_full_logits(hidden, lm_head[~out], kept_ids, **left)
+    torch.testing.assert_close(logprobs.double(), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-5, atol=2e-6)
+    options = {"bias_V": bias, "temperature": temperature}
+    found = gradients(lambda h, w: token_logprobs_and_entropy(h, w, ids, **options)[0], hidden, lm_head, send=send)
+    truth = gradients(
+        lambda h, w: from_full_logits(h, w, kept_ids, **left)[0], hidden.double(), lm_head[~out].double(),
+        send=send.double(),
+    )  # fmt: skip
+    assert relative_error(found[0], truth[0]) <= 3e-6
+    assert relative_error(found[1][~out], truth[1]) <= 3e-6
+    assert not bool(found[1][out].any())
+    assert not bool(clamped_entropy(hidden, lm_head, **options).isnan().any())
+    impossible, entropy = token_logprobs_and_entropy(hidden[:1], lm_head, torch.tensor([7]), **options)
+    assert impossible.tolist() == [-math.inf]
+    torch.testing.assert_close(entropy.double(), expected_entropy[:1], rtol=1e-5, atol=2e-6)
 
 
 def test_bfloat16_inputs_are_summed_in_float32(monkeypatch):

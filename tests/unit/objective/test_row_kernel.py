@@ -93,6 +93,16 @@ def test_without_gradient_nothing_is_written_back(by_kernel: pytest.MonkeyPatch)
     torch.testing.assert_close(entropy.double(), -(full.exp() * full).sum(-1), rtol=2e-6, atol=2e-6)
 
 
+def test_a_bias_of_minus_infinity(by_kernel: pytest.MonkeyPatch) -> None:
+    hidden, head, bias, ids, send = case()
+    bias = bias.clone()
+    bias[::3] = -torch.inf
+    ours, torchs = both((hidden, head, bias, ids, send), by_kernel)
+    for mine, theirs in zip((*ours[:2], *ours[2]), (*torchs[:2], *torchs[2]), strict=True):
+        assert not bool(mine.isnan().any())
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_bfloat16_factors(by_kernel: pytest.MonkeyPatch) -> None:
     """Residuals in bfloat16, sums in float32. On a CPU the products' results are rounded too: hence 1 %."""
     by_kernel.setattr("gtpo_cli.objective.products._multiplies_bfloat16", lambda *_: True)
