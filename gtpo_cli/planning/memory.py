@@ -139,17 +139,21 @@ def number_bytes(recipe: Recipe) -> int:
 
 
 def weight_bytes(recipe: Recipe, shape: ModelShape) -> float:
+    """Weights that are trained are in 32 bits; where the arithmetic has 16, a copy in those stands beside them."""
     number = number_bytes(recipe)
+    if recipe.model.lora is None:
+        return float(shape.parameters * (4 if number == 4 else 4 + number))
     each = NF4_BYTES if recipe.model.load_in_4bit else number
     return shape.linear_parameters * each + shape.other_parameters * number
 
 
 def trained_weights(recipe: Recipe, shape: ModelShape) -> tuple[int, float]:
-    """How many weights train, and their bytes (their gradients take as much). Adapters are in 32 bits."""
+    """How many weights train, and their bytes (their gradients take as much), in 32 bits."""
     if recipe.model.lora is not None:
         count = shape.adapter_parameters(recipe.model.lora)
-        return count, 4.0 * count
-    return shape.parameters, float(number_bytes(recipe) * shape.parameters)
+    else:
+        count = shape.parameters
+    return count, 4.0 * count
 
 
 def kv_bytes(shape: ModelShape, number: int) -> int:

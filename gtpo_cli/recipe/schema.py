@@ -76,7 +76,8 @@ class ModelRecipe(Section):
     backend: Literal["auto", "unsloth", "transformers"] = Field("auto", description="which library holds the policy")
     load_in_4bit: bool = Field(True, description="4-bit NF4 base weights through bitsandbytes (needs the extra bnb)")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="computation type; auto = bfloat16 on a GPU that has it, else float32"
+        "auto",
+        description="computation type; auto = bfloat16 on a GPU that has it, else float32. What is trained is float32",
     )
     max_seq_length: int = Field(5500, ge=2, le=1_048_576, description="most tokens of prompt and completion together")
     gradient_checkpointing: bool = Field(True, description="recompute activations in the backward pass (less memory)")
