@@ -109,8 +109,8 @@ def why_not_shared(recipe: Recipe, installed: Collection[str], capability: tuple
 
 
 def _not_in_unsloth(model: ModelRecipe, capability: tuple[int, int] | None) -> str | None:
-    """Its engine computes in 16 bits (`load_vllm` refuses float32). Before compute capability 8.0 that is float16, which
-    nobody tried there."""
+    """Its engine computes in 16 bits (`load_vllm` refuses float32). Before compute capability 8.0 that is float16,
+    which nobody tried there."""
     if capability is not None and capability < (8, 0):
         return f"a GPU of compute capability {capability[0]}.{capability[1]} has no bfloat16 (8.0 and later have)"
     return "its vLLM engine does not compute in float32 (model.dtype)" if model.dtype == "float32" else None

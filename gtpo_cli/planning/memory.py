@@ -149,10 +149,8 @@ def weight_bytes(recipe: Recipe, shape: ModelShape) -> float:
 
 def trained_weights(recipe: Recipe, shape: ModelShape) -> tuple[int, float]:
     """How many weights train, and their bytes (their gradients take as much), in 32 bits."""
-    if recipe.model.lora is not None:
-        count = shape.adapter_parameters(recipe.model.lora)
-    else:
-        count = shape.parameters
+    lora = recipe.model.lora
+    count = shape.parameters if lora is None else shape.adapter_parameters(lora)
     return count, 4.0 * count
 
 

@@ -91,9 +91,9 @@ def test_an_evaluation_loads_the_base_once_and_puts_the_adapter_on_it(
     run, saved = trained_run(tmp_path, recipe)
     loaded: list[str] = []
 
-    def counted(recipe: Recipe) -> Policy:
+    def counted(recipe: Recipe, *, trains: bool) -> Policy:
         loaded.append(recipe.model.name)
-        return load_policy(recipe)
+        return load_policy(recipe, trains=trains)
 
     monkeypatch.setattr(subject, "load_policy", counted)
     loader = SubjectLoader(recipe, choose_checkpoint(run))
