@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 
 
 class GtpoError(Exception):
@@ -51,6 +52,26 @@ class EvaluationError(GtpoError):
 
 class ExportError(GtpoError):
     """A run cannot be exported: not written, converted, loaded back as it should be, or pushed."""
+
+
+WORDS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
+
+
+class Ended(BaseException):
+    """A signal ends the program; `words` say so, and what is lost. No Exception: nothing that goes on may catch it."""
+
+    def __init__(self, number: int, words: str = "") -> None:
+        self.number = signal.Signals(number)
+        self.words = words or WORDS[self.number]
+        super().__init__(self.words)
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.number
+
+
+# What a wall around foreign code lets pass: our own errors, and the end of the program.
+PASSING = (GtpoError, KeyboardInterrupt, GeneratorExit, Ended)
 
 
 # What the operating system, torch, safetensors and the dynamic linker say where memory cannot be had.

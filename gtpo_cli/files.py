@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gtpo_cli.errors import GtpoError
+from gtpo_cli.errors import PASSING, GtpoError
 from gtpo_cli.text import describe, one_line
 
 T = TypeVar("T")
@@ -94,11 +94,11 @@ def _adapter(shape: Hashable) -> TypeAdapter[Any]:
 def walled(wrong: Wrong) -> Iterator[None]:
     """Around a reader of foreign things: whatever it raises becomes `wrong(what is wrong)`, in one line.
 
-    Our own errors pass, and Ctrl-C. BaseException, since libraries that are not Python's panic with it.
+    Our own errors pass, and signals. BaseException, since libraries that are not Python's panic with it.
     """
     try:
         yield
-    except (GtpoError, KeyboardInterrupt, GeneratorExit):
+    except PASSING:
         raise
     except BaseException as error:
         raise wrong(reason(error)) from error

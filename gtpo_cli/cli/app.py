@@ -30,9 +30,9 @@ from gtpo_cli.cli.report import report
 from gtpo_cli.cli.streams import let_go, open_streams
 from gtpo_cli.cli.sweep import sweep
 from gtpo_cli.cli.train import train
-from gtpo_cli.errors import GtpoError, NotReadyError, out_of_memory
+from gtpo_cli.errors import Ended, GtpoError, NotReadyError, out_of_memory
 from gtpo_cli.text import printable
-from gtpo_cli.training.interrupts import Ended, ending_signals, raise_ended
+from gtpo_cli.training.interrupts import ending_signals, raise_ended
 
 EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint; or the operating system refused something
 EXIT_NO_READER = 1

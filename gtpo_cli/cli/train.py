@@ -13,7 +13,7 @@ import typer
 from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption
 from gtpo_cli.cli.runs import find_run, suggest
 from gtpo_cli.cli.streams import output_is_extra
-from gtpo_cli.training.interrupts import WORDS, Ended
+from gtpo_cli.errors import WORDS, Ended
 
 if TYPE_CHECKING:
     from gtpo_cli.recipe import Recipe

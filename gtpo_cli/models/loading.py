@@ -20,7 +20,7 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
-from gtpo_cli.errors import GtpoError, ModelError, out_of_memory
+from gtpo_cli.errors import PASSING, ModelError, out_of_memory
 from gtpo_cli.files import open_regular, read_bytes, read_json
 from gtpo_cli.hub import OFFLINE_REMEDY, only_the_cache_if_unreachable
 from gtpo_cli.recipe.schema import ModelRecipe
@@ -82,7 +82,7 @@ def explained(path: str) -> Iterator[None]:
             else:
                 with only_the_cache_if_unreachable() as reason:
                     yield
-    except (GtpoError, KeyboardInterrupt, GeneratorExit):
+    except PASSING:
         raise
     except BaseException as error:  # tokenizers panics with one
         raise ModelError(load_failure(path, error, unreachable=reason)) from error

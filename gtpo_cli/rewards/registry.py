@@ -11,7 +11,7 @@ import math
 import numbers
 from collections.abc import Callable
 
-from gtpo_cli.errors import RewardError
+from gtpo_cli.errors import Ended, RewardError
 from gtpo_cli.text import describe, one_line
 from gtpo_cli.types import Completion, Problem
 
@@ -28,7 +28,7 @@ def load_plugin(dotted: str) -> Plugin:
         raise RewardError(f"reward {dotted}: write it as pkg.module:function")
     try:
         module = importlib.import_module(module_name)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Ended):
         raise
     except BaseException as error:  # a module's own code may raise anything, sys.exit included
         raise RewardError(
@@ -61,7 +61,7 @@ def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Complet
         value = _float_of(score)
         if not abs(value) <= MAX_SCORE:
             raise _NoScoreError("which is not finite" if not math.isfinite(value) else "which no sum could hold")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Ended):
         raise
     except _NoScoreError as error:
         raise RewardError(f"reward {name} returned {_shown(score)}, {error}; {where}") from error

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import Ended, RecipeError
 from gtpo_cli.files import Finite, read_json
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.run_folder import RunFolder, write_atomically
 from gtpo_cli.sweeps.spec import Sweep, SweepRun
-from gtpo_cli.training.interrupts import Ended, ending_signals, raise_ended, say_at_once
+from gtpo_cli.training.interrupts import ending_signals, raise_ended, say_at_once
 
 _STOPPED_BY_GUARD = 3  # exit code of gtpo train: that too is an outcome
 _POLL_SECONDS = 0.2

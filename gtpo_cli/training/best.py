@@ -45,7 +45,7 @@ class Best:
             return best_step, best_value
         value = measured[-1] if self._metric.name.startswith("eval/") else statistics.fmean(measured)
         sign = -1 if self._metric.better == "less" else 1
-        if best_value is None or not math.isfinite(best_value) or sign * value >= sign * best_value:
+        if best_value is None or sign * value >= sign * best_value:
             return step, value
         return best_step, best_value
 

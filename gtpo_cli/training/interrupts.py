@@ -9,20 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-WORDS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
-
-
-class Ended(BaseException):
-    """A signal ends the program; `words` say so, and what is lost. No Exception: nothing that goes on may catch it."""
-
-    def __init__(self, number: int, words: str = "") -> None:
-        self.number = signal.Signals(number)
-        self.words = words or WORDS[self.number]
-        super().__init__(self.words)
-
-    @property
-    def exit_code(self) -> int:
-        return 128 + self.number
+from gtpo_cli.errors import WORDS, Ended
 
 
 def raise_ended(number: int, frame: FrameType | None) -> None:

@@ -49,8 +49,6 @@ def test_history_counts_as_if_there_had_been_no_interruption() -> None:
 def test_a_step_without_a_number_freezes_nothing(bad: float) -> None:
     assert chosen("optim/loss", [bad, 0.5], window=2) == (2, 0.5)
     assert chosen("optim/loss", [0.5, bad], window=1) == (None, None)
-    frozen = CheckpointState(1, 0, best_step=1, best_value=bad)  # as earlier versions wrote it
-    assert chosen("optim/loss", [0.5], window=1, before=frozen) == (1, 0.5)
 
 
 @pytest.mark.parametrize(

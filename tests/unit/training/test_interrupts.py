@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
-from gtpo_cli.training.interrupts import Ended, ending_signals, interrupt_flag, raise_ended, reason
+from gtpo_cli.errors import CheckpointError, Ended
+from gtpo_cli.files import walled
+from gtpo_cli.models.loading import explained
+from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.training.interrupts import ending_signals, interrupt_flag, raise_ended, reason
+from gtpo_cli.types import Completion, Problem
 
 
 def test_a_hangup_is_noted_and_the_first_signal_answered(capfd: pytest.CaptureFixture[str]) -> None:
@@ -44,3 +50,25 @@ def test_the_words_and_codes() -> None:
         raise_ended(signal.SIGHUP, None)
     assert (caught.value.exit_code, caught.value.words) == (129, "hung up")
     assert not isinstance(caught.value, Exception)
+
+
+@pytest.mark.parametrize("end", [Ended(signal.SIGTERM), Ended(signal.SIGHUP), KeyboardInterrupt()])
+def test_no_wall_around_foreign_code_takes_a_signal_for_a_failure_of_it(
+    end: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(type(end)), walled(CheckpointError):
+        raise end
+    with pytest.raises(type(end)), explained(str(tmp_path)):
+        raise end
+
+    def reward(problem: Problem, completion: Completion) -> float:
+        raise end
+
+    with pytest.raises(type(end)):
+        call_plugin("mine:reward", reward, Problem("a", "1+1", "2"), Completion((1,), (0.0,), "stop", "2"))
+    (tmp_path / "signalled.py").write_text("raise ENDED")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("builtins.ENDED", end, raising=False)
+    with pytest.raises(type(end)):
+        load_plugin("signalled:reward")
