@@ -202,18 +202,18 @@ def test_in_words_all_completions_and_the_first_one_are_kept_apart(gtpo: Run, tm
     assert "B solves 25.0 percentage points more (25.0 to 25.0) of the 20 shared problems than A" in output
     assert "A alone solves 0 problems, B alone 0; McNemar p = 1, no significant difference" in output
     # accuracy and pass@1, pass@2 (5/6 to 1), maj@4 (two against two, to three against one)
-    assert "4 of the 14 scores differ significantly" in output
+    assert "4 of the 15 scores differ significantly" in output
     store(tmp_path / "three", [[True, True, False, False]] * 20)
     output = gtpo("compare", "one", "three").stdout
     assert "no significant difference on the 20 shared problems: B - A = +0.0 (+0.0 to +0.0) percentage" in output
-    assert "none of the 14 scores differs significantly" in output
+    assert "none of the 15 scores differs significantly" in output
 
 
 def test_few_problems_and_many_scores_are_cautioned(gtpo: Run, tmp_path: Path) -> None:
     for name, right in (("one", table(3, 0.5, 1)), ("two", table(3, 0.5, 2)), ("three", table(3, 0.5, 3))):
         store(tmp_path / name, right)
     output = gtpo("compare", "one", "two", "three").stdout
-    assert "28 differences are listed: were there none in truth, by chance about 1 would be marked *" in output
+    assert "30 differences are listed: were there none in truth, by chance about 2 would be marked *" in output
     assert "With 3 shared problems the intervals are too narrow" in output
 
 

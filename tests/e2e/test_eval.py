@@ -33,7 +33,7 @@ def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, tmp_path: 
     gtpo(*TRAIN)
     run = tmp_path / "runs" / "one"
     whole = gtpo(*EVAL, timeout=600)
-    assert len(table(whole.stdout)) == 26
+    assert len(table(whole.stdout)) == 27
     assert whole.stdout.splitlines()[-1] == "next: gtpo compare runs/one@base runs/one"
     expected = stored(run)
     assert {name.split("/")[1].split("-n64-")[0] for name in expected} == {"base", "step-000004"}
