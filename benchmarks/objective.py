@@ -13,7 +13,8 @@ import torch
 from measure import Figure, interleaved, median_ratio, own_peak_bytes, peak_bytes_of, write
 from torch import Tensor
 
-from gtpo_cli.objective import conflict_mask, token_logprobs_and_entropy
+from gtpo_cli.kernels import token_logprobs_and_entropy
+from gtpo_cli.objective import conflict_mask
 from gtpo_cli.objective.conflict import Alignment
 
 TITLE = "Objective"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gtpo_cli.estimators import paired_bootstrap_means as paired_bootstrap_means
     from gtpo_cli.estimators import pass_at_k as pass_at_k
     from gtpo_cli.estimators import sign_flip_test as sign_flip_test
+    from gtpo_cli.kernels import token_logprobs_and_entropy as token_logprobs_and_entropy
     from gtpo_cli.models.tiny import resolve_name as resolve_name
     from gtpo_cli.objective import LN_2 as LN_2
     from gtpo_cli.objective import ConflictSpans as ConflictSpans
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from gtpo_cli.objective import keep_mask as keep_mask
     from gtpo_cli.objective import mean_entropy as mean_entropy
     from gtpo_cli.objective import policy_loss as policy_loss
-    from gtpo_cli.objective import token_logprobs_and_entropy as token_logprobs_and_entropy
     from gtpo_cli.recipe import Recipe as Recipe
     from gtpo_cli.recipe import load_recipe as load_recipe
     from gtpo_cli.recipe.schema import ObjectiveRecipe as ObjectiveRecipe
@@ -63,10 +63,11 @@ _NAMES_OF = {
         "Interval McNemar bootstrap_mean bootstrap_means first_k_pass majority_at_k mcnemar paired_bootstrap_means "
         "pass_at_k sign_flip_test"
     ),
+    "kernels": "token_logprobs_and_entropy",
     "models.tiny": "resolve_name",
     "objective": (
         "LN_2 ConflictSpans LossResult TokenBatch conflict_mask conflict_spans conflict_weights group_advantages "
-        "importance_weights keep_mask mean_entropy policy_loss token_logprobs_and_entropy"
+        "importance_weights keep_mask mean_entropy policy_loss"
     ),
     "recipe": "Recipe load_recipe",
     "recipe.schema": "ObjectiveRecipe",

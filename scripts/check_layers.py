@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "types", "seeds", "hub", "text"),
-    ("recipe", "rewards", "objective", "files"),
+    ("recipe", "kernels", "files"),
+    ("objective", "rewards"),
     ("estimators", "data", "models", "tracking"),
     ("generation",),
     ("rollout", "checkpoints", "run_folder"),

@@ -4,7 +4,7 @@
     python scripts/compile_kernel.py --quick     # one case on every card
     python scripts/compile_kernel.py --json      # a list with one object for each kernel
 
-The launches are those of gtpo_cli/objective/row_kernel.py itself, up to the launch: `forward_rows` runs on a CPU's
+The launches are those of gtpo_cli/kernels/row_kernel.py itself, up to the launch: `forward_rows` runs on a CPU's
 tensors, with the types that factors have on CUDA, while Triton is told that the GPU is such a card. So block, warps,
 argument types and what Triton specialises on (sizes and addresses that 16 divides) are those of a run. Exit code 1
 where a kernel spills registers or asks for more shared memory than a block of the card may have.
@@ -34,7 +34,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from gtpo_cli.objective import products, row_kernel, row_kernel_triton
+from gtpo_cli.kernels import products, row_kernel, row_kernel_triton
 
 # Compute capability -> (cards, KiB of shared memory that a block may have there; CUDA C++ Programming Guide, table of
 # compute capabilities)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.files import open_regular, walled
+from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models.loading import (
     bounded_context,
     check_complete,
@@ -26,7 +27,6 @@ from gtpo_cli.models.loading import (
 from gtpo_cli.models.packing import Packed, can_pack, pack, packed_hidden_states, use_packed_attention
 from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.objective.batch import TokenBatch
-from gtpo_cli.objective.logprobs import token_logprobs_and_entropy
 from gtpo_cli.objective.released_code import clamped_entropy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 

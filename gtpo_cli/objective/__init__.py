@@ -6,7 +6,6 @@ from gtpo_cli.objective.batch import MicroBatch, TokenBatch, Unit
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import LN_2, filter_is_on, keep_mask, mean_entropy
 from gtpo_cli.objective.importance import importance_weights
-from gtpo_cli.objective.logprobs import token_logprobs_and_entropy
 from gtpo_cli.objective.loss import LossResult, policy_loss
 from gtpo_cli.objective.released_code import clamped_entropy, released_divisor, released_weights
 
@@ -30,6 +29,5 @@ __all__ = [
     "policy_loss",
     "released_divisor",
     "released_weights",
-    "token_logprobs_and_entropy",
     "token_places",
 ]

@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective import row_kernel
+from gtpo_cli.kernels import row_kernel
+from gtpo_cli.kernels.products import factor_dtype, matmul
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_weights
-from gtpo_cli.objective.products import factor_dtype, matmul
 
 ENTROPY_CLAMP = 1e-6
 _VOCAB_BLOCK = 4096  # rows of the output layer that are widened at once, where they have to be

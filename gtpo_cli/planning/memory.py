@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gtpo_cli.kernels.row_kernel import CHUNK_BYTES
 from gtpo_cli.models import Engines
-from gtpo_cli.objective.row_kernel import CHUNK_BYTES
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.training.microbatch import AUTO_TOKENS

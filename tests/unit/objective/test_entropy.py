@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import checked, per_token, steps
 
-from gtpo_cli.objective import LN_2, filter_is_on, keep_mask, mean_entropy, token_logprobs_and_entropy
+from gtpo_cli.kernels import token_logprobs_and_entropy
+from gtpo_cli.objective import LN_2, filter_is_on, keep_mask, mean_entropy
 
 entropies = st.floats(0.0, 3.0, width=32) | st.sampled_from([0.0, LN_2, 0.7, 1.05])
 

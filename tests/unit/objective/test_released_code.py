@@ -13,6 +13,7 @@ from strategies import Step, checked, steps
 from torch import Tensor
 from watch import LargestTensor
 
+from gtpo_cli.kernels import products, row_kernel, token_logprobs_and_entropy
 from gtpo_cli.objective import (
     ConflictSpans,
     clamped_entropy,
@@ -21,11 +22,8 @@ from gtpo_cli.objective import (
     keep_mask,
     mean_entropy,
     policy_loss,
-    products,
     released_divisor,
     released_weights,
-    row_kernel,
-    token_logprobs_and_entropy,
 )
 
 CASES = json.loads((Path(__file__).parent / "released_code_cases.json").read_text())["cases"]

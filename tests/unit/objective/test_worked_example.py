@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.objective import (
     keep_mask,
     policy_loss,
     released_divisor,
     released_weights,
-    token_logprobs_and_entropy,
 )
 from gtpo_cli.objective.advantages import group_advantages
 from gtpo_cli.rewards import accuracy_reward, format_reward

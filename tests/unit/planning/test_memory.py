@@ -13,8 +13,8 @@ from allocations import Allocations, trace_training
 from small_models import random_model
 
 from gtpo_cli.errors import ModelError
+from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models import Engines
-from gtpo_cli.objective import token_logprobs_and_entropy
 from gtpo_cli.planning.memory import (
     CONTEXT,
     ENGINE_WORK,
@@ -129,9 +129,9 @@ def test_the_logits_path_takes_what_is_planned(
 ) -> None:
     """The path of a GPU, its kernel in Triton's interpreter, with chunks of 40 tokens."""
     pytest.importorskip("triton", reason="Triton comes with the extra dev on Linux")
-    monkeypatch.setattr("gtpo_cli.objective.row_kernel.available", lambda device: True)
-    monkeypatch.setattr("gtpo_cli.objective.products._multiplies_bfloat16", lambda *_: True)
-    for module in ("objective.row_kernel", "planning.memory"):
+    monkeypatch.setattr("gtpo_cli.kernels.row_kernel.available", lambda device: True)
+    monkeypatch.setattr("gtpo_cli.kernels.products._multiplies_bfloat16", lambda *_: True)
+    for module in ("kernels.row_kernel", "planning.memory"):
         monkeypatch.setattr(f"gtpo_cli.{module}.CHUNK_BYTES", 40 * 4 * 4096)
     shape = ModelShape(1, 256, 512, 4, 4, 64, 4096, tied=False)
     hidden, head = torch.randn(tokens, 256, dtype=dtype, requires_grad=True), torch.randn(4096, 256, dtype=dtype)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective import row_kernel, token_logprobs_and_entropy
+from gtpo_cli.kernels import row_kernel, token_logprobs_and_entropy
 
 pytest.importorskip("triton", reason="Triton comes with the extra dev on Linux")
 
@@ -105,7 +105,7 @@ def test_a_bias_of_minus_infinity(by_kernel: pytest.MonkeyPatch) -> None:
 
 def test_bfloat16_factors(by_kernel: pytest.MonkeyPatch) -> None:
     """Residuals in bfloat16, sums in float32. On a CPU the products' results are rounded too: hence 1 %."""
-    by_kernel.setattr("gtpo_cli.objective.products._multiplies_bfloat16", lambda *_: True)
+    by_kernel.setattr("gtpo_cli.kernels.products._multiplies_bfloat16", lambda *_: True)
     hidden, head, bias, ids, send = case()
     ours, torchs = both((hidden.bfloat16(), head.bfloat16(), bias.bfloat16(), ids, send), by_kernel)
     torch.testing.assert_close(ours[0], torchs[0], rtol=1e-5, atol=1e-5)

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from watch import LargestTensor
 
-from gtpo_cli.objective import logprobs as module
-from gtpo_cli.objective import products, token_logprobs_and_entropy
+from gtpo_cli.kernels import logprobs as module
+from gtpo_cli.kernels import products, token_logprobs_and_entropy
 from gtpo_cli.objective.released_code import clamped_entropy
 
 

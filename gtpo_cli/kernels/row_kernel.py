@@ -16,7 +16,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective.products import factor_dtype, matmul
+from gtpo_cli.kernels.products import factor_dtype, matmul
 
 CHUNK_BYTES = 1 << 29  # of float32 logits at a time
 _BLOCK = 4096  # logits a program works on at once
@@ -38,7 +38,7 @@ def forward_rows(
 
     lse: ln sum_v e^(z_v / temperature). unit: d logp / d (hidden / temperature), times the temperature.
     """
-    from gtpo_cli.objective.row_kernel_triton import row_kernel
+    from gtpo_cli.kernels.row_kernel_triton import row_kernel
 
     logprobs_N, entropy_N, lse_N, unit_NH = out
     (N, _), V = hidden_NH.shape, lm_head_VH.shape[0]

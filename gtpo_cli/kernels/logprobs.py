@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective import row_kernel
-from gtpo_cli.objective.products import add_matmul, factor_dtype, matmul
+from gtpo_cli.kernels import row_kernel
+from gtpo_cli.kernels.products import add_matmul, factor_dtype, matmul
 
 # Block of the vocabulary: W's block and the block of exponentials should stay in cache, and the matrix products
 # should stay long. Measured on a CPU with 1 MiB L2 per core; flat between 256 and 2048 (docs/benchmarks.md).

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gtpo_cli.objective import row_kernel
+from gtpo_cli.kernels import row_kernel
 
 pytest.importorskip("triton", reason="Triton comes with the extra dev on Linux")
 

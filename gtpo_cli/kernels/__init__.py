@@ -1,0 +1,5 @@
+"""Log-probabilities and entropies of tokens without whole logits: chunked matrix products, and a Triton row kernel."""
+
+from gtpo_cli.kernels.logprobs import token_logprobs_and_entropy
+
+__all__ = ["token_logprobs_and_entropy"]
