@@ -1,7 +1,7 @@
-"""Weigh the runs of `make claims` and write what came out below the registration in docs/claims.md.
+"""Weigh the runs of `make claims` and write what came out below the registration in docs/claims.md, and the means.
 
     python scripts/write_claims.py [--runs build/claims]     # take the runs' numbers over, draw, weigh, write
-    python scripts/write_claims.py --check                   # the page is what docs/claims/*.csv say
+    python scripts/write_claims.py --check                   # page and means are what docs/claims/*.csv say
 
 docs/claims/<sweep>.csv hold every run's figures; scripts/claims_rules.py weighs them by the registered rules.
 """
@@ -27,6 +27,7 @@ from gtpo_cli.sweeps.summary import rows_of
 
 PAGE = ROOT / "docs" / "claims.md"
 START = "<!-- everything below is written by scripts/write_claims.py -->"
+MEANS = "means.csv"
 WINDOW = 15  # steps
 # (sweep, chart, caption): drawn beside the table
 CHARTS = (
@@ -51,7 +52,7 @@ WITH_KL = {"fig2_methods": ("grpo_beta1e-6", "grpo_beta0.04"), "fig5a_kl": ("grp
 
 def results() -> str:
     """What stands below the registration."""
-    done = {path.stem for path in DATA.glob("*.csv") if path.name not in (ORDER, INITIAL)}
+    done = _done()
     lines = [
         "",
         "## What came out",
@@ -74,14 +75,7 @@ def results() -> str:
         "numbers: `make claims` gives other runs of the same experiments. `make claims-check` makes two of them again",
         "and compares.",
         "",
-        "## Every sweep",
-        "",
-        "Means over seeds. `docs/claims/<sweep>.csv` has every figure of every run: these, accuracy in training,",
-        "truncated share, length, filtered share, KL and more.",
-        "",
-        f"| sweep / variant | {' | '.join(_SHOWN)} |",
-        "|---" * (len(_SHOWN) + 1) + "|",
-        *(row for sweep in sorted(done) for row in _rows(sweep)),
+        f"`docs/claims/{MEANS}` has the means over seeds of every sweep, `docs/claims/<sweep>.csv` every run.",
         "",
     ]
     lines += ["## Curves", "", "Lines: mean over seeds; bands: from the lowest to the highest seed.", ""]
@@ -91,18 +85,26 @@ def results() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def means() -> str:
+    """The file of means over seeds: a line for each variant of each sweep."""
+    lines = [",".join(("sweep", "variant", *_SHOWN))]
+    for sweep in sorted(_done()):
+        columns = [values(sweep, figure) for figure in _SHOWN]
+        for variant in values(sweep, "test accuracy"):
+            found = (column.get(variant, {}).values() for column in columns)
+            lines.append(",".join((sweep, variant, *(f"{fmean(seeds):.3g}" if seeds else "" for seeds in found))))
+    return "\n".join(lines) + "\n"
+
+
+def _done() -> set[str]:
+    """Sweeps whose runs are all there."""
+    return {path.stem for path in DATA.glob("*.csv")} - {Path(name).stem for name in (ORDER, INITIAL, MEANS)}
+
+
 _SHOWN = (
-    "test accuracy", "strict format", "forgets to stop", "entropy", "entropy peak",
-    "groups push starts down", "groups push ends down",
+    "accuracy", "test accuracy", "strict format", "truncated", "forgets to stop", "length", "entropy", "entropy peak",
+    "passes ln 2", "filtered", "KL", "groups push starts down", "groups push ends down",
 )  # fmt: skip
-
-
-def _rows(sweep: str) -> Iterator[str]:
-    columns = [values(sweep, figure) for figure in _SHOWN]
-    for variant in columns[0]:
-        means = (fmean(column[variant].values()) if variant in column else None for column in columns)
-        cells = ("" if mean is None else f"{mean:.3g}" for mean in means)
-        yield f"| {sweep} / {variant} | {' | '.join(cells)} |"
 
 
 def take_over(runs: Path) -> None:
@@ -174,7 +176,7 @@ def main() -> int:
     chosen = arguments.parse_args()
     if not chosen.check:
         take_over(chosen.runs)
-    return write({PAGE: below(START, PAGE, results())}, check=chosen.check)
+    return write({PAGE: below(START, PAGE, results()), DATA / MEANS: means()}, check=chosen.check)
 
 
 if __name__ == "__main__":
