@@ -195,7 +195,7 @@ def grpo_arguments(
         "top_p": rollout.top_p, "top_k": rollout.top_k,
         # objective: conflict, filter, entropy and scale are in the advantages
         "loss_type": "grpo", "scale_rewards": SCALES[objective.advantage_scale],
-        "beta": objective.kl_coef, "epsilon": objective.clip_epsilon,
+        "beta": objective.kl_coef, "epsilon": objective.clip.low,
         "use_bias_correction_kl": False, "importance_sampling_level": "token", "disable_dropout": False,
         # update
         "optim": _OPTIMIZERS[optimizer.name], "learning_rate": optimizer.learning_rate,

@@ -136,7 +136,7 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         if not self.sampler_known:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("sampler/")}
         if self.recipe.objective.audit:
-            metrics |= audit_metrics(self.recipe, result, writers.eos_token_ids)
+            metrics |= audit_metrics(result, writers.eos_token_ids)
         seen = writers.safety.look(metrics)
         writers.trackers.log(number, metrics)
         writers.best.note(metrics)

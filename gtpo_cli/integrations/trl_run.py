@@ -32,6 +32,7 @@ from gtpo_cli.integrations.trl_keeper import RunKeeper, Writers
 from gtpo_cli.integrations.trl_rewards import RecipeReward
 from gtpo_cli.models.loading import quiet
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.objective import terms
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt, collate, open_scorer
 from gtpo_cli.run_folder import RunFolder
@@ -238,11 +239,13 @@ class RecipeTrainer(GTPOTrainer):
         spans = type(parts.spans)(*(span[..., :T] for span in parts.spans))
         return StepResult(
             groups, batch, parts.advantages_BG, spans, parts.weights_BGT[..., :T],
+            shares_BG=terms.shares(self.objective, self.keeper.recipe.rollout, batch.completion_mask_BGT, spans),
             logprobs_BGT=(seen.logprobs_BGT * seen.completion_mask_BGT)[..., :T],
             entropy_BGT=(seen.entropy_BGT * seen.completion_mask_BGT)[..., :T],
             mean_entropy_BG=parts.mean_entropy_BG,
             filtered_BG=parts.filtered_BG,
             keep_BG=parts.keep_BG,
+            coefficients_BGT=parts.coefficients_BGT[..., :T],
         )  # fmt: skip
 
 

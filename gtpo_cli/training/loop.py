@@ -151,7 +151,7 @@ class _GroupStepper:
                 self._warn(f"step {number} was skipped: {result.not_finite} was not finite; its completions: {file}")
         metrics = step_metrics(result, clock)
         if self._parts.recipe.objective.audit:
-            metrics |= audit_metrics(self._parts.recipe, result, self._parts.policy.eos_token_ids)
+            metrics |= audit_metrics(result, self._parts.policy.eos_token_ids)
         return metrics
 
 
