@@ -1,7 +1,7 @@
 """The mathematics of GTPO and its baselines: pure torch, tensors in, tensors out. See docs/objective.md."""
 
 from gtpo_cli.objective.advantages import group_advantages
-from gtpo_cli.objective.audit import gradient_audit, token_places
+from gtpo_cli.objective.gradient_audit import gradient_audit, token_places
 from gtpo_cli.objective.batch import MicroBatch, TokenBatch, Unit
 from gtpo_cli.objective.coefficients import coefficients
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights

@@ -23,7 +23,7 @@ Given a question, first think step by step between <reasoning> and </reasoning>.
 Then, give the final answer between <answer> and </answer>.
 """
 
-# What `objective.compat: released_code` changes beside the loss (docs/released_code.md), where a recipe is silent.
+# What `objective.compat: released_code` changes where a recipe is silent (docs/objective.md, section 9).
 RELEASED_CODE_DEFAULTS: dict[str, Any] = {
     "objective.advantage_scale": "none",
     "objective.filter.enabled": "always",
