@@ -10,7 +10,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gtpo_cli import accuracy_reward, arithmetic_problems, format_reward, resolve_name
 from gtpo_cli.kernels import token_logprobs_and_entropy
-from gtpo_cli.objective import conflict_mask, conflict_weights, group_advantages, keep_mask, mean_entropy, policy_loss
+from gtpo_cli.objective import (
+    coefficients,
+    conflict_mask,
+    conflict_weights,
+    group_advantages,
+    keep_mask,
+    mean_entropy,
+    policy_loss,
+)
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the fastest for a model this small
@@ -45,15 +53,9 @@ for step in range(steps):
     )
     H_BG = mean_entropy(H_N.view_as(ids_BGT), mask_BGT)
     initial_entropy = initial_entropy or float(H_BG.mean())  # <H>_ini: of the untrained model
-    loss, _ = policy_loss(  # Eq. 11
-        logp_N.view_as(ids_BGT),
-        advantages_BG=A_BG,
-        mean_entropy_BG=H_BG,
-        keep_BG=keep_mask(H_BG, initial_entropy=initial_entropy),  # delta, Eq. 10
-        weights_BGT=w_BGT,
-        completion_mask_BGT=mask_BGT,
-        entropy_coef=0.1,
-    )
+    keep_BG = keep_mask(H_BG, initial_entropy=initial_entropy)  # delta, Eq. 10
+    c_BGT = coefficients(A_BG, H_BG, keep_BG, w_BGT, mask_BGT, entropy_coef=0.1)  # delta (A - gamma <H>) lambda
+    loss, _ = policy_loss(logp_N.view_as(ids_BGT), c_BGT, mask_BGT)  # Eq. 11
 
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]

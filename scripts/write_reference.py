@@ -40,7 +40,13 @@ def recipe_page() -> str:
         "They hold where the recipe is silent.",
         "",
     ]
-    groups = {f"`objective.name: {name}`": method.switches for name, method in METHODS.items()}
+    others = {name: method.switches for name, method in METHODS.items() if method.switches}
+    shared = {
+        key: value for key, value in others["grpo"].items() if all(one.get(key) == value for one in others.values())
+    }
+    groups = {"`objective.name` other than `gtpo`": shared}
+    for name, switches in others.items():
+        groups[f"`objective.name: {name}`"] = {key: value for key, value in switches.items() if key not in shared}
     groups["`objective.compat: released_code`"] = RELEASED_CODE_DEFAULTS
     groups["`model.name: builtin:...`"] = BUILTIN_DEFAULTS
     for when, changes in groups.items():
