@@ -62,8 +62,8 @@ def compare(sweep: str, figure: str, more: str, less: str) -> Finding:
         verdict = "not reproduced"
     up = sum(value > 0 for value in found)
     words = (
-        f"{figure}: `{more}` {average(sweep, figure, more)}, `{less}` {average(sweep, figure, less)}; difference "
-        f"{mean:+.3f}, higher in {up} of {len(found)} seeds, p {sign_flip_test(found):.3f}"
+        f"{figure} `{more}` {average(sweep, figure, more)}, `{less}` {average(sweep, figure, less)}: {mean:+.3f} "
+        f"({up} of {len(found)}, p {sign_flip_test(found):.3f})"
     )
     return Finding(words, verdict)
 
@@ -83,7 +83,7 @@ def happens_more(sweep: str, figure: str, more: str, less: str) -> Finding:
     (a, n), (b, m) = counts(sweep, figure, more), counts(sweep, figure, less)
     apart, enough = a - b, SEEDS_THAT_COUNT
     verdict = "reproduced" if apart >= enough else "opposite" if apart <= -enough else "not reproduced"
-    return Finding(f"{figure}: `{more}` {a} of {n}, `{less}` {b} of {m} seeds", verdict)
+    return Finding(f"{figure}: `{more}` {a} of {n} seeds, `{less}` {b} of {m}", verdict)
 
 
 def every_seed_above_half(sweep: str, figure: str, variant: str) -> Finding:

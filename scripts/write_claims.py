@@ -1,7 +1,7 @@
-"""Weigh the runs of `make claims` and write what came out below the registration in docs/claims.md.
+"""Weigh the runs of `make claims` and write what came out below the registration in docs/claims.md, and the means.
 
     python scripts/write_claims.py [--runs build/claims]     # take the runs' numbers over, draw, weigh, write
-    python scripts/write_claims.py --check                   # the page is what docs/claims/*.csv say
+    python scripts/write_claims.py --check                   # page and means are what docs/claims/*.csv say
 
 docs/claims/<sweep>.csv hold every run's figures; scripts/claims_rules.py weighs them by the registered rules.
 """
@@ -27,6 +27,7 @@ from gtpo_cli.sweeps.summary import rows_of
 
 PAGE = ROOT / "docs" / "claims.md"
 START = "<!-- everything below is written by scripts/write_claims.py -->"
+MEANS = "means.csv"
 WINDOW = 15  # steps
 # (sweep, chart, caption): drawn beside the table
 CHARTS = (
@@ -51,44 +52,59 @@ WITH_KL = {"fig2_methods": ("grpo_beta1e-6", "grpo_beta0.04"), "fig5a_kl": ("grp
 
 def results() -> str:
     """What stands below the registration."""
-    done = {path.stem for path in DATA.glob("*.csv") if path.name not in (ORDER, INITIAL)}
-    lines = ["", "## What came out", "", "| | figures | verdict | command |", "|---|---|---|---|"]
+    done = _done()
+    lines = [
+        "",
+        "## What came out",
+        "",
+        "Two variants are compared by their means, the difference, in how many seeds that is positive, and p of the",
+        "sign-flip test. The runs are those of `gtpo sweep SWEEP --jobs 2`; `make claims` makes all.",
+        "",
+        "| | sweeps | figures | verdict |",
+        "|---|---|---|---|",
+    ]
     for name, (sweeps, weigh) in CLAIMS.items():
         names = sweeps.split(", ")
         finding = weigh() if set(names) <= done else Finding("the runs are not all there yet", "open")
-        commands = "; ".join(f"`gtpo sweep {sweep} --jobs 2`" for sweep in names)
-        lines.append(f"| {name} | {finding.figures} | **{finding.verdict}** | {commands} |")
+        lines.append(
+            f"| {name} | {', '.join(f'`{sweep}`' for sweep in names)} | {finding.figures} | **{finding.verdict}** |"
+        )
     lines += [
         "",
-        f"The runs were made at commit {RUNS_MADE_AT}, two at a time on two cores. Code of a later date adds up in",
-        "another order and draws other random numbers, so `make claims` gives other runs of the same experiments;",
-        "`make claims-check` makes two of them again and compares.",
+        f"The runs were made at commit {RUNS_MADE_AT}. Later code adds up in another order and draws other random",
+        "numbers: `make claims` gives other runs of the same experiments. `make claims-check` makes two of them again",
+        "and compares.",
+        "",
+        f"`docs/claims/{MEANS}` has the means over seeds of every sweep, `docs/claims/<sweep>.csv` every run.",
+        "",
     ]
-    lines += ["", "## Every sweep", "", "Means over seeds; every run is in `docs/claims/<sweep>.csv`.", ""]
-    for sweep in sorted(done):
-        lines += [f"### {sweep}", "", *_table(sweep), ""]
     lines += ["## Curves", "", "Lines: mean over seeds; bands: from the lowest to the highest seed.", ""]
     for sweep, chart, caption in CHARTS:
         if (DATA / f"{sweep}_{chart}.png").exists():
-            lines += [f"{caption} (`{sweep}`):", "", f"![{caption}](claims/{sweep}_{chart}.png)", ""]
+            lines += [f"{caption} (`{sweep}`):", "", f"![{chart}](claims/{sweep}_{chart}.png)", ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def means() -> str:
+    """The file of means over seeds: a line for each variant of each sweep."""
+    lines = [",".join(("sweep", "variant", *_SHOWN))]
+    for sweep in sorted(_done()):
+        columns = [values(sweep, figure) for figure in _SHOWN]
+        for variant in values(sweep, "test accuracy"):
+            found = (column.get(variant, {}).values() for column in columns)
+            lines.append(",".join((sweep, variant, *(f"{fmean(seeds):.3g}" if seeds else "" for seeds in found))))
+    return "\n".join(lines) + "\n"
+
+
+def _done() -> set[str]:
+    """Sweeps whose runs are all there."""
+    return {path.stem for path in DATA.glob("*.csv")} - {Path(name).stem for name in (ORDER, INITIAL, MEANS)}
 
 
 _SHOWN = (
     "accuracy", "test accuracy", "strict format", "truncated", "forgets to stop", "length", "entropy", "entropy peak",
     "passes ln 2", "filtered", "KL", "groups push starts down", "groups push ends down",
 )  # fmt: skip
-
-
-def _table(sweep: str) -> list[str]:
-    columns = {figure: values(sweep, figure) for figure in _SHOWN}
-    variants = list(values(sweep, "entropy")) or list(columns["accuracy"])
-    shown = [figure for figure in _SHOWN if columns[figure]]
-    lines = [f"| variant | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
-    for variant in variants:
-        cells = (fmean(columns[f][variant].values()) if variant in columns[f] else None for f in shown)
-        lines.append(f"| {variant} | {' | '.join('' if cell is None else f'{cell:.3g}' for cell in cells)} |")
-    return lines
 
 
 def take_over(runs: Path) -> None:
@@ -160,7 +176,7 @@ def main() -> int:
     chosen = arguments.parse_args()
     if not chosen.check:
         take_over(chosen.runs)
-    return write({PAGE: below(START, PAGE, results())}, check=chosen.check)
+    return write({PAGE: below(START, PAGE, results()), DATA / MEANS: means()}, check=chosen.check)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,7 @@ PAGE = ROOT / "docs" / "memory.md"
 START = "<!-- the tables below are written by scripts/write_memory_page.py -->"
 LONGEST_PROMPT = {"llama8b_gsm8k": 287, "llama8b_math": 1632, "qwen3b_gsm8k": 268, "qwen3b_math": 1710}
 STEPS = {"gsm8k": 7473, "math": 7497}  # of one epoch, a prompt each
-RECIPES = (
-    *(name for main in LONGEST_PROMPT for name in (main, f"{main}_g12")),
-    "llama8b_gsm8k_24gb",
-    "qwen3b_gsm8k_16gb",
-)
+RECIPES = (*LONGEST_PROMPT, "llama8b_gsm8k_24gb", "qwen3b_gsm8k_16gb")
 SIZES = (16, 24, 40, 80)
 
 
@@ -36,13 +32,13 @@ def tables() -> str:
     names = ["weights", "adapter, gradients, optimiser", "engine asleep, adapter for it", "kept", "work"]
     sizes = [f"{size} GiB" for size in SIZES]
     memory = _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in RECIPES])
-    hours = _table(["recipe", "mean completion", *sizes], [row for name in RECIPES for row in _hour_rows(name)])
+    hours = _table(["recipe", *sizes], [_hour_row(name) for name in RECIPES])
     return f"{memory}\n{HOURS}\n{hours}"
 
 
 HOURS = """\
-The hours of a run, **estimated** as said above, on the fastest to the slowest of the cards of a size; for a mean
-completion of a fifth of the limit, and for the limit:
+Hours of a run, **estimated** as said above, from the fastest to the slowest card of a size: at a mean completion of a
+fifth of the limit / at the limit:
 """
 
 
@@ -86,27 +82,27 @@ def _memory_row(name: str) -> list[str]:
     cells = [f"`{name}`", f"{prompt + recipe.rollout.max_completion_tokens:,}", *(f"{value:.1f}" for value in shown)]
     for size in SIZES:
         memory = _as_it_fits(name, size)
-        said = f"{memory.peak / GIB:.1f} ({memory.rows} rows, {memory.sequences} sampled)"
-        cells.append(said if fits(memory, size * GIB) else f"no: {memory.peak / GIB:.1f}, {memory.sequences} sampled")
+        said = f"{memory.peak / GIB:.1f} ({memory.rows}, {memory.sequences})"
+        cells.append(said if fits(memory, size * GIB) else f"no ({memory.peak / GIB:.1f}, {memory.sequences})")
     return cells
 
 
-def _hour_rows(name: str) -> list[list[str]]:
+def _hour_row(name: str) -> list[str]:
     recipe, shape, engines, prompt = _recipe(name)
     steps = next(count for data, count in STEPS.items() if data in name)
     limit = recipe.rollout.max_completion_tokens
-    rows = []
-    for mean in (limit // 5, limit):
-        cells = [f"`{name}`", f"{mean:,}"]
-        for size in SIZES:
-            memory = _as_it_fits(name, size)
-            hours = estimate(
+    cells = [f"`{name}`"]
+    for size in SIZES:
+        memory = _as_it_fits(name, size)
+        hours = [
+            estimate(
                 recipe, shape, engines, memory, gpu=size * GIB, steps=steps,
                 completions=steps * recipe.rollout.group_size, prompt_tokens=prompt, completion_tokens=mean,
-            )  # fmt: skip
-            cells.append(str(hours) if fits(memory, size * GIB) else "")
-        rows.append(cells)
-    return rows
+            )
+            for mean in (limit // 5, limit)
+        ]  # fmt: skip
+        cells.append(" / ".join(map(str, hours)) if fits(memory, size * GIB) else "")
+    return cells
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -20,32 +20,38 @@ from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Rec
 from gtpo_cli.tracking import metrics_table
 
 DOCS = ROOT / "docs"
+LONG = 120
 
 
 def recipe_page() -> str:
     lines = [
         "# Every key of a recipe",
         "",
-        "Written from `gtpo_cli/recipe/schema.py` by `scripts/write_reference.py`. Only `model.name` and",
-        "`data.benchmark` have no default. `--set key=value` overrides any key; the value is read as YAML, and a",
-        "mapping is merged into what is there.",
+        "Written from `gtpo_cli/recipe/` by `scripts/write_reference.py`: every key with its default and, behind `#`,",
+        "its values and meaning. `model.name` and `data.benchmark` have no default. `--set key=value` overrides any",
+        "key: the value is read as YAML, and a mapping is merged into what is there.",
         "",
-        "| key | values | default | meaning |",
-        "|---|---|---|---|",
+        "```yaml",
         *rows(Recipe),
+        "```",
         "",
         "## Defaults that follow from other keys",
         "",
         "They hold where the recipe is silent.",
         "",
-        "| when | key | default |",
-        "|---|---|---|",
     ]
-    groups = {f"`objective.name: {name}`": method.switches for name, method in METHODS.items()}
+    others = {name: method.switches for name, method in METHODS.items() if method.switches}
+    shared = {
+        key: value for key, value in others["grpo"].items() if all(one.get(key) == value for one in others.values())
+    }
+    groups = {"`objective.name` other than `gtpo`": shared}
+    for name, switches in others.items():
+        groups[f"`objective.name: {name}`"] = {key: value for key, value in switches.items() if key not in shared}
     groups["`objective.compat: released_code`"] = RELEASED_CODE_DEFAULTS
     groups["`model.name: builtin:...`"] = BUILTIN_DEFAULTS
     for when, changes in groups.items():
-        lines += [f"| {when} | `{key}` | `{shown(value)}` |" for key, value in changes.items()]
+        if changes:
+            lines.append(f"- {when}: {', '.join(f'`{key}: {shown(value)}`' for key, value in changes.items())}")
     return "\n".join(lines) + "\n"
 
 
@@ -58,16 +64,19 @@ def metrics_page() -> str:
     )
 
 
-def rows(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def rows(model: type[BaseModel], indent: str = "") -> Iterator[str]:
+    """The section as YAML; behind each key, or above it where that gets long, its values and meaning as a comment."""
     for name, field in model.model_fields.items():
-        inner = section_of(field.annotation)
-        description = (field.description or "").replace("|", "\\|")
+        inner, value = section_of(field.annotation), default(field)
         if inner is not None:
-            optional = type(None) in get_args(field.annotation)
-            yield f"| **{prefix}{name}** | section{' or null' if optional else ''} | | {description} |"
-            yield from rows(inner, f"{prefix}{name}.")
-        else:
-            yield f"| `{prefix}{name}` | {values(field)} | {default(field)} | {description} |"
+            yield f"{indent}{name}:  # {field.description}"
+            yield from rows(inner, f"{indent}  ")
+            continue
+        comment = "; ".join(part for part in (kind(field.annotation, field.metadata), field.description) if part)
+        first, *others = f"{name}: {value}".rstrip().splitlines()
+        line = f"{indent}{first}  # {comment}"
+        yield from [line] if len(line) <= LONG else [f"{indent}# {comment}", f"{indent}{first}"]
+        yield from (f"{indent}  {other}" for other in others)
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
@@ -75,39 +84,36 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
 
 
-def values(field: FieldInfo) -> str:
-    bounds = [text for item in field.metadata if (text := bound(item))]
-    return " ".join([kind(field.annotation), *bounds]).replace("|", "\\|")
-
-
-def kind(annotation: Any) -> str:
-    origin = get_origin(annotation)
+def kind(annotation: Any, metadata: Iterable[Any] = (), *, named: bool = False) -> str:
+    """What a key takes, as far as its default does not show it: choices, bounds, the type where the default is null."""
+    origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        inner, *metadata = get_args(annotation)
-        return " ".join([kind(inner), *(text for item in metadata if (text := bound(item)))])
+        declared = [bound for item in inner[1:] for bound in getattr(item, "metadata", [item])]
+        return kind(inner[0], [*metadata, *declared], named=named)
     if origin is Literal:
-        return " / ".join(f"`{value}`" for value in get_args(annotation))
+        return " | ".join(map(str, inner))
     if origin in (Union, types.UnionType):
-        return " or ".join(kind(part) for part in get_args(annotation))
+        return " | ".join(kind(part, metadata, named=True) for part in inner if part is not type(None))
     if origin is tuple:
-        parts = [part for part in get_args(annotation) if part is not Ellipsis]
-        listed = ", ".join(kind(part) for part in parts)
-        return f"list of {listed}" if Ellipsis in get_args(annotation) else f"[{listed}]"
+        each = kind(inner[0], named=Ellipsis in inner)
+        return f"list of {each}" if Ellipsis in inner else each
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "{" + ", ".join(annotation.model_fields) + "}"
-    names = {int: "whole number", float: "number", bool: "true / false", str: "text", type(None): "null"}
-    return names.get(annotation, str(annotation))
+    names = {int: "whole number", float: "number", bool: "true | false", str: "text"}
+    return " ".join([names[annotation]] * named + [text for item in metadata if (text := bound(item))])
 
 
 def bound(item: Any) -> str:
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    found = [f"{sign} {getattr(item, name)}" for name, sign in signs.items() if getattr(item, name, None) is not None]
-    return ", ".join(found)
+    found = {sign: getattr(item, name, None) for name, sign in signs.items()}
+    return " ".join(
+        f"{sign}{value:{'g' if isinstance(value, float) else ''}}" for sign, value in found.items() if value is not None
+    )
 
 
 def default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
-    return "" if value is PydanticUndefined else f"`{shown(value)}`"
+    return "" if value is PydanticUndefined else shown(value)
 
 
 def shown(value: Any) -> str:
@@ -115,7 +121,8 @@ def shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(shown, value)) + "]"
-    return " ".join(str(value).split())
+    lines = str(value).splitlines()
+    return "\n".join(["|", *lines] if len(lines) > 1 else lines)
 
 
 def main() -> int:

@@ -20,6 +20,18 @@ def test_written_pages_and_recipes_are_up_to_date(script: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_recipe_page_shows_a_recipe_with_every_default(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "recipe.md").read_text(), re.M | re.S)
+    shown = shown.replace("  name:  #", "  name: a/b  #", 1).replace("  benchmark:  #", "  benchmark: gsm8k  #", 1)
+    (tmp_path / "shown.yaml").write_text(shown)
+    (tmp_path / "bare.yaml").write_text("model: {name: a/b}\ndata: {benchmark: gsm8k}\n")
+    recipes = [load_recipe(str(tmp_path / name)).model_dump() for name in ("shown.yaml", "bare.yaml")]
+    assert recipes[0] == recipes[1]
+    keys = re.findall(r"^\s*(\w+):", shown, re.M)
+    assert len(keys) > 100
+    assert {"run_name", "rollback_rate", "log_completions_every"} <= set(keys)
+
+
 def test_files_that_documents_name_exist() -> None:
     missing = []
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:

@@ -46,7 +46,7 @@ def test_margins_are_those_of_the_figure(claims: Path) -> None:
     write(claims, "s", "truncated", a=[0.06] * 5, b=[0.0] * 5)
     finding = claims_rules.compare("s", "truncated", "a", "b")
     assert finding.verdict == "reproduced"
-    assert "difference +0.060, higher in 5 of 5 seeds, p 0.062" in finding.figures
+    assert finding.figures == "truncated `a` 0.060, `b` 0.000: +0.060 (5 of 5, p 0.062)"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_happens_or_not(claims: Path, a: list[float], b: list[float], verdi
     write(claims, "s", "forgets to stop", a=a, b=b)
     finding = claims_rules.happens_more("s", "forgets to stop", "a", "b")
     assert finding.verdict == verdict
-    assert finding.figures.startswith(f"forgets to stop: `a` {sum(a)} of 5, `b` {sum(b)} of 5")
+    assert finding.figures.startswith(f"forgets to stop: `a` {sum(a)} of 5 seeds, `b` {sum(b)} of 5")
 
 
 def test_which_of_two_series_moves_first(claims: Path) -> None:

@@ -1,4 +1,4 @@
-"""The TRL program of docs/library.md, as it stands there. Needs an environment with TRL."""
+"""examples/trl_trainer.py learns. Needs an environment with TRL."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from pages import python_block, rewards, run_program
+from programs import rewards, run_program
 
 pytestmark = pytest.mark.trl
 
 
 def test_the_trl_example_learns(tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="TRL is not installed")
-    seen = rewards(run_program(python_block("library.md", after="## With TRL"), tmp_path, timeout=900))
+    seen = rewards(run_program("trl_trainer.py", tmp_path, timeout=900))
     assert len(seen) == 12  # a line for each five steps
     assert 9.0 < seen[0] < 14.5
     assert fmean(seen[-3:]) > seen[0] + 2.0
