@@ -22,8 +22,9 @@ PAGE = ROOT / "docs" / "memory.md"
 START = "<!-- the tables below are written by scripts/write_memory_page.py -->"
 LONGEST_PROMPT = {"llama8b_gsm8k": 287, "llama8b_math": 1632, "qwen3b_gsm8k": 268, "qwen3b_math": 1710}
 STEPS = {"gsm8k": 7473, "math": 7497}  # of one epoch, a prompt each
+GROUPS_OF_12 = ", groups of 12"
 RECIPES = (
-    *(name for main in LONGEST_PROMPT for name in (main, f"{main}_g12")),
+    *(name for main in LONGEST_PROMPT for name in (main, main + GROUPS_OF_12)),
     "llama8b_gsm8k_24gb",
     "qwen3b_gsm8k_16gb",
 )
@@ -52,10 +53,15 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def _recipe(name: str) -> tuple[Recipe, ModelShape, Engines, int]:
     """The recipe, its model's shape, the engines where all libraries are, and the longest prompt."""
-    recipe = load_recipe(name)
+    recipe = load_recipe(name.removesuffix(GROUPS_OF_12), ["rollout.group_size=12"] if GROUPS_OF_12 in name else [])
     engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
     main = next(key for key in LONGEST_PROMPT if name.startswith(key))
     return recipe, PUBLISHED[recipe.model.name], engines, LONGEST_PROMPT[main]
+
+
+def _title(name: str) -> str:
+    recipe, groups, _ = name.partition(GROUPS_OF_12)
+    return f"`{recipe}`{groups}"
 
 
 def _memory(name: str, size: int, limit: int | None = None) -> Memory:
@@ -83,7 +89,7 @@ def _memory_row(name: str) -> list[str]:
         parts["activations kept"],
         parts["work of one block or the logits"],
     ]
-    cells = [f"`{name}`", f"{prompt + recipe.rollout.max_completion_tokens:,}", *(f"{value:.1f}" for value in shown)]
+    cells = [_title(name), f"{prompt + recipe.rollout.max_completion_tokens:,}", *(f"{value:.1f}" for value in shown)]
     for size in SIZES:
         memory = _as_it_fits(name, size)
         said = f"{memory.peak / GIB:.1f} ({memory.rows} rows, {memory.sequences} sampled)"
@@ -97,7 +103,7 @@ def _hour_rows(name: str) -> list[list[str]]:
     limit = recipe.rollout.max_completion_tokens
     rows = []
     for mean in (limit // 5, limit):
-        cells = [f"`{name}`", f"{mean:,}"]
+        cells = [_title(name), f"{mean:,}"]
         for size in SIZES:
             memory = _as_it_fits(name, size)
             hours = estimate(
