@@ -16,7 +16,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, bootstrap_means, paired_bootstrap_means, sign_flip_test
 from gtpo_cli.report.charts import running_mean
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.sweeps.spec import Figure, Sweep, SweepRun, parse_figure
+from gtpo_cli.sweeps.spec import Figure, Sweep, SweepRun
 from gtpo_cli.tracking import read_metrics
 
 Row = Mapping[str, float]
@@ -50,8 +50,7 @@ def estimate(sweep: Sweep) -> Estimates:
     done = [run for run in sweep.runs if run.is_done]
     if not done:
         raise EvaluationError(f"{sweep.folder}: no run of the sweep is done yet")
-    figures = [parse_figure(name, text) for name, text in sweep.figures.items()]
-    values = {run.key: values_of(rows_of(run), figures, sweep.file.window) for run in done}
+    values = {run.key: values_of(rows_of(run), sweep.figures, sweep.file.window) for run in done}
     cells = (_cell(sweep, values, variant, figure) for figure in sweep.figures for variant in sweep.file.variants)
     return Estimates(values, tuple(cell for cell in cells if cell is not None))
 
@@ -61,13 +60,13 @@ def rows_of(run: SweepRun) -> list[dict[str, float]]:
     return read_metrics(RunFolder(run.path).metrics_file)
 
 
-def values_of(rows: Sequence[Row], figures: Sequence[Figure], window: float) -> dict[str, float]:
+def values_of(rows: Sequence[Row], figures: Mapping[str, Figure], window: float) -> dict[str, float]:
     """Each figure of one run, by name; without those whose metric it never logged."""
     found = {}
-    for figure in figures:
+    for name, figure in figures.items():
         column = np.array([row[figure.metric] for row in rows if figure.metric in row], dtype=np.float64)
         if len(column):
-            found[figure.name] = _take(figure, column, max(1, round(window * len(column))))
+            found[name] = _take(figure, column, max(1, round(window * len(column))))
     return found
 
 
@@ -142,7 +141,7 @@ def as_json(sweep: Sweep, estimates: Estimates) -> str:
     document: dict[str, Any] = {
         "sweep": sweep.name,
         "baseline": sweep.baseline,
-        "figures": sweep.figures,
+        "figures": {name: figure.text for name, figure in sweep.figures.items()},
         "runs": estimates.values,
         "table": [asdict(cell) for cell in estimates.cells],
     }

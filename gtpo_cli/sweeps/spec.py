@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, describe_problems, find_recipe, load_recipe, read_mapping, shipped_sweeps
@@ -17,13 +17,38 @@ from gtpo_cli.recipe.section import Section
 from gtpo_cli.tracking import find_metric
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
-Take = Literal["first", "last", "mean", "min", "max", "trough", "peak", "ever"]
-_FIGURE = re.compile(r"(first|last|mean|min|max|trough|peak) (\S+)|ever (\S+) ([<>]) (\S+)")
+_FIGURE = re.compile(r"(first|last|mean|min|max|trough|peak) (\S+)|ever (\S+) ([<>]) ([-+.\deE]+)")
 
 
-def default_figures(benchmark: str) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a run, from one metric over its steps; `text` is how the file writes it.
+
+    first, last: mean over the first or last part of the steps (`SweepFile.window`); mean, min, max: over all steps;
+    trough, peak: smallest and largest running mean over that part; ever: 1 where the running mean is at some step
+    beyond `level` (`<` below, `>` above), else 0.
+    """
+
+    text: str
+    take: str
+    metric: str
+    above: bool = True
+    level: float = 0.0
+
+
+def parse_figure(text: str) -> Figure:
+    """`last train/accuracy_rate`, `ever entropy/mean > 0.69`. Raises ValueError that says what would do."""
+    match = _FIGURE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError("is no figure; write e.g. last train/accuracy_rate, or ever entropy/mean > 0.69")
+    take, metric, ever, sign, level = match.groups()
+    find_metric(metric or ever)
+    return Figure(text, take, metric) if take else Figure(text, "ever", ever, sign == ">", float(level))
+
+
+def default_figures(benchmark: str) -> dict[str, Figure]:
     """Those of a file that names none. What a run does not log (the audit, a KL term) is left out of the table."""
-    return {
+    texts = {
         "accuracy": "last train/accuracy_rate",
         "test accuracy": f"last eval/{benchmark}/accuracy_rate",
         "strict format": "last train/strict_format_rate",
@@ -40,22 +65,7 @@ def default_figures(benchmark: str) -> dict[str, str]:
         "ends pushed down": "mean audit/eos_negative_share",
         "groups push ends down": "mean audit/eos_negative_groups",
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One number of a run, from one metric over its steps.
-
-    first, last: mean over the first or last part of the steps (`SweepFile.window`); mean, min, max: over all steps;
-    trough, peak: smallest and largest running mean over that part; ever: 1 where the running mean is at some step
-    beyond `level` (`<` below, `>` above), else 0.
-    """
-
-    name: str
-    take: Take
-    metric: str
-    above: bool = True
-    level: float = 0.0
+    return {name: parse_figure(text) for name, text in texts.items()}
 
 
 class SweepFile(Section):
@@ -69,7 +79,7 @@ class SweepFile(Section):
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (1, 2, 3, 4, 5), min_length=1, description="seed of each run"
     )
-    figures: dict[str, str] = Field(
+    figures: dict[str, Annotated[Figure, BeforeValidator(parse_figure)]] = Field(
         default_factory=dict, description='e.g. {accuracy: "last train/accuracy_rate"}; default: default_figures'
     )
     window: float = Field(0.05, gt=0.0, le=1.0, description="part of the steps that first, last and running means use")
@@ -82,11 +92,6 @@ class SweepFile(Section):
             problems.append(f"baseline: {self.baseline} is no variant; there are {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds):
             problems.append("seeds: a seed is named twice, which would be the same run")
-        for name, text in self.figures.items():
-            try:
-                parse_figure(name, text)
-            except ValueError as error:
-                problems.append(f"figures.{name}: {error}")
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -138,7 +143,7 @@ class Sweep:
         return self.file.baseline or next(iter(self.file.variants))
 
     @property
-    def figures(self) -> dict[str, str]:
+    def figures(self) -> dict[str, Figure]:
         return self.file.figures or default_figures(self.runs[0].recipe.evaluation.benchmarks[0])
 
     @property
@@ -214,21 +219,6 @@ def as_overrides(changes: dict[str, Any]) -> list[str]:
         return text.removesuffix("...\n").strip()
 
     return [f"{key}={written(value)}" for key, value in changes.items()]
-
-
-def parse_figure(name: str, text: str) -> Figure:
-    """`last train/accuracy_rate`, `ever entropy/mean > 0.69`. Raises ValueError that says what would do."""
-    match = _FIGURE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is no figure; write e.g. last train/accuracy_rate, or ever entropy/mean > 0.69")
-    take, metric, ever, sign, level = match.groups()
-    find_metric(metric or ever)
-    if take is not None:
-        return Figure(name, cast("Take", take), metric)
-    try:
-        return Figure(name, "ever", ever, sign == ">", float(level))
-    except ValueError as error:
-        raise ValueError(f"{level!r} is no number") from error
 
 
 def find_sweep(name_or_path: str) -> Path:

@@ -16,7 +16,7 @@ from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.estimates import estimate, markdown, runs_csv, values_of
 from gtpo_cli.sweeps.execute import check_what_is_there, seconds_left
-from gtpo_cli.sweeps.spec import Figure, Sweep, load_sweep, parse_figure
+from gtpo_cli.sweeps.spec import Sweep, load_sweep, parse_figure
 from gtpo_cli.sweeps.sweep_page import write_results
 
 FILE = {
@@ -95,9 +95,9 @@ def test_another_recipe_and_overrides_for_all_runs(tmp_path: Path) -> None:
 
 def test_figures_of_a_file_that_names_none_are_of_the_recipes_own_benchmark(tmp_path: Path) -> None:
     file = str(written(tmp_path, figures={}))
-    assert load_sweep(file).figures["test accuracy"] == "last eval/arithmetic/accuracy_rate"
+    assert load_sweep(file).figures["test accuracy"].text == "last eval/arithmetic/accuracy_rate"
     sweep = load_sweep(file, recipe="llama8b_math", folder=tmp_path / "sweep")
-    assert sweep.figures["test accuracy"] == "last eval/math/accuracy_rate"
+    assert sweep.figures["test accuracy"].text == "last eval/math/accuracy_rate"
     finish(sweep, "gtpo-1", [0.5] * 4)
     assert set(estimate(sweep).values["gtpo-1"]) == {"accuracy", "entropy", "entropy peak", "passes ln 2"}
 
@@ -107,9 +107,11 @@ def test_figures_of_a_file_that_names_none_are_of_the_recipes_own_benchmark(tmp_
     [
         ({"baseline": "ppo"}, "baseline: ppo is no variant; there are gtpo, grpo"),
         ({"seeds": [1, 1]}, "seeds: a seed is named twice"),
-        ({"figures": {"a": "final optim/loss"}}, "figures.a: 'final optim/loss' is no figure; write e.g."),
+        ({"figures": {"a": "final optim/loss"}}, "> 0.69, got 'final optim/loss'"),
         ({"figures": {"a": "last accuracy"}}, "figures.a: accuracy is not a declared metric"),
-        ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: 'high' is no number"),
+        ({"figures": {"a": 3}}, "figures.a: is no figure"),
+        ({"figures": {"a": "ever entropy/mean > 1.2.3"}}, "figures.a: could not convert string to float: '1.2.3'"),
+        ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: is no figure; write e.g. last train/"),
         ({"variant": {}}, "variant: unknown key; did you mean variants?"),
         ({"variants": {"a b": {}}}, "variants.a b"),
         ({"variants": {"x": {"objective.nam": "grpo"}}}, "variant x: --set: objective.nam: unknown key; did you mean"),
@@ -156,9 +158,8 @@ def test_a_sweep_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_a_figure_by_hand(text: str, value: float) -> None:
-    figure = parse_figure("it", text)
-    assert values_of(ROWS, [figure], 0.5) == {"it": pytest.approx(value)}
-    assert values_of(ROWS, [Figure("kl", "last", "policy/kl")], 0.5) == {}
+    assert values_of(ROWS, {"it": parse_figure(text)}, 0.5) == {"it": pytest.approx(value)}
+    assert values_of(ROWS, {"kl": parse_figure("last policy/kl")}, 0.5) == {}
 
 
 def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
