@@ -23,7 +23,7 @@ def main() -> int:
     recorded = _rows(ROOT / "docs" / "claims" / f"{SWEEP}.csv")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "gtpo_cli", "sweep", SWEEP, "--seeds", SEED, "--jobs", "2", "--out", folder]
-        subprocess.run([*command, "--variants", ",".join(VARIANTS)], check=True)
+        subprocess.run([*command, "--only", ",".join(VARIANTS)], check=True)
         again = _rows(Path(folder) / "runs.csv")
     worst, equal = 0.0, True
     for variant in VARIANTS:

@@ -20,10 +20,9 @@ from written_files import ROOT, below, parser, write
 
 from gtpo_cli.recipe.schema import LN_2
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.sweeps.execute import is_done
-from gtpo_cli.sweeps.page import band_charts
+from gtpo_cli.sweeps.estimates import rows_of
 from gtpo_cli.sweeps.spec import Sweep, load_sweep
-from gtpo_cli.sweeps.summary import rows_of
+from gtpo_cli.sweeps.sweep_page import band_charts
 
 PAGE = ROOT / "docs" / "claims.md"
 START = "<!-- everything below is written by scripts/write_claims.py -->"
@@ -113,9 +112,8 @@ def take_over(runs: Path) -> None:
     initial: list[list[object]] = [["sweep", "variant", "seed", "initial entropy"]]
     for folder in sorted(path.parent for path in runs.glob("*/runs.csv")):
         sweep = load_sweep(folder.name, folder=folder)
-        missing = sum(not is_done(sweep, run) for run in sweep.runs)
-        if missing:
-            print(f"{folder.name}: {missing} runs are missing, left out")
+        if sweep.done < len(sweep.runs):
+            print(f"{folder.name}: {len(sweep.runs) - sweep.done} runs are missing, left out")
             continue
         shutil.copy(folder / "runs.csv", DATA / f"{folder.name}.csv")
         initial += _initial_entropies(sweep)

@@ -1,10 +1,10 @@
-"""What the scripts that write pages and recipes share: write what changed; with --check, only say what would change."""
+"""What the scripts that write pages share: write what changed; with --check, only say what would change."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,24 +17,17 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def write(wanted: Mapping[Path, str], *, check: bool, owned: Iterable[Path] = ()) -> int:
-    """Make the files hold `wanted`'s text, and remove those of `owned` that are not wanted; the exit code.
-
-    With `check` nothing changes, and the exit code is 1 when something would.
-    """
-    gone = [path for path in owned if path not in wanted]
+def write(wanted: Mapping[Path, str], *, check: bool) -> int:
+    """Make the files hold `wanted`'s text; the exit code. With `check` nothing changes, and it is 1 when one would."""
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    for path in stale + gone:
-        print(f"{path.relative_to(ROOT)}: {'out of date' if check else 'written' if path in wanted else 'removed'}")
-    if check:
-        if stale or gone:
-            print(f"run python {Path(sys.argv[0]).name}", file=sys.stderr)
-        return 1 if stale or gone else 0
     for path in stale:
-        path.parent.mkdir(exist_ok=True)
+        print(f"{path.relative_to(ROOT)}: {'out of date' if check else 'written'}")
+    if check:
+        if stale:
+            print(f"run python {Path(sys.argv[0]).name}", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
         path.write_text(wanted[path], encoding="utf-8")
-    for path in gone:
-        path.unlink()
     return 0
 
 

@@ -15,22 +15,31 @@ app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=Tr
 
 
 @app.command("list")
-def list_recipes(
-    all_: Annotated[bool, typer.Option("--all", help="Also the variants: recipes that extend another one.")] = False,
-) -> None:
-    """The recipes that come with gtpo."""
+def list_recipes() -> None:
+    """The recipes that come with gtpo: what each needs and what it is for.
+
+    Each file says so in its first two lines, so that a list loads no model and asks no hub; a test holds the figures
+    against the plan.
+    """
     from gtpo_cli.cli.train import DEFAULT_RECIPE
     from gtpo_cli.recipe import shipped_recipes
 
-    texts = {name: path.read_text(encoding="utf-8") for name, path in shipped_recipes().items()}
-    shown = {name: text for name, text in texts.items() if all_ or "\nextends:" not in text}
-    width = max(map(len, shown), default=0)
-    for name, text in shown.items():
-        first = text.splitlines()[0]
-        print(f"{name:<{width}}  {first.removeprefix('#').strip() if first.startswith('#') else ''}")
-    if len(shown) < len(texts):
-        print(f"and {len(texts) - len(shown)} variants of these (the paper's baselines and ablations): --all")
+    rows = [("recipe", "memory", "time", "what it is for")]
+    for name, path in shipped_recipes().items():
+        about, needs = (line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines()[:2])
+        memory, time = needs.removeprefix("Needs ").removesuffix(".").split("; ")
+        rows.append((name, memory, time, about))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)))
+    print(_HOW)
     suggest("recipes", "copy", DEFAULT_RECIPE)
+
+
+_HOW = """\
+of GPU memory: as gtpo plan estimates it, on the smallest GPU that will do; hours: from the fastest to the slowest card
+of that size, completions a fifth of the limit long. RAM and minutes: measured on one CPU core. The paper's baselines
+and ablations are sweeps of these: gtpo sweep"""
 
 
 @app.command("show")

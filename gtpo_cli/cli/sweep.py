@@ -7,61 +7,90 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gtpo_cli.cli.options import SetOption
 from gtpo_cli.cli.progress import count_progress, duration
 from gtpo_cli.cli.runs import suggest
 from gtpo_cli.cli.streams import output_is_extra
 
 if TYPE_CHECKING:
-    from gtpo_cli.sweeps.execute import Outcome
-    from gtpo_cli.sweeps.spec import Sweep, SweepRun
+    from gtpo_cli.sweeps.spec import Sweep
 
 EXIT_FAILED = 1
 
 
 def sweep(
-    file: Annotated[str, typer.Argument(metavar="FILE|NAME", help="A sweep's file, or the name of a shipped one.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME|FILE]", help="A shipped sweep, or a file of your own; none: a list.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe", "-r", metavar="FILE|NAME", help="Try the variants on this recipe (default: a small one)."
+        ),
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these variants.")] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="1,2,3", help="These seeds instead of the file's.")] = None,
+    set_: SetOption = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Runs at the same time.", min=1)] = 1,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where it lives (default: runs/sweeps/NAME).")
+        Path | None, typer.Option(metavar="FOLDER", help="Where it lives (default: runs/sweeps/NAME[-RECIPE]).")
     ] = None,
-    seeds: Annotated[str | None, typer.Option(metavar="1,2,3", help="These seeds instead of the file's.")] = None,
-    variants: Annotated[str | None, typer.Option(metavar="A,B", help="Only these of the file's variants.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs and the time they should take, and stop.")
+        bool, typer.Option("--dry-run", help="List variants, runs and the time they should take, and stop.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
 ) -> None:
-    """Many runs of a recipe, named variants times seeds, and what their differences are worth.
+    """Named variants of a recipe times seeds, and what their differences are worth: every figure of the paper.
 
     Runs what is missing; a sweep that was stopped or killed goes on where it was. Ends in a table (also CSV and JSON)
     and a page with the variants' curves.
 
-    gtpo sweep fig2_methods --jobs 2
+    gtpo sweep fig5a_kl --recipe llama8b_gsm8k --only grpo_beta0.04 --seeds 1
 
     gtpo sweep my_sweep.yaml --dry-run
     """
+    if name is None:
+        _list()
+        return
     from gtpo_cli.sweeps.execute import execute
     from gtpo_cli.sweeps.spec import load_sweep
 
-    only = tuple(variants.split(",")) if variants else None
-    loaded = load_sweep(file, folder=out, seeds=_seeds(seeds), variants=only)
+    loaded = load_sweep(
+        name, recipe=recipe, overrides=set_ or (), folder=out, seeds=_seeds(seeds),
+        only=tuple(only.split(",")) if only else None,
+    )  # fmt: skip
+    options = {"--recipe": recipe, "--only": only, "--seeds": seeds, "--jobs": jobs if jobs > 1 else None, "--out": out}
+    typed = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair)]
+    typed += [part for override in set_ or () for part in ("--set", override)]
     if dry_run:
         _print_plan(loaded, jobs)
-        suggest("sweep", file, comment=True)
+        suggest("sweep", *typed, comment=True)
         return
     output_is_extra()
     print(f"sweep {loaded.name}: {len(loaded.runs)} runs in {loaded.folder}", flush=True)
     with count_progress(loaded.name, what="runs", every=0.0, quiet=quiet) as progress:
-        state = {"done": sum(_done(loaded, run) for run in loaded.runs)}
-        progress(state["done"], len(loaded.runs))
+        failed, ended = execute(loaded, jobs=jobs, progress=progress)
+    if ended is not None:
+        print(f"stopped: {loaded.done} of {len(loaded.runs)} runs are done, the others are saved")
+        suggest("sweep", *typed)
+        raise typer.Exit(ended.exit_code)
+    if loaded.done:
+        _print_results(loaded)
+    for run in failed:
+        print(f"FAILED {run.key}: {_last_line(run.log_file)} (all of it: {run.log_file})")
+    if failed:
+        suggest("sweep", *typed)
+        raise typer.Exit(EXIT_FAILED)
+    suggest("report", *(run.path for run in loaded.runs if run.seed == loaded.file.seeds[0]))
 
-        def tell(event: str, run: SweepRun) -> None:
-            if event == "done":
-                state["done"] += 1
-                progress(state["done"], len(loaded.runs))
 
-        outcome = execute(loaded, jobs=jobs, tell=tell)
-    _finish(loaded, outcome, file)
+def _list() -> None:
+    from gtpo_cli.recipe import read_mapping, shipped_sweeps
+
+    for name, path in shipped_sweeps().items():
+        file = read_mapping(path)
+        print(f"{name:<22} {len(file['variants']):>2} variants  {file['about']}")
+    suggest("sweep", "fig5a_kl", "--recipe", "llama8b_gsm8k", "--dry-run")
 
 
 def _seeds(text: str | None) -> tuple[int, ...] | None:
@@ -73,44 +102,29 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
         raise typer.BadParameter(f"{text!r} are no seeds; write e.g. 1,2,3", param_hint="--seeds") from error
 
 
-def _done(sweep: Sweep, run: SweepRun) -> bool:
-    from gtpo_cli.sweeps.execute import is_done
-
-    return is_done(sweep, run)
-
-
 def _print_plan(sweep: Sweep, jobs: int) -> None:
-    from gtpo_cli.sweeps.execute import check_what_is_there, is_done, seconds_left, seconds_of
+    from gtpo_cli.sweeps.execute import check_what_is_there, seconds_left, seconds_of
+    from gtpo_cli.sweeps.spec import as_overrides
 
     check_what_is_there(sweep)
+    print(f"recipe {sweep.recipe}" + "".join(f", {override}" for override in sweep.shared))
+    for variant, changes in sweep.file.variants.items():
+        print(f"{variant:<24} {', '.join(as_overrides(changes)) or 'the recipe as it is'}")
     for run in sweep.runs:
-        state = f"done in {duration(seconds_of(sweep, run))}" if is_done(sweep, run) else "to do"
-        print(f"{run.key:<32} {state}")
-    missing = sum(not is_done(sweep, run) for run in sweep.runs)
+        print(f"{run.key:<32} {f'done in {duration(seconds_of(run))}' if run.is_done else 'to do'}")
     left = seconds_left(sweep, jobs=jobs)
     when = "unknown: no run is done, and the file names no seconds" if left is None else f"about {duration(left)}"
-    print(f"{missing} of {len(sweep.runs)} runs to do, {jobs} at a time: {when}")
+    print(f"{len(sweep.runs) - sweep.done} of {len(sweep.runs)} runs to do, {jobs} at a time: {when}")
 
 
-def _finish(sweep: Sweep, outcome: Outcome, file: str) -> None:
-    if outcome.ended is not None:
-        print(f"stopped: {outcome.done} of {outcome.total} runs are done, the others are saved")
-        suggest("sweep", file)
-        raise typer.Exit(outcome.ended.exit_code)
-    if outcome.done:
-        from gtpo_cli.sweeps.page import write_results
-        from gtpo_cli.sweeps.summary import markdown, summarise
+def _print_results(sweep: Sweep) -> None:
+    from gtpo_cli.sweeps.estimates import estimate, markdown
+    from gtpo_cli.sweeps.sweep_page import write_results
 
-        summary = summarise(sweep)
-        page = write_results(sweep, summary)
-        print(markdown(summary))
-        print(f"{page}\ntable.md, runs.csv, results.json and charts are beside it. Open it: {page.resolve().as_uri()}")
-    for key, log in outcome.failed:
-        print(f"FAILED {key}: {_last_line(log)} (all of it: {log})")
-    if outcome.failed:
-        suggest("sweep", file)
-        raise typer.Exit(EXIT_FAILED)
-    suggest("report", *(run.path for run in sweep.runs if run.seed == sweep.file.seeds[0]))
+    estimates = estimate(sweep)
+    page = write_results(sweep, estimates)
+    print(markdown(estimates))
+    print(f"{page}\ntable.md, runs.csv, results.json and charts are beside it. Open it: {page.resolve().as_uri()}")
 
 
 def _last_line(log: Path) -> str:

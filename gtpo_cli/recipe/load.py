@@ -84,7 +84,7 @@ def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, 
     try:
         recipe = Recipe.model_validate(_merge(_conditional_defaults(merged), merged))
     except ValidationError as error:
-        problems.extend(_describe(error, where, overridden))
+        problems.extend(describe_problems(error, where, overridden))
     if problems:
         raise RecipeError(problems)
     assert recipe is not None
@@ -126,11 +126,19 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def shipped_recipes() -> dict[str, Path]:
     """Name -> file of the recipes that come with gtpo, by name."""
+    return _shipped("*.yaml")
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """Name -> file of the sweeps that come with gtpo, by name."""
+    return _shipped("sweeps/*.yaml")
+
+
+def _shipped(pattern: str) -> dict[str, Path]:
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_recipes", package.parent / "recipes"):  # a wheel holds the first, a checkout the second
         if folder.is_dir():
-            recipes = (path for path in folder.rglob("*.yaml") if path.parent.name != "sweeps")
-            return {path.stem: path for path in sorted(recipes, key=lambda path: path.stem)}
+            return {path.stem: path for path in sorted(folder.glob(pattern))}
     return {}
 
 
@@ -146,9 +154,24 @@ def find_recipe(name_or_path: str | Path) -> Path:
         return shipped[name]
     if Path(given).is_dir():
         raise RecipeError(f"{given}: is a folder; name the recipe's file, or a shipped recipe (gtpo recipes list)")
+    command = _sweep_instead(Path(name).name, shipped)
+    if command is not None:
+        raise RecipeError(f"{_printable(given)}: is no recipe any more but a variant of a sweep: {command}")
     near = difflib.get_close_matches(name, shipped, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "gtpo recipes list shows the shipped ones"
     raise RecipeError(f"{_printable(given)}: no such file and no shipped recipe of that name; {hint}")
+
+
+def _sweep_instead(name: str, recipes: Iterable[str]) -> str | None:
+    """The command for what 0.1 shipped as the recipe `<recipe>_<variant>`; None for any other name."""
+    renamed = {"g12": "gtpo_g12", "betas0.9": "gtpo_betas0.9", "grpo_betas": "grpo_betas0.999999"}
+    asked = {recipe: name.removeprefix(f"{recipe}_") for recipe in recipes if name.startswith(f"{recipe}_")}
+    for sweep, path in shipped_sweeps().items() if asked else ():
+        variants = read_mapping(path)["variants"]
+        for recipe, variant in asked.items():
+            if (variant := renamed.get(variant, variant)) in variants:
+                return f"gtpo sweep {sweep} --recipe {recipe} --only {variant} --seeds 3407"
+    return None
 
 
 def _is_file(path: Path) -> bool:
@@ -200,13 +223,16 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _describe(error: ValidationError, where: str, overridden: set[str]) -> Iterator[str]:
+def describe_problems(
+    error: ValidationError, where: str, overridden: Iterable[str] = (), *, model: type[BaseModel] = Recipe
+) -> Iterator[str]:
+    """A line for each problem of a document that is no `model`: where, key, what is wrong, what is nearest."""
     for item in error.errors(include_url=False):
         parts = [_printable(str(part)) for part in item["loc"]]
         key = ".".join(_named_parts(parts))
         source = _source(key, where, overridden)
         if item["type"] == "extra_forbidden":
-            yield f"{source}: {key}: unknown key; {_nearest_key(key)}"
+            yield f"{source}: {key}: unknown key; {_nearest_key(key, model)}"
         elif item["type"] == "missing":
             yield f"{source}: {key}: is missing; add it, e.g. {_example(key)}"
         elif item["type"] == "value_error" and not parts:
@@ -221,7 +247,7 @@ def _describe(error: ValidationError, where: str, overridden: set[str]) -> Itera
             yield f"{source}: {key}: {said[0].lower()}{said[1:]}, got {_shown(item['input'])}"
 
 
-def _source(key: str, where: str, overridden: set[str]) -> str:
+def _source(key: str, where: str, overridden: Iterable[str]) -> str:
     """Where a key was written: the file, or an override of it or of what it stands in."""
     return "--set" if any(key == o or key.startswith(o + ".") for o in overridden) else where
 
@@ -231,7 +257,7 @@ def _named_parts(parts: Sequence[str]) -> Iterator[str]:
     return (part for part in parts if not part.startswith(("literal[", "constrained-", "function-", "int", "nullable")))
 
 
-def _dotted_keys(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[str]:
+def _dotted_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, info in model.model_fields.items():
         yield prefix + name
         for kind in (info.annotation, *get_args(info.annotation)):
@@ -240,12 +266,12 @@ def _dotted_keys(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[
 
 
 @cache
-def _known_keys() -> tuple[str, ...]:
-    return tuple(_dotted_keys())
+def _known_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(_dotted_keys(model))
 
 
-def _nearest_key(key: str) -> str:
-    keys = _known_keys()
+def _nearest_key(key: str, model: type[BaseModel]) -> str:
+    keys = _known_keys(model)
     parent, _, name = key.rpartition(".")
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
     same_name = [k for k in keys if k.rpartition(".")[2] == name]

@@ -1,66 +1,89 @@
-"""A sweep's file: a recipe, named variants of it, seeds, and the figures that are taken of each run."""
+"""A sweep's file: named sets of overrides, the recipe they are tried on, seeds, and the figures taken of each run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe import Recipe, find_recipe, load_recipe, read_mapping
+from gtpo_cli.recipe import Recipe, describe_problems, find_recipe, load_recipe, read_mapping, shipped_sweeps
 from gtpo_cli.recipe.section import Section
 from gtpo_cli.tracking import find_metric
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
-Take = Literal["first", "last", "mean", "min", "max", "trough", "peak", "ever"]
-_FIGURE = re.compile(r"(first|last|mean|min|max|trough|peak) (\S+)|ever (\S+) ([<>]) (\S+)")
-
-DEFAULT_FIGURES = {
-    "accuracy": "last train/accuracy_rate",
-    "strict format": "last train/strict_format_rate",
-    "truncated": "last completions/truncated_share",
-    "length": "last completions/length_mean",
-    "entropy": "last entropy/mean",
-}
+_FIGURE = re.compile(r"(first|last|mean|min|max|trough|peak) (\S+)|ever (\S+) ([<>]) ([-+.\deE]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a run, from one metric over its steps.
+    """One number of a run, from one metric over its steps; `text` is how the file writes it.
 
     first, last: mean over the first or last part of the steps (`SweepFile.window`); mean, min, max: over all steps;
     trough, peak: smallest and largest running mean over that part; ever: 1 where the running mean is at some step
     beyond `level` (`<` below, `>` above), else 0.
     """
 
-    name: str
-    take: Take
+    text: str
+    take: str
     metric: str
     above: bool = True
     level: float = 0.0
 
 
+def parse_figure(text: str) -> Figure:
+    """`last train/accuracy_rate`, `ever entropy/mean > 0.69`. Raises ValueError that says what would do."""
+    match = _FIGURE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError("is no figure; write e.g. last train/accuracy_rate, or ever entropy/mean > 0.69")
+    take, metric, ever, sign, level = match.groups()
+    find_metric(metric or ever)
+    return Figure(text, take, metric) if take else Figure(text, "ever", ever, sign == ">", float(level))
+
+
+def default_figures(benchmark: str) -> dict[str, Figure]:
+    """Those of a file that names none. What a run does not log (the audit, a KL term) is left out of the table."""
+    texts = {
+        "accuracy": "last train/accuracy_rate",
+        "test accuracy": f"last eval/{benchmark}/accuracy_rate",
+        "strict format": "last train/strict_format_rate",
+        "truncated": "last completions/truncated_share",
+        "forgets to stop": "ever completions/truncated_share > 0.5",
+        "length": "last completions/length_mean",
+        "entropy": "last entropy/mean",
+        "entropy peak": "peak entropy/mean",
+        "passes ln 2": "ever entropy/mean > 0.6931",
+        "filtered": "mean entropy/filtered_share",
+        "KL": "last policy/kl",
+        "starts pushed down": "mean audit/prefix_negative_share",
+        "groups push starts down": "mean audit/prefix_negative_groups",
+        "ends pushed down": "mean audit/eos_negative_share",
+        "groups push ends down": "mean audit/eos_negative_groups",
+    }
+    return {name: parse_figure(text) for name, text in texts.items()}
+
+
 class SweepFile(Section):
     """The keys of a sweep's file."""
 
-    recipe: str = Field(description="the recipe that all runs share: a file, or the name of a shipped one")
     about: str = Field("", description="one line: the question")
+    recipe: str = Field(description="what the variants are tried on without --recipe: a file, or a shipped recipe")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides for all runs, by dotted key")
     variants: dict[Name, dict[str, Any]] = Field(description="overrides of each variant", min_length=1)
     baseline: str | None = Field(None, description="the variant that others are compared with; default: the first")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (1, 2, 3, 4, 5), min_length=1, description="seed of each run"
     )
-    figures: dict[str, str] = Field(
-        default_factory=lambda: dict(DEFAULT_FIGURES), description='e.g. {accuracy: "last train/accuracy_rate"}'
+    figures: dict[str, Annotated[Figure, BeforeValidator(parse_figure)]] = Field(
+        default_factory=dict, description='e.g. {accuracy: "last train/accuracy_rate"}; default: default_figures'
     )
     window: float = Field(0.05, gt=0.0, le=1.0, description="part of the steps that first, last and running means use")
-    seconds: float | None = Field(None, gt=0, description="what one run took when it was measured; for the time left")
+    seconds: float | None = Field(None, gt=0, description="what one run of the file's own recipe took when measured")
 
     @model_validator(mode="after")
     def _check(self) -> SweepFile:
@@ -69,11 +92,6 @@ class SweepFile(Section):
             problems.append(f"baseline: {self.baseline} is no variant; there are {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds):
             problems.append("seeds: a seed is named twice, which would be the same run")
-        for name, text in self.figures.items():
-            try:
-                parse_figure(name, text)
-            except ValueError as error:
-                problems.append(f"figures.{name}: {error}")
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -95,14 +113,29 @@ class SweepRun:
     def path(self) -> Path:
         return Path(self.recipe.output_dir) / self.key
 
+    @property
+    def done_file(self) -> Path:
+        """Written when the run's process has ended well."""
+        return self.path.parent.parent / "done" / f"{self.key}.json"
+
+    @property
+    def is_done(self) -> bool:
+        return self.done_file.is_file()
+
+    @property
+    def log_file(self) -> Path:
+        return self.path.parent.parent / "logs" / f"{self.key}.log"
+
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep with every recipe resolved."""
+    """A sweep with every recipe resolved. `shared`: what all runs set on `recipe`, as `key=value`."""
 
     name: str
     folder: Path
     file: SweepFile
+    recipe: str
+    shared: tuple[str, ...]
     runs: tuple[SweepRun, ...]
 
     @property
@@ -110,8 +143,12 @@ class Sweep:
         return self.file.baseline or next(iter(self.file.variants))
 
     @property
-    def figures(self) -> list[Figure]:
-        return [parse_figure(name, text) for name, text in self.file.figures.items()]
+    def figures(self) -> dict[str, Figure]:
+        return self.file.figures or default_figures(self.runs[0].recipe.evaluation.benchmarks[0])
+
+    @property
+    def done(self) -> int:
+        return sum(run.is_done for run in self.runs)
 
     def of(self, variant: str) -> list[SweepRun]:
         """The variant's runs, by seed as in the file."""
@@ -121,33 +158,38 @@ class Sweep:
 def load_sweep(
     name_or_path: str,
     *,
+    recipe: str | None = None,
+    overrides: Iterable[str] = (),
     folder: Path | None = None,
     seeds: tuple[int, ...] | None = None,
-    variants: tuple[str, ...] | None = None,
+    only: tuple[str, ...] | None = None,
 ) -> Sweep:
     """Read a sweep's file, or a shipped sweep by name, and resolve the recipe of each run.
 
     Args:
-        folder: where the sweep lives; default runs/sweeps/<name>.
+        recipe: what the variants are tried on, instead of the file's: a file, or the name of a shipped recipe.
+        overrides: `dotted.key=value` for all runs; a variant's own values stand above them.
+        folder: where the sweep lives; default runs/sweeps/<name>, with -<recipe> behind it where one is named.
         seeds: instead of the file's.
-        variants: only these of the file's.
+        only: these of the file's variants.
     Raises RecipeError with all problems of the file, or of the first variant whose recipe is wrong.
     """
     path = find_sweep(name_or_path)
     document = read_mapping(path)
     try:
-        file = SweepFile.model_validate(document)
-        if seeds is not None:
-            file = SweepFile.model_validate(file.model_dump() | {"seeds": seeds})
-        if variants is not None:
-            file = _only(file, variants)
+        file = SweepFile.model_validate(document if seeds is None else document | {"seeds": seeds})
     except ValidationError as error:
-        raise RecipeError([f"{path}: {line}" for line in _problems(error)]) from error
-    beside = path.parent / file.recipe
-    recipe = str(beside) if beside.is_file() else file.recipe
-    sweep_folder = folder or Path("runs") / "sweeps" / path.stem
-    runs = tuple(_runs(file, path, recipe, sweep_folder))
-    return Sweep(path.stem, sweep_folder, file, runs)
+        raise RecipeError(list(describe_problems(error, str(path), model=SweepFile))) from error
+    if only is not None:
+        file = _only(file, only)
+    beside = path.parent / (recipe or file.recipe)
+    base = beside if recipe is None and beside.is_file() else find_recipe(recipe or file.recipe)
+    name = path.stem if recipe is None else f"{path.stem}-{base.stem}"
+    shared = (*as_overrides(file.set), *overrides)
+    if recipe is not None or overrides:
+        file = file.model_copy(update={"seconds": None})  # measured on other runs
+    folder = folder or Path("runs") / "sweeps" / name
+    return Sweep(name, folder, file, base.stem, shared, tuple(_runs(file, path, base, shared, folder)))
 
 
 def _only(file: SweepFile, variants: tuple[str, ...]) -> SweepFile:
@@ -155,44 +197,28 @@ def _only(file: SweepFile, variants: tuple[str, ...]) -> SweepFile:
     if unknown:
         raise RecipeError(f"no variant {', '.join(unknown)}; there are {', '.join(file.variants)}")
     kept = {name: changes for name, changes in file.variants.items() if name in variants}
-    baseline = file.baseline if file.baseline in kept else None
-    return SweepFile.model_validate(file.model_dump() | {"variants": kept, "baseline": baseline})
+    return file.model_copy(update={"variants": kept, "baseline": file.baseline if file.baseline in kept else None})
 
 
-def _runs(file: SweepFile, path: Path, recipe: str, folder: Path) -> Iterator[SweepRun]:
+def _runs(file: SweepFile, path: Path, base: Path, shared: tuple[str, ...], folder: Path) -> Iterator[SweepRun]:
     """Seed by seed, all variants of one seed together: an unfinished sweep can already be compared."""
     for seed in file.seeds:
         for variant, changes in file.variants.items():
             own = {"seed": seed, "run_name": f"{variant}-{seed}", "output_dir": str(folder / "runs")}
             try:
-                yield SweepRun(variant, seed, load_recipe(recipe, _overrides(file.set | changes | own)))
+                yield SweepRun(variant, seed, load_recipe(base, [*shared, *as_overrides(changes | own)]))
             except RecipeError as error:
                 raise RecipeError(f"{path}: variant {variant}: {error}") from error
 
 
-def _overrides(changes: dict[str, Any]) -> list[str]:
+def as_overrides(changes: dict[str, Any]) -> list[str]:
     """As `--set` takes them: as YAML, which has a form for all that a YAML file holds (JSON has none for a date)."""
-    return [f"{key}={_yaml(value)}" for key, value in changes.items()]
 
+    def written(value: Any) -> str:
+        text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+        return text.removesuffix("...\n").strip()
 
-def _yaml(value: Any) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6)
-    return text.removesuffix("...\n").strip()
-
-
-def parse_figure(name: str, text: str) -> Figure:
-    """`last train/accuracy_rate`, `ever entropy/mean > 0.69`. Raises ValueError that says what would do."""
-    match = _FIGURE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is no figure; write e.g. last train/accuracy_rate, or ever entropy/mean > 0.69")
-    take, metric, ever, sign, level = match.groups()
-    find_metric(metric or ever)
-    if take is not None:
-        return Figure(name, cast("Take", take), metric)
-    try:
-        return Figure(name, "ever", ever, sign == ">", float(level))
-    except ValueError as error:
-        raise ValueError(f"{level!r} is no number") from error
+    return [f"{key}={written(value)}" for key, value in changes.items()]
 
 
 def find_sweep(name_or_path: str) -> Path:
@@ -204,21 +230,6 @@ def find_sweep(name_or_path: str) -> Path:
     name = name_or_path.removesuffix(".yaml")
     if name in shipped:
         return shipped[name]
-    raise RecipeError(f"{name_or_path}: no such file and no shipped sweep; there are {', '.join(shipped)}")
-
-
-def shipped_sweeps() -> dict[str, Path]:
-    """Name -> file of the sweeps that come with gtpo."""
-    recipes = find_recipe("tiny_arithmetic").parent
-    return {path.stem: path for path in sorted((recipes / "sweeps").glob("*.yaml"))}
-
-
-def _problems(error: ValidationError) -> Iterator[str]:
-    for item in error.errors(include_url=False):
-        key = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "value_error" and not key:
-            yield from str(item["ctx"]["error"]).splitlines()
-        elif item["type"] == "extra_forbidden":
-            yield f"{key}: unknown key; known: {', '.join(SweepFile.model_fields)}"
-        else:
-            yield f"{key}: {item['msg'][0].lower()}{item['msg'][1:]}"
+    twin = name.removesuffix("_llama8b")  # what 0.1 shipped beside each sweep
+    hint = f"gtpo sweep {twin} --recipe llama8b_gsm8k" if twin in shipped else f"there are {', '.join(shipped)}"
+    raise RecipeError(f"{name_or_path}: no such file and no shipped sweep; {hint}")

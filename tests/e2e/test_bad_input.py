@@ -137,7 +137,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [*GTPO, "recipes", "list", "--all"], stdout=writing, stderr=subprocess.PIPE, text=True, env=environment()
+        [*GTPO, "recipes", "list"], stdout=writing, stderr=subprocess.PIPE, text=True, env=environment()
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")

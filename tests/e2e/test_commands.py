@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from commands import GTPO, SHARED, Run, environment, metrics
 
+from gtpo_cli.recipe import shipped_recipes
+
 QUICK = ["--set", "training.max_steps=3", "--set", "objective.probe.num_prompts=8"]
 
 
@@ -63,7 +65,13 @@ def test_dry_run_prints_recipe_prompts_and_steps_and_stops(gtpo: Run, tmp_path: 
 
 
 def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
-    assert "tiny_arithmetic" in gtpo("recipes", "list").stdout
+    listed = gtpo("recipes", "list").stdout.splitlines()
+    rows = {line.split()[0]: re.split(r" {2,}", line)[1:] for line in listed[:10]}
+    assert rows.pop("recipe") == ["memory", "time", "what it is for"]
+    assert set(rows) == set(shipped_recipes())
+    assert rows["llama8b_gsm8k"] == [
+        "20.9 of 24 GiB GPU", "39 to 120 h", "GTPO on GSM8K with LLaMA-3.1-8B: the paper's settings (Listing 1).",
+    ]  # fmt: skip
     assert (
         "entropy_coef: 0.5" in gtpo("recipes", "show", "tiny_arithmetic", "--set", "objective.entropy_coef=0.5").stdout
     )

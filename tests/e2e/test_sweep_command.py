@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from commands import Run
 
+from gtpo_cli.recipe import shipped_sweeps
+
 pytestmark = pytest.mark.e2e
 
 FILE = """\
@@ -57,6 +59,22 @@ def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(g
         assert steps == [1, 2, 3, 4, 5, 6]
     assert (folder / "report.html").is_file()
     assert "0 of 4 runs to do" in gtpo("sweep", "trial.yaml", "--dry-run").stdout
+
+
+def test_sweeps_are_listed_and_the_next_line_keeps_the_options(gtpo: Run) -> None:
+    listed = gtpo("sweep").stdout.splitlines()
+    assert [line.split()[0] for line in listed[:-1]] == list(shipped_sweeps())
+    assert "fig5a_kl                4 variants  Figure 5a: the weight of GRPO's KL term" in listed
+    options = ["--recipe", "llama8b_gsm8k", "--only", "grpo_beta0.04", "--seeds", "1", "--jobs", "2", "--out", "here"]
+    options += ["--set", "training.max_steps=4"]
+    plan = gtpo("sweep", "fig5a_kl", *options, "--dry-run").stdout.splitlines()
+    assert plan[0] == "recipe llama8b_gsm8k, training.max_steps=4"
+    assert plan[1].split(None, 1) == [
+        "grpo_beta0.04",
+        "objective.name=grpo, objective.entropy_coef=0.0, optimizer.betas=[0.9, 0.95], objective.kl_coef=0.04",
+    ]
+    assert plan[2].split() == ["grpo_beta0.04-1", "to", "do"]
+    assert plan[-1] == "# next: gtpo sweep fig5a_kl " + " ".join(options)
 
 
 def _read(path: Path) -> str:

@@ -123,8 +123,11 @@ LLAMA = {
 QWEN = {
     "probe": ["probe-entropy", "--recipe", "qwen3b_gsm8k", "probe"],
     "train": ["train", "--recipe", "qwen3b_gsm8k", "long", "training.max_steps=1", "training.stress_step=true"],
-    "kl": ["train", "--recipe", "qwen3b_gsm8k_grpo_beta0.04", "kl", "training.max_steps=2"],
-    "sft": ["train", "--recipe", "qwen3b_gsm8k_sft", "sft", "training.max_steps=1", "training.stress_step=true",
+    "kl": ["train", "--recipe", "qwen3b_gsm8k", "kl", "training.max_steps=2", "objective.name=grpo",
+           "objective.entropy_coef=0", "objective.kl_coef=0.04", "optimizer.betas=[0.9, 0.95]"],
+    "sft": ["train", "--recipe", "qwen3b_gsm8k", "sft", "training.max_steps=1", "training.stress_step=true",
+            "objective.name=sft", "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]",
+            "training.keep_best=optim/loss",
             "rollout.max_completion_tokens=80", "model.max_seq_length=180"],
 }  # fmt: skip
 

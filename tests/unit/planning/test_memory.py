@@ -181,7 +181,7 @@ def test_gradients_and_a_working_engine_are_never_there_together() -> None:
 
 
 def test_sft_starts_no_engine_and_samples_nothing() -> None:
-    asked = load_recipe("llama8b_gsm8k_sft")
+    asked = load_recipe("llama8b_gsm8k", ["objective.name=sft", "objective.entropy_coef=0"])
     for engines in (SHARED, Engines("transformers", "transformers", False)):
         memory = memory_of(asked, LLAMA, engines, prompt_tokens=300, completion_tokens=1500, gpu=16 * GIB)
         assert memory.sequences is None

@@ -1,18 +1,24 @@
-"""The paper's recipes: every value of Listing 1, the switches of each baseline and ablation, and `extends`."""
+"""The paper's recipes: every value of Listing 1, what the small cards' change, what each needs, and `extends`."""
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 import yaml
+from write_memory_page import LONGEST_PROMPT, STEPS
 
 from gtpo_cli.errors import RecipeError
+from gtpo_cli.planning.duration import estimate
+from gtpo_cli.planning.memory import GIB
+from gtpo_cli.planning.plan import make_plan
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
+from gtpo_cli.report.comparison import recipe_differences
 
-ROOT = Path(__file__).resolve().parents[3]
 MAIN = ["llama8b_gsm8k", "llama8b_math", "qwen3b_gsm8k", "qwen3b_math"]
 
 # Listing 1 and Section 6 of the paper (docs/objective.md says where the specification of this project has them).
@@ -66,49 +72,47 @@ def test_main_recipes_hold_every_value_of_listing_1(name: str) -> None:
     assert recipe.evaluation.benchmarks == (recipe.data.benchmark,)
 
 
-GRPO = {"objective.name": "grpo", "objective.conflict.enabled": False, "objective.filter.enabled": "never",
-        "objective.entropy_coef": 0.0, "optimizer.betas": (0.9, 0.95)}  # fmt: skip
-VARIANTS: dict[str, dict[str, Any]] = {
-    "g12": {"rollout.group_size": 12},
-    "grpo_beta0": GRPO | {"objective.kl_coef": 0.0},
-    "grpo_beta1e-6": GRPO | {"objective.kl_coef": 1e-6},
-    "grpo_beta0.04": GRPO | {"objective.kl_coef": 0.04},
-    "sft": GRPO | {"objective.name": "sft"},
-    "conflict_only": {"objective.conflict.enabled": True, "objective.filter.enabled": "never",
-                      "objective.entropy_coef": 0.0},
-    "gamma0.01": {"objective.entropy_coef": 0.01, "objective.filter.enabled": "auto"},
-    "gamma0.001": {"objective.entropy_coef": 0.001},
-    "gamma1e-6": {"objective.entropy_coef": 1e-6},
-    "no_filter": {"objective.filter.enabled": "never", "objective.entropy_coef": 0.1},
-    "threshold0.7": {"objective.filter.threshold": 0.7, "objective.filter.enabled": "auto"},
-    "threshold1.05": {"objective.filter.threshold": 1.05},
-    "threshold2.0": {"objective.filter.threshold": 2.0, "objective.filter.only_negative": False},
-    "negative0.7": {"objective.filter.threshold": 0.7, "objective.filter.only_negative": True},
-    "negative1.05": {"objective.filter.threshold": 1.05, "objective.filter.only_negative": True},
-    "negative2.0": {"objective.filter.threshold": 2.0, "objective.filter.only_negative": True},
-    "grpo_entropy": GRPO | {"objective.filter.enabled": "auto", "objective.entropy_coef": 0.1},
-    "grpo_betas": GRPO | {"optimizer.betas": (0.999999, 0.999999)},
-    "betas0.9": {"objective.name": "gtpo", "optimizer.betas": (0.9, 0.95), "objective.conflict.enabled": True},
-    "released_code": {"objective.compat": "released_code", "objective.filter.threshold": 0.7,
-                      "objective.filter.enabled": "always", "objective.advantage_scale": "none"},
-}  # fmt: skip
+@pytest.mark.parametrize(("name", "main"), [("llama8b_gsm8k_24gb", MAIN[0]), ("qwen3b_gsm8k_16gb", MAIN[2])])
+def test_what_the_recipes_for_small_cards_change(name: str, main: str) -> None:
+    changes = dict(recipe_differences([load_recipe(main), load_recipe(name)]))
+    assert {key: values[1] for key, values in changes.items()} == {
+        "model.max_seq_length": 1536, "model.lora.rank": 32, "model.lora.alpha": 32, "data.max_prompt_tokens": 512,
+        "rollout.max_completion_tokens": 768, "evaluation.max_completion_tokens": 768,
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("main", MAIN)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_variant_differs_from_its_main_recipe_by_its_switches_and_nothing_else(main: str, variant: str) -> None:
-    recipe = load_recipe(f"{main}_{variant}")
-    expected = VARIANTS[variant]
-    assert {key: value(recipe, key) for key in expected} == expected
-    changed = {key for key, wanted in LISTING_1.items() if value(recipe, key) != wanted}
-    assert changed <= set(expected)
+# -- what the list says -----------------------------------------------------------------------------------------------
+
+SMALL = ["tiny_arithmetic", "tiny_gsm8k", "tiny_gsm8k_sft"]
 
 
-def test_every_main_recipe_has_every_variant_and_two_fit_small_gpus() -> None:
-    shipped = set(shipped_recipes())
-    assert {f"{main}_{variant}" for main in MAIN for variant in VARIANTS} <= shipped
-    for name, size in (("llama8b_gsm8k_24gb", 1536), ("qwen3b_gsm8k_16gb", 1536)):
-        assert load_recipe(name).model.max_seq_length == size
+def needs(name: str) -> str:
+    return shipped_recipes()[name].read_text().splitlines()[1].removeprefix("# Needs ")
+
+
+def test_nine_recipes_ship_and_each_says_what_it_is_for_and_what_it_needs() -> None:
+    assert sorted(shipped_recipes()) == sorted([*MAIN, *SMALL, "llama8b_gsm8k_24gb", "qwen3b_gsm8k_16gb"])
+    for name, file in shipped_recipes().items():
+        about = file.read_text().splitlines()[0]
+        assert re.fullmatch(r"# (GTPO|SFT) on .+\.", about), name
+    for name in SMALL:  # measured, on one core
+        assert re.fullmatch(r"\d\.\d GiB RAM; \d+(\.\d)? min\.", needs(name)), name
+
+
+@pytest.mark.parametrize("name", [*MAIN, "llama8b_gsm8k_24gb", "qwen3b_gsm8k_16gb"])
+def test_memory_and_hours_in_a_recipe_are_those_of_the_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the longest prompt and the steps that were counted once on the real data (docs/memory.md has them too)."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    prompt = next(tokens for main, tokens in LONGEST_PROMPT.items() if name.startswith(main))
+    steps = STEPS[name.split("_")[1]]
+    recipe = load_recipe(name, [f"data.max_prompt_tokens={prompt}"])
+    plan = make_plan(recipe, gpu=None)
+    hours = estimate(
+        recipe, plan.shape, plan.engines, plan.memory, gpu=plan.gpu, steps=steps,
+        completions=steps * recipe.rollout.group_size, prompt_tokens=plan.prompt_tokens,
+        completion_tokens=recipe.rollout.max_completion_tokens // 5,
+    )  # fmt: skip
+    assert needs(name) == f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.0f} GiB GPU; {hours} h."
 
 
 # -- extends ----------------------------------------------------------------------------------------------------------
@@ -142,7 +146,7 @@ def test_defaults_follow_from_what_the_two_files_say_together(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("extends", "words"),
     [("nowhere", "extends: nowhere: no such file"), (3, "expected the name of a recipe"),
-     ("llama8b_gsm8k_g12", "extends another recipe itself"), ("child", "the recipe extends itself")],
+     ("llama8b_gsm8k_24gb", "extends another recipe itself"), ("child", "the recipe extends itself")],
 )  # fmt: skip
 def test_what_cannot_be_extended(tmp_path: Path, extends: Any, words: str) -> None:
     child = write(tmp_path / "child.yaml", {"extends": extends})

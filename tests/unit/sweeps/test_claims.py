@@ -119,4 +119,4 @@ def test_every_claim_that_was_registered_is_weighed_with_figures_that_its_sweeps
     for sweeps, _ in claims_rules.CLAIMS.values():
         for name in sweeps.split(", "):
             load_sweep(name)
-    assert set(write_claims._SHOWN) <= set(load_sweep("fig2_methods").file.figures)
+    assert set(write_claims._SHOWN) <= set(load_sweep("fig2_methods").figures)

@@ -1,54 +1,159 @@
-"""The sweeps that ship are what the script writes, and their comparisons are what they are called."""
+"""The sweeps that ship: each recipe of the paper that shipped before is a variant of one."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gtpo_cli.recipe import Recipe
-from gtpo_cli.sweeps.spec import load_sweep, shipped_sweeps
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.planning.doctor import check_recipe
+from gtpo_cli.recipe import Recipe, load_recipe, shipped_sweeps
+from gtpo_cli.report.comparison import recipe_differences
+from gtpo_cli.sweeps.spec import load_sweep
 
-ROOT = Path(__file__).resolve().parents[3]
+MAIN = ["llama8b_gsm8k", "llama8b_math", "qwen3b_gsm8k", "qwen3b_math"]
+GRPO = {
+    "objective.name": "grpo", "objective.conflict.enabled": False, "objective.filter.enabled": "never",
+    "objective.entropy_coef": 0.0,
+}  # fmt: skip
+BETAS = {"optimizer.betas": [0.9, 0.95]}
+THRESHOLD, NEGATIVE = "objective.filter.threshold", {"objective.filter.only_negative": True}
+# What 0.1 shipped as <main recipe>_<variant>: sweep, and every key in which the resolved recipe was not the main one's.
+OLD: dict[str, tuple[str, dict[str, Any]]] = {
+    "g12": ("fig5b_group_size", {"rollout.group_size": 12}),
+    "grpo_beta0": ("fig2_methods", GRPO | BETAS),
+    "grpo_beta1e-6": ("fig2_methods", GRPO | BETAS | {"objective.kl_coef": 1e-6}),
+    "grpo_beta0.04": ("fig2_methods", GRPO | BETAS | {"objective.kl_coef": 0.04}),
+    "sft": ("fig2_methods", GRPO | BETAS | {"objective.name": "sft", "training.keep_best": "optim/loss"}),
+    "conflict_only": ("fig3_conflict", {"objective.filter.enabled": "never", "objective.entropy_coef": 0.0}),
+    "gamma0.01": ("fig4a_gamma", {"objective.entropy_coef": 0.01}),
+    "gamma0.001": ("fig4a_gamma", {"objective.entropy_coef": 0.001}),
+    "gamma1e-6": ("fig4a_gamma", {"objective.entropy_coef": 1e-6}),
+    "no_filter": ("fig4a_gamma", {"objective.filter.enabled": "never"}),
+    "threshold0.7": ("fig4b_thresholds", {THRESHOLD: 0.7}),
+    "threshold1.05": ("fig4b_thresholds", {THRESHOLD: 1.05}),
+    "threshold2.0": ("fig4b_thresholds", {THRESHOLD: 2.0}),
+    "negative0.7": ("fig4c_only_negative", NEGATIVE | {THRESHOLD: 0.7}),
+    "negative1.05": ("fig4c_only_negative", NEGATIVE | {THRESHOLD: 1.05}),
+    "negative2.0": ("fig4c_only_negative", NEGATIVE | {THRESHOLD: 2.0}),
+    "grpo_entropy": (
+        "fig4d_entropy_control", BETAS | {"objective.name": "grpo", "objective.conflict.enabled": False},
+    ),
+    "grpo_betas": ("fig6_betas", GRPO),
+    "betas0.9": ("fig6_betas", BETAS),
+    "released_code": ("released_code", {
+        "objective.compat": "released_code", "objective.filter.enabled": "always", THRESHOLD: 0.7,
+        "objective.advantage_scale": "none",
+    }),
+}  # fmt: skip
 
 
-def variants(name: str) -> dict[str, Recipe]:
-    return {run.variant: run.recipe for run in load_sweep(name).runs if run.seed == load_sweep(name).file.seeds[0]}
+def differences(base: Recipe, other: Recipe) -> dict[str, Any]:
+    return {key: values[1] for key, values in recipe_differences([base, other])}
 
 
-@pytest.mark.parametrize("twin", ["", "_llama8b"])
-def test_what_the_variants_switch(twin: str) -> None:
-    methods = variants(f"fig2_methods{twin}")
-    assert {name: (r.objective.name, r.objective.kl_coef) for name, r in methods.items()} == {
-        "gtpo": ("gtpo", 0.0), "grpo_beta0": ("grpo", 0.0), "grpo_beta1e-6": ("grpo", 1e-6),
-        "grpo_beta0.04": ("grpo", 0.04), "sft": ("sft", 0.0),
+@pytest.mark.parametrize("main", MAIN)
+@pytest.mark.parametrize("variant", OLD)
+def test_an_old_recipe_names_the_sweep_that_makes_the_same_run(main: str, variant: str) -> None:
+    sweep, changes = OLD[variant]
+    with pytest.raises(RecipeError, match=f"^{main}_{variant}: is no recipe any more but a variant of a sweep: ") as no:
+        load_recipe(f"{main}_{variant}")
+    command = shlex.split(str(no.value).partition("a sweep: ")[2])
+    assert command[:5] == ["gtpo", "sweep", sweep, "--recipe", main]
+    assert (command[5], *command[7:]) == ("--only", "--seeds", "3407")
+    (run,) = load_sweep(sweep, recipe=main, only=(command[6],), seeds=(3407,)).runs
+    assert differences(load_recipe(main), run.recipe) == changes
+    assert check_recipe(run.recipe) == []
+
+
+def test_an_old_name_is_known_as_a_file_and_in_extends(tmp_path: Any) -> None:
+    for name in ("qwen3b_math_g12.yaml", "recipes/paper/qwen3b_math_g12.yaml"):
+        with pytest.raises(RecipeError, match="gtpo sweep fig5b_group_size --recipe qwen3b_math --only gtpo_g12"):
+            load_recipe(name)
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: llama8b_math_gamma0.01\n")
+    with pytest.raises(RecipeError, match=r"child\.yaml: extends: .*gtpo sweep fig4a_gamma --recipe llama8b_math"):
+        load_recipe(child)
+    with pytest.raises(
+        RecipeError, match=r"no such file and no shipped recipe of that name; did you mean llama8b_math"
+    ):
+        load_recipe("llama8b_math_gamma0.5")
+    with pytest.raises(RecipeError, match=r"no shipped sweep; gtpo sweep fig5a_kl --recipe llama8b_gsm8k$"):
+        load_sweep("fig5a_kl_llama8b")
+
+
+def test_every_sweep_can_be_tried_on_recipes_of_every_kind() -> None:
+    for sweep in shipped_sweeps():
+        for recipe in ("llama8b_gsm8k_24gb", "qwen3b_math", "tiny_gsm8k_sft"):
+            loaded = load_sweep(sweep, recipe=recipe, seeds=(3,))
+            assert loaded.recipe == recipe
+            assert loaded.name == f"{sweep}-{recipe}"
+            assert [run.variant for run in loaded.runs] == list(loaded.file.variants)
+            assert all(run.recipe.model.name == load_recipe(recipe).model.name for run in loaded.runs)
+
+
+REGIME = {
+    "rewards.format.mode": "presence", "objective.audit": True, "training.max_steps": 300, "training.save_every": 300,
+    "training.eval_every": 300, "tracking.log_completions_every": 300,
+}  # fmt: skip
+REGIMES = {"stable": {}, "hot": {"optimizer.learning_rate": 1e-3}, "weak": {"model.name": "builtin:weak"}}
+
+
+def test_without_a_recipe_a_sweep_runs_in_the_regime_that_docs_claims_registered() -> None:
+    """The variants themselves are the same as at full size: Adam's betas of GRPO are the small recipe's own."""
+    of = {
+        "stable": ["fig2_methods", "fig5b_group_size", "fig6_betas", "learning_rates", "released_code"],
+        "hot": ["fig3_conflict", "fig5a_kl", "conflict_variants", "reward_and_scale"],
+        "weak": ["fig4a_gamma", "fig4b_thresholds", "fig4c_only_negative", "fig4d_entropy_control",
+                 "learning_rates_weak", "entropy_search"],
     }  # fmt: skip
-    if twin:
-        assert methods["gtpo"].optimizer.betas == (0.999999, 0.999999)
-        assert methods["grpo_beta0"].optimizer.betas == (0.9, 0.95)
-    conflict = variants(f"fig3_conflict{twin}")
-    switches = {
-        name: (r.objective.conflict.enabled, r.objective.filter.enabled, r.objective.entropy_coef)
-        for name, r in conflict.items()
-    }
-    assert switches == {
-        "gtpo": (True, "auto", 0.1), "conflict_only": (True, "never", 0.0), "without_conflict": (False, "auto", 0.1),
-        "grpo": (False, "never", 0.0),
+    assert sorted(name for names in of.values() for name in names) == list(shipped_sweeps())
+    for regime, names in of.items():
+        for name in names:
+            sweep = load_sweep(name, seeds=(1,))
+            assert sweep.recipe == f"tiny_{regime}"
+            base = load_recipe(shipped_sweeps()[name].parent / "base" / f"tiny_{regime}.yaml")
+            assert differences(load_recipe("tiny_arithmetic"), base) == REGIME | REGIMES[regime]
+            for run in sweep.runs:
+                key = "learning_rate" in str(sweep.file.variants[run.variant])
+                assert key or run.recipe.optimizer.learning_rate == base.optimizer.learning_rate
+    assert load_sweep("entropy_search").file.seeds == (1, 2, 3)
+    assert load_sweep("fig2_methods").file.seeds == (1, 2, 3, 4, 5)
+    betas = {run.variant: run.recipe.optimizer.betas for run in load_sweep("fig2_methods", seeds=(1,)).runs}
+    assert set(betas.values()) == {(0.9, 0.95)}
+
+
+def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
+    def changes(sweep: str) -> dict[str, dict[str, Any]]:
+        runs = load_sweep(sweep, recipe="llama8b_gsm8k", seeds=(3407,)).runs
+        return {run.variant: differences(load_recipe("llama8b_gsm8k"), run.recipe) for run in runs}
+
+    assert changes("fig3_conflict")["without_conflict"] == {"objective.conflict.enabled": False}
+    assert changes("fig5b_group_size")["grpo_g12"] == GRPO | BETAS | {"rollout.group_size": 12}
+    assert changes("conflict_variants") == {
+        "gtpo": {}, "prefix": {"objective.conflict.alignment": "prefix"},
+        "all_positions": {"objective.conflict.span": "all"}, "weights_0_1": {"objective.conflict.positive_weight": 1.0},
+        "weights_0.5_1.5": {"objective.conflict.positive_weight": 1.5, "objective.conflict.negative_weight": 0.5},
     }  # fmt: skip
-    control = variants(f"fig4d_entropy_control{twin}")["grpo_entropy"].objective
-    assert (control.name, control.conflict.enabled, control.filter.enabled, control.entropy_coef) == (
-        "grpo", False, "auto", 0.1,
-    )  # fmt: skip
-    assert variants(f"conflict_variants{twin}")["all_positions"].objective.conflict.span == "all"
-    assert variants(f"fig5b_group_size{twin}")["grpo_g12"].rollout.group_size == 12
+    assert changes("reward_and_scale") == {
+        "gtpo": {}, "gtpo_strict": {"rewards.format.mode": "strict"},
+        "gtpo_no_scale": {"objective.advantage_scale": "none"}, "grpo": GRPO | BETAS,
+        "grpo_strict": GRPO | BETAS | {"rewards.format.mode": "strict"},
+        "grpo_no_scale": GRPO | BETAS | {"objective.advantage_scale": "none"},
+    }  # fmt: skip
+    for name in ("fig2_methods", "fig4d_entropy_control", "fig5a_kl"):
+        assert changes(name)["gtpo"] == {}
+    assert changes("learning_rates")["grpo_5e-4"] == GRPO | BETAS | {"optimizer.learning_rate": 5e-4}
 
 
-def test_every_comparison_of_the_paper_has_a_twin_at_full_size() -> None:
-    shipped = shipped_sweeps()
-    figures = [name for name in shipped if name.startswith(("fig", "conflict", "reward")) and "8b" not in name]
-    assert len(figures) == 11
-    assert all(f"{name}_llama8b" in shipped for name in figures)
-    for name in figures:
-        small, large = load_sweep(name).file, load_sweep(f"{name}_llama8b").file
-        assert list(small.variants) == list(large.variants)
-        assert load_sweep(f"{name}_llama8b").runs[0].recipe.model.name == "meta-llama/Llama-3.1-8B-Instruct"
+def test_the_page_has_a_command_for_each_figure_of_the_paper() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "paper.md").read_text()
+    commands = re.findall(r"`gtpo sweep (\S+) --recipe (\S+)`", page)
+    assert [sweep for sweep, _ in commands] == [
+        *(name for name in shipped_sweeps() if name.startswith("fig")), "released_code",
+    ]  # fmt: skip
+    assert {recipe for _, recipe in commands} == {"llama8b_gsm8k"}

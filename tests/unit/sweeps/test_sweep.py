@@ -14,10 +14,10 @@ import yaml
 from gtpo_cli.errors import EvaluationError, RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.sweeps.execute import check_what_is_there, done_file, seconds_left
-from gtpo_cli.sweeps.page import write_results
-from gtpo_cli.sweeps.spec import Figure, Sweep, load_sweep, parse_figure, shipped_sweeps
-from gtpo_cli.sweeps.summary import markdown, runs_csv, summarise, values_of
+from gtpo_cli.sweeps.estimates import estimate, markdown, runs_csv, values_of
+from gtpo_cli.sweeps.execute import check_what_is_there, seconds_left
+from gtpo_cli.sweeps.spec import Sweep, load_sweep, parse_figure
+from gtpo_cli.sweeps.sweep_page import write_results
 
 FILE = {
     "recipe": "tiny_arithmetic",
@@ -50,8 +50,8 @@ def finish(sweep: Sweep, key: str, accuracies: list[float], *, entropy: float = 
         for step, value in enumerate(accuracies, start=1)
     ]
     folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    done_file(sweep, run).parent.mkdir(parents=True, exist_ok=True)
-    done_file(sweep, run).write_text('{"seconds": 10.0, "exit": 0}\n', encoding="utf-8")
+    run.done_file.parent.mkdir(parents=True, exist_ok=True)
+    run.done_file.write_text('{"seconds": 10.0, "exit": 0}\n', encoding="utf-8")
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -69,11 +69,37 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
         assert run.recipe == expected
         assert run.path == tmp_path / "sweep" / "runs" / run.key
     assert sweep.baseline == "gtpo"
-    some = load_sweep(str(tmp_path / "mine.yaml"), variants=("grpo",))
+    some = load_sweep(str(tmp_path / "mine.yaml"), only=("grpo",))
     assert ([run.key for run in some.runs], some.baseline) == (["grpo-1", "grpo-2", "grpo-3"], "grpo")
     with pytest.raises(RecipeError, match="no variant ppo; there are gtpo, grpo"):
-        load_sweep(str(tmp_path / "mine.yaml"), variants=("ppo",))
+        load_sweep(str(tmp_path / "mine.yaml"), only=("ppo",))
     assert [run.key for run in load_sweep(str(tmp_path / "mine.yaml"), seeds=(9,)).runs] == ["gtpo-9", "grpo-9"]
+
+
+def test_another_recipe_and_overrides_for_all_runs(tmp_path: Path) -> None:
+    """The file's own `set` holds for any recipe; --set stands above it, and a variant's own values above both."""
+    file = str(written(tmp_path, variants={"short": {"training.max_steps": 2}, "plain": {}}, seconds=10, seeds=[1]))
+    sweep = load_sweep(file, recipe="llama8b_math", overrides=["training.max_steps=7", "rollout.group_size=4"])
+    assert [
+        (run.recipe.model.name, run.recipe.training.max_steps, run.recipe.rollout.group_size) for run in sweep.runs
+    ] == [("meta-llama/Llama-3.1-8B-Instruct", 2, 4), ("meta-llama/Llama-3.1-8B-Instruct", 7, 4)]
+    assert sweep.folder == Path("runs/sweeps/mine-llama8b_math")
+    assert sweep.shared == ("training.max_steps=4", "training.max_steps=7", "rollout.group_size=4")
+    assert seconds_left(sweep, jobs=1) is None  # the file's seconds are those of its own recipe
+    assert seconds_left(load_sweep(file), jobs=1) == 20
+    with pytest.raises(RecipeError, match=r"variant short: --set: rollout\.groupsize: unknown key; did you mean"):
+        load_sweep(file, overrides=["rollout.groupsize=4"])
+    with pytest.raises(RecipeError, match="lama8b_math: no such file and no shipped recipe"):
+        load_sweep(file, recipe="lama8b_math")
+
+
+def test_figures_of_a_file_that_names_none_are_of_the_recipes_own_benchmark(tmp_path: Path) -> None:
+    file = str(written(tmp_path, figures={}))
+    assert load_sweep(file).figures["test accuracy"].text == "last eval/arithmetic/accuracy_rate"
+    sweep = load_sweep(file, recipe="llama8b_math", folder=tmp_path / "sweep")
+    assert sweep.figures["test accuracy"].text == "last eval/math/accuracy_rate"
+    finish(sweep, "gtpo-1", [0.5] * 4)
+    assert set(estimate(sweep).values["gtpo-1"]) == {"accuracy", "entropy", "entropy peak", "passes ln 2"}
 
 
 @pytest.mark.parametrize(
@@ -81,10 +107,12 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
     [
         ({"baseline": "ppo"}, "baseline: ppo is no variant; there are gtpo, grpo"),
         ({"seeds": [1, 1]}, "seeds: a seed is named twice"),
-        ({"figures": {"a": "final optim/loss"}}, "figures.a: 'final optim/loss' is no figure; write e.g."),
+        ({"figures": {"a": "final optim/loss"}}, "> 0.69, got 'final optim/loss'"),
         ({"figures": {"a": "last accuracy"}}, "figures.a: accuracy is not a declared metric"),
-        ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: 'high' is no number"),
-        ({"variant": {}}, "variant: unknown key; known: recipe, about, set, variants"),
+        ({"figures": {"a": 3}}, "figures.a: is no figure"),
+        ({"figures": {"a": "ever entropy/mean > 1.2.3"}}, "figures.a: could not convert string to float: '1.2.3'"),
+        ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: is no figure; write e.g. last train/"),
+        ({"variant": {}}, "variant: unknown key; did you mean variants?"),
         ({"variants": {"a b": {}}}, "variants.a b"),
         ({"variants": {"x": {"objective.nam": "grpo"}}}, "variant x: --set: objective.nam: unknown key; did you mean"),
         ({"variants": {"x": {"training.max_steps": datetime.date(2001, 1, 1)}}}, "training.max_steps: input should be"),
@@ -110,11 +138,6 @@ def test_a_sweep_that_is_not_there(tmp_path: Path) -> None:
         load_sweep(str(tmp_path / "none.yaml"))
 
 
-def test_every_shipped_sweep_resolves() -> None:
-    for name in shipped_sweeps():
-        assert load_sweep(name).runs
-
-
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
@@ -135,9 +158,8 @@ def test_every_shipped_sweep_resolves() -> None:
     ],
 )
 def test_a_figure_by_hand(text: str, value: float) -> None:
-    figure = parse_figure("it", text)
-    assert values_of(ROWS, [figure], 0.5) == {"it": pytest.approx(value)}
-    assert values_of(ROWS, [Figure("kl", "last", "policy/kl")], 0.5) == {}
+    assert values_of(ROWS, {"it": parse_figure(text)}, 0.5) == {"it": pytest.approx(value)}
+    assert values_of(ROWS, {"kl": parse_figure("last policy/kl")}, 0.5) == {}
 
 
 def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
@@ -145,7 +167,7 @@ def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
     for seed, (ours, theirs) in enumerate([(0.9, 0.5), (0.8, 0.6), (0.7, 0.6)], start=1):
         finish(sweep, f"gtpo-{seed}", [0.0, 0.0, ours, ours])
         finish(sweep, f"grpo-{seed}", [0.0, 0.0, theirs, theirs], entropy=0.8 if seed > 1 else 0.1)
-    cells = {(cell.figure, cell.variant): cell for cell in summarise(sweep).cells}
+    cells = {(cell.figure, cell.variant): cell for cell in estimate(sweep).cells}
     gtpo, grpo = cells["accuracy", "gtpo"], cells["accuracy", "grpo"]
     assert gtpo.mean.estimate == pytest.approx(0.8)
     assert (gtpo.difference, gtpo.p_value, gtpo.seeds) == (None, None, 3)
@@ -156,17 +178,17 @@ def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
     assert grpo.p_value == 0.25  # all three of one sign: 2 of 8 patterns
     assert cells["collapsed", "grpo"].mean.estimate == pytest.approx(2 / 3)
     assert cells["collapsed", "grpo"].p_value == 0.5
-    text = markdown(summarise(sweep))
+    text = markdown(estimate(sweep))
     assert "| accuracy | grpo | 3 | 0.567 (0.500 to 0.600) | -0.233 (-0.400 to -0.100) | 0.250 |" in text
 
 
 def test_an_unfinished_sweep_is_summed_up_over_what_is_there(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, baseline="grpo")
     with pytest.raises(EvaluationError, match="no run of the sweep is done yet"):
-        summarise(sweep)
+        estimate(sweep)
     assert seconds_left(sweep, jobs=2) is None
     finish(sweep, "gtpo-2", [0.5] * 4)
-    (cell, _) = summarise(sweep).cells
+    (cell, _) = estimate(sweep).cells
     assert (cell.variant, cell.seeds, cell.difference) == ("gtpo", 1, None)
     assert seconds_left(sweep, jobs=2) == pytest.approx(5 * 10.0 / 2)
 
@@ -182,8 +204,8 @@ def test_results_are_files_and_a_page_without_a_network(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, about="is <b>it</b> better", variants={"gtpo": {}, "grpo": {}})
     for key in ("gtpo-1", "grpo-1"):
         finish(sweep, key, [0.1, 0.2, 0.3, 0.4])
-    summary = summarise(sweep)
-    page = write_results(sweep, summary)
+    estimates = estimate(sweep)
+    page = write_results(sweep, estimates)
     html = page.read_text(encoding="utf-8")
     assert "is &lt;b&gt;it&lt;/b&gt; better" in html
     assert "2 of 6 runs done" in html
@@ -194,7 +216,7 @@ def test_results_are_files_and_a_page_without_a_network(tmp_path: Path) -> None:
     assert [(row["variant"], row["seed"], float(row["accuracy"])) for row in rows] == [
         ("gtpo", "1", 0.35), ("grpo", "1", 0.35),
     ]  # fmt: skip
-    assert runs_csv(sweep, summary) == (sweep.folder / "runs.csv").read_text()
+    assert runs_csv(sweep, estimates) == (sweep.folder / "runs.csv").read_text()
     document = json.loads((sweep.folder / "results.json").read_text())
     assert document["runs"]["gtpo-1"]["accuracy"] == pytest.approx(0.35)
     assert (sweep.folder / "charts" / "accuracy.png").stat().st_size > 1000

@@ -1,0 +1,148 @@
+"""What a sweep found: each run's figures, each variant's mean over seeds, and its difference to the baseline."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.estimators import Interval, bootstrap_means, paired_bootstrap_means, sign_flip_test
+from gtpo_cli.report.charts import running_mean
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.sweeps.spec import Figure, Sweep, SweepRun
+from gtpo_cli.tracking import read_metrics
+
+Row = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure of a variant: mean over its finished seeds, and the paired difference to the baseline (same seeds).
+
+    `difference` and `p_value` are None for the baseline itself, and where no seed is shared.
+    """
+
+    variant: str
+    figure: str
+    seeds: int
+    mean: Interval
+    difference: Interval | None
+    p_value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """`values[run key][figure name]`; a figure whose metric the run never logged is missing."""
+
+    values: dict[str, dict[str, float]]
+    cells: tuple[Cell, ...]
+
+
+def estimate(sweep: Sweep) -> Estimates:
+    """Of the runs that are done. Raises EvaluationError when there is none."""
+    done = [run for run in sweep.runs if run.is_done]
+    if not done:
+        raise EvaluationError(f"{sweep.folder}: no run of the sweep is done yet")
+    values = {run.key: values_of(rows_of(run), sweep.figures, sweep.file.window) for run in done}
+    cells = (_cell(sweep, values, variant, figure) for figure in sweep.figures for variant in sweep.file.variants)
+    return Estimates(values, tuple(cell for cell in cells if cell is not None))
+
+
+def rows_of(run: SweepRun) -> list[dict[str, float]]:
+    """The run's metrics, a mapping a step."""
+    return read_metrics(RunFolder(run.path).metrics_file)
+
+
+def values_of(rows: Sequence[Row], figures: Mapping[str, Figure], window: float) -> dict[str, float]:
+    """Each figure of one run, by name; without those whose metric it never logged."""
+    found = {}
+    for name, figure in figures.items():
+        column = np.array([row[figure.metric] for row in rows if figure.metric in row], dtype=np.float64)
+        if len(column):
+            found[name] = _take(figure, column, max(1, round(window * len(column))))
+    return found
+
+
+def _take(figure: Figure, column: NDArray[np.float64], size: int) -> float:
+    if figure.take == "first":
+        return float(column[:size].mean())
+    if figure.take == "last":
+        return float(column[-size:].mean())
+    if figure.take in ("mean", "min", "max"):
+        return float(getattr(column, figure.take)())
+    smooth = running_mean(column, size)[size - 1 :]  # whole windows only
+    if figure.take == "trough":
+        return float(smooth.min())
+    if figure.take == "peak":
+        return float(smooth.max())
+    return float((smooth > figure.level).any() if figure.above else (smooth < figure.level).any())
+
+
+def _cell(sweep: Sweep, values: Mapping[str, Row], variant: str, figure: str) -> Cell | None:
+    def by_seed(variant: str) -> dict[int, float]:
+        runs = (run for run in sweep.of(variant) if figure in values.get(run.key, {}))
+        return {run.seed: values[run.key][figure] for run in runs}
+
+    own, base = by_seed(variant), by_seed(sweep.baseline)
+    if not own:
+        return None
+    (mean,) = bootstrap_means([[value] for value in own.values()])
+    shared = [seed for seed in own if seed in base]
+    if variant == sweep.baseline or not shared:
+        return Cell(variant, figure, len(own), mean, None, None)
+    (difference,) = paired_bootstrap_means([[base[seed]] for seed in shared], [[own[seed]] for seed in shared])
+    p_value = sign_flip_test([own[seed] - base[seed] for seed in shared])
+    return Cell(variant, figure, len(own), mean, difference, p_value)
+
+
+# -- ways out ---------------------------------------------------------------------------------------------------------
+
+
+def markdown(estimates: Estimates) -> str:
+    """A row for each variant and figure."""
+    lines = ["| figure | variant | seeds | mean (95 % interval) | difference (95 % interval) | p |", "|---" * 6 + "|"]
+    for cell in estimates.cells:
+        difference = "" if cell.difference is None else shown(cell.difference, signed=True)
+        p_value = "" if cell.p_value is None else f"{cell.p_value:.3f}"
+        lines.append(
+            f"| {cell.figure} | {cell.variant} | {cell.seeds} | {shown(cell.mean)} | {difference} | {p_value} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def shown(interval: Interval, *, signed: bool = False) -> str:
+    """`0.934 (0.931 to 0.938)`, with as many digits as the size of the numbers asks."""
+    digits = 3 if max(map(abs, interval)) < 10 else 1
+    estimate, low, high = (f"{value:{'+' if signed else ''}.{digits}f}" for value in interval)
+    return f"{estimate} ({low} to {high})"
+
+
+def runs_csv(sweep: Sweep, estimates: Estimates) -> str:
+    """A row for each finished run: the raw numbers behind everything else."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["variant", "seed", *sweep.figures])
+    for run in sweep.runs:
+        if (found := estimates.values.get(run.key)) is not None:
+            numbers = (f"{found[figure]:.6g}" if figure in found else "" for figure in sweep.figures)
+            writer.writerow([run.variant, run.seed, *numbers])
+    return out.getvalue()
+
+
+def as_json(sweep: Sweep, estimates: Estimates) -> str:
+    """Everything, for programs."""
+    document: dict[str, Any] = {
+        "sweep": sweep.name,
+        "baseline": sweep.baseline,
+        "figures": {name: figure.text for name, figure in sweep.figures.items()},
+        "runs": estimates.values,
+        "table": [asdict(cell) for cell in estimates.cells],
+    }
+    return json.dumps(document, indent=2) + "\n"

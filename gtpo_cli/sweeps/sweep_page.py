@@ -1,0 +1,113 @@
+"""The files of a sweep's results: tables, charts of the variants' curves as mean and band, and one page with all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.report.charts import CURVES, Curve, running_mean, style, window
+from gtpo_cli.report.figures import Chart, add_legend, label_text, new_figure, page_svg, share_axis, write_charts
+from gtpo_cli.run_folder import write_atomically
+from gtpo_cli.sweeps.estimates import Estimates, Row, as_json, markdown, rows_of, runs_csv, shown
+from gtpo_cli.sweeps.execute import seconds_of
+from gtpo_cli.sweeps.spec import Sweep, as_overrides
+from gtpo_cli.tracking import find_metric
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+_POINTS = 300  # most points of a curve
+
+VariantRows = Mapping[str, Sequence[Sequence[Row]]]  # variant -> the metrics of each of its finished runs, if any
+
+
+def write_results(sweep: Sweep, estimates: Estimates) -> Path:
+    """Write table.md, runs.csv, results.json, charts/ and report.html into the sweep's folder; the path of the page."""
+    rows = {variant: [rows_of(run) for run in sweep.of(variant) if run.is_done] for variant in sweep.file.variants}
+    charts = band_charts({variant: found for variant, found in rows.items() if found})
+    page = sweep.folder / "report.html"
+    files = {
+        sweep.folder / "table.md": markdown(estimates),
+        sweep.folder / "runs.csv": runs_csv(sweep, estimates),
+        sweep.folder / "results.json": as_json(sweep, estimates),
+        page: _render(sweep, estimates, charts),
+    }
+    try:
+        write_charts(charts, sweep.folder / "charts")
+        for file, text in files.items():
+            write_atomically(file, text)
+    except OSError as error:
+        raise EvaluationError(f"{sweep.folder}: the results cannot be written ({error.strerror or error})") from error
+    return page
+
+
+def band_charts(variants: VariantRows) -> list[Chart]:
+    """A chart for each metric that a run has: the variants' means over seeds, and the range between their seeds.
+
+    Not of the loss: of a policy-gradient loss the level says nothing.
+    """
+    logged = {metric for runs in variants.values() for rows in runs for row in rows for metric in row}
+    return [_band_chart(curve, variants) for curve in CURVES if curve.name != "loss" and curve.metric in logged]
+
+
+def _band_chart(curve: Curve, variants: VariantRows) -> Chart:
+    metric = find_metric(curve.metric)
+    size = window(max(len(rows) for runs in variants.values() for rows in runs))
+    caption = (
+        f"{curve.metric}: {metric.formula}. Line: mean over seeds; band: from the lowest to the highest seed; both of "
+        f"the mean of the last {size} steps."
+    )
+
+    def draw(ink: str) -> Figure:
+        figure, axes = new_figure(ink, curve.title)
+        for index, (variant, runs) in enumerate(variants.items()):
+            steps, values = _stacked(curve.metric, runs, size)
+            if len(steps):
+                colour, line = style(index)
+                axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+                axes.plot(steps, values.mean(axis=0), line, color=colour, label=label_text(variant))
+        if curve.line is not None:
+            axes.axhline(curve.line[0], color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.set_xlabel("step")
+        share_axis(axes) if curve.share else axes.set_ylabel(metric.unit)
+        add_legend(figure, axes, ink)
+        return figure
+
+    return Chart(curve.name, curve.title, caption, draw)
+
+
+def _stacked(metric: str, runs: Sequence[Sequence[Row]], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(steps, values of each run at them), smoothed; runs without the metric are left out, longer ones cut."""
+    columns = [np.array([row[metric] for row in rows if metric in row], dtype=np.float64) for rows in runs]
+    columns = [column for column in columns if len(column)]
+    if not columns:
+        return np.zeros(0), np.zeros((0, 0))
+    length = min(map(len, columns))
+    steps = np.array([row["step"] for row in runs[0] if metric in row][:length], dtype=np.float64)
+    chosen = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
+    return steps[chosen], np.stack([running_mean(column[:length], size)[chosen] for column in columns])
+
+
+def _render(sweep: Sweep, estimates: Estimates, charts: Sequence[Chart]) -> str:
+    """The page: it needs no network."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader("gtpo_cli.sweeps"), PackageLoader("gtpo_cli.report")]),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"interval": shown, "overrides": lambda changes: ", ".join(as_overrides(changes))}
+    return environment.get_template("sweep.html.j2").render(
+        sweep=sweep,
+        cells=estimates.cells,
+        colours=[style(index)[0] for index in range(len(sweep.file.variants))],
+        minutes=sum(seconds_of(run) for run in sweep.runs if run.is_done) / 60,
+        charts=[(chart, Markup(page_svg(chart))) for chart in charts],  # our own drawing
+    )
