@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.models.quantization import keep_weights_differentiable
+from gtpo_cli.models.loading import keep_weights_differentiable
 from gtpo_cli.models.tiny import tiny_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.planning.shapes import ModelShape

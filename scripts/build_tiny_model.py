@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
-from gtpo_cli.data import PromptEncoder, arithmetic_problems, imperfect_demonstrations
+from gtpo_cli.data import PromptEncoder, arithmetic_problems, completion_of, imperfect_demonstrations
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.tiny import tiny_config, tiny_tokenizer
@@ -27,7 +27,7 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import sample, score
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.sft import SftParts, completion_of, imitate
+from gtpo_cli.training.sft import SftParts, imitate
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 

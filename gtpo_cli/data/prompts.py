@@ -25,7 +25,9 @@ from gtpo_cli.data.local import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
 from gtpo_cli.files import walled
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair
-from gtpo_cli.types import Problem
+from gtpo_cli.types import Completion, Problem
+
+Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its prompt
 
 # Llama 3 templates write "Today Date": 3.1 this fixed day, 3.2 the clock's, which would change the prompts of a run
 # that is resumed on another day. Templates that know no date ignore it.
@@ -53,6 +55,20 @@ def wrap_solution(solution: str, answer: str, *, tags: TagNames = PAPER_TAGS) ->
         return answer_block
     opening, closing = tag_pair(tags.reasoning)
     return f"{opening}{solution}{closing}{answer_block}"
+
+
+def reference_completion(
+    problem: Problem, tokenizer: Any, tags: TagNames = PAPER_TAGS, *, at_most: int | None = None
+) -> Completion:
+    """The completion to imitate: solution and gold answer in their tags, then end-of-sequence. `at_most`: see
+    `token_ids`."""
+    return completion_of(wrap_solution(problem.solution or "", problem.gold, tags=tags), tokenizer, at_most=at_most)
+
+
+def completion_of(text: str, tokenizer: Any, *, at_most: int | None = None) -> Completion:
+    """A text as if it had been sampled, ended by the end-of-sequence token; its log-probabilities are not known (0)."""
+    ids = (*token_ids(tokenizer, text, at_most=at_most, add_special_tokens=False), tokenizer.eos_token_id)
+    return Completion(ids, (0.0,) * len(ids), "stop", text)
 
 
 class PromptEncoder:
@@ -208,12 +224,12 @@ def _name_of(tokenizer: Any) -> str:
 
 def encode_prompts(
     problems: Iterable[Problem], encoder: PromptEncoder, *, max_prompt_tokens: int
-) -> tuple[list[tuple[Problem, tuple[int, ...]]], tuple[DroppedRow, ...]]:
+) -> tuple[list[Prompt], tuple[DroppedRow, ...]]:
     """Each problem with its prompt's token ids, and the problems whose prompt is longer than `max_prompt_tokens`.
 
     Raises DataError when no prompt is left, ModelError for a template that fails.
     """
-    kept: list[tuple[Problem, tuple[int, ...]]] = []
+    kept: list[Prompt] = []
     dropped: list[DroppedRow] = []
     for problem in problems:
         ids = encoder.encode(problem.question, at_most=max_prompt_tokens)

@@ -155,7 +155,7 @@ def memory_finding(recipe: Recipe, gpu: float, *, read_data: bool = True) -> Fin
     """
     from gtpo_cli.models import choose_engines
     from gtpo_cli.models.engines import gpu_capability
-    from gtpo_cli.planning.plan import make_plan
+    from gtpo_cli.planning.fit import make_plan
 
     capability = gpu_capability()
     if recipe.model.dtype == "auto" and capability is not None and capability < (8, 0):

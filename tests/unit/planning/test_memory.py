@@ -15,6 +15,7 @@ from small_models import random_model
 from gtpo_cli.errors import ModelError
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models import Engines
+from gtpo_cli.planning.fit import USABLE, downloads, fits, make_plan
 from gtpo_cli.planning.memory import (
     CONTEXT,
     ENGINE_WORK,
@@ -27,7 +28,6 @@ from gtpo_cli.planning.memory import (
     trained_weights,
     weight_bytes,
 )
-from gtpo_cli.planning.plan import USABLE, downloads, fits, make_plan
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, read_shape
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe

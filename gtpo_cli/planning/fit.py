@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from gtpo_cli.data import Prepared, prepare
 from gtpo_cli.data.benchmarks import BENCHMARKS
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.models import Engines, choose_engines
+from gtpo_cli.models import Engines, choose_engines, load_tokenizer
 from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.duration import Hours, estimate
 from gtpo_cli.planning.memory import GIB, NF4_BYTES, Memory, memory_of
 from gtpo_cli.planning.shapes import ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.training.plan import StepPlan, plan_steps
 
 USABLE = 0.95  # of a GPU's memory; the rest is lost between allocations
 SIZES = tuple(size * GIB for size in (8, 12, 16, 24, 32, 40, 48, 80, 96, 141))  # GPUs that there are
@@ -29,7 +29,7 @@ class Plan:
     shape: ModelShape
     shape_source: str
     engines: Engines
-    counts: StepPlan | None
+    counts: Prepared | None
     notes: tuple[str, ...]
     prompt_tokens: int  # longest prompt: that of the data, else the recipe's bound
     completion_tokens: int
@@ -63,8 +63,8 @@ def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = No
     if counts and not recipe.model.name.startswith(BUILTIN_PREFIX):
         for mean in dict.fromkeys((max(1, completion // 5), completion)):
             of = estimate(
-                recipe, shape, engines, memory, gpu=gpu, steps=counts.total_steps, completions=counts.completions,
-                prompt_tokens=prompt, completion_tokens=mean,
+                recipe, shape, engines, memory, gpu=gpu, steps=counts.order.total_steps,
+                completions=counts.sampled + counts.imitated, prompt_tokens=prompt, completion_tokens=mean,
             )  # fmt: skip
             hours.append((mean, of))
     return Plan(
@@ -108,9 +108,9 @@ def downloads(recipe: Recipe, shape: ModelShape) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _counts(recipe: Recipe) -> tuple[StepPlan | None, list[str]]:
+def _counts(recipe: Recipe) -> tuple[Prepared | None, list[str]]:
     try:
-        counts = plan_steps(recipe)
+        counts = prepare(recipe, *load_tokenizer(recipe))
     except GtpoError as error:
         return None, [f"steps and prompts are not known here: {error}"]
     return counts, counts.notes
