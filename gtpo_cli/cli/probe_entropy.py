@@ -31,7 +31,7 @@ def probe_entropy(
     """
     from gtpo_cli.evaluation.entropy_probe import probe_entropy as probe
     from gtpo_cli.generation import load_sampler
-    from gtpo_cli.planning.doctor import check_ready
+    from gtpo_cli.planning.readiness import check_ready
     from gtpo_cli.training.setup import set_up
 
     loaded, name = _choose_recipe(recipe, set_ or [], trust=trust_remote_code)

@@ -182,7 +182,7 @@ def _runner(engine: Engine, extra: list[str]) -> _Own:
 def _look_first(recipe: Recipe, runner: _Own, *, resumed: bool = False) -> None:
     """Everything that is missing, before there is a run folder. Each process of a launcher looks, and one speaks."""
     from gtpo_cli.errors import NotReadyError
-    from gtpo_cli.planning.doctor import check_ready
+    from gtpo_cli.planning.readiness import check_ready
 
     try:
         check_ready(recipe, resumed=resumed, by_trl=isinstance(runner, _Trl))
@@ -236,7 +236,7 @@ def _print_changes(result: TrainResult) -> None:
 def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     from gtpo_cli.data import prepare
     from gtpo_cli.models import load_tokenizer
-    from gtpo_cli.planning.doctor import problems_of
+    from gtpo_cli.planning.readiness import problems_of
     from gtpo_cli.recipe import dump_recipe
 
     print(dump_recipe(recipe))

@@ -1,6 +1,6 @@
 """Problems and prompts: benchmarks from the hub or from files, the built-in arithmetic task, the prompt's tokens."""
 
-from gtpo_cli.data.arithmetic import arithmetic_problems, demonstration, imperfect_demonstrations
+from gtpo_cli.data.arithmetic import arithmetic_problems
 from gtpo_cli.data.benchmarks import LoadedProblems, gold_check, load_problems
 from gtpo_cli.data.gold import last_boxed
 from gtpo_cli.data.local import DroppedRow, summarise_dropped
@@ -23,10 +23,8 @@ __all__ = [
     "PromptOrder",
     "arithmetic_problems",
     "completion_of",
-    "demonstration",
     "encode_prompts",
     "gold_check",
-    "imperfect_demonstrations",
     "last_boxed",
     "load_problems",
     "prepare",

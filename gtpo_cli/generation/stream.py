@@ -9,11 +9,10 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation.sampler import SamplingParams
-from gtpo_cli.generation.transformers_sampler import Choose, chooser, open_decoder, uniform
+from gtpo_cli.generation.transformers_sampler import chooser, open_decoder, uniform
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion
@@ -34,7 +33,7 @@ def stream_text(
     assert isinstance(policy, TransformersPolicy)
     limit = min(_room(policy, prompt_ids), params.max_completion_tokens)
     generator = torch.Generator(device=policy.device).manual_seed(params.seed)
-    choose = _likeliest(params.temperature) if greedy else chooser(params)
+    choose = chooser(params, greedy=greedy)
     policy.model.eval()
     decoder = open_decoder(policy, [prompt_ids], 1)
     pieces = TextPieces(policy.tokenizer)
@@ -88,7 +87,7 @@ class TextPieces:
 
 
 def _room(policy: TransformersPolicy, prompt_ids: Sequence[int]) -> int:
-    """How many tokens fit behind the prompt, at least 1."""
+    """How many tokens fit behind the prompt, at least 1. Raises GenerationError."""
     if not prompt_ids:
         raise GenerationError("the prompt is empty: a model needs at least one token to continue")
     room = policy.max_seq_length - len(prompt_ids)
@@ -98,16 +97,3 @@ def _room(policy: TransformersPolicy, prompt_ids: Sequence[int]) -> int:
             "ask a shorter question"
         )
     return room
-
-
-def _likeliest(temperature: float) -> Choose:
-    """logits (rows, V) -> (likeliest ids, their log-probabilities)."""
-
-    def choose(logits: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        logp = torch.log_softmax(logits / temperature, dim=-1)
-        if bool(logp.sum().isnan()):  # a token may have no chance at all (a bias of minus infinity)
-            raise GenerationError("the model's log-probabilities are not finite; was the learning rate too high?")
-        best = logp.max(dim=-1)
-        return best.indices, best.values
-
-    return choose

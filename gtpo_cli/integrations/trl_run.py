@@ -30,6 +30,7 @@ from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
 from gtpo_cli.integrations.trl_config import check_extra, check_recipe, choose_engine, grpo_arguments
 from gtpo_cli.integrations.trl_keeper import RunKeeper, Writers
 from gtpo_cli.integrations.trl_rewards import RecipeReward
+from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import quiet
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe
@@ -107,7 +108,7 @@ def train(
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
     check_extra(extra or {}, recipe)
     check_keep_best(recipe)
-    engine, recipe = choose_engine(recipe), _on_transformers(recipe)
+    engine, recipe = choose_engine(recipe), on_transformers(recipe)
     with ExitStack() as stack:
         scorer = stack.enter_context(open_scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
@@ -243,13 +244,6 @@ class RecipeTrainer(GTPOTrainer):
             filtered_BG=parts.filtered_BG,
             keep_BG=parts.keep_BG,
         )  # fmt: skip
-
-
-def _on_transformers(recipe: Recipe) -> Recipe:
-    """The policy is loaded, and probed, by transformers: TRL has its own engines."""
-    model = recipe.model.model_copy(update={"backend": "transformers"})
-    rollout = recipe.rollout.model_copy(update={"engine": "transformers"})
-    return recipe.model_copy(update={"model": model, "rollout": rollout})
 
 
 def _without_reference(recipe: Recipe) -> Recipe:

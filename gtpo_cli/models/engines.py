@@ -75,6 +75,13 @@ def choose_engines(
     return Engines(backend, engine, shared=gpu and (backend, engine) == ("unsloth", "vllm"))
 
 
+def on_transformers(recipe: Recipe) -> Recipe:
+    """The recipe with policy and sampling on plain transformers, whatever it says."""
+    model = recipe.model.model_copy(update={"backend": "transformers"})
+    rollout = recipe.rollout.model_copy(update={"engine": "transformers"})
+    return recipe.model_copy(update={"model": model, "rollout": rollout})
+
+
 def gpu_capability() -> tuple[int, int] | None:
     """The compute capability of this machine's GPU, (8, 0) for an A100; None without a GPU."""
     import torch
