@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from gtpo_cli.errors import DataError
+from gtpo_cli.text import one_line
 
 Row = Mapping[str, Any]
 
@@ -128,11 +129,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({_one_line(error.strerror or str(error))})") from error
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+        raise DataError(f"{path}: cannot be read ({one_line(error.strerror or str(error))})") from error
 
 
 def _json_lines_table(path: Path) -> Table:
@@ -170,7 +167,7 @@ def _json_row(source: str, line: bytes) -> SourcedRow | DroppedRow:
             return DroppedRow(source, "not JSON: NUL bytes; is the file UTF-8 text?")
         if line.strip() in (b"[", b"{"):
             return DroppedRow(source, "not JSON: one document over several lines; write one object a line")
-        return DroppedRow(source, f"not JSON: {_one_line(str(error))}")
+        return DroppedRow(source, f"not JSON: {one_line(str(error))}")
     except RecursionError:
         return DroppedRow(source, "not JSON: nested too deep")
     except ValueError:  # Python's limit on integers, the only other one
@@ -254,7 +251,7 @@ def _parquet_table(path: Path) -> Table:
             file = pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{path}: is no Parquet file, or is damaged ({_one_line(str(error))}); get it again"
+                f"{path}: is no Parquet file, or is damaged ({one_line(str(error))}); get it again"
             ) from error
     return Table(str(path), tuple(file.schema_arrow.names), _parquet_rows(path, file))
 
@@ -270,7 +267,7 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow | DroppedRow]:
                     number += 1
                     yield _parquet_row(f"{path}:{number}", batch, index)
         except (pa.ArrowException, OSError) as error:
-            reason = _one_line(str(error))
+            reason = one_line(str(error))
             raise DataError(f"{path}: is damaged after row {number} ({reason}); get it again") from error
 
 
@@ -298,7 +295,7 @@ def _cell(scalar: Any) -> Any:
     except UnicodeDecodeError:
         raise
     except (ValueError, OverflowError) as error:
-        return OutOfRange(_one_line(str(error)))
+        return OutOfRange(one_line(str(error)))
 
 
 READERS: Mapping[str, Callable[[Path], Table]] = {

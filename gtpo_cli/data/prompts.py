@@ -123,13 +123,8 @@ class PromptEncoder:
         return messages
 
     def _apply_template(self, question: str) -> str:
-        def wrong(why: str) -> ModelError:
-            return ModelError(
-                f"{self._name()}: the chat template cannot render a question ({why}); use another tokenizer, or remove "
-                "its chat_template to get the plain format"
-            )
-
-        with walled(wrong):  # a template is a program that came with the model
+        # A template is a program that came with the model.
+        with walled(lambda why: self._refused(f"cannot render a question ({why})")):
             text: str = self._tokenizer.apply_chat_template(
                 self.messages(question), tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
             )
@@ -141,11 +136,8 @@ class PromptEncoder:
         if isinstance(template, dict):
             template = template.get("default")
         if isinstance(template, str) and not _ends(template, self._system, _special_tokens(self._tokenizer)):
-            raise ModelError(
-                f"{self._name()}: the chat template does not render a question within {template_probe.SECONDS} s and "
-                f"{template_probe.MEMORY_BYTES // 2**20} MiB; use another tokenizer, or remove its chat_template to "
-                "get the plain format"
-            )
+            memory = template_probe.MEMORY_BYTES // 2**20
+            raise self._refused(f"does not render a question within {template_probe.SECONDS} s and {memory} MiB")
 
     def _takes_system_message(self) -> bool:
         try:
@@ -155,13 +147,13 @@ class PromptEncoder:
 
     def _check_template(self) -> None:
         if _PROBE_QUESTION not in self._apply_template(_PROBE_QUESTION):
-            raise ModelError(
-                f"{self._name()}: the chat template leaves the user's message out; use another tokenizer, or remove "
-                "its chat_template to get the plain format"
-            )
+            raise self._refused("leaves the user's message out")
 
-    def _name(self) -> str:
-        return _name_of(self._tokenizer)
+    def _refused(self, what_it_does: str) -> ModelError:
+        return ModelError(
+            f"{_name_of(self._tokenizer)}: the chat template {what_it_does}; use another tokenizer, or remove its "
+            "chat_template to get the plain format"
+        )
 
 
 def token_ids(tokenizer: Any, text: str, *, at_most: int | None = None, **options: Any) -> list[int]:

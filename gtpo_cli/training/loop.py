@@ -65,7 +65,7 @@ def train(
         micro = MicroBatchSize(
             recipe.training.micro_batch_size, longest_row=setup.data.longest_row, packed=setup.policy.packs, warn=say
         )
-        if wants_stress(recipe, setup.policy):
+        if wants_stress(recipe.training.stress_step, setup.policy):
             tokens = stress_step(recipe, setup.policy, sampler, setup.data.prompts, micro)
             say(f"the longest row ({tokens} tokens) fits, {micro} at a time in training")
         held_out = None
