@@ -75,7 +75,8 @@ def _print_run(plan: Plan, recipe: Recipe) -> None:
     if counts is not None:
         tokens = (counts.sampled + counts.imitated) * plan.completion_tokens / 1e6
         if counts.imitated:
-            worked_on = f"{counts.imitated:,} references of at most {tokens:,.1f} million tokens, nothing sampled"
+            references = f"{counts.imitated:,} references of at most {tokens:,.1f} million tokens"
+            worked_on = f"{references}; training samples nothing"
         else:
             worked_on = f"{counts.sampled:,} completions, at most {tokens:,.1f} million tokens sampled"
         print(f"run          {len(counts.prompts):,} prompts, {counts.order.total_steps:,} steps, {worked_on}")

@@ -253,4 +253,4 @@ def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     print(f"# steps: {data.order.total_steps} ({data.order.steps_per_epoch} an epoch)")
     print(f"# completions: {data.sampled}")
     if data.imitated:
-        print(f"# references: {data.imitated}, imitated; nothing is sampled")
+        print(f"# references: {data.imitated}, imitated; training samples nothing")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import IO, Any, AnyStr, TextIO
 
 from gtpo_cli.errors import DataError
 from gtpo_cli.text import one_line
@@ -146,13 +146,13 @@ def _json_lines_rows(path: Path) -> Iterator[SourcedRow | DroppedRow]:
                 yield _json_row(source, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Lines of a binary file; None for one longer than MAX_LINE_BYTES."""
+def _lines(file: IO[AnyStr]) -> Iterator[AnyStr | None]:
+    """Lines of a file; None for one longer than MAX_LINE_BYTES (characters of a text)."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if len(line) <= MAX_LINE_BYTES:
             yield line
             continue
-        while line and not line.endswith(b"\n"):
+        while line and line[-1:] not in (b"\n", "\n", "\r"):
             line = file.readline(MAX_LINE_BYTES)
         yield None
 
@@ -179,7 +179,7 @@ def _json_row(source: str, line: bytes) -> SourcedRow | DroppedRow:
 
 def _csv_table(path: Path) -> Table:
     with _explained(path), _open_csv(path) as file:
-        lines = _BoundedLines(file)
+        lines = _CsvLines(file)
         try:
             header = next(csv.reader(lines, strict=True), [])
         except csv.Error as error:
@@ -194,7 +194,7 @@ def _csv_table(path: Path) -> Table:
 
 def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | DroppedRow]:
     with _explained(path), _open_csv(path) as file:
-        lines = _BoundedLines(file)
+        lines = _CsvLines(file)
         reader = csv.reader(lines, strict=True)
         next(reader)
         while True:
@@ -215,26 +215,17 @@ def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | Dro
                 yield SourcedRow(source, dict(zip(columns, fields, strict=True)))
 
 
-class _BoundedLines:
-    """Lines of a text file; one longer than MAX_LINE_BYTES characters comes out blank and is counted in `skipped`."""
+class _CsvLines:
+    """Lines of a text file; one that is too long comes out blank and is counted in `skipped`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self.skipped = 0
 
     def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._file.readline(MAX_LINE_BYTES + 1)
-        if not line:
-            raise StopIteration
-        if len(line) <= MAX_LINE_BYTES:
-            return line
-        self.skipped += 1
-        while line and not line.endswith(("\n", "\r")):
-            line = self._file.readline(MAX_LINE_BYTES)
-        return "\n"
+        for line in _lines(self._file):
+            self.skipped += line is None
+            yield "\n" if line is None else line
 
 
 def _open_csv(path: Path) -> Any:

@@ -16,6 +16,7 @@ from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import ModelRecipe
 
 _TOO_LARGE_FOR_A_CPU = 10**9  # weights; a training step of them takes minutes there
 
@@ -85,17 +86,17 @@ def _gpu(recipe: Recipe | None, *, with_memory: bool = True, read_data: bool = T
         if recipe is not None and with_memory:
             yield memory_finding(recipe, gpu.total_memory, read_data=read_data)
     else:
-        weights = 0 if recipe is None else _weights(recipe)
+        weights = 0 if recipe is None else _weights(recipe.model)
         large = recipe is not None and recipe.model.load_in_4bit and weights >= _TOO_LARGE_FOR_A_CPU
         yield machine.no_gpu(weights, needed=large)
 
 
-def _weights(recipe: Recipe) -> int:
-    """Of the recipe's model; 0 where that is not known."""
+def _weights(model: ModelRecipe) -> int:
+    """Of a recipe's model; 0 where that is not known."""
     from gtpo_cli.planning.shapes import read_shape
 
     try:
-        return read_shape(recipe.model)[0].parameters
+        return read_shape(model)[0].parameters
     except ModelError:
         return 0
 
@@ -161,7 +162,7 @@ def _recipe_needs(recipe: Recipe, *, run_plugins: bool) -> Iterator[Finding]:
     """The files, names and code that a recipe mentions."""
     needs: dict[str, Callable[[], str]] = {
         "recipe": lambda: _rewards(recipe, run_plugins=run_plugins),
-        "model": lambda: _model(recipe),
+        "model": lambda: _model(recipe.model),
         "data": lambda: _data(recipe),
     }
     for subject, look in needs.items():
@@ -182,20 +183,20 @@ def _rewards(recipe: Recipe, *, run_plugins: bool) -> str:
     return "its rewards are there" if recipe.rewards.plugins else "no reward of its own"
 
 
-def _model(recipe: Recipe) -> str:
+def _model(model: ModelRecipe) -> str:
     """Configuration and tokenizer are fetched, the weights are not."""
     from gtpo_cli.models.loading import damaged_file, load_config, load_tokenizer
 
-    name, path = recipe.model.name, resolve_name(recipe.model.name)
+    name, path = model.name, resolve_name(model.name)
     if name.startswith(BUILTIN_PREFIX):
         return f"{name}, built in"
-    load_config(recipe.model, path)
-    load_tokenizer(recipe.model, path)
+    load_config(model, path)
+    load_tokenizer(model, path)
     if Path(path).is_dir():
         if damaged := damaged_file(Path(path)):
             raise ModelError(f"model.name: {damaged}")
         return f"{name}, a folder"
-    snapshot = cached_snapshot(name, recipe.model.revision)
+    snapshot = cached_snapshot(name, model.revision)
     lacks = missing_weights(snapshot) if snapshot is not None else "model.safetensors"
     if lacks is None:
         return f"{name}, in the cache"

@@ -71,7 +71,7 @@ def test_a_dry_run_counts_what_the_run_does(typed: tuple[Path, dict[str, str]], 
     counted = {what: int(count) for what, count in re.findall(r"^# (\w+): (\d+)", printed[name], flags=re.MULTILINE)}
     expected = CASES[name][1]
     assert {"references": 0} | counted == expected
-    assert ("nothing is sampled" in printed[name]) == name.startswith("sft")
+    assert ("training samples nothing" in printed[name]) == name.startswith("sft")
     run = runs / name
     assert json.loads((run / "environment.json").read_text())["problems"] == expected["prompts"]
     assert [row["step"] for row in metrics(run)] == list(range(1, expected["steps"] + 1))
@@ -93,4 +93,4 @@ def test_a_plan_counts_as_a_dry_run(typed: tuple[Path, dict[str, str]]) -> None:
     )
     assert epochs.split(maxsplit=1)[1].startswith("12 prompts, 6 steps, 48 completions, at most ")
     assert sft.split(maxsplit=1)[1].startswith("8 prompts, 4 steps, 16 references of at most ")
-    assert sft.endswith("nothing sampled")
+    assert sft.endswith("; training samples nothing")
