@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 from measure import Figure, own_peak_bytes, peak_bytes_of, write
+from transformers import AutoTokenizer
 
-from gtpo_cli.models.tiny import tiny_tokenizer
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import (
     TokenBatch,
@@ -68,7 +69,9 @@ def policy_of(vocabulary: int) -> TransformersPolicy:
     model = LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **_SHAPE))
     model.get_input_embeddings().weight.requires_grad_(False)
     model.get_output_embeddings().weight.requires_grad_(False)
-    return TransformersPolicy(model, tiny_tokenizer(), temperature=1.0, max_seq_length=8192)
+    return TransformersPolicy(
+        model, AutoTokenizer.from_pretrained(resolve_name("builtin:tiny")), temperature=1.0, max_seq_length=8192
+    )
 
 
 def batch_of(G: int, T: int, V: int) -> TokenBatch:

@@ -32,7 +32,7 @@ from gtpo_cli.rewards import accuracy_reward, format_reward
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import Trackers
 from gtpo_cli.training import loop
-from gtpo_cli.training.setup import Setup, prepare
+from gtpo_cli.training.setup import Setup, set_up
 
 TITLE = "Other libraries on the same work"
 PROMPTS, GROUP, TOKENS = 8, 8, 48
@@ -126,14 +126,14 @@ def recipe_for(folder: str) -> Recipe:
 def own_steps(*, ends: bool) -> list[float]:
     """CPU seconds of each step of `gtpo train`, its logs included."""
     marks: list[float] = []
-    log, prepare_run = Trackers.log, prepare
+    log, set_up_run = Trackers.log, set_up
 
     def marked_log(*args: Any, **kwargs: Any) -> None:
         log(*args, **kwargs)
         marks.append(time.process_time())
 
     def prepared(*args: Any, **kwargs: Any) -> Setup:
-        setup = prepare_run(*args, **kwargs)
+        setup = set_up_run(*args, **kwargs)
         if not ends:
             setup.policy.eos_token_ids = frozenset()
         return setup
@@ -142,7 +142,7 @@ def own_steps(*, ends: bool) -> list[float]:
         recipe = recipe_for(folder)
         run_folder = RunFolder(Path(folder) / "bench")
         run_folder.create(recipe)
-        with mock.patch.object(loop, "prepare", prepared):
+        with mock.patch.object(loop, "set_up", prepared):
             loop.train(recipe, run_folder, quiet=True)
     return [after - before for before, after in pairwise(marks)]
 
@@ -161,12 +161,12 @@ def trl_steps(*, ends: bool) -> list[float]:
 
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe_for(folder)
-        setup = prepare(recipe, say=lambda _: None)
+        setup = set_up(recipe, say=lambda _: None)
         assert isinstance(setup.policy, TransformersPolicy)
         tokenizer = setup.policy.tokenizer
         rows = [
             {"prompt": tokenizer.decode(ids[1:]), "gold": problem.gold}
-            for problem, ids in setup.prompts[: PROMPTS * STEPS]
+            for problem, ids in setup.data.prompts[: PROMPTS * STEPS]
         ]
         optimizer = recipe.optimizer
         arguments = GRPOConfig(

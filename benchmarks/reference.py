@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from gpu import Case, full_batch
 from measure import Figure, interleaved, median_ratio, write
+from transformers import AutoTokenizer
 
-from gtpo_cli.models.tiny import tiny_tokenizer
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import TokenBatch
 
@@ -45,7 +46,7 @@ def _policy() -> TransformersPolicy:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    tokenizer = tiny_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(resolve_name("builtin:tiny"))
     model = LlamaForCausalLM(LlamaConfig(vocab_size=32_000, max_position_embeddings=512, **_SHAPE))
     config = LoraConfig(r=16, lora_alpha=16, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     return TransformersPolicy(get_peft_model(model, config), tokenizer, temperature=1.0, max_seq_length=512)

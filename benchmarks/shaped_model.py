@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer
 
-from gtpo_cli.models.quantization import keep_weights_differentiable
-from gtpo_cli.models.tiny import tiny_tokenizer
+from gtpo_cli.models.loading import keep_weights_differentiable
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
@@ -36,7 +37,7 @@ def shaped_policy(shape: ModelShape, recipe: Recipe, device: torch.device, dtype
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return TransformersPolicy(
         model,
-        tiny_tokenizer(),
+        AutoTokenizer.from_pretrained(resolve_name("builtin:tiny")),
         temperature=recipe.rollout.temperature,
         max_seq_length=recipe.model.max_seq_length,
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 from measure import Figure, interleaved, median_ratio, write
+from transformers import AutoTokenizer
 
-from gtpo_cli.models.tiny import tiny_tokenizer
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy, rows_without_gaps
 from gtpo_cli.objective import TokenBatch
 
@@ -58,7 +59,9 @@ def policy(adapter: bool) -> TransformersPolicy:
         kinds = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         config = LoraConfig(r=16, lora_alpha=16, target_modules=kinds, init_lora_weights=False, task_type="CAUSAL_LM")
         model = get_peft_model(model, config)
-    return TransformersPolicy(model, tiny_tokenizer(), temperature=1.0, max_seq_length=1024)
+    return TransformersPolicy(
+        model, AutoTokenizer.from_pretrained(resolve_name("builtin:tiny")), temperature=1.0, max_seq_length=1024
+    )
 
 
 def one_group() -> TokenBatch:

@@ -12,26 +12,123 @@ ship were made at commit 9ed450b (docs/results.md).
 from __future__ import annotations
 
 import argparse
+import random
+import string
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM
 
-from gtpo_cli.data import PromptEncoder, arithmetic_problems, imperfect_demonstrations
+from gtpo_cli.data import PromptEncoder, arithmetic_problems, completion_of, wrap_solution
+from gtpo_cli.data.arithmetic import running_sums, worked_solution
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models.tiny import tiny_config, tiny_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
+from gtpo_cli.rewards.extract import TAGS
 from gtpo_cli.rollout import sample, score
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.sft import SftParts, completion_of, imitate
+from gtpo_cli.training.sft import SftParts, imitate
 from gtpo_cli.training.stopwatch import Stopwatch
-from gtpo_cli.types import Group
+from gtpo_cli.types import Group, Problem
 
 TARGET = Path(__file__).resolve().parent.parent / "gtpo_cli" / "models" / "builtin" / "tiny"
+WORDS = ("reasoning", "answer")  # one token each, so that a tag is three tokens: "<", "reasoning", ">"
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>")
+
+# System messages are left out: the model never saw one. Every turn is one marker and the text.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}<assistant>{{ message['content'] }}{{ eos_token }}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def tiny_tokenizer() -> Any:
+    """A character-level tokenizer over printable ASCII and newline, with WORDS as single tokens and CHAT_TEMPLATE."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(WORDS) + r"|[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        additional_special_tokens=["<user>", "<assistant>"],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _vocabulary() -> dict[str, int]:
+    characters = string.digits + string.ascii_letters + string.punctuation + " \n"
+    return {token: index for index, token in enumerate((*SPECIAL, *WORDS, *characters))}
+
+
+def tiny_config(vocab_size: int) -> Any:
+    """The architecture: hidden 64, 3 layers, 2 heads, feed-forward 192, tied embeddings."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        pad_token_id=SPECIAL.index("<pad>"),
+        bos_token_id=SPECIAL.index("<s>"),
+        eos_token_id=SPECIAL.index("</s>"),
+    )
+
+
+def demonstration(problem: Problem) -> str:
+    """The whole right completion: "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"."""
+    return wrap_solution(problem.solution or "", problem.gold)
+
+
+def imperfect_demonstrations(
+    problems: Iterable[Problem],
+    *,
+    skip_steps: float = 0.5,
+    forget_last: float = 0.6,
+    miss_tag: float = 0.25,
+    wrong_answer: float = 0.1,
+    seed: int,
+) -> list[str]:
+    """One completion for each problem, for the warm start of a model that reinforcement can still teach something.
+
+    Each fault is drawn with its rate (0..1). A demonstration either skips the steps (`skip_steps`: nothing between the
+    reasoning tags), and then often forgets the last term of the question (`forget_last` of those); or it shows them,
+    and sometimes its answer is off by 1 to 3 all the same (`wrong_answer` of those). One of the four tags may
+    be missing (`miss_tag`). So who skips the steps is mostly wrong, in one and the same way: a model that imitates this
+    is wrong greedily too, and can learn that showing its steps pays.
+    """
+    rng = random.Random(seed)
+    texts = []
+    for problem in problems:
+        sums = running_sums(problem.question)
+        if rng.random() < skip_steps:
+            steps, answer = "", sums[-2] if rng.random() < forget_last else sums[-1]
+        else:
+            off = rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < wrong_answer else 0
+            steps, answer = worked_solution(problem.question), sums[-1] + off
+        text = wrap_solution(steps, str(answer))
+        texts.append(text.replace(rng.choice(TAGS), "") if rng.random() < miss_tag else text)
+    return texts
 
 
 def build(arguments: argparse.Namespace) -> TransformersPolicy:

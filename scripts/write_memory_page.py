@@ -13,8 +13,8 @@ from written_files import ROOT, below, parser, write
 from gtpo_cli.models import Engines, choose_engines
 from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.planning.duration import estimate
+from gtpo_cli.planning.fit import fits
 from gtpo_cli.planning.memory import GIB, Memory, memory_of
-from gtpo_cli.planning.plan import fits
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe
 

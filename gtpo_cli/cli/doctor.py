@@ -18,7 +18,7 @@ def doctor(recipe: RecipeOption = None, set_: SetOption = None) -> None:
 
     With --recipe: for that recipe, else for the built-in model. Exit code 1 when it cannot start.
     """
-    from gtpo_cli.planning.doctor import examine
+    from gtpo_cli.planning.readiness import examine
     from gtpo_cli.recipe import load_recipe
 
     loaded = load_recipe(recipe, set_ or []) if recipe is not None else None

@@ -11,7 +11,7 @@ from gtpo_cli.cli.options import RecipeOption, SetOption
 from gtpo_cli.cli.runs import suggest
 
 if TYPE_CHECKING:
-    from gtpo_cli.planning.plan import Plan
+    from gtpo_cli.planning.fit import Plan
     from gtpo_cli.recipe import Recipe
 
 EXIT_DOES_NOT_FIT = 1
@@ -31,7 +31,7 @@ def plan(
 
     Exit code 1 when the recipe does not fit.
     """
-    from gtpo_cli.planning.plan import make_plan
+    from gtpo_cli.planning.fit import make_plan
     from gtpo_cli.recipe import load_recipe
 
     name = recipe or "tiny_arithmetic"
@@ -73,11 +73,13 @@ def _print_run(plan: Plan, recipe: Recipe) -> None:
     for note in plan.notes:
         print(f"note         {note}")
     if counts is not None:
-        tokens = counts.completions * plan.completion_tokens
-        print(
-            f"run          {counts.prompts:,} prompts, {counts.total_steps:,} steps, "
-            f"{counts.completions:,} completions, at most {tokens / 1e6:,.1f} million tokens sampled"
-        )
+        tokens = (counts.sampled + counts.imitated) * plan.completion_tokens / 1e6
+        if counts.imitated:
+            references = f"{counts.imitated:,} references of at most {tokens:,.1f} million tokens"
+            worked_on = f"{references}; training samples nothing"
+        else:
+            worked_on = f"{counts.sampled:,} completions, at most {tokens:,.1f} million tokens sampled"
+        print(f"run          {len(counts.prompts):,} prompts, {counts.order.total_steps:,} steps, {worked_on}")
     source = "the longest in the data" if counts else "data.max_prompt_tokens"
     print(
         f"longest row  {plan.prompt_tokens + plan.completion_tokens:,} tokens: "

@@ -31,14 +31,14 @@ def probe_entropy(
     """
     from gtpo_cli.evaluation.entropy_probe import probe_entropy as probe
     from gtpo_cli.generation import load_sampler
-    from gtpo_cli.planning.doctor import check_ready
-    from gtpo_cli.training.setup import prepare
+    from gtpo_cli.planning.readiness import check_ready
+    from gtpo_cli.training.setup import set_up
 
     loaded, name = _choose_recipe(recipe, set_ or [], trust=trust_remote_code)
     check_ready(loaded)
     notes: list[str] = []
-    setup = prepare(loaded, say=notes.append)
-    measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.prompts, loaded)
+    setup = set_up(loaded, say=notes.append)
+    measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.data.prompts, loaded)
     if as_json:
         print(json.dumps(_document(name, loaded, measured)))
         return

@@ -86,7 +86,7 @@ def check(
     What this machine lacks for one: gtpo doctor --recipe, or gtpo train --dry-run.
     """
     from gtpo_cli.errors import RecipeError
-    from gtpo_cli.planning.doctor import check_recipe
+    from gtpo_cli.planning.readiness import check_recipe
     from gtpo_cli.recipe import load_recipe, shipped_recipes
 
     failed = False

@@ -79,7 +79,7 @@ def train(
     else:
         loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
         if dry_run:
-            _print_plan(loaded)
+            _print_plan(loaded, by_trl=engine is Engine.trl)
             overrides = [part for override in set_ or [] for part in ("--set", override)]
             suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *overrides, comment=True)
             return
@@ -182,7 +182,7 @@ def _runner(engine: Engine, extra: list[str]) -> _Own:
 def _look_first(recipe: Recipe, runner: _Own, *, resumed: bool = False) -> None:
     """Everything that is missing, before there is a run folder. Each process of a launcher looks, and one speaks."""
     from gtpo_cli.errors import NotReadyError
-    from gtpo_cli.planning.doctor import check_ready
+    from gtpo_cli.planning.readiness import check_ready
 
     try:
         check_ready(recipe, resumed=resumed, by_trl=isinstance(runner, _Trl))
@@ -233,17 +233,24 @@ def _print_changes(result: TrainResult) -> None:
         print(f"  {change.words:<14} {change}")
 
 
-def _print_plan(recipe: Recipe) -> None:
-    from gtpo_cli.planning.doctor import problems_of
+def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
+    from gtpo_cli.data import prepare
+    from gtpo_cli.models import load_tokenizer
+    from gtpo_cli.planning.readiness import problems_of
     from gtpo_cli.recipe import dump_recipe
-    from gtpo_cli.training.plan import plan_steps
 
     print(dump_recipe(recipe))
-    for problem in problems_of(recipe, run_plugins=False):
+    for problem in problems_of(recipe, run_plugins=False, by_trl=by_trl):
         print(f"# cannot start here: {problem}")
-    plan = plan_steps(recipe)
-    for note in plan.notes:
+    if by_trl:
+        from gtpo_cli.integrations.trl_config import check_recipe
+
+        check_recipe(recipe)
+    data = prepare(recipe, *load_tokenizer(recipe), full_steps=by_trl)
+    for note in data.notes:
         print(f"# {note}")
-    print(f"# prompts: {plan.prompts}")
-    print(f"# steps: {plan.total_steps} ({plan.steps_per_epoch} an epoch)")
-    print(f"# {'references' if recipe.objective.name == 'sft' else 'completions'}: {plan.completions}")
+    print(f"# prompts: {len(data.prompts)}")
+    print(f"# steps: {data.order.total_steps} ({data.order.steps_per_epoch} an epoch)")
+    print(f"# completions: {data.sampled}")
+    if data.imitated:
+        print(f"# references: {data.imitated}, imitated; training samples nothing")

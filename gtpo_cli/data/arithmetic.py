@@ -14,9 +14,7 @@ import random
 import re
 from collections.abc import Iterable
 
-from gtpo_cli.data.prompts import wrap_solution
 from gtpo_cli.errors import DataError
-from gtpo_cli.rewards.extract import TAGS
 from gtpo_cli.types import Problem
 
 DEFAULT_COUNTS = {"train": 4800, "test": 500}  # when data.limit is null
@@ -52,42 +50,6 @@ def worked_solution(question: str) -> str:
         steps.append(f"{before}{term}={after}")
         before = str(after)
     return " ".join(steps)
-
-
-def demonstration(problem: Problem) -> str:
-    """The whole right completion: "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"."""
-    return wrap_solution(problem.solution or "", problem.gold)
-
-
-def imperfect_demonstrations(
-    problems: Iterable[Problem],
-    *,
-    skip_steps: float = 0.5,
-    forget_last: float = 0.6,
-    miss_tag: float = 0.25,
-    wrong_answer: float = 0.1,
-    seed: int,
-) -> list[str]:
-    """One completion for each problem, for the warm start of a model that reinforcement can still teach something.
-
-    Each fault is drawn with its rate (0..1). A demonstration either skips the steps (`skip_steps`: nothing between the
-    reasoning tags), and then often forgets the last term of the question (`forget_last` of those); or it shows them,
-    and sometimes its answer is off by 1 to 3 all the same (`wrong_answer` of those). One of the four tags may
-    be missing (`miss_tag`). So who skips the steps is mostly wrong, in one and the same way: a model that imitates this
-    is wrong greedily too, and can learn that showing its steps pays.
-    """
-    rng = random.Random(seed)
-    texts = []
-    for problem in problems:
-        sums = running_sums(problem.question)
-        if rng.random() < skip_steps:
-            steps, answer = "", sums[-2] if rng.random() < forget_last else sums[-1]
-        else:
-            off = rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < wrong_answer else 0
-            steps, answer = worked_solution(problem.question), sums[-1] + off
-        text = wrap_solution(steps, str(answer))
-        texts.append(text.replace(rng.choice(TAGS), "") if rng.random() < miss_tag else text)
-    return texts
 
 
 def _all_questions() -> Iterable[str]:

@@ -29,6 +29,7 @@ from gtpo_cli.data.local import (
 from gtpo_cli.errors import DataError
 from gtpo_cli.hub import only_the_cache_if_unreachable
 from gtpo_cli.recipe.schema import ColumnsRecipe, DataRecipe, RewardsRecipe
+from gtpo_cli.text import one_line
 from gtpo_cli.types import Problem
 
 UsableCheck = Callable[[Sequence[str]], Sequence[bool]]
@@ -94,9 +95,13 @@ def load_problems(data: DataRecipe, *, seed: int, is_usable: UsableCheck | None 
     else:
         file = find_split_file(_home(data.path), data.split)
         table, name = open_table(file), file.stem
-    if is_usable is None:
-        return _with_rewards(lambda check: read_table(table, spec, f"{data.benchmark}/{name}", data.limit, check))
-    return read_table(table, spec, f"{data.benchmark}/{name}", data.limit, is_usable)
+    read = partial(read_table, table, spec, f"{data.benchmark}/{name}", data.limit)
+    if is_usable is not None:
+        return read(is_usable)
+    from gtpo_cli.rewards.equivalence import EqualityWorkers
+
+    with EqualityWorkers() as workers:
+        return read(workers.usable_many)
 
 
 def gold_check(rewards: RewardsRecipe) -> UsableCheck | None:
@@ -162,22 +167,19 @@ def hub_table(benchmark: str, hub: HubSource, split: str) -> Table:
             f"{hub.id}: the hub has no such data set, or this machine's login may not read it; {offline}"
         ) from error
     except (ConnectionError, httpx.HTTPError) as error:
-        raise DataError(f"{hub.id}: the hub cannot be reached ({_one_line(error)}); {offline}") from error
+        raise DataError(
+            f"{hub.id}: the hub cannot be reached ({one_line(str(error)) or type(error).__name__}); {offline}"
+        ) from error
     except (OSError, ValueError, DatasetsError) as error:
-        raise DataError(f"{hub.id}: cannot be loaded ({_one_line(error)}); {offline}") from error
+        raise DataError(
+            f"{hub.id}: cannot be loaded ({one_line(str(error)) or type(error).__name__}); {offline}"
+        ) from error
     where = f"{hub.id}[{split}]"
     return Table(where, tuple(dataset.column_names), _hub_rows(where, dataset))
 
 
 def _hub_rows(where: str, dataset: Iterable[Row]) -> Iterator[SourcedRow | DroppedRow]:
     return (SourcedRow(f"{where}:{number}", row) for number, row in enumerate(dataset, start=1))
-
-
-def _with_rewards(load: Callable[[UsableCheck], LoadedProblems]) -> LoadedProblems:
-    from gtpo_cli.rewards.equivalence import EqualityWorkers
-
-    with EqualityWorkers() as workers:
-        return load(workers.usable_many)
 
 
 def _read_row(row: SourcedRow | DroppedRow, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:
@@ -248,10 +250,6 @@ def _local_spec(columns: ColumnsRecipe) -> BenchmarkSpec:
         needs=needs,
         read_gold=partial(column_gold, answer=columns.answer, solution=columns.solution),
     )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 _QUESTION = ("question", "problem")

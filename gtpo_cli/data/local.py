@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import IO, Any, AnyStr, TextIO
 
 from gtpo_cli.errors import DataError
+from gtpo_cli.text import one_line
 
 Row = Mapping[str, Any]
 
@@ -128,11 +129,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({_one_line(error.strerror or str(error))})") from error
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+        raise DataError(f"{path}: cannot be read ({one_line(error.strerror or str(error))})") from error
 
 
 def _json_lines_table(path: Path) -> Table:
@@ -149,13 +146,13 @@ def _json_lines_rows(path: Path) -> Iterator[SourcedRow | DroppedRow]:
                 yield _json_row(source, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Lines of a binary file; None for one longer than MAX_LINE_BYTES."""
+def _lines(file: IO[AnyStr]) -> Iterator[AnyStr | None]:
+    """Lines of a file; None for one longer than MAX_LINE_BYTES (characters of a text)."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if len(line) <= MAX_LINE_BYTES:
             yield line
             continue
-        while line and not line.endswith(b"\n"):
+        while line and line[-1:] not in (b"\n", "\n", "\r"):
             line = file.readline(MAX_LINE_BYTES)
         yield None
 
@@ -170,7 +167,7 @@ def _json_row(source: str, line: bytes) -> SourcedRow | DroppedRow:
             return DroppedRow(source, "not JSON: NUL bytes; is the file UTF-8 text?")
         if line.strip() in (b"[", b"{"):
             return DroppedRow(source, "not JSON: one document over several lines; write one object a line")
-        return DroppedRow(source, f"not JSON: {_one_line(str(error))}")
+        return DroppedRow(source, f"not JSON: {one_line(str(error))}")
     except RecursionError:
         return DroppedRow(source, "not JSON: nested too deep")
     except ValueError:  # Python's limit on integers, the only other one
@@ -182,7 +179,7 @@ def _json_row(source: str, line: bytes) -> SourcedRow | DroppedRow:
 
 def _csv_table(path: Path) -> Table:
     with _explained(path), _open_csv(path) as file:
-        lines = _BoundedLines(file)
+        lines = _CsvLines(file)
         try:
             header = next(csv.reader(lines, strict=True), [])
         except csv.Error as error:
@@ -197,7 +194,7 @@ def _csv_table(path: Path) -> Table:
 
 def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | DroppedRow]:
     with _explained(path), _open_csv(path) as file:
-        lines = _BoundedLines(file)
+        lines = _CsvLines(file)
         reader = csv.reader(lines, strict=True)
         next(reader)
         while True:
@@ -218,26 +215,17 @@ def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | Dro
                 yield SourcedRow(source, dict(zip(columns, fields, strict=True)))
 
 
-class _BoundedLines:
-    """Lines of a text file; one longer than MAX_LINE_BYTES characters comes out blank and is counted in `skipped`."""
+class _CsvLines:
+    """Lines of a text file; one that is too long comes out blank and is counted in `skipped`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self.skipped = 0
 
     def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._file.readline(MAX_LINE_BYTES + 1)
-        if not line:
-            raise StopIteration
-        if len(line) <= MAX_LINE_BYTES:
-            return line
-        self.skipped += 1
-        while line and not line.endswith(("\n", "\r")):
-            line = self._file.readline(MAX_LINE_BYTES)
-        return "\n"
+        for line in _lines(self._file):
+            self.skipped += line is None
+            yield "\n" if line is None else line
 
 
 def _open_csv(path: Path) -> Any:
@@ -254,7 +242,7 @@ def _parquet_table(path: Path) -> Table:
             file = pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{path}: is no Parquet file, or is damaged ({_one_line(str(error))}); get it again"
+                f"{path}: is no Parquet file, or is damaged ({one_line(str(error))}); get it again"
             ) from error
     return Table(str(path), tuple(file.schema_arrow.names), _parquet_rows(path, file))
 
@@ -270,7 +258,7 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow | DroppedRow]:
                     number += 1
                     yield _parquet_row(f"{path}:{number}", batch, index)
         except (pa.ArrowException, OSError) as error:
-            reason = _one_line(str(error))
+            reason = one_line(str(error))
             raise DataError(f"{path}: is damaged after row {number} ({reason}); get it again") from error
 
 
@@ -298,7 +286,7 @@ def _cell(scalar: Any) -> Any:
     except UnicodeDecodeError:
         raise
     except (ValueError, OverflowError) as error:
-        return OutOfRange(_one_line(str(error)))
+        return OutOfRange(one_line(str(error)))
 
 
 READERS: Mapping[str, Callable[[Path], Table]] = {

@@ -25,7 +25,9 @@ from gtpo_cli.data.local import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
 from gtpo_cli.files import walled
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair
-from gtpo_cli.types import Problem
+from gtpo_cli.types import Completion, Problem
+
+Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its prompt
 
 # Llama 3 templates write "Today Date": 3.1 this fixed day, 3.2 the clock's, which would change the prompts of a run
 # that is resumed on another day. Templates that know no date ignore it.
@@ -53,6 +55,20 @@ def wrap_solution(solution: str, answer: str, *, tags: TagNames = PAPER_TAGS) ->
         return answer_block
     opening, closing = tag_pair(tags.reasoning)
     return f"{opening}{solution}{closing}{answer_block}"
+
+
+def reference_completion(
+    problem: Problem, tokenizer: Any, tags: TagNames = PAPER_TAGS, *, at_most: int | None = None
+) -> Completion:
+    """The completion to imitate: solution and gold answer in their tags, then end-of-sequence. `at_most`: see
+    `token_ids`."""
+    return completion_of(wrap_solution(problem.solution or "", problem.gold, tags=tags), tokenizer, at_most=at_most)
+
+
+def completion_of(text: str, tokenizer: Any, *, at_most: int | None = None) -> Completion:
+    """A text as if it had been sampled, ended by the end-of-sequence token; its log-probabilities are not known (0)."""
+    ids = (*token_ids(tokenizer, text, at_most=at_most, add_special_tokens=False), tokenizer.eos_token_id)
+    return Completion(ids, (0.0,) * len(ids), "stop", text)
 
 
 class PromptEncoder:
@@ -107,13 +123,8 @@ class PromptEncoder:
         return messages
 
     def _apply_template(self, question: str) -> str:
-        def wrong(why: str) -> ModelError:
-            return ModelError(
-                f"{self._name()}: the chat template cannot render a question ({why}); use another tokenizer, or remove "
-                "its chat_template to get the plain format"
-            )
-
-        with walled(wrong):  # a template is a program that came with the model
+        # A template is a program that came with the model.
+        with walled(lambda why: self._refused(f"cannot render a question ({why})")):
             text: str = self._tokenizer.apply_chat_template(
                 self.messages(question), tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
             )
@@ -125,11 +136,8 @@ class PromptEncoder:
         if isinstance(template, dict):
             template = template.get("default")
         if isinstance(template, str) and not _ends(template, self._system, _special_tokens(self._tokenizer)):
-            raise ModelError(
-                f"{self._name()}: the chat template does not render a question within {template_probe.SECONDS} s and "
-                f"{template_probe.MEMORY_BYTES // 2**20} MiB; use another tokenizer, or remove its chat_template to "
-                "get the plain format"
-            )
+            memory = template_probe.MEMORY_BYTES // 2**20
+            raise self._refused(f"does not render a question within {template_probe.SECONDS} s and {memory} MiB")
 
     def _takes_system_message(self) -> bool:
         try:
@@ -139,13 +147,13 @@ class PromptEncoder:
 
     def _check_template(self) -> None:
         if _PROBE_QUESTION not in self._apply_template(_PROBE_QUESTION):
-            raise ModelError(
-                f"{self._name()}: the chat template leaves the user's message out; use another tokenizer, or remove "
-                "its chat_template to get the plain format"
-            )
+            raise self._refused("leaves the user's message out")
 
-    def _name(self) -> str:
-        return _name_of(self._tokenizer)
+    def _refused(self, what_it_does: str) -> ModelError:
+        return ModelError(
+            f"{_name_of(self._tokenizer)}: the chat template {what_it_does}; use another tokenizer, or remove its "
+            "chat_template to get the plain format"
+        )
 
 
 def token_ids(tokenizer: Any, text: str, *, at_most: int | None = None, **options: Any) -> list[int]:
@@ -208,12 +216,12 @@ def _name_of(tokenizer: Any) -> str:
 
 def encode_prompts(
     problems: Iterable[Problem], encoder: PromptEncoder, *, max_prompt_tokens: int
-) -> tuple[list[tuple[Problem, tuple[int, ...]]], tuple[DroppedRow, ...]]:
+) -> tuple[list[Prompt], tuple[DroppedRow, ...]]:
     """Each problem with its prompt's token ids, and the problems whose prompt is longer than `max_prompt_tokens`.
 
     Raises DataError when no prompt is left, ModelError for a template that fails.
     """
-    kept: list[tuple[Problem, tuple[int, ...]]] = []
+    kept: list[Prompt] = []
     dropped: list[DroppedRow] = []
     for problem in problems:
         ids = encoder.encode(problem.question, at_most=max_prompt_tokens)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.data import PromptEncoder, encode_prompts, gold_check, load_problems, summarise_dropped
+from gtpo_cli.data import Prompt, usable_prompts
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rollout import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +48,10 @@ def load_benchmark(
             "limit": recipe.evaluation.limit,
         }
     )
-    loaded = load_problems(data, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
-    encoder = PromptEncoder(tokenizer, data.system_prompt)
-    longest = min(data.max_prompt_tokens, max_seq_length - 1)
-    prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
-    notes = [note for note in (loaded.warning(), summarise_dropped(too_long) if too_long else None) if note]
-    return Benchmark(name, split, prompts, len(loaded.dropped) + len(too_long), tuple(notes))
+    prompts, dropped, notes = usable_prompts(
+        data, recipe.rewards, tokenizer, max_seq_length=max_seq_length, seed=recipe.seed
+    )
+    return Benchmark(name, split, prompts, dropped, tuple(notes))
 
 
 def _path(recipe: Recipe, name: str, split: str, data_path: Path | None) -> str | None:

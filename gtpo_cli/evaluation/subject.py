@@ -13,7 +13,8 @@ from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.run import Subject
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import Policy, load_policy, load_tokenizer
-from gtpo_cli.models.threads import set_threads
+from gtpo_cli.models.engines import on_transformers
+from gtpo_cli.models.loading import set_threads
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
@@ -69,7 +70,7 @@ def load_base(recipe: Recipe, *, temperature: float, streaming: bool = False) ->
     """
     with _relative_names_explained(recipe):
         policy = load_policy(_for_measuring(recipe, temperature, streaming=streaming), trains=False)
-    set_threads(recipe, policy)
+    set_threads(recipe.training.threads, policy)
     return policy
 
 
@@ -91,7 +92,7 @@ def load_trained(recipe: Recipe, checkpoint: Checkpoint, *, temperature: float, 
         raise CheckpointError(
             f"{checkpoint.model}: the weights cannot be read ({error}); choose another checkpoint"
         ) from error
-    set_threads(recipe, policy)
+    set_threads(recipe.training.threads, policy)
     return policy
 
 
@@ -151,12 +152,10 @@ def _of_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> Recipe:
 
 def _for_measuring(recipe: Recipe, temperature: float, *, streaming: bool) -> Recipe:
     """The recipe with the temperature of the measurement, and without a KL term: no reference model is loaded."""
-    backend = {"backend": "transformers"} if streaming else {}
-    engine = {"engine": "transformers"} if streaming else {}
+    recipe = on_transformers(recipe) if streaming else recipe
     return recipe.model_copy(
         update={
-            "model": recipe.model.model_copy(update=backend),
-            "rollout": recipe.rollout.model_copy(update={"temperature": temperature} | engine),
+            "rollout": recipe.rollout.model_copy(update={"temperature": temperature}),
             "objective": recipe.objective.model_copy(update={"kl_coef": 0.0}),
         }
     )

@@ -22,10 +22,11 @@ from gtpo_cli.models.loading import (
     check_finite,
     choose_dtype,
     explained,
+    keep_weights_differentiable,
     load_config,
+    nf4_config,
     quiet,
 )
-from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe

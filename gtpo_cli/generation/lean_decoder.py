@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,17 +43,16 @@ class LeanDecoder:
 
     def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
         backbone = policy.backbone
-        self._embedding, self._head = backbone.embed_tokens.weight, policy.lm_head
-        self._blocks = [_Block.of(layer) for layer in backbone.layers]
+        self._embedding, (self._head, _) = backbone.embed_tokens.weight, policy.lm_head
+        self._blocks = [_block(layer) for layer in backbone.layers]
         H = backbone.config.hidden_size
         self._norm = backbone.norm.weight * math.sqrt(H)
         self._floor = torch.tensor(math.sqrt(H * backbone.config.rms_norm_eps))
-        self._heads, self._kv_heads = backbone.config.num_attention_heads, backbone.config.num_key_value_heads
-        self._d = backbone.layers[0].self_attn.head_dim
+        self._heads, self._d = backbone.config.num_attention_heads, backbone.layers[0].self_attn.head_dim
 
         prefill = Prefill(policy, prompts, n)
         self._hidden, self._positions, self._used = prefill.hidden, prefill.positions, prefill.width
-        self._cache = [torch.stack(pair) for pair in prefill.keys_and_values()]  # of each block, (2, R, kv heads, C, d)
+        self._cache = [torch.stack(pair) for pair in prefill.keys_and_values()]  # of each block, (2, R, heads, C, d)
         # -inf at the padding left of short prompts, added to the scores
         self._mask: Tensor | None = None
         if prefill.mask is not None:
@@ -63,27 +61,26 @@ class LeanDecoder:
         self._cos_sin = self._angles(backbone, policy.max_seq_length)
 
     def logits(self) -> Tensor:
-        return linear(self._hidden, *self._head)
+        return linear(self._hidden, self._head)
 
     def advance(self, token_R: Tensor) -> None:
-        R, at, d, heads, kv_heads = len(token_R), self._used, self._d, self._heads, self._kv_heads
+        R, at, d, heads = len(token_R), self._used, self._d, self._heads
         if at == self._cache[0].shape[3]:
             self._make_room()
         cos, sin = self._cos_sin.index_select(0, self._positions).unbind(1)
         x = self._embedding.index_select(0, token_R)
         for block, cache in zip(self._blocks, self._cache, strict=True):
-            qkv = linear(self._direction(x), *block.qkv).view(R, -1, d)
+            qkv = linear(self._direction(x), block.qkv).view(R, 3 * heads, d)
             qkv = torch.addcmul(qkv * cos, qkv.roll(d // 2, dims=-1), sin)
-            cache[:, :, :, at] = qkv[:, heads:].view(R, 2, kv_heads, d).transpose(0, 1)
+            cache[:, :, :, at] = qkv[:, heads:].view(R, 2, heads, d).transpose(0, 1)
             keys, values = cache[..., : at + 1, :].flatten(1, 2)
-            # the query heads that share a key head are so many queries of that head
-            scores = torch.bmm(qkv[:, :heads].reshape(R * kv_heads, -1, d), keys.transpose(1, 2))
+            scores = torch.bmm(qkv[:, :heads].reshape(R * heads, 1, d), keys.transpose(1, 2))
             if self._mask is not None:
-                scores.view(R, kv_heads, -1, at + 1).add_(self._mask[..., : at + 1])
+                scores.view(R, heads, 1, at + 1).add_(self._mask[..., : at + 1])
             seen = torch.bmm(scores.softmax(dim=-1), values)
-            x = x + linear(seen.view(R, -1), *block.output)
-            gate, up = linear(self._direction(x), *block.gate_up).chunk(2, dim=-1)
-            x = x + linear(silu(gate) * up, *block.down)
+            x = x + linear(seen.view(R, -1), block.output)
+            gate, up = linear(self._direction(x), block.gate_up).chunk(2, dim=-1)
+            x = x + linear(silu(gate) * up, block.down)
         self._hidden = self._direction(x) * self._norm
         # a row that has ended stays in the batch for a while, and may be at the end of the context
         self._positions = (self._positions + 1).clamp_(max=len(self._cos_sin) - 1)
@@ -111,54 +108,45 @@ class LeanDecoder:
         x cos + roll(x) sin is the rotation: the sign of rotate_half is in the sine.
         """
         cos, sin = backbone.rotary_emb(self._hidden, torch.arange(positions)[None])
-        turned = self._heads + self._kv_heads
-        angles = torch.zeros(positions, 2, turned + self._kv_heads, self._d)
+        turned = 2 * self._heads
+        angles = torch.zeros(positions, 2, 3 * self._heads, self._d)
         angles[:, 0] = 1.0
         angles[:, 0, :turned], angles[:, 1, :turned] = cos[0][:, None], sin[0][:, None]
         angles[:, 1, :, : self._d // 2] *= -1
         return angles
 
 
-_Affine = tuple[Tensor, Tensor | None]  # weight (outputs, inputs), bias
+class _Block(NamedTuple):
+    """The weights of one block, (outputs, inputs); those of the norms and attention's scale are in the product."""
+
+    qkv: Tensor
+    output: Tensor
+    gate_up: Tensor
+    down: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """The weights of one block; those of the norms and the scale of attention are in the product that follows."""
-
-    qkv: _Affine
-    output: _Affine
-    gate_up: _Affine
-    down: _Affine
-
-    @classmethod
-    def of(cls, layer: Any) -> _Block:
-        attention, mlp = layer.self_attn, layer.mlp
-        query, key, value = (_affine(module) for module in (attention.q_proj, attention.k_proj, attention.v_proj))
-        scale = attention.scaling
-        scaled = (query[0] * scale, None if query[1] is None else query[1] * scale)
-        return cls(
-            _stacked(layer.input_layernorm.weight, scaled, key, value),
-            _affine(attention.o_proj),
-            _stacked(layer.post_attention_layernorm.weight, _affine(mlp.gate_proj), _affine(mlp.up_proj)),
-            _affine(mlp.down_proj),
-        )
+def _block(layer: Any) -> _Block:
+    attention, mlp = layer.self_attn, layer.mlp
+    query = _weight(attention.q_proj) * attention.scaling
+    return _Block(
+        _stacked(layer.input_layernorm.weight, query, _weight(attention.k_proj), _weight(attention.v_proj)),
+        _weight(attention.o_proj),
+        _stacked(layer.post_attention_layernorm.weight, _weight(mlp.gate_proj), _weight(mlp.up_proj)),
+        _weight(mlp.down_proj),
+    )
 
 
-def _affine(module: Any) -> _Affine:
-    """A linear layer with its adapter added to its weight."""
-    weight = module.weight
+def _weight(module: Any) -> Tensor:
+    """The weight of a linear layer, its adapter added."""
+    weight: Tensor = module.weight
     if hasattr(module, "get_delta_weight") and not module.disable_adapters:
         weight = weight + sum(module.get_delta_weight(name) for name in module.active_adapters)
-    return weight, module.bias
+    return weight
 
 
-def _stacked(norm_H: Tensor, *layers: _Affine) -> _Affine:
-    """Layers of one input as one, the factor of the norm before them multiplied in."""
-    weight = torch.cat([weight for weight, _ in layers]) * (norm_H * math.sqrt(len(norm_H)))
-    if all(bias is None for _, bias in layers):
-        return weight, None
-    return weight, torch.cat([w.new_zeros(len(w)) if bias is None else bias for w, bias in layers])
+def _stacked(norm_H: Tensor, *weights: Tensor) -> Tensor:
+    """Weights of layers of one input as one, the factor of the norm before them multiplied in."""
+    return torch.cat(weights) * (norm_H * math.sqrt(len(norm_H)))
 
 
 def _is_readable(module: Any) -> bool:

@@ -50,13 +50,21 @@ class Sampler(Protocol):
         ...
 
 
+def room_behind(
+    prompt: Sequence[int], max_seq_length: int, *, name: str = "the prompt", remedy: str = "ask a shorter question"
+) -> int:
+    """How many tokens fit behind a prompt, at least 1. Raises GenerationError for one without tokens or room."""
+    if not prompt:
+        raise GenerationError(f"{name} is empty: a model needs at least one token to continue")
+    if len(prompt) >= max_seq_length:
+        raise GenerationError(
+            f"{name} has {len(prompt)} tokens, which leaves no room within {max_seq_length}; {remedy}"
+        )
+    return max_seq_length - len(prompt)
+
+
 def check_prompts(prompts: Sequence[Sequence[int]], max_seq_length: int) -> None:
     """Raise GenerationError for a prompt without tokens, or without room for a completion."""
+    remedy = "lower data.max_prompt_tokens or raise model.max_seq_length"
     for index, prompt in enumerate(prompts):
-        if not prompt:
-            raise GenerationError(f"prompt {index} is empty: a model needs at least one token to continue")
-        if len(prompt) >= max_seq_length:
-            raise GenerationError(
-                f"prompt {index} has {len(prompt)} tokens, which leaves no room within {max_seq_length}; lower "
-                "data.max_prompt_tokens or raise model.max_seq_length"
-            )
+        room_behind(prompt, max_seq_length, name=f"prompt {index}", remedy=remedy)

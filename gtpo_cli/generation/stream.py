@@ -9,11 +9,9 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from gtpo_cli.errors import GenerationError
-from gtpo_cli.generation.sampler import SamplingParams
-from gtpo_cli.generation.transformers_sampler import Choose, chooser, open_decoder, uniform
+from gtpo_cli.generation.sampler import SamplingParams, room_behind
+from gtpo_cli.generation.transformers_sampler import chooser, open_decoder, uniform
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion
@@ -32,9 +30,9 @@ def stream_text(
     Raises GenerationError for a prompt that leaves no room, and for weights that are not finite.
     """
     assert isinstance(policy, TransformersPolicy)
-    limit = min(_room(policy, prompt_ids), params.max_completion_tokens)
+    limit = min(room_behind(prompt_ids, policy.max_seq_length), params.max_completion_tokens)
     generator = torch.Generator(device=policy.device).manual_seed(params.seed)
-    choose = _likeliest(params.temperature) if greedy else chooser(params)
+    choose = chooser(params, greedy=greedy)
     policy.model.eval()
     decoder = open_decoder(policy, [prompt_ids], 1)
     pieces = TextPieces(policy.tokenizer)
@@ -85,29 +83,3 @@ class TextPieces:
         # Cleaning up would take back spaces that were given out already.
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
-
-
-def _room(policy: TransformersPolicy, prompt_ids: Sequence[int]) -> int:
-    """How many tokens fit behind the prompt, at least 1."""
-    if not prompt_ids:
-        raise GenerationError("the prompt is empty: a model needs at least one token to continue")
-    room = policy.max_seq_length - len(prompt_ids)
-    if room < 1:
-        raise GenerationError(
-            f"the prompt has {len(prompt_ids)} tokens, which leaves no room within {policy.max_seq_length}; "
-            "ask a shorter question"
-        )
-    return room
-
-
-def _likeliest(temperature: float) -> Choose:
-    """logits (rows, V) -> (likeliest ids, their log-probabilities)."""
-
-    def choose(logits: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        logp = torch.log_softmax(logits / temperature, dim=-1)
-        if bool(logp.sum().isnan()):  # a token may have no chance at all (a bias of minus infinity)
-            raise GenerationError("the model's log-probabilities are not finite; was the learning rate too high?")
-        best = logp.max(dim=-1)
-        return best.indices, best.values
-
-    return choose

@@ -8,7 +8,6 @@ completion does not carry all others along. Where memory runs out, a call starts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -97,17 +96,20 @@ class TransformersSampler:
         members = min(n, max_rows)
         at_once = max(1, max_rows // members)
         for first in range(0, len(prompts), at_once):
-            block = range(first, min(first + at_once, len(prompts)))
+            block = prompts[first : first + at_once]
             for done in range(0, n, members):
                 count = min(members, n - done)
-                tell = partial(_tell, ended, block.start)
-                rows = self._sample_block([prompts[i] for i in block], count, params, generator, tell)
-                for k, i in enumerate(block):
-                    results[i].extend(rows[k * count : (k + 1) * count])
+
+                def tell(number: int, completion: Completion, first: int = first) -> None:
+                    ended(first + number, completion)
+
+                rows = self._sample_block(block, count, params, generator, tell)
+                for k in range(len(block)):
+                    results[first + k].extend(rows[k * count : (k + 1) * count])
         return results
 
     def _sample_block(
-        self, prompts: list[Sequence[int]], n: int, params: SamplingParams, generator: torch.Generator, ended: Ended
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, generator: torch.Generator, ended: Ended
     ) -> list[Completion]:
         """One batch of len(prompts) * n rows, from prefill to the last token."""
         room = torch.tensor([self._policy.max_seq_length - len(prompt) for prompt in prompts]).repeat_interleave(n)
@@ -158,11 +160,6 @@ class TransformersSampler:
         ]
 
 
-def _tell(ended: Ended, first: int, number: int, completion: Completion) -> None:
-    """Prompts are numbered within their block, whose first has this number."""
-    ended(first + number, completion)
-
-
 def uniform(rows: int, generator: torch.Generator) -> Tensor:
     """A number in [0, 1) for each row: what `draw` turns into a token."""
     return torch.rand(rows, dtype=torch.float64, device=generator.device, generator=generator)
@@ -177,9 +174,9 @@ def draw(weights_RV: Tensor, uniform_R: Tensor) -> Tensor:
     return torch.searchsorted(sums_RV, uniform_R[:, None] * sums_RV[:, -1:], right=True)[:, 0]
 
 
-def chooser(params: SamplingParams) -> Choose:
+def chooser(params: SamplingParams, *, greedy: bool = False) -> Choose:
     """(logits (R, V), uniform numbers (R)) -> (ids, their log-probabilities before top-k and top-p cut the
-    distribution)."""
+    distribution). `greedy`: the likeliest id, whatever the numbers."""
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
     warpers: list[Any] = []
@@ -192,6 +189,9 @@ def chooser(params: SamplingParams) -> Choose:
         logp = torch.log_softmax(logits / params.temperature, dim=-1)
         if bool(logp.sum().isnan()):  # a token may have no chance at all (a bias of minus infinity)
             raise NotFiniteError("the model's log-probabilities are not finite; was the learning rate too high?")
+        if greedy:
+            best = logp.max(dim=-1)
+            return best.indices, best.values
         scores = logp
         for warp in warpers:
             scores = warp(None, scores)

@@ -30,6 +30,7 @@ from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
 from gtpo_cli.integrations.trl_config import check_extra, check_recipe, choose_engine, grpo_arguments
 from gtpo_cli.integrations.trl_keeper import RunKeeper, Writers
 from gtpo_cli.integrations.trl_rewards import RecipeReward
+from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import quiet
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import terms
@@ -42,9 +43,8 @@ from gtpo_cli.training.best import Best, check_keep_best
 from gtpo_cli.training.initial_entropy import filter_state, find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.loop import TrainResult, newest_state
-from gtpo_cli.training.order import PromptOrder
 from gtpo_cli.training.safety import Safety, check_not_stopped
-from gtpo_cli.training.setup import Say, prepare
+from gtpo_cli.training.setup import Say, set_up
 from gtpo_cli.training.step import StepResult
 
 PATIENCE = timedelta(hours=6)  # of processes that wait for the main one, which measures the initial entropy
@@ -109,22 +109,22 @@ def train(
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
     check_extra(extra or {}, recipe)
     check_keep_best(recipe)
-    engine, recipe = choose_engine(recipe), _on_transformers(recipe)
+    engine, recipe = choose_engine(recipe), on_transformers(recipe)
     with ExitStack() as stack:
         scorer = stack.enter_context(open_scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
-        setup = prepare(_without_reference(recipe), say=say)
-        policy = setup.policy
+        setup = set_up(_without_reference(recipe), say=say, full_steps=True)
+        policy, prompts, order = setup.policy, setup.data.prompts, setup.data.order
         assert isinstance(policy, TransformersPolicy)
-        order = PromptOrder(recipe, setup.prompts)
-        steps, rows = full_steps(order, setup.prompts, recipe)
+        steps = order.total_steps
+        rows = [number for step in range(1, steps + 1) for number in order.numbers(step)]
         store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
         state = newest_state(store, say) if resume and processes.is_main else CheckpointState(0, 0)
         check_not_stopped(state, recipe.training.guard, run)
         start = int(processes.agree(str(state.step)))
         arguments = grpo_arguments(
-            recipe, run.trl, engine, processes=processes.count, prompts_per_step=len(order.step(1)),
-            longest_prompt=max(len(ids) for _, ids in setup.prompts), max_seq_length=policy.max_seq_length,
+            recipe, run.trl, engine, processes=processes.count, prompts_per_step=order.prompts_per_step,
+            longest_prompt=setup.data.longest_prompt, max_seq_length=policy.max_seq_length,
             steps=steps, dtype=str(policy.dtype).removeprefix("torch."), extra=extra or {},
         )  # fmt: skip
         measured = math.nan
@@ -143,8 +143,8 @@ def train(
             )  # fmt: skip
             keeper.writers = _writers(recipe, run, store, trackers, policy, state)
         stack.enter_context(quiet())
-        reward = RecipeReward(scorer, setup.prompts, policy)
-        trainer = make_trainer(recipe, policy, setup.prompts, rows, reward, keeper, arguments, initial_entropy)
+        reward = RecipeReward(scorer, prompts, policy)
+        trainer = make_trainer(recipe, policy, prompts, rows, reward, keeper, arguments, initial_entropy)
         keeper.signals = stack.enter_context(interrupt_flag(quiet=not processes.is_main))
         trainer.train(resume_from_checkpoint=_resumed(run, start, recipe) if start else None)
         return TrainResult(run, keeper.state.step, steps, keeper.stopped)
@@ -247,29 +247,6 @@ class RecipeTrainer(GTPOTrainer):
             keep_BG=parts.keep_BG,
             coefficients_BGT=parts.coefficients_BGT[..., :T],
         )  # fmt: skip
-
-
-def full_steps(order: PromptOrder, prompts: Sequence[Prompt], recipe: Recipe) -> tuple[int, list[int]]:
-    """(steps, the prompts' numbers step after step): gtpo's own order, without the smaller step that ends an epoch,
-    which TRL cannot make."""
-    number_of = {id(prompt): number for number, prompt in enumerate(prompts)}
-    size = len(order.step(1))
-    wanted = recipe.training.max_steps or recipe.training.epochs * (len(prompts) // size)
-    rows: list[int] = []
-    step = 0
-    while len(rows) < wanted * size:
-        step += 1
-        chosen = [number_of[id(prompt)] for prompt in order.step(step)]
-        if len(chosen) == size:
-            rows += chosen
-    return wanted, rows
-
-
-def _on_transformers(recipe: Recipe) -> Recipe:
-    """The policy is loaded, and probed, by transformers: TRL has its own engines."""
-    model = recipe.model.model_copy(update={"backend": "transformers"})
-    rollout = recipe.rollout.model_copy(update={"engine": "transformers"})
-    return recipe.model_copy(update={"model": model, "rollout": rollout})
 
 
 def _without_reference(recipe: Recipe) -> Recipe:

@@ -52,7 +52,7 @@ def choose_engines(
         installed = installed_libraries()
     backend, engine = recipe.model.backend, recipe.rollout.engine
     if backend == "auto":
-        shared = gpu and _auto_wants_shared(recipe) and why_not_shared(recipe, installed, capability) is None
+        shared = gpu and _auto_wants_shared(recipe) and why_not_shared(recipe.model, installed, capability) is None
         backend = "unsloth" if shared else "transformers"
     if engine == "auto":
         engine = "vllm" if backend == "unsloth" and gpu else "transformers"
@@ -75,6 +75,13 @@ def choose_engines(
     return Engines(backend, engine, shared=gpu and (backend, engine) == ("unsloth", "vllm"))
 
 
+def on_transformers(recipe: Recipe) -> Recipe:
+    """The recipe with policy and sampling on plain transformers, whatever it says."""
+    model = recipe.model.model_copy(update={"backend": "transformers"})
+    rollout = recipe.rollout.model_copy(update={"engine": "transformers"})
+    return recipe.model_copy(update={"model": model, "rollout": rollout})
+
+
 def gpu_capability() -> tuple[int, int] | None:
     """The compute capability of this machine's GPU, (8, 0) for an A100; None without a GPU."""
     import torch
@@ -91,21 +98,23 @@ def why_auto_is_slow(recipe: Recipe) -> str | None:
     capability = gpu_capability()
     if capability is None or recipe.model.backend != "auto" or not _auto_wants_shared(recipe):
         return None
-    return why_not_shared(recipe, installed_libraries(), capability)
+    return why_not_shared(recipe.model, installed_libraries(), capability)
 
 
 def _auto_wants_shared(recipe: Recipe) -> bool:
     return recipe.rollout.engine != "transformers" and not recipe.model.name.startswith(BUILTIN_PREFIX)
 
 
-def why_not_shared(recipe: Recipe, installed: Collection[str], capability: tuple[int, int] | None = None) -> str | None:
-    """Why Unsloth with its shared vLLM engine cannot hold this recipe's model on a GPU; None where it can."""
-    if recipe.model.lora is None:
+def why_not_shared(
+    model: ModelRecipe, installed: Collection[str], capability: tuple[int, int] | None = None
+) -> str | None:
+    """Why Unsloth with its shared vLLM engine cannot hold a recipe's model on a GPU; None where it can."""
+    if model.lora is None:
         return "it needs an adapter (model.lora)"
-    needed = LIBRARIES if recipe.model.load_in_4bit else LIBRARIES[:2]
+    needed = LIBRARIES if model.load_in_4bit else LIBRARIES[:2]
     if missing := [name.replace("_", "-") for name in needed if name not in installed]:
         return f"{', '.join(missing)} not installed"
-    return _not_in_unsloth(recipe.model, capability)
+    return _not_in_unsloth(model, capability)
 
 
 def _not_in_unsloth(model: ModelRecipe, capability: tuple[int, int] | None) -> str | None:

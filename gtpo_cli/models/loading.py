@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import json
 import math
 import re
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import torch
@@ -23,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from gtpo_cli.errors import PASSING, ModelError, out_of_memory
 from gtpo_cli.files import open_regular, read_bytes, read_json
 from gtpo_cli.hub import OFFLINE_REMEDY, only_the_cache_if_unreachable
+from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe, one_line
 
@@ -35,6 +37,7 @@ _FETCH_ERRORS = (OSError, httpx.HTTPError, EntryNotFoundError, HFValidationError
 # Sizes in a config.json that no model has; a library would build that much before it saw that the weights lack it.
 _MAX_LAYERS = 1000
 _MAX_SIZE = 2**27
+_SMALL_MODEL = 20_000_000  # parameters; below it a second thread costs more than it gives on a busy machine
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -205,6 +208,45 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16
     return torch.float32
+
+
+def nf4_config(compute_dtype: torch.dtype) -> Any:
+    """The quantisation the paper's setting uses: NF4, double quantisation, computed in `compute_dtype`.
+
+    Raises ModelError where bitsandbytes is missing.
+    """
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError(
+            "model.load_in_4bit: true needs bitsandbytes, which is not installed: pip install 'gtpo_cli[bnb]', "
+            "or train an unquantised base with --set model.load_in_4bit=false"
+        )
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute_dtype,
+    )
+
+
+def keep_weights_differentiable(model: torch.nn.Module) -> int:
+    """Stop bitsandbytes from repacking 4-bit weights on a CPU, and return how many layers were told so.
+
+    On CPUs with avx512_bf16 the first no-grad forward of a 4-bit layer in eval mode (sampling!) repacks its weights
+    into a layout that backward cannot read: from then on no gradient reaches the layer's input, with only a warning.
+    """
+    layers = [module for module in model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
+    for layer in layers:
+        layer.support_avx512bf16_for_cpu = False  # type: ignore[assignment]  # a plain flag of bitsandbytes
+    return len(layers)
+
+
+def set_threads(threads: Literal["auto"] | int, policy: Policy) -> None:
+    """CPU threads of torch: `training.threads`, or by the model's size: one for a small model."""
+    if threads == "auto":
+        threads = 1 if policy.num_parameters < _SMALL_MODEL else torch.get_num_threads()
+    torch.set_num_threads(threads)
 
 
 def load_failure(path: str, error: BaseException, *, unreachable: str | None = None) -> str:

@@ -7,25 +7,13 @@ that reinforcement has something to improve.
 
 from __future__ import annotations
 
-import string
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gtpo_cli.errors import ModelError
 
 BUILTIN_PREFIX = "builtin:"
-WORDS = ("reasoning", "answer")  # one token each, so that a tag is three tokens: "<", "reasoning", ">"
-SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>")
-
-# System messages are left out: the model never saw one. Every turn is one marker and the text.
-CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
-    "{% elif message['role'] == 'assistant' %}<assistant>{{ message['content'] }}{{ eos_token }}"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
 
 
 def resolve_name(name: str) -> str:
@@ -60,56 +48,18 @@ def _weights_of_run(run: Path, checkpoints: Path) -> Path:
     return weights
 
 
-def tiny_tokenizer() -> Any:
-    """A character-level tokenizer over printable ASCII and newline, with WORDS as single tokens and CHAT_TEMPLATE."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+@cache
+def _architecture() -> dict[str, Any]:
+    from transformers import AutoConfig
 
-    tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(WORDS) + r"|[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        additional_special_tokens=["<user>", "<assistant>"],
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def _vocabulary() -> dict[str, int]:
-    characters = string.digits + string.ascii_letters + string.punctuation + " \n"
-    return {token: index for index, token in enumerate((*SPECIAL, *WORDS, *characters))}
-
-
-def tiny_config(vocab_size: int) -> Any:
-    """The architecture: hidden 64, 3 layers, 2 heads, feed-forward 192, tied embeddings."""
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        pad_token_id=SPECIAL.index("<pad>"),
-        bos_token_id=SPECIAL.index("<s>"),
-        eos_token_id=SPECIAL.index("</s>"),
-    )
+    config: dict[str, Any] = AutoConfig.from_pretrained(resolve_name("builtin:tiny")).to_dict()
+    return {name: value for name, value in config.items() if name not in _NOT_THE_ARCHITECTURE}
 
 
 def is_builtin(config: Any) -> bool:
     """Whether this is the architecture of the built-in models, setting by setting."""
-    own, other = tiny_config(config.vocab_size).to_dict(), config.to_dict()
-    return config.vocab_size == len(_vocabulary()) and all(
-        other.get(name) == value for name, value in own.items() if name not in _NOT_THE_ARCHITECTURE
-    )
+    other = config.to_dict()
+    return all(other.get(name) == value for name, value in _architecture().items())
 
 
 # What loading writes into a configuration, and what says how it was made.

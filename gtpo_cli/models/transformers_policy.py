@@ -20,12 +20,13 @@ from gtpo_cli.models.loading import (
     check_finite,
     choose_dtype,
     explained,
+    keep_weights_differentiable,
     load_config,
     load_tokenizer,
+    nf4_config,
     quiet,
 )
 from gtpo_cli.models.packing import Packed, can_pack, pack, packed_hidden_states, use_packed_attention
-from gtpo_cli.models.quantization import keep_weights_differentiable, nf4_config
 from gtpo_cli.objective.batch import TokenBatch
 from gtpo_cli.objective.released_code import clamped_entropy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models.loading import choose_dtype, context_length, explained, load_tokenizer
+from gtpo_cli.models.loading import check_finite, choose_dtype, context_length, explained, load_tokenizer
 from gtpo_cli.models.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import ModelRecipe
@@ -105,6 +105,7 @@ def load_unsloth_policy(
             use_exact_model_name=True,  # else a repository of Unsloth's in the place of the one that the recipe names
             **_engine_options(recipe, engine_memory),
         )
+        check_finite(path, model)
         if recipe.lora is not None:
             model = fast.get_peft_model(
                 model,

@@ -15,6 +15,7 @@ from gtpo_cli.models import Engines
 from gtpo_cli.planning.memory import GIB, Memory, kv_bytes, number_bytes
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import ModelRecipe
 
 READ = 0.6  # of the memory's bandwidth: an assumption
 MULTIPLY = 0.35  # of the 16-bit arithmetic: an assumption
@@ -90,7 +91,7 @@ def step_seconds(
     completions: float, prompt_tokens: int, completion_tokens: int,
 ) -> float:  # fmt: skip
     """Sampling and training of one step with so many completions."""
-    prompts = completions / (1 if recipe.objective.name == "sft" else recipe.rollout.group_size)
+    prompts = completions / recipe.completions_per_prompt
     tokens = completions * completion_tokens + prompts * prompt_tokens
     seconds = tokens * training_operations(recipe, shape) / (MULTIPLY * card.operations)
     if memory.sequences is None:
@@ -98,8 +99,8 @@ def step_seconds(
     room = min(recipe.rollout.max_completion_tokens, recipe.model.max_seq_length - prompt_tokens)
     held = max(1, memory.sequences) * (prompt_tokens + room)  # tokens in the cache
     turns = math.ceil(completions * (prompt_tokens + completion_tokens) / held)
-    cache = completions * (prompt_tokens + completion_tokens / 2) * kv_bytes(shape, number_bytes(recipe))
-    decode = (turns * weight_traffic(recipe, shape) + cache) / (READ * card.bandwidth)
+    cache = completions * (prompt_tokens + completion_tokens / 2) * kv_bytes(shape, number_bytes(recipe.model))
+    decode = (turns * weight_traffic(recipe.model, shape) + cache) / (READ * card.bandwidth)
     launches = turns * shape.layers * LAUNCH if engines.engine == "transformers" else 0.0
     return seconds + completion_tokens * (decode + launches)
 
@@ -110,10 +111,10 @@ def training_operations(recipe: Recipe, shape: ModelShape) -> float:
     return 2.0 * shape.parameters * (passes * recipe.objective.num_iterations + (recipe.objective.kl_coef > 0))
 
 
-def weight_traffic(recipe: Recipe, shape: ModelShape) -> float:
+def weight_traffic(model: ModelRecipe, shape: ModelShape) -> float:
     """Bytes to and from memory for the next token of all sequences; of the embeddings only the output layer."""
-    number = number_bytes(recipe)
-    each = 0.5 + 2 * number if recipe.model.load_in_4bit else number
+    number = number_bytes(model)
+    each = 0.5 + 2 * number if model.load_in_4bit else number
     return shape.linear_parameters * each + shape.vocabulary * shape.hidden * number
 
 

@@ -12,6 +12,7 @@ from gtpo_cli.kernels.row_kernel import CHUNK_BYTES
 from gtpo_cli.models import Engines
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.training.microbatch import AUTO_TOKENS
 from gtpo_cli.training.stress import STATE_BYTES
 
@@ -76,11 +77,11 @@ def memory_of(
 ) -> Memory:
     """Memory at the longest row. `gpu`: the GPU's memory; `limit`: completions in a forward, or tokens where the
     recipe's micro_batch_size is auto; by default the recipe's."""
-    number = number_bytes(recipe)
+    number = number_bytes(recipe.model)
     row = prompt_tokens + completion_tokens
     rows, tokens = rows_and_tokens(recipe, prompt_tokens, completion_tokens, limit)
-    weights = weight_bytes(recipe, shape)
-    trained, trained_bytes = trained_weights(recipe, shape)
+    weights = weight_bytes(recipe.model, shape)
+    trained, trained_bytes = trained_weights(recipe.model, shape)
     optimizer = STATE_BYTES[recipe.optimizer.name] * trained
     parts = [
         Part("base weights" + (", 4-bit" if recipe.model.load_in_4bit else ""), weights, weights),
@@ -106,7 +107,7 @@ def memory_of(
     else:
         sequences = recipe.rollout.group_size * recipe.rollout.prompts_per_step
         parts.append(Part("key-value cache", cache_of_a_row * sequences, 0.0))
-    kept, work = activation_bytes(recipe, shape, tokens=tokens, completion_tokens=rows * completion_tokens)
+    kept, work = activation_bytes(recipe.model, shape, tokens=tokens, completion_tokens=rows * completion_tokens)
     parts += [Part("activations kept", 0.0, kept), Part("work of one block or the logits", 0.0, work)]
     parts.append(Part("CUDA itself", CONTEXT, CONTEXT))
     auto = recipe.training.micro_batch_size == "auto"
@@ -119,7 +120,7 @@ def rows_and_tokens(recipe: Recipe, prompt_tokens: int, completion_tokens: int, 
     They are laid out with the prompt of a group once.
     """
     setting = recipe.training.micro_batch_size
-    group = 1 if recipe.objective.name == "sft" else recipe.rollout.group_size
+    group = recipe.completions_per_prompt
     limit = limit or (AUTO_TOKENS if setting == "auto" else setting)
 
     def tokens(rows: int) -> int:
@@ -133,23 +134,23 @@ def rows_and_tokens(recipe: Recipe, prompt_tokens: int, completion_tokens: int, 
     return most, tokens(most)
 
 
-def number_bytes(recipe: Recipe) -> int:
+def number_bytes(model: ModelRecipe) -> int:
     """Bytes of a number in the model's arithmetic; auto is 16 bits, as on every GPU of the last years."""
-    return 4 if recipe.model.dtype == "float32" else 2
+    return 4 if model.dtype == "float32" else 2
 
 
-def weight_bytes(recipe: Recipe, shape: ModelShape) -> float:
+def weight_bytes(model: ModelRecipe, shape: ModelShape) -> float:
     """Weights that are trained are in 32 bits; where the arithmetic has 16, a copy in those stands beside them."""
-    number = number_bytes(recipe)
-    if recipe.model.lora is None:
+    number = number_bytes(model)
+    if model.lora is None:
         return float(shape.parameters * (4 if number == 4 else 4 + number))
-    each = NF4_BYTES if recipe.model.load_in_4bit else number
+    each = NF4_BYTES if model.load_in_4bit else number
     return shape.linear_parameters * each + shape.other_parameters * number
 
 
-def trained_weights(recipe: Recipe, shape: ModelShape) -> tuple[int, float]:
+def trained_weights(model: ModelRecipe, shape: ModelShape) -> tuple[int, float]:
     """How many weights train, and their bytes (their gradients take as much), in 32 bits."""
-    lora = recipe.model.lora
+    lora = model.lora
     count = shape.parameters if lora is None else shape.adapter_parameters(lora)
     return count, 4.0 * count
 
@@ -159,17 +160,19 @@ def kv_bytes(shape: ModelShape, number: int) -> int:
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * number
 
 
-def activation_bytes(recipe: Recipe, shape: ModelShape, *, tokens: int, completion_tokens: int) -> tuple[float, float]:
+def activation_bytes(
+    model: ModelRecipe, shape: ModelShape, *, tokens: int, completion_tokens: int
+) -> tuple[float, float]:
     """(kept from forward to backward, most work memory beside it) for one forward of so many tokens.
 
     With checkpointing each block keeps its input; without, everything its backward needs.
     """
-    number, adapter = number_bytes(recipe), recipe.model.lora is not None
+    number, adapter = number_bytes(model), model.lora is not None
     backward, kept = (tokens * (h * shape.hidden + i * shape.intermediate) for h, i in _BLOCK_BYTES[adapter, number])
-    in_all = shape.layers * (tokens * number * shape.hidden if recipe.model.gradient_checkpointing else kept)
-    if not recipe.model.gradient_checkpointing:
+    in_all = shape.layers * (tokens * number * shape.hidden if model.gradient_checkpointing else kept)
+    if not model.gradient_checkpointing:
         backward -= kept  # the last block's own share is among what is kept
-    if recipe.model.load_in_4bit:
+    if model.load_in_4bit:
         backward += number * max(inputs * outputs for inputs, outputs in shape.linear_layers.values())
     return in_all, max(backward, logits_bytes(shape, number, completion_tokens))
 

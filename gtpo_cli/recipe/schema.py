@@ -286,6 +286,11 @@ class Recipe(Section):
         """Whether training samples anything: SFT only where it is evaluated between its steps."""
         return self.objective.name != "sft" or self.training.eval_every is not None
 
+    @property
+    def completions_per_prompt(self) -> int:
+        """In a training step: a group; for SFT the one reference."""
+        return 1 if self.objective.name == "sft" else self.rollout.group_size
+
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         problems = []

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gtpo_cli.data import Prompt
 from gtpo_cli.generation.sampler import Sampler, SamplingParams
 from gtpo_cli.types import Completion, Group, Problem
-
-Prompt = tuple[Problem, tuple[int, ...]]  # a problem and its encoded prompt
 
 
 def sample(

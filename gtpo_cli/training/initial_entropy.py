@@ -24,9 +24,9 @@ def find_initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: 
         raise CheckpointError(
             f"{run.path}: initial_entropy.json is missing, and a trained policy cannot be probed again"
         )
-    prompts = min(recipe.objective.probe.num_prompts, len(setup.prompts))
+    prompts = min(recipe.objective.probe.num_prompts, len(setup.data.prompts))
     say(f"measuring the initial entropy <H>_ini on the first {prompts} problems")
-    probe = probe_entropy(setup.policy, sampler, setup.prompts, recipe)
+    probe = probe_entropy(setup.policy, sampler, setup.data.prompts, recipe)
     run.write_initial_entropy(
         {
             "initial_entropy": probe.initial_entropy,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
+from gtpo_cli.data import PromptOrder
 from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.recipe import Recipe
@@ -21,10 +22,9 @@ from gtpo_cli.training.initial_entropy import filter_state, find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag, reason
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.order import PromptOrder
 from gtpo_cli.training.safety import Rollback, Safety, Stop, check_not_stopped
 from gtpo_cli.training.samples import write_samples
-from gtpo_cli.training.setup import Say, Setup, longest_row, prepare
+from gtpo_cli.training.setup import Say, Setup, set_up
 from gtpo_cli.training.sft import SftParts, sft_step
 from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.step_metrics import step_metrics
@@ -58,16 +58,15 @@ def train(
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
         scorer = stack.enter_context(open_scorer(recipe.rewards))
-        setup = prepare(recipe, say=say, samples=recipe.samples)
+        setup = set_up(recipe, say=say, samples=recipe.samples)
         run.write_environment(setup.facts)
         sampler = load_sampler(setup.policy, recipe, warn=say) if recipe.samples else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine's start, which seeds with 0
-        longest = longest_row(setup.prompts, recipe, setup.policy)
         micro = MicroBatchSize(
-            recipe.training.micro_batch_size, longest_row=longest, packed=setup.policy.packs, warn=say
+            recipe.training.micro_batch_size, longest_row=setup.data.longest_row, packed=setup.policy.packs, warn=say
         )
-        if wants_stress(recipe, setup.policy):
-            tokens = stress_step(recipe, setup.policy, sampler, setup.prompts, micro)
+        if wants_stress(recipe.training.stress_step, setup.policy):
+            tokens = stress_step(recipe, setup.policy, sampler, setup.data.prompts, micro)
             say(f"the longest row ({tokens} tokens) fits, {micro} at a time in training")
         held_out = None
         if recipe.training.eval_every is not None:
@@ -77,7 +76,7 @@ def train(
         if recipe.objective.name != "sft":
             assert sampler is not None
             initial_entropy = find_initial_entropy(recipe, run, setup, sampler, say)
-        order = PromptOrder(recipe, setup.prompts)
+        order = setup.data.order
         updater = Updater(
             setup.policy.trainable_parameters(),
             recipe.optimizer,

@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gtpo_cli.data import DroppedRow, said_count, token_ids, wrap_solution
+from gtpo_cli.data import Prompt, reference_completion
 from gtpo_cli.models import Policy
 from gtpo_cli.objective import TokenBatch
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
-from gtpo_cli.rollout import Prompt, collate
+from gtpo_cli.rollout import collate
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step_metrics import time_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
-from gtpo_cli.types import Completion, Group, Problem
+from gtpo_cli.types import Group
 
 
 @dataclass(slots=True)
@@ -31,48 +30,6 @@ class SftParts:
     updater: Updater
     micro_batch: MicroBatchSize
     tags: TagNames = PAPER_TAGS
-
-
-def reference_completion(
-    problem: Problem, tokenizer: Any, tags: TagNames = PAPER_TAGS, *, at_most: int | None = None
-) -> Completion:
-    """The completion to imitate: solution and gold answer in their tags, then end-of-sequence. `at_most`: see
-    `token_ids`."""
-    return completion_of(wrap_solution(problem.solution or "", problem.gold, tags=tags), tokenizer, at_most=at_most)
-
-
-def completion_of(text: str, tokenizer: Any, *, at_most: int | None = None) -> Completion:
-    """A text as if it had been sampled, ended by the end-of-sequence token; its log-probabilities are not known (0)."""
-    ids = (*token_ids(tokenizer, text, at_most=at_most, add_special_tokens=False), tokenizer.eos_token_id)
-    return Completion(ids, (0.0,) * len(ids), "stop", text)
-
-
-def drop_long_references(
-    prompts: Sequence[Prompt],
-    tokenizer: Any,
-    *,
-    max_completion_tokens: int,
-    max_seq_length: int,
-    tags: TagNames = PAPER_TAGS,
-) -> tuple[list[Prompt], list[DroppedRow]]:
-    """Problems whose reference fits, and those whose reference is too long or lacks the worked solution of the tags."""
-    kept: list[Prompt] = []
-    dropped: list[DroppedRow] = []
-    for problem, prompt_ids in prompts:
-        reference = reference_completion(problem, tokenizer, tags, at_most=max_completion_tokens)
-        length = len(reference.token_ids)
-        where = problem.source or problem.id
-        if problem.solution is None and tags.reasoning is not None:
-            dropped.append(DroppedRow(where, "no worked solution to imitate (SFT needs one)"))
-        elif length > max_completion_tokens or length + len(prompt_ids) > max_seq_length:
-            dropped.append(
-                DroppedRow(
-                    where, f"reference too long: {said_count(length, max_completion_tokens)} tokens with its tags"
-                )
-            )
-        else:
-            kept.append((problem, prompt_ids))
-    return kept, dropped
 
 
 def sft_step(parts: SftParts, prompts: Sequence[Prompt], *, clock: Stopwatch) -> dict[str, float]:

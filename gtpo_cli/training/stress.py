@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
@@ -12,15 +13,14 @@ from gtpo_cli.objective import TokenBatch
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt, collate
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
-from gtpo_cli.types import Completion, Group, Problem
+from gtpo_cli.types import Completion, Group
 
 # Optimiser state, bytes for each trained weight: two moments in 32 bits, or in 8 bits with a scale for 256 of them.
 STATE_BYTES = {"adamw": 8.0, "adamw_8bit": 2.04, "paged_adamw_8bit": 2.04}
 
 
-def wants_stress(recipe: Recipe, policy: Policy) -> bool:
+def wants_stress(setting: Literal["auto"] | bool, policy: Policy) -> bool:
     """Whether `training.stress_step` asks for it here."""
-    setting = recipe.training.stress_step
     return policy.device.type == "cuda" if setting == "auto" else setting
 
 
@@ -34,33 +34,28 @@ def stress_step(
     where even one row does not fit.
     """
     problem, ids = max(prompts, key=lambda prompt: len(prompt[1]))
-    rollout = recipe.rollout
+    rollout, prompts_per_step = recipe.rollout, min(recipe.rollout.prompts_per_step, len(prompts))
     length = min(rollout.max_completion_tokens, policy.max_seq_length - len(ids))
     devices = [policy.device] if policy.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):  # adapter dropout draws
         if sampler is not None:
             sampler.sync(policy)
             params = SamplingParams(rollout.temperature, max_completion_tokens=length)
-            sampler.rehearse(len(ids), rollout.group_size * rollout.prompts_per_step, params)
-        reserve = _optimizer_state(recipe, policy)
-        batch = _longest_batch(problem, ids, length, recipe, policy)
+            sampler.rehearse(len(ids), rollout.group_size * prompts_per_step, params)
+        reserve = _optimizer_state(recipe.optimizer.name, policy)
+        completion = Completion((ids[-1],) * length, (0.0,) * length, "length", "")
+        group = Group(problem, ids, (completion,) * recipe.completions_per_prompt)
+        batch = collate([group] * prompts_per_step, device=policy.device)
         micro_batch.run(lambda cut: _forward_backward(policy, batch, cut), batch)
         del reserve
     return len(ids) + length
 
 
-def _optimizer_state(recipe: Recipe, policy: Policy) -> torch.Tensor:
+def _optimizer_state(name: str, policy: Policy) -> torch.Tensor:
     """The memory that the optimiser takes in its first step, held while the rest is tried."""
     trained = sum(parameter.numel() for parameter in policy.trainable_parameters())
-    size = int(STATE_BYTES[recipe.optimizer.name] * trained)
+    size = int(STATE_BYTES[name] * trained)
     return torch.empty(size, dtype=torch.uint8, device=policy.device)
-
-
-def _longest_batch(problem: Problem, ids: tuple[int, ...], length: int, recipe: Recipe, policy: Policy) -> TokenBatch:
-    group_size = 1 if recipe.objective.name == "sft" else recipe.rollout.group_size
-    completion = Completion((ids[-1],) * length, (0.0,) * length, "length", "")
-    group = Group(problem, ids, (completion,) * group_size)
-    return collate([group] * recipe.rollout.prompts_per_step, device=policy.device)
 
 
 def _forward_backward(policy: Policy, batch: TokenBatch, cut: Cut) -> None:

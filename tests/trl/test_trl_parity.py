@@ -20,7 +20,7 @@ from gtpo_cli.recipe.load import build_recipe
 from gtpo_cli.rollout import open_scorer
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.setup import prepare
+from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.step import StepParts, StepResult, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 
@@ -57,7 +57,7 @@ class Own:
         self.document["rollout"] = DOCUMENT["rollout"] | {"mask_truncated": mask_truncated}
         self.recipe: Recipe = build_recipe(self.document, where="test")
         torch.set_num_threads(1)
-        setup = prepare(self.recipe, say=lambda _: None)
+        setup = set_up(self.recipe, say=lambda _: None)
         policy = load_policy(self.recipe)
         updater = Updater(policy.trainable_parameters(), self.recipe.optimizer, total_steps=2)
         micro = MicroBatchSize(3, longest_row=64, packed=policy.packs, warn=print)
@@ -71,7 +71,7 @@ class Own:
         with open_scorer(self.recipe.rewards) as scorer:
             sampler = load_sampler(policy, self.recipe)
             parts = StepParts(self.recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, micro)
-            self.prompts = setup.prompts[: 2 * B]
+            self.prompts = setup.data.prompts[: 2 * B]
             for step in range(2):
                 prompts = self.prompts[step * B : (step + 1) * B]
                 self.results.append(train_step(parts, prompts, seed=40 + step, clock=Stopwatch()))

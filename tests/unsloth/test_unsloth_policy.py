@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from policy_contract import LORA, PolicyContract, ragged_batch, recipe_for, save_model
+from safetensors.torch import load_file, save_file
 from sampler_contract import CONTEXT, SamplerContract
 
 from gtpo_cli.errors import ModelError
@@ -115,6 +117,16 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"without config\.json"):
         load_policy(recipe_for(tmp_path / "empty", backend="unsloth"))
+
+
+@pytest.mark.parametrize("load_in_4bit", [False, True])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, load_in_4bit: bool) -> None:
+    file = save_model(tmp_path) / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.norm.weight"][3] = math.nan
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"are not finite \(.*norm\.weight holds NaN or infinity\)"):
+        load_policy(recipe_for(tmp_path, backend="unsloth", load_in_4bit=load_in_4bit))
 
 
 def test_auto_is_transformers_where_no_gpu_is(folder: Path) -> None:

@@ -20,8 +20,7 @@ from policy_contract import recipe_for, save_model
 from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 
 from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.generation.vllm_engines import SharedEngine
-from gtpo_cli.generation.vllm_sampler import VllmSampler
+from gtpo_cli.generation.vllm_sampler import SharedEngine, VllmSampler
 from gtpo_cli.models import load_policy
 
 pytestmark = [

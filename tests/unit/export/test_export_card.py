@@ -10,6 +10,7 @@ import pytest
 import yaml
 from exported_runs import export, moved_run, recipe_on
 from policy_contract import save_model
+from small_models import tiny_tokenizer
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.estimators import Interval
@@ -19,7 +20,6 @@ from gtpo_cli.export.card import Facts, model_card, public_name, shown_recipe
 from gtpo_cli.export.check import Difference
 from gtpo_cli.export.prompting import put_template
 from gtpo_cli.export.usage import Prompting, fenced
-from gtpo_cli.models.tiny import tiny_tokenizer
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT
 from gtpo_cli.run_folder import RunFolder

@@ -120,7 +120,7 @@ def test_a_run_in_4_bits_is_merged_into_the_full_precision_base(base: Path, tmp_
 def test_a_base_that_is_only_there_in_4_bits_is_dequantised(base: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from gtpo_cli.models.quantization import nf4_config
+    from gtpo_cli.models.loading import nf4_config
 
     model: Any = AutoModelForCausalLM.from_pretrained(base, quantization_config=nf4_config(torch.float32))
     model.save_pretrained(tmp_path / "base-4bit")

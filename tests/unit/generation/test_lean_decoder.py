@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import random_model
+from small_models import BUILTIN_SHAPE, random_model
 
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.decoder import ModelDecoder
@@ -18,25 +18,6 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import build_recipe
 
 PROMPTS = [(1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 5)]
-LLAMA3_ROPE = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}  # fmt: skip
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "qwen2": ("qwen2", {}),
-    "a key head for each query head": ("llama", {"num_key_value_heads": 4}),
-    "one key head": ("qwen2", {"num_key_value_heads": 1}),
-    "biases everywhere": ("llama", {"attention_bias": True, "mlp_bias": True}),
-    "wide heads": ("llama", {"head_dim": 32}),
-    "tied embeddings": ("qwen2", {"tie_word_embeddings": True}),
-    "scaled angles": ("llama", {"rope_parameters": LLAMA3_ROPE}),
-}
-
-
-# The built-in models' shape.
-OWN = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 2,
-       "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": True}  # fmt: skip
 
 
 def policy_of(architecture: str, **changes: Any) -> TransformersPolicy:
@@ -81,11 +62,10 @@ def assert_same_logits(policy: Any, prompts: list[tuple[int, ...]], *, n: int = 
     assert rows < n * len(prompts)
 
 
-@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("padded", [False, True])
-def test_logits_are_the_models_at_every_step(name: str, padded: bool) -> None:
-    architecture, changes = MODELS[name]
-    policy = policy_of(architecture, **changes)
+def test_logits_are_the_models_at_every_step(padded: bool) -> None:
+    policy = policy_of("llama", **BUILTIN_SHAPE)
+    assert knows(policy)
     assert_same_logits(policy, PROMPTS if padded else PROMPTS[:1] * 2)
 
 
@@ -101,7 +81,7 @@ def test_adapters_count_whatever_their_dropout_and_only_while_they_are_on() -> N
 
 
 def test_weights_are_read_anew_for_every_call() -> None:
-    policy = policy_of("llama", **OWN)
+    policy = policy_of("llama", **BUILTIN_SHAPE)
     assert knows(policy)
     sampler = TransformersSampler(policy)
     params = SamplingParams(max_completion_tokens=20, seed=1)
@@ -123,15 +103,16 @@ def test_other_models_go_through_their_own_forward(tmp_path: Path) -> None:
         assert isinstance(open_decoder(builtin(name), PROMPTS, 1), LeanDecoder)
     builtin().save_adapter(tmp_path / "trained")
     assert knows(builtin(str(tmp_path / "trained"), load_in_4bit=False, lora=None))  # a run that went on from it
-    assert knows(policy_of("llama", **OWN))
+    assert knows(policy_of("llama", **BUILTIN_SHAPE))
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     for policy in (
         policy_of("llama"),
-        policy_of("llama", **OWN | {"max_position_embeddings": 512}),
-        policy_of("llama", **OWN, hidden_act="gelu"),
-        policy_of("llama", **OWN, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
-        policy_of("llama", **OWN, attention_bias=True),
-        policy_of("llama", **OWN, vocab_size=200),
-        policy_of("qwen2", **OWN),
+        policy_of("llama", **BUILTIN_SHAPE | {"max_position_embeddings": 512}),
+        policy_of("llama", **BUILTIN_SHAPE, hidden_act="gelu"),
+        policy_of("llama", **BUILTIN_SHAPE, rope_parameters=dynamic),
+        policy_of("llama", **BUILTIN_SHAPE, attention_bias=True),
+        policy_of("llama", **BUILTIN_SHAPE, vocab_size=200),
+        policy_of("qwen2", **BUILTIN_SHAPE),
         builtin(dtype="bfloat16"),
     ):
         assert not knows(policy)
@@ -166,8 +147,9 @@ def test_draw_reaches_rare_tokens_behind_a_likely_one() -> None:
 
 def test_a_row_at_the_end_of_the_context_stays_in_the_batch_while_others_go_on() -> None:
     """One long prompt among eight short ones: its row ends first, and is dropped only with a quarter of them."""
-    policy = policy_of("llama")
+    policy = policy_of("llama", **BUILTIN_SHAPE)
     policy.max_seq_length = 64
+    assert knows(policy)
     prompts = [PROMPTS[0]] * 8 + [tuple(range(8, 68))]
     params = SamplingParams(max_completion_tokens=50, seed=3)
     policy.eos_token_ids = frozenset()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from sampler_contract import CONTEXT, LONG, SHORT, SamplerContract, assert_follows, first_token, gap
-from small_models import random_model
+from small_models import BUILTIN_SHAPE, random_model
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation import SamplingParams
@@ -23,22 +23,26 @@ def make(architecture: str = "llama", *, temperature: float = 1.0, max_seq_lengt
     return policy, TransformersSampler(policy)
 
 
+SHAPES: dict[Any, dict[str, Any]] = {LeanDecoder: BUILTIN_SHAPE, ModelDecoder: {}}
+
+
 class TestContract(SamplerContract):
     tolerance = 1e-5
 
     @pytest.fixture(params=[LeanDecoder, ModelDecoder])
     def pair(self, request: pytest.FixtureRequest) -> tuple[Any, Any]:
-        policy, _ = make(max_seq_length=CONTEXT)
+        policy, _ = make(max_seq_length=CONTEXT, **SHAPES[request.param])
         return policy, TransformersSampler(policy, decoder=request.param)
 
 
-@pytest.mark.parametrize("decoder", [LeanDecoder, ModelDecoder])
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize(
+    ("architecture", "decoder"), [("llama", LeanDecoder), ("llama", ModelDecoder), ("qwen2", ModelDecoder)]
+)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_are_the_policys_also_with_padded_prompts_and_dropped_rows(
     architecture: str, temperature: float, decoder: Any
 ) -> None:
-    policy, _ = make(architecture, temperature=temperature)
+    policy, _ = make(architecture, temperature=temperature, **SHAPES[decoder])
     sampler = TransformersSampler(policy, decoder=decoder)
     prompts = [SHORT, LONG, SHORT]
     rows = sampler.sample(prompts, 8, SamplingParams(temperature=temperature, max_completion_tokens=40, seed=5))
@@ -103,7 +107,7 @@ def test_the_context_bounds_each_row_by_its_own_prompt() -> None:
 
 @pytest.mark.parametrize("decoder", [LeanDecoder, ModelDecoder])
 def test_the_prompt_of_a_group_is_encoded_once(decoder: Any) -> None:
-    policy, _ = make()
+    policy, _ = make(**SHAPES[decoder])
     sampler = TransformersSampler(policy, decoder=decoder)
     seen: list[tuple[int, ...]] = []
     hook = policy.backbone.register_forward_pre_hook(

@@ -87,11 +87,11 @@ def test_unsloths_engine_computes_in_16_bits() -> None:
 
 
 def test_why_the_shared_engine_is_not_chosen() -> None:
-    assert why_not_shared(recipe({}, {}), ALL, (9, 0)) is None
-    assert why_not_shared(recipe({}, {}), {"vllm"}) == "unsloth, vllm-bnb-plugin not installed"
-    assert why_not_shared(recipe(IN_16_BITS, {}), {"unsloth"}) == "vllm not installed"
-    assert "model.lora" in str(why_not_shared(recipe({"lora": None} | IN_16_BITS, {}), ALL))
-    assert "7.5 has no bfloat16" in str(why_not_shared(recipe({}, {}), ALL, (7, 5)))
+    assert why_not_shared(recipe({}, {}).model, ALL, (9, 0)) is None
+    assert why_not_shared(recipe({}, {}).model, {"vllm"}) == "unsloth, vllm-bnb-plugin not installed"
+    assert why_not_shared(recipe(IN_16_BITS, {}).model, {"unsloth"}) == "vllm not installed"
+    assert "model.lora" in str(why_not_shared(recipe({"lora": None} | IN_16_BITS, {}).model, ALL))
+    assert "7.5 has no bfloat16" in str(why_not_shared(recipe({}, {}).model, ALL, (7, 5)))
 
 
 def test_how_it_reads() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 from policy_contract import plain_logprobs, ragged_batch
-from small_models import random_model
+from small_models import random_model, tiny_tokenizer
 
 from gtpo_cli.models.packing import can_pack, pack, packed_hidden_states, use_packed_attention
-from gtpo_cli.models.tiny import tiny_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import TokenBatch
 from gtpo_cli.rollout import collate

@@ -6,6 +6,7 @@ import string
 from pathlib import Path
 
 import pytest
+from build_tiny_model import tiny_config, tiny_tokenizer
 from small_models import random_model
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
@@ -13,7 +14,7 @@ from gtpo_cli.errors import ModelError
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
-from gtpo_cli.models.tiny import resolve_name, tiny_tokenizer
+from gtpo_cli.models.tiny import is_builtin, resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import RewardsRecipe
@@ -46,7 +47,8 @@ def test_the_tokenizer_gives_back_any_ascii_text(policy: TransformersPolicy) -> 
     ids = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
     assert policy.tokenizer.unk_token_id not in ids
     assert policy.tokenizer.decode(ids) == text
-    assert policy.tokenizer.get_vocab() == tiny_tokenizer().get_vocab()
+    assert policy.tokenizer.get_vocab() == tiny_tokenizer().get_vocab()  # as its script makes it
+    assert is_builtin(tiny_config(len(policy.tokenizer)))
     assert len(policy.tokenizer("<reasoning>", add_special_tokens=False)["input_ids"]) == 3
 
 

@@ -20,18 +20,8 @@ from small_models import random_model
 
 from gtpo_cli import hub
 from gtpo_cli.errors import NotReadyError, RecipeError
-from gtpo_cli.planning.doctor import (
-    _answers,
-    _disk,
-    _gpu,
-    _package,
-    _requirements,
-    check_ready,
-    check_recipe,
-    examine,
-    memory_finding,
-    problems_of,
-)
+from gtpo_cli.planning.machine import answers, disk, package, requirements
+from gtpo_cli.planning.readiness import _gpu, check_ready, check_recipe, examine, memory_finding, problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
 
 
@@ -54,21 +44,21 @@ def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
 
 def test_packages_against_their_pins() -> None:
     here = version("torch")
-    assert _package(Requirement("torch>=2.7"), needed=True).state == "ok"
-    wrong = _package(Requirement("torch>=99,<100"), needed=True)
+    assert package(Requirement("torch>=2.7"), needed=True).state == "ok"
+    wrong = package(Requirement("torch>=99,<100"), needed=True)
     assert (wrong.state, wrong.words) == ("problem", f"{here}, not <100,>=99")
     assert wrong.remedy == "pip install 'torch<100,>=99'"
-    assert _package(Requirement("torch>=99"), needed=False).state == "note"
-    absent = _package(Requirement("gtpo-has-no-such-package>=1"), needed=True)
+    assert package(Requirement("torch>=99"), needed=False).state == "note"
+    absent = package(Requirement("gtpo-has-no-such-package>=1"), needed=True)
     assert (absent.state, absent.words) == ("problem", "not installed")
-    assert _package(Requirement("gtpo-has-no-such-package>=1"), needed=False).state == "note"
+    assert package(Requirement("gtpo-has-no-such-package>=1"), needed=False).state == "note"
 
 
 def test_the_requirements_are_those_of_the_package() -> None:
-    always = {requirement.name for requirement in _requirements(extra=None)}
+    always = {requirement.name for requirement in requirements()}
     assert {"torch", "transformers", "math-verify", "matplotlib"} <= always
     assert not always & {"unsloth", "vllm", "pytest"}
-    assert {requirement.name for requirement in _requirements(extra="tensorboard")} == {"tensorboard"}
+    assert {requirement.name for requirement in requirements(extra="tensorboard")} == {"tensorboard"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -84,13 +74,13 @@ def test_a_host_that_answers_and_one_that_does_not() -> None:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        assert _answers(url)
+        assert answers(url)
         server.shutdown()
-    assert not _answers(url)
+    assert not answers(url)
 
 
 def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    finding = _disk(tmp_path / "a" / "b")
+    finding = disk(tmp_path / "a" / "b")
     assert "GiB free at" in finding.words
     assert finding.state in ("ok", "note")
 

@@ -15,6 +15,7 @@ from small_models import random_model
 from gtpo_cli.errors import ModelError
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models import Engines
+from gtpo_cli.planning.fit import USABLE, downloads, fits, make_plan
 from gtpo_cli.planning.memory import (
     CONTEXT,
     ENGINE_WORK,
@@ -27,7 +28,6 @@ from gtpo_cli.planning.memory import (
     trained_weights,
     weight_bytes,
 )
-from gtpo_cli.planning.plan import USABLE, downloads, fits, make_plan
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, read_shape
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe
@@ -118,7 +118,7 @@ def test_activations_are_those_of_a_trace(shape: ModelShape, rank: int, dtype: s
         trace_training(shape, rank=rank, dtype=getattr(torch, dtype), checkpointing=checkpointing, tokens=tokens)
         for tokens in (1024, 2048)
     )
-    planned = sum(activation_bytes(asked, shape, tokens=1024, completion_tokens=0))
+    planned = sum(activation_bytes(asked.model, shape, tokens=1024, completion_tokens=0))
     assert planned == pytest.approx(high - low, rel=0.06)
 
 
@@ -150,9 +150,9 @@ def test_the_parts_of_the_papers_recipe_by_hand() -> None:
     memory = memory_of(asked, LLAMA, SHARED, prompt_tokens=300, completion_tokens=1500, gpu=24 * GIB)
     parts = {part.name: part for part in memory.parts}
     weights = 6_979_321_856 * (0.5 + 1 / 64 + 1 / 4096) + 1_050_939_392 * 2
-    assert weight_bytes(asked, LLAMA) == pytest.approx(weights)
+    assert weight_bytes(asked.model, LLAMA) == pytest.approx(weights)
     assert parts["base weights, 4-bit"].training == pytest.approx(weights)
-    assert trained_weights(asked, LLAMA) == (335_544_320, 4 * 335_544_320)
+    assert trained_weights(asked.model, LLAMA) == (335_544_320, 4 * 335_544_320)
     assert parts["gradients"].training == 4 * 335_544_320
     assert parts["optimiser state"].training == pytest.approx(2.04 * 335_544_320)
     assert memory.rows == 8
@@ -207,6 +207,12 @@ def test_without_data_the_plan_is_a_lower_bound_and_reads_none() -> None:
     assert least.fits
     assert least.memory.rows > make_plan(asked, gpu=24 * GIB).memory.rows  # with prompts of up to 4,000 tokens
     assert not make_plan(asked, gpu=12 * GIB, read_data=False).fits
+
+
+def test_a_step_has_no_more_prompts_than_the_data() -> None:
+    settings = ["data.limit=2", "rollout.prompts_per_step=8", "rollout.group_size=4"]
+    plan = make_plan(load_recipe("tiny_arithmetic", settings), gpu=24 * GIB)
+    assert (plan.memory.rows, plan.memory.sequences) == (2 * 4, 2 * 4)
 
 
 def test_what_is_downloaded_is_what_the_recipe_names() -> None:

