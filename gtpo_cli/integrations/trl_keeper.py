@@ -128,7 +128,8 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         result.not_finite = "the gradient" if self._not_finite else None
         every = self.recipe.tracking.log_completions_every
         if result.not_finite or number == 1 or number % every == 0:
-            file = write_samples(self.run.samples, number, result, writers.tokenizer)
+            entropy_coef = self.recipe.objective.entropy_coef
+            file = write_samples(self.run.samples, number, result, writers.tokenizer, entropy_coef=entropy_coef)
             if result.not_finite:
                 writers.trackers.warn(f"step {number} was skipped: a gradient was not finite; its completions: {file}")
         self.clock.seconds["train"] = self.clock.total - sum(self.clock.seconds.values())

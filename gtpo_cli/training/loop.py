@@ -146,7 +146,8 @@ class _GroupStepper:
             return {"optim/skipped": 1.0}
         every = self._parts.recipe.tracking.log_completions_every
         if result.not_finite or number == 1 or number % every == 0:
-            file = write_samples(self._run.samples, number, result, self._parts.policy.tokenizer)
+            tokenizer, entropy_coef = self._parts.policy.tokenizer, self._parts.recipe.objective.entropy_coef
+            file = write_samples(self._run.samples, number, result, tokenizer, entropy_coef=entropy_coef)
             if result.not_finite:
                 self._warn(f"step {number} was skipped: {result.not_finite} was not finite; its completions: {file}")
         metrics = step_metrics(result, clock)

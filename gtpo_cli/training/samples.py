@@ -6,22 +6,33 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from gtpo_cli.errors import CheckpointError
+from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.step import StepResult
 
 
-def sample_rows(result: StepResult) -> list[dict[str, Any]]:
+def token_coefficients_of(result: StepResult, *, entropy_coef: float) -> Tensor:
+    """c = delta (A - gamma <H>) lambda, (B, G, T): what multiplied each token's ratio in Eq. 11."""
+    entropy_term = entropy_coef * result.mean_entropy_BG if entropy_coef else 0.0
+    c_BG = torch.where(result.keep_BG, result.advantages_BG - entropy_term, 0.0)
+    return c_BG[..., None] * result.weights_BGT
+
+
+def sample_rows(result: StepResult, *, entropy_coef: float) -> list[dict[str, Any]]:
     """One mapping for each completion: problem, text, rewards, advantage, <H>_i, delta, and per token: id, text,
-    log-probability, entropy, forward and backward mask (0/1), lambda. The tokens' texts are the caller's to add.
+    log-probability, entropy, forward and backward mask (0/1), lambda, c. The tokens' texts are the caller's to add.
     """
+    coefficients_BGT = token_coefficients_of(result, entropy_coef=entropy_coef)
     rows = []
-    batch = result.batch
     for b, group in enumerate(result.groups):
         for g, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True)):
-            length = int(batch.lengths_BG[b, g])
+            length = int(result.batch.lengths_BG[b, g])
 
-            def tokens(values: Any, b: int = b, g: int = g, length: int = length) -> list[Any]:
-                return [round(value, 6) for value in values[b, g, :length].tolist()]
+            def of_tokens(values_BGT: Tensor, b: int = b, g: int = g, length: int = length) -> list[float]:
+                return [round(value, 6) for value in values_BGT[b, g, :length].tolist()]
 
             rows.append(
                 {
@@ -40,30 +51,29 @@ def sample_rows(result: StepResult) -> list[dict[str, Any]]:
                     "mean_entropy": float(result.mean_entropy_BG[b, g]),
                     "kept": bool(result.keep_BG[b, g]),
                     "token_ids": list(completion.token_ids),
-                    "logprobs": tokens(result.logprobs_BGT),
-                    "entropy": tokens(result.entropy_BGT),
-                    "forward": [int(value) for value in tokens(result.spans.forward_BGT)],
-                    "backward": [int(value) for value in tokens(result.spans.backward_BGT)],
-                    "lambda": tokens(result.weights_BGT),
+                    "logprobs": of_tokens(result.logprobs_BGT),
+                    "entropy": of_tokens(result.entropy_BGT),
+                    "forward": of_tokens(result.spans.forward_BGT.int()),
+                    "backward": of_tokens(result.spans.backward_BGT.int()),
+                    "lambda": of_tokens(result.weights_BGT),
+                    "coefficient": of_tokens(coefficients_BGT),
                 }
             )
     return rows
 
 
-def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -> Path:
+def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any, *, entropy_coef: float) -> Path:
     """Write the step's completions; a file that is there from before an interruption is replaced.
 
     Raises CheckpointError where they cannot be written.
     """
-    rows = sample_rows(result)
+    rows = sample_rows(result, entropy_coef=entropy_coef)
     for row in rows:
         row["tokens"] = tokenizer.batch_decode([[token] for token in row["token_ids"]])
     target = folder / f"step-{step:06d}.jsonl"
     try:
         folder.mkdir(exist_ok=True)
-        aside = target.with_suffix(".tmp")
-        aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-        aside.replace(target)
+        write_atomically(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     except OSError as error:
         raise CheckpointError(
             f"{target}: sample completions cannot be written ({error.strerror}); make room, then continue with "
