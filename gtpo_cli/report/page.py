@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,10 +81,17 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
     return filled(
         "report.html.j2",
         title="gtpo: " + ", ".join(run.name for run in runs),
-        runs=[_run(index, run) for index, run in enumerate(runs)],
+        runs=runs,
         charts=[(chart, Markup(page_svg(chart))) for chart in charts],  # our own drawing
         table=benchmark_table(runs),
         scores=other_scores_table(runs),
+        style=style,
+        dashes=_DASHES,
+        changes=changes,
+        headlines=_headlines,
+        samples=_samples,
+        dump_recipe=dump_recipe,
+        as_json=partial(json.dumps, indent=2),
         score_words=score_words,
         score_unit=score_unit,
         score_interval=score_interval,
@@ -105,34 +113,7 @@ def filled(template: str, **values: Any) -> str:
     return environment.get_template(template).render(values)
 
 
-def _run(index: int, run: RunRecord) -> dict[str, Any]:
-    """What the page shows of one run."""
-    colour, line = style(index)
-    found = changes(run.rows)
-    parts = [f"Training: means of the first and the last {found[0].steps} steps"] if found else []
-    if run.evaluations:
-        parts.append("Test: accuracy over all completions (95 % interval)")
-    return {
-        "name": run.name,
-        "method": run.method,
-        "model": run.recipe.model.name,
-        "data": run.recipe.data.benchmark,
-        "steps": int(run.rows[-1]["step"]) if run.rows else 0,
-        "seed": run.recipe.seed,
-        "started": str(run.environment.get("started", ""))[:10],
-        "initial_entropy": run.initial_entropy,
-        "changes": [(c.words, f"{c.shown.format(c.first)} → {c.shown.format(c.last)}") for c in found],
-        "changes_over": "; ".join(parts),
-        "colour": colour,
-        "dashes": _DASHES[line],
-        "evaluated": list(_headlines(run)),
-        "recipe": dump_recipe(run.recipe),
-        "environment": json.dumps(run.environment, indent=2) if run.environment else None,
-        "samples": list(_samples(run)),
-    }
-
-
-def _headlines(run: RunRecord) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _headlines(run: RunRecord) -> Iterator[tuple[str, dict[str, str]]]:
     """Benchmark, and the accuracy of the untrained model (where that was evaluated) and of the newest checkpoint."""
     for benchmark in dict.fromkeys(e.conditions.benchmark for e in run.evaluations):
         scores = {
@@ -140,8 +121,8 @@ def _headlines(run: RunRecord) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             for e in run.evaluations
             if e.conditions.benchmark == benchmark
         }
-        shown = dict.fromkeys([*(s for s in scores if s == BASE), *list(scores)[-1:]])
-        yield benchmark, [(subject, scores[subject]) for subject in shown]
+        newest = list(scores)[-1]
+        yield benchmark, {subject: shown for subject, shown in scores.items() if subject in (BASE, newest)}
 
 
 def _samples(run: RunRecord) -> Iterator[Sample]:
