@@ -57,7 +57,8 @@ def compare(
     for after, comparison in pairs:
         _print(before, after, comparison, say, draw)
     _print_recipes([before, *others], say, draw)
-    for sentence in ("", *cautions([comparison for _, comparison in pairs])):
+    first, *rest = cautions([comparison for _, comparison in pairs])
+    for sentence in (f"\n{first}", *rest):
         say(sentence)
     if not as_markdown:
         suggest("report", *dict.fromkeys(str(side.run.path) for side in (before, *others)))
