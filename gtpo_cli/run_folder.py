@@ -155,20 +155,18 @@ class RunFolder:
     def initial_entropy(self) -> float | None:
         """<H>_ini as the run recorded it, nats; None when it has not been measured yet. Raises CheckpointError."""
         file = self.initial_entropy_file
+        remedy = "put the file back as it was: a trained policy cannot be measured again"
         if not os.path.lexists(file):
             return None
-        return read_json(file, _InitialEntropy, lambda why: _no_initial_entropy(file, why)).initial_entropy
+        stored = read_json(
+            file, _InitialEntropy, lambda why: CheckpointError(f"{file}: cannot be read ({why}); {remedy}")
+        )
+        return stored.initial_entropy
 
 
 @dataclass(frozen=True, slots=True)
 class _InitialEntropy:
     initial_entropy: Annotated[float, Field(ge=0.0, le=1e3)]  # nats: the logarithm of any vocabulary is far below
-
-
-def _no_initial_entropy(file: Path, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"{file}: cannot be read ({why}); put the file back as it was: a trained policy cannot be measured again"
-    )
 
 
 def _unwritable(folder: Path, error: OSError) -> CheckpointError:
@@ -177,18 +175,20 @@ def _unwritable(folder: Path, error: OSError) -> CheckpointError:
 
 def latest_run(output_dir: Path) -> RunFolder | None:
     """The run that was started or continued last, by the time of its metrics; None where there is none."""
+
+    def last_touched(run: RunFolder) -> float:
+        return (run.metrics_file if run.metrics_file.exists() else run.recipe_file).stat().st_mtime
+
     runs = [RunFolder(path.parent) for path in output_dir.glob(f"*/{RECIPE_FILE}")]
-    return max(runs, key=_last_touched, default=None)
+    return max(runs, key=last_touched, default=None)
 
 
 def package_versions() -> dict[str, str]:
     """Installed versions of what decides a run's result."""
     versions = {}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -219,8 +219,3 @@ def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
 def write_atomically(file: Path, text: str) -> None:
     """`write_aside` for text."""
     write_aside(file, text.encode("utf-8", "backslashreplace"))
-
-
-def _last_touched(run: RunFolder) -> float:
-    file = run.metrics_file if run.metrics_file.exists() else run.recipe_file
-    return file.stat().st_mtime

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption
-from gtpo_cli.cli.runs import RUNS, suggest
+from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption
+from gtpo_cli.cli.printing import suggest
 
 EXIT_CANNOT_START = 1
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption
-from gtpo_cli.cli.runs import RUNS, find_run, suggest, typed_checkpoint
+from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption, TrustOption, find_run, typed_checkpoint
+from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import WORDS, Ended
 
@@ -297,7 +297,7 @@ def _print(
     *,
     audit: bool,
 ) -> None:
-    from gtpo_cli.cli.eval_tables import print_audit, print_scores
+    from gtpo_cli.cli.printing import print_audit, print_scores
 
     for benchmark in benchmarks:
         settings = target.recipe.evaluation

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import TrustOption
-from gtpo_cli.cli.runs import find_run, suggest, typed_checkpoint
+from gtpo_cli.cli.options import TrustOption, find_run, typed_checkpoint
+from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.streams import output_is_extra
 
 if TYPE_CHECKING:

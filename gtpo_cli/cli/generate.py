@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import TrustOption
-from gtpo_cli.cli.runs import RUNS, find_run, suggest, typed_checkpoint
+from gtpo_cli.cli.options import RUNS, TrustOption, find_run, typed_checkpoint
+from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import GenerationError
 
 if TYPE_CHECKING:

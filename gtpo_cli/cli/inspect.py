@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.runs import find_run, suggest
+from gtpo_cli.cli.options import find_run
+from gtpo_cli.cli.printing import suggest
 
 
 def inspect(
@@ -34,25 +35,21 @@ def inspect(
     """
     from gtpo_cli.errors import EvaluationError
     from gtpo_cli.report.inspection import read_step
-    from gtpo_cli.report.inspection_text import print_step, print_tokens
+    from gtpo_cli.report.inspection_views import print_step, print_tokens, write_page
     from gtpo_cli.tracking.console import Console
 
     folder = find_run(run, what="inspect")
     inspected = read_step(folder, step)
-    if html:
-        from gtpo_cli.report.inspection_html import write_page
-
-        page = write_page(inspected, out or folder.report / f"inspect-step-{inspected.step:06d}.html")
-        print(f"{page}\nopen it: {page.resolve().as_uri()}")
-        suggest("generate", folder.path)
-        return
     groups = inspected.choose(problem)
     console = Console(highlight=False, markup=False, emoji=False)
-    if completion is not None:
+    if html:
+        page = write_page(inspected, out or folder.report / f"inspect-step-{inspected.step:06d}.html")
+        print(f"{page}\nopen it: {page.resolve().as_uri()}")
+    elif completion is not None:
         group = groups[0]
         if completion > len(group.completions):
             raise EvaluationError(f"problem {group.number} has {len(group.completions)} completions, no {completion}")
-        print_tokens(console, group, group.completions[completion - 1], inspected.recipe)
+        print_tokens(console, group, group.completions[completion - 1], inspected.objective.conflict)
     else:
         print_step(console, inspected, groups)
         if len(groups) < len(inspected.groups):

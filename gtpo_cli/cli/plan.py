@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.options import RecipeOption, SetOption
-from gtpo_cli.cli.runs import suggest
+from gtpo_cli.cli.printing import suggest
 
 if TYPE_CHECKING:
     from gtpo_cli.planning.fit import Plan

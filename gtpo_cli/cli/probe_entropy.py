@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption
-from gtpo_cli.cli.runs import RUNS, suggest
+from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption, TrustOption
+from gtpo_cli.cli.printing import suggest
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.entropy_probe import EntropyProbe

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gtpo_cli.cli.options import SetOption
-from gtpo_cli.cli.runs import suggest
+from gtpo_cli.cli.printing import suggest
 
 app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True)
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.runs import find_run, suggest
+from gtpo_cli.cli.options import find_run
+from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.streams import output_is_extra
 
 
@@ -28,7 +29,7 @@ def report(
     gtpo report runs/gtpo runs/grpo runs/sft
     """
     from gtpo_cli.report.page import write_report
-    from gtpo_cli.report.runs import read_run
+    from gtpo_cli.report.run_record import read_run
 
     names: list[str | None] = list(dict.fromkeys(runs)) if runs else [None]
     folders = [find_run(name, what="report") for name in names]

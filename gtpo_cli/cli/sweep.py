@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.options import SetOption
+from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.progress import count_progress, duration
-from gtpo_cli.cli.runs import suggest
 from gtpo_cli.cli.streams import output_is_extra
 
 if TYPE_CHECKING:

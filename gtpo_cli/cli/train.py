@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption
-from gtpo_cli.cli.runs import find_run, suggest
+from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption, find_run
+from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import WORDS, Ended
 

@@ -6,32 +6,26 @@ white and on black).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.recipe.schema import LN_2
 from gtpo_cli.report.figures import Chart, add_legend, label_text, new_figure, share_axis
-from gtpo_cli.report.runs import BASE, Evaluation, RunRecord
+from gtpo_cli.report.run_record import Evaluated, RunRecord, evaluated
 from gtpo_cli.text import file_name
 from gtpo_cli.tracking import find_metric
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":")
 _BASE_COLOUR = "#888888"
-_BINS = 400  # most points of a curve on paper; more steps are drawn as the range within each bin
 _WINDOWS = 40  # the running mean looks at this part of the run
-
-Series = tuple[str, str, str]  # label, colour, line style
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +76,11 @@ def training_charts(runs: Sequence[RunRecord]) -> list[Chart]:
 def evaluation_charts(runs: Sequence[RunRecord]) -> list[Chart]:
     """pass@k and maj@k over k for each benchmark, where there is more than one k."""
     charts = []
-    for benchmark in dict.fromkeys(e.conditions.benchmark for run in runs for e in run.evaluations):
-        shown = evaluated_series(runs, benchmark)
+    for benchmark, shown in evaluated(runs).items():
         for family, title in (("pass", "pass@k"), ("maj", "maj@k")):
-            if any(len(evaluation.results.ks(family)) > 1 for _, evaluation in shown):
+            if any(len(one.evaluation.results.ks(family)) > 1 for one in shown):
                 charts.append(_k_chart(benchmark, family, title, shown))
     return charts
-
-
-def evaluated_series(runs: Sequence[RunRecord], benchmark: str) -> list[tuple[Series, Evaluation]]:
-    """Label, colour and evaluation of everything that was evaluated on a benchmark; equal evaluations once."""
-    shown: dict[str, tuple[Series, Evaluation]] = {}
-    for index, run in enumerate(runs):
-        for evaluation in run.evaluations:
-            conditions = evaluation.conditions
-            if conditions.benchmark != benchmark:
-                continue
-            if conditions.subject == BASE:  # runs of one model and seed share it
-                series = (f"{conditions.model} (base)", _BASE_COLOUR, style(len(shown))[1])
-                shown.setdefault(conditions.digest, (series, evaluation))
-            else:
-                shown[f"{index} {conditions.digest}"] = ((run.name, *style(index)), evaluation)
-    return list(shown.values())
 
 
 def style(index: int) -> tuple[str, str]:
@@ -131,39 +108,32 @@ def running_mean(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 
 
 def _worth_drawing(curve: Curve, runs: Sequence[RunRecord]) -> bool:
+    rows = [row for run in runs for row in run.rows]
     if curve.name == "format":
-        return any(
-            row.get("train/format_rate") != row.get("train/strict_format_rate") for run in runs for row in run.rows
-        )
-    return any(curve.metric in row for run in runs for row in run.rows)
+        return any(row.get("train/format_rate") != row.get("train/strict_format_rate") for row in rows)
+    return any(curve.metric in row for row in rows)
 
 
 def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
     """Runs keep their place, and with it their colour; None is not drawn."""
     metric = find_metric(curve.metric)
     drawn = [(style(index), run) for index, run in enumerate(runs) if run is not None]
-    longest = max(len(run.rows) for _, run in drawn)
-    faint = "every step" if longest <= _BINS else f"the range within each {_BINS}th of the steps"
-    caption = f"{curve.metric}: {metric.formula}. Faint: {faint}; line: mean of the last {window(longest)} steps."
-    if curve.held_out and any(name.endswith(f"/{curve.held_out}") for _, run in drawn for name in _eval_names(run)):
+    size = window(max(len(run.rows) for _, run in drawn))
+    caption = f"{curve.metric}: {metric.formula}. Faint: every step; line: mean of the last {size} steps."
+    if any(_held_out(curve, run) for _, run in drawn):
         caption += " Points: test problems, evaluated during training."
 
     def draw(ink: str) -> Figure:
         figure, axes = new_figure(ink, curve.title)
         for (colour, line), run in drawn:
+            label: str | None = label_text(run.name)
             steps, values = _column(run, curve.metric)
             if len(steps):
-                _draw_steps(axes, steps, values, colour)
-                axes.plot(
-                    *_thinned(steps, running_mean(values, window(longest))),
-                    line,
-                    color=colour,
-                    label=label_text(run.name),
-                )
-            for name in _eval_names(run):
-                if curve.held_out and name.endswith(f"/{curve.held_out}"):
-                    label = None if len(steps) else label_text(run.name)  # SFT has test points and no curve
-                    axes.plot(*_column(run, name), "o", color=colour, markersize=3.5, markeredgewidth=0, label=label)
+                axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.7)
+                axes.plot(steps, running_mean(values, size), line, color=colour, label=label)
+                label = None
+            for name in _held_out(curve, run):  # SFT has test points and no curve
+                axes.plot(*_column(run, name), "o", color=colour, markersize=3.5, markeredgewidth=0, label=label)
         if curve.line is not None:
             level, words = curve.line
             axes.axhline(level, color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -177,28 +147,34 @@ def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
     return Chart(curve.name, curve.title, caption, draw)
 
 
-def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Series, Evaluation]]) -> Chart:
+def _held_out(curve: Curve, run: RunRecord) -> list[str]:
+    """The metrics of evaluations during training that belong on a curve's chart."""
+    names = {name for row in run.rows for name in row if name.startswith("eval/")}
+    return sorted(name for name in names if curve.held_out and name.endswith(f"/{curve.held_out}"))
+
+
+def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[Evaluated]) -> Chart:
     caption = "Mean over problems; band: 95 % bootstrap interval over problems."
     if family == "pass":
         caption = "Line: unbiased pass@k; crosses: the first k completions. " + caption
 
     def draw(ink: str) -> Figure:
         figure, axes = new_figure(ink, f"{title}, {benchmark}")
-        ticks: set[int] = set()
-        for (label, colour, line), evaluation in shown:
-            ks = evaluation.results.ks(family)
+        for index, one in enumerate(shown):
+            ks, scores = one.evaluation.results.ks(family), one.evaluation.results.scores
             if not ks:
                 continue
-            ticks.update(ks)
-            intervals = np.array([evaluation.results.scores[f"{family}@{k}"].interval for k in ks])
+            label = f"{one.name} (base)" if one.place is None else one.name
+            colour, line = (_BASE_COLOUR, style(index)[1]) if one.place is None else style(one.place)
+            intervals = np.array([scores[f"{family}@{k}"].interval for k in ks])
             axes.plot(ks, intervals[:, 0], line, color=colour, label=label_text(label))
             axes.fill_between(ks, intervals[:, 1], intervals[:, 2], color=colour, alpha=0.18, linewidth=0)
             if family == "pass":
-                scores = evaluation.results.scores
                 first = [(k, scores[f"first_pass@{k}"].interval.estimate) for k in ks if f"first_pass@{k}" in scores]
                 axes.plot(*np.array(first).reshape(-1, 2).T, "x", color=colour, markersize=4)
+        ticks = sorted({k for one in shown for k in one.evaluation.results.ks(family)})
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted(ticks), [str(k) for k in sorted(ticks)])
+        axes.set_xticks(ticks, [str(k) for k in ticks])
         axes.minorticks_off()
         axes.set_xlabel("k")
         share_axis(axes)
@@ -208,33 +184,8 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[tuple[Seri
     return Chart(f"{file_name(benchmark)}_{family}_at_k", f"{title}, {benchmark}", caption, draw)
 
 
-def _draw_steps(axes: Axes, steps: NDArray[np.float64], values: NDArray[np.float64], colour: str) -> None:
-    """Every step, faint; where there are too many for the paper, the range within each bin, so that no peak is lost."""
-    if len(steps) <= _BINS:
-        axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.7)
-        return
-    edges = np.linspace(0, len(steps), _BINS + 1).astype(int)
-    parts = [values[a:b][np.isfinite(values[a:b])] for a, b in pairwise(edges)]
-    low = [part.min() if len(part) else math.nan for part in parts]
-    high = [part.max() if len(part) else math.nan for part in parts]
-    axes.fill_between(steps[edges[:-1]], low, high, color=colour, alpha=0.22, linewidth=0)
-
-
-def _thinned(
-    steps: NDArray[np.float64], values: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """At most _BINS points of a smooth line, the last one among them."""
-    if len(steps) <= _BINS:
-        return steps, values
-    chosen = np.unique(np.linspace(0, len(steps) - 1, _BINS).round().astype(int))
-    return steps[chosen], values[chosen]
-
-
 def _column(run: RunRecord, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(steps, values) of a metric."""
     rows = [(row["step"], row[metric]) for row in run.rows if metric in row]
-    table: NDArray[Any] = np.array(rows, dtype=np.float64).reshape(-1, 2)
+    table = np.array(rows, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
-
-
-def _eval_names(run: RunRecord) -> list[str]:
-    return sorted({name for row in run.rows for name in row if name.startswith("eval/")})

@@ -11,14 +11,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, McNemar, mcnemar, paired_bootstrap_means
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.report.run_record import BASE
+from gtpo_cli.report.tables import score_interval
 from gtpo_cli.run_folder import RunFolder
 
 _SHOWN_IDS = 10
+_FEW_PROBLEMS = 20  # with fewer a percentile bootstrap is too sure of itself
 _ROUNDING = 1e-12  # by so much a resampled mean of differences that cancel may miss 0
 # Conditions that may differ between two sides and are then said; what was asked of the models is compared row by row.
 _SAID = (
@@ -39,11 +45,8 @@ class Side:
     def evaluations(self) -> dict[str, list[StoredEvaluation]]:
         """Benchmark -> the finished evaluations of the subject, oldest first."""
         found = find_evaluations(self.run)
-        if self.subject is None:
-            trained = [stored.conditions.subject for stored in found if stored.conditions.subject != "base"]
-            chosen = trained[-1] if trained else "base"
-        else:
-            chosen = self.subject
+        trained = [stored.conditions.subject for stored in found if stored.conditions.subject != BASE]
+        chosen = self.subject or (trained[-1] if trained else BASE)
         by_benchmark: dict[str, list[StoredEvaluation]] = {}
         for stored in found:
             if stored.conditions.subject == chosen:
@@ -133,16 +136,10 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         )
     one, other = before.results(), after.results()
     ids = _shared_ids(before, one, after, other)
-    table_before, table_after = _columns(one, ids), _columns(other, ids)
     names = [name for name in one.scores if name in other.scores]
-    intervals = paired_bootstrap_means(
-        [[table_before[name][row] for name in names] for row in range(len(ids))],
-        [[table_after[name][row] for name in names] for row in range(len(ids))],
-    )
-    differences = tuple(
-        Difference(name, _mean(table_before[name]), _mean(table_after[name]), interval)
-        for name, interval in zip(names, intervals, strict=True)
-    )
+    before_PM, after_PM = _values(one, names, ids), _values(other, names, ids)
+    means = before_PM.mean(axis=0).tolist(), after_PM.mean(axis=0).tolist()
+    intervals = paired_bootstrap_means(before_PM, after_PM)
     first_before, first_after = _solved(before, one, ids, first=True), _solved(after, other, ids, first=True)
     any_before, any_after = _solved(before, one, ids, first=False), _solved(after, other, ids, first=False)
     return Comparison(
@@ -152,7 +149,7 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         shared=len(ids),
         left_out=len(set(one.problem_ids) ^ set(other.problem_ids)),
         notes=tuple(_condition_notes(before, after)),
-        differences=differences,
+        differences=tuple(map(Difference, names, *means, intervals)),
         test=mcnemar(first_before, first_after),
         only_before=_where(ids, first_before, first_after),
         only_after=_where(ids, first_after, first_before),
@@ -167,6 +164,51 @@ def recipe_differences(recipes: Sequence[Recipe]) -> list[tuple[str, list[Any]]]
     keys = [key for key in dict.fromkeys(key for recipe in flat for key in recipe) if key not in _UNCOMPARED]
     rows = [(key, [recipe.get(key) for recipe in flat]) for key in keys]
     return [(key, values) for key, values in rows if any(value != values[0] for value in values)]
+
+
+# -- in words ---------------------------------------------------------------------------------------------------------
+
+
+def verdict(comparison: Comparison) -> list[str]:
+    """pass@1 over all completions, the first completion of each problem, how much of the table differs."""
+    row = next(row for row in comparison.differences if row.score == "accuracy")  # its mean is pass@1
+    accuracy = row.interval
+    marked, listed = sum(row.excludes_zero for row in comparison.differences), len(comparison.differences)
+    problems = f"the {comparison.shared} shared problems"
+    if row.excludes_zero:
+        size, low, high = (f"{100 * value:.1f}" for value in (abs(accuracy.estimate), *sorted(map(abs, accuracy[1:]))))
+        more = "more" if accuracy.estimate > 0 else "fewer"
+        solved = f"B solves {size} percentage points {more} ({low} to {high}) of {problems} than A"
+    else:
+        difference = score_interval("accuracy", accuracy, unit=False, sign=True)
+        solved = f"no significant difference on {problems}: B - A = {difference} percentage points"
+    test = comparison.test
+    return [
+        f"pass@1, all completions: {solved}",
+        f"pass@1, first completion only: A alone solves {test.only_before} problems, B alone {test.only_after}; "
+        f"McNemar p = {test.p_value:.2g}" + ("" if test.p_value < 0.05 else ", no significant difference"),
+        f"{marked} of the {listed} scores differ significantly (*: the interval excludes 0)"
+        if marked
+        else f"none of the {listed} scores differs significantly: every interval includes 0",
+    ]
+
+
+def cautions(comparisons: Sequence[Comparison]) -> list[str]:
+    """How many marks chance alone would make, what the intervals leave out, and whether there are enough problems."""
+    listed = sum(len(comparison.differences) for comparison in comparisons)
+    said = [
+        f"{listed} differences are listed: were there none in truth, by chance about {max(1, round(listed / 20))} "
+        "would be marked *; decide beforehand which score counts. Intervals are over problems: how far another seed of "
+        "the training would fall is not in them."
+    ]
+    fewest = min(comparison.shared for comparison in comparisons)
+    if fewest < _FEW_PROBLEMS:
+        shared = f"{fewest} shared problem{'s' if fewest > 1 else ''}"
+        said.append(f"With {shared} the intervals are too narrow and * means little: evaluate {_FEW_PROBLEMS} or more.")
+    return said
+
+
+# -- which problems, which evaluations --------------------------------------------------------------------------------
 
 
 def _best_match(
@@ -210,18 +252,18 @@ def _shared_ids(before: StoredEvaluation, one: Results, after: StoredEvaluation,
     return [id_ for id_, _ in shared]
 
 
-def _columns(results: Results, ids: Sequence[str]) -> dict[str, list[float]]:
-    """Score -> its values for these problems."""
+def _values(results: Results, scores: Sequence[str], ids: Sequence[str]) -> NDArray[np.float64]:
+    """(P, M): the values of these scores for these problems."""
     rows = {id_: row for row, id_ in enumerate(results.problem_ids)}
-    return {name: [score.values[rows[id_]] for id_ in ids] for name, score in results.scores.items()}
+    return np.array([[results.scores[name].values[rows[id_]] for name in scores] for id_ in ids], dtype=np.float64)
 
 
 def _solved(stored: StoredEvaluation, results: Results, ids: Sequence[str], *, first: bool) -> list[bool]:
     """For each problem: is its first completion right (or any of them)? Raises EvaluationError."""
     if not first:
-        return [share > 0.0 for share in _columns(results, ids)["accuracy"]]
+        return [share > 0.0 for share in _values(results, ["accuracy"], ids)[:, 0].tolist()]
     if "first_pass@1" in results.scores:
-        return [value == 1.0 for value in _columns(results, ids)["first_pass@1"]]
+        return [value == 1.0 for value in _values(results, ["first_pass@1"], ids)[:, 0].tolist()]
     completions = {problem.id: problem.completions for problem in stored.problems()}
     if not completions.keys() >= set(ids):
         raise EvaluationError(
@@ -240,7 +282,3 @@ def _condition_notes(before: StoredEvaluation, after: StoredEvaluation) -> Itera
     for key in _SAID:
         if one[key] != other[key]:
             yield f"{key} differs: {one[key]!r} and {other[key]!r}"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

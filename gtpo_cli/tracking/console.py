@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 import rich.console
 from rich.console import ConsoleOptions, Group, RenderableType
@@ -21,7 +22,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -93,8 +93,8 @@ class ConsoleTracker:
     """Shows a run. It works with any subset of the metrics: what has never been logged is not shown.
 
     `start_step` is the last step already done (a resumed run). `initial_entropy` (nats) and `filter_on` are said beside
-    the entropy; `filter_threshold` too, where it is not ln 2. `plain`: lines instead of the display; None = where
-    `console` is no terminal, or one without Unicode.
+    the entropy; `filter_threshold` too, where it is not ln 2. Where `console` is no terminal, or one without Unicode,
+    it prints lines instead of the display.
     """
 
     def __init__(
@@ -105,13 +105,12 @@ class ConsoleTracker:
         initial_entropy: float | None = None,
         filter_on: bool | None = None,
         filter_threshold: float = LN_2,
-        console: rich.console.Console | None = None,
-        plain: bool | None = None,
+        console: rich.console.Console,
     ) -> None:
         self._total = total_steps
         self._start_step = start_step
-        self._console = console or Console()
-        ascii_only = self._console.options.ascii_only
+        self._console = console
+        ascii_only = console.options.ascii_only
         self._plus_minus = "+-" if ascii_only else "±"
         self._note = entropy_note(initial_entropy, filter_on, filter_threshold)
         self._lock = threading.Lock()  # log and the drawing thread
@@ -121,20 +120,19 @@ class ConsoleTracker:
         self._seen: set[str] = set()
         # The estimate of the time left looks at the last 1000 steps or this many seconds.
         self._progress = Progress(
-            *_progress_columns(), console=self._console, speed_estimate_period=3600.0, expand=True
-        )
+            TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=None), TaskProgressColumn(),
+            TimeElapsedColumn(), TextColumn("elapsed"), TimeRemainingColumn(), TextColumn("left"),
+            console=console, speed_estimate_period=3600.0, expand=True,
+        )  # fmt: skip
         self._task = self._progress.add_task("", total=total_steps, completed=start_step)
         self._live: Live | None = None
         self._last_line = time.monotonic()
         self._lines_printed = 0
-        if plain is None:
-            plain = not self._console.is_interactive or ascii_only
-        if plain:
-            if self._note:
-                self.message(f"entropy is in nats; {self._note}")
-        else:
-            self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=REFRESHES_PER_SECOND)
+        if console.is_interactive and not ascii_only:
+            self._live = Live(get_renderable=self.frame, console=console, refresh_per_second=REFRESHES_PER_SECOND)
             self._live.start(refresh=True)
+        elif self._note:
+            self.message(f"entropy is in nats; {self._note}")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take in a finished step."""
@@ -176,8 +174,7 @@ class ConsoleTracker:
         lines = [_line_of(f"{'':14}{'this step':>13}{'last ' + str(WINDOW):>10}  whole run", style="dim")]
         for row in rows:
             recent = self._recent[row.metric]
-            line = _line_of()
-            line.append(f"{row.label:<14}")
+            line = _line_of(f"{row.label:<14}")
             line.append(f"{self._value(row):>13}", style=self._style(row))
             line.append(f"{row.show(sum(recent) / len(recent)):>10}  ")
             line.append_text(self._trends[row.metric].draw(row.top))
@@ -216,15 +213,12 @@ class ConsoleTracker:
         return self._lines_printed == 0 or step % every == 0 or step >= self._total or late
 
     def _line(self, step: int) -> str:
+        known = [shown for shown in (*_ROWS, *_CELLS) if shown.plain and shown.metric in self._latest]
         parts = [f"step {step:>{len(str(self._total))}}/{self._total}"]
-        parts += [
-            f"{shown.label} {self._value(shown)}"
-            for shown in (*_ROWS, *_CELLS)
-            if shown.plain and shown.metric in self._latest
-        ]
+        parts += [f"{shown.label} {self._value(shown)}" for shown in known]
         left = self._progress.tasks[0].time_remaining
         if left is not None and step < self._total:
-            parts.append(f"left {_clock(left)}")
+            parts.append(f"left {timedelta(seconds=int(left))}")
         return "  ".join(parts)
 
 
@@ -280,24 +274,5 @@ def entropy_note(initial_entropy: float | None, filter_on: bool | None, threshol
     return ", ".join(parts)
 
 
-def _progress_columns() -> tuple[ProgressColumn, ...]:
-    return (
-        TextColumn("step"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("elapsed"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
-
-
 def _line_of(text: str = "", style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="crop")
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -1,4 +1,4 @@
-"""Every metric of a training run, declared once: name, formula, unit, range.
+"""Every metric of a training run, declared once: name, unit, which of two values is better, formula, range.
 
 The names are the same in metrics.jsonl, on the console, in wandb and TensorBoard, and in the documentation; people
 build dashboards on them. "The step's completions" are all `B * G` completions sampled in the step, whatever their keep
@@ -16,222 +16,120 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-Direction = Literal["more", "less"]
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a step: what it is called, how it is computed, its unit, the range it can take, and which of two
-    values is the better one (None: neither)."""
+    """One figure of a step: what it is called, its unit, which of two values is the better one (None: neither), and how
+    it is computed. Its range follows from the unit, or is `at_least` and `at_most`."""
 
     name: str
-    formula: str
     unit: str
-    low: float = -math.inf
-    high: float = math.inf
-    better: Direction | None = None
+    better: Literal["more", "less"] | None
+    formula: str
+    at_least: float | None = None
+    at_most: float | None = None
 
+    @property
+    def low(self) -> float:
+        return self.at_least if self.at_least is not None else -math.inf if self.unit in ("points", "loss") else 0.0
 
-def _share(name: str, formula: str, better: Direction | None = None) -> Metric:
-    return Metric(name, formula, "share", 0.0, 1.0, better)
+    @property
+    def high(self) -> float:
+        return self.at_most if self.at_most is not None else 1.0 if self.unit == "share" else math.inf
 
 
 _DECLARED = (
-    Metric("step", "steps finished since the run began (a step = one batch of sampled completions)", "steps", 1),
-    Metric(
-        "train/reward_mean",
-        "mean of R, the weighted sum of all rewards, over the step's completions",
-        "points",
-        better="more",
-    ),
-    Metric(
-        "train/reward_std",
-        "standard deviation (divisor n - 1) of R over the step's completions, all groups together; 0 for a single one",
-        "points",
-        0.0,
-    ),
-    _share(
-        "train/format_rate",
-        "completions with full marks for format, in the reward's own mode, / completions",
-        better="more",
-    ),
-    _share(
-        "train/accuracy_rate", "completions whose extracted answer equals the gold answer / completions", better="more"
-    ),
-    _share(
-        "train/strict_format_rate",
-        "completions whose tags stand once each and in order, whatever the reward's mode / completions",
-        better="more",
-    ),
-    Metric("entropy/mean", "mean of <H>_i over the step's completions that are not empty", "nats", 0.0),
-    Metric("entropy/max", "largest <H>_i among the step's completions", "nats", 0.0),
-    _share("entropy/filtered_share", "completions with delta_i = 0 (Eq. 10) / completions"),
-    _share("conflict/share", "completion tokens with M = 1 (forward or backward) / completion tokens"),
-    _share("conflict/forward_share", "completion tokens in the forward mask / completion tokens"),
-    _share(
-        "conflict/backward_share",
-        "completion tokens in the backward mask / completion tokens (a token can be in both masks)",
-    ),
-    _share("groups/uninformative_share", "groups whose rewards are all equal (every A is 0) / groups"),
-    Metric("completions/length_mean", "completion tokens / completions", "tokens", 0.0, better="less"),
-    _share(
-        "completions/truncated_share",
-        "completions that ran into rollout.max_completion_tokens / completions",
-        better="less",
-    ),
-    _share("completions/empty_share", "completions of no token / completions", better="less"),
-    Metric(
-        "optim/loss",
-        "the loss that was minimised (GTPO: -J of Eq. 11); mean over the step's iterations",
-        "loss",
-        better="less",
-    ),
-    Metric(
-        "optim/grad_norm",
-        "2-norm of the gradient of all trained weights before clipping; mean over the step's iterations",
-        "norm",
-        0.0,
-    ),
-    Metric("optim/learning_rate", "learning rate of the step's update", "1", 0.0),
-    Metric(
-        "optim/skipped",
-        "1 where a log-probability, the loss or the gradient was infinite or NaN, so that the step (or what was left "
-        "of its iterations) made no update; else 0",
-        "steps",
-        0.0,
-        1.0,
-        better="less",
-    ),
-    Metric(
-        "guard/alarms", "what the guard saw in this step (training.guard); 0 = nothing", "alarms", 0.0, better="less"
-    ),
-    Metric(
-        "policy/kl",
-        "mean over completion tokens of exp(d) - d - 1, d = logp_reference - logp_policy; only with a reference",
-        "nats",
-        0.0,
-        better="less",
-    ),
-    Metric(
-        "sampler/gap_mean",
-        "mean over completion tokens of the absolute difference of logp_policy and logp_sampler",
-        "nats",
-        0.0,
-        better="less",
-    ),
-    Metric("sampler/gap_max", "largest such difference among the completion tokens", "nats", 0.0, better="less"),
-    Metric(
-        "rewards/timeouts",
-        "completions whose answer ran out of time or memory while compared (accuracy 0)",
-        "completions",
-        0.0,
-        better="less",
-    ),
-    Metric("time/sample", "wall-clock time of sampling", "s", 0.0, better="less"),
-    Metric("time/reward", "wall-clock time of scoring", "s", 0.0, better="less"),
-    Metric("time/train", "wall-clock time of forward, backward and update, all iterations", "s", 0.0, better="less"),
-    Metric("time/step", "wall-clock time of the whole step", "s", 0.0, better="less"),
-    Metric("speed/tokens_per_second", "completion tokens / time/step", "tokens/s", 0.0, better="more"),
-    Metric(
-        "memory/peak_bytes",
-        "peak so far: allocated CUDA memory on a GPU, else resident set size",
-        "bytes",
-        0.0,
-        better="less",
-    ),
-)
+    Metric("step", "steps", None,
+           "steps finished since the run began (a step = one batch of sampled completions)", at_least=1),
+    Metric("train/reward_mean", "points", "more",
+           "mean of R, the weighted sum of all rewards, over the step's completions"),
+    Metric("train/reward_std", "points", None,
+           "standard deviation (divisor n - 1) of R over the step's completions, all groups together; 0 for a single"
+           " one", at_least=0),
+    Metric("train/format_rate", "share", "more",
+           "completions with full marks for format, in the reward's own mode, / completions"),
+    Metric("train/accuracy_rate", "share", "more",
+           "completions whose extracted answer equals the gold answer / completions"),
+    Metric("train/strict_format_rate", "share", "more",
+           "completions whose tags stand once each and in order, whatever the reward's mode / completions"),
+    Metric("entropy/mean", "nats", None, "mean of <H>_i over the step's completions that are not empty"),
+    Metric("entropy/max", "nats", None, "largest <H>_i among the step's completions"),
+    Metric("entropy/filtered_share", "share", None, "completions with delta_i = 0 (Eq. 10) / completions"),
+    Metric("conflict/share", "share", None, "completion tokens with M = 1 (forward or backward) / completion tokens"),
+    Metric("conflict/forward_share", "share", None, "completion tokens in the forward mask / completion tokens"),
+    Metric("conflict/backward_share", "share", None,
+           "completion tokens in the backward mask / completion tokens (a token can be in both masks)"),
+    Metric("groups/uninformative_share", "share", None, "groups whose rewards are all equal (every A is 0) / groups"),
+    Metric("completions/length_mean", "tokens", "less", "completion tokens / completions"),
+    Metric("completions/truncated_share", "share", "less",
+           "completions that ran into rollout.max_completion_tokens / completions"),
+    Metric("completions/empty_share", "share", "less", "completions of no token / completions"),
+    Metric("optim/loss", "loss", "less",
+           "the loss that was minimised (GTPO: -J of Eq. 11); mean over the step's iterations"),
+    Metric("optim/grad_norm", "norm", None,
+           "2-norm of the gradient of all trained weights before clipping; mean over the step's iterations"),
+    Metric("optim/learning_rate", "1", None, "learning rate of the step's update"),
+    Metric("optim/skipped", "steps", "less",
+           "1 where a log-probability, the loss or the gradient was infinite or NaN, so that the step (or what was "
+           "left of its iterations) made no update; else 0", at_most=1),
+    Metric("guard/alarms", "alarms", "less", "what the guard saw in this step (training.guard); 0 = nothing"),
+    Metric("policy/kl", "nats", "less",
+           "mean over completion tokens of exp(d) - d - 1, d = logp_reference - logp_policy; only with a reference"),
+    Metric("sampler/gap_mean", "nats", "less",
+           "mean over completion tokens of the absolute difference of logp_policy and logp_sampler"),
+    Metric("sampler/gap_max", "nats", "less", "largest such difference among the completion tokens"),
+    Metric("rewards/timeouts", "completions", "less",
+           "completions whose answer ran out of time or memory while compared (accuracy 0)"),
+    Metric("time/sample", "s", "less", "wall-clock time of sampling"),
+    Metric("time/reward", "s", "less", "wall-clock time of scoring"),
+    Metric("time/train", "s", "less", "wall-clock time of forward, backward and update, all iterations"),
+    Metric("time/step", "s", "less", "wall-clock time of the whole step"),
+    Metric("speed/tokens_per_second", "tokens/s", "more", "completion tokens / time/step"),
+    Metric("memory/peak_bytes", "bytes", "less", "peak so far: allocated CUDA memory on a GPU, else resident set size"),
+)  # fmt: skip
+# Metrics with a name of the user's, or one of several, in angle brackets.
+_FAMILIES = (
+    Metric("rewards/<name>_mean", "points", "more",
+           "mean of the unweighted score of a user reward over the step's completions"),
+    Metric("audit/<place>_<sign>_share", "share", None,
+           "sum of the absolute policy-gradient coefficients of that sign at that place (prefix: forward span, "
+           "suffix: backward span, eos: end-of-sequence tokens, middle: the rest) / sum over all tokens; only with "
+           "objective.audit"),
+    Metric("audit/<place>_negative_groups", "share", None,
+           "groups whose coefficients on shared prefix (or end-of-sequence) tokens sum to less than 0 / groups in "
+           "which they do not cancel; only with objective.audit"),
+    Metric("eval/<benchmark>/accuracy_rate", "share", "more",
+           "right answers / completions; one completion of each of the first evaluation.limit test problems, sampled"
+           " with the current weights"),
+    Metric("eval/<benchmark>/strict_format_rate", "share", "more",
+           "as train/strict_format_rate, of the completions evaluated"),
+    Metric("eval/<benchmark>/truncated_share", "share", "less",
+           "completions that ran into evaluation.max_completion_tokens / all"),
+    Metric("eval/<benchmark>/length_mean", "tokens", "less", "completion tokens / completions, of those evaluated"),
+    Metric("eval/<benchmark>/entropy_mean", "nats", None,
+           "mean of <H>_i over the completions evaluated, at rollout.temperature"),
+    Metric("eval/time", "s", "less", "wall-clock time of the evaluation after the step (not part of time/step)"),
+)  # fmt: skip
 
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _DECLARED})
 """All metrics by name, in the order in which they are written and documented."""
 
 _ORDER = {name: place for place, name in enumerate(METRICS)}
-# Names that hold a name of the user's: (pattern, declaration; its name shows the pattern in the documentation).
-_EVALUATED = "one completion of each of the first evaluation.limit test problems, sampled with the current weights"
-_PATTERNS = (
-    (
-        re.compile(r"rewards/.+_mean"),
-        Metric(
-            "rewards/<name>_mean",
-            "mean of the unweighted score of a user reward over the step's completions",
-            "points",
-            better="more",
-        ),
-    ),
-    (
-        re.compile(r"audit/(prefix|suffix|eos|middle)_(positive|negative)_share"),
-        _share(
-            "audit/<place>_<sign>_share",
-            "sum of the absolute policy-gradient coefficients of that sign at that place (prefix: forward span, "
-            "suffix: backward span, eos: end-of-sequence tokens, middle: the rest) / sum over all tokens; only with "
-            "objective.audit",
-        ),
-    ),
-    (
-        re.compile(r"audit/(prefix|eos)_negative_groups"),
-        _share(
-            "audit/<place>_negative_groups",
-            "groups whose coefficients on shared prefix (or end-of-sequence) tokens sum to less than 0 / groups in "
-            "which they do not cancel; only with objective.audit",
-        ),
-    ),
-    (
-        re.compile(r"eval/[a-z0-9]+/accuracy_rate"),
-        _share("eval/<benchmark>/accuracy_rate", f"right answers / completions; {_EVALUATED}", better="more"),
-    ),
-    (
-        re.compile(r"eval/[a-z0-9]+/strict_format_rate"),
-        _share(
-            "eval/<benchmark>/strict_format_rate",
-            "as train/strict_format_rate, of the completions evaluated",
-            better="more",
-        ),
-    ),
-    (
-        re.compile(r"eval/[a-z0-9]+/truncated_share"),
-        _share(
-            "eval/<benchmark>/truncated_share",
-            "completions that ran into evaluation.max_completion_tokens / all",
-            better="less",
-        ),
-    ),
-    (
-        re.compile(r"eval/[a-z0-9]+/length_mean"),
-        Metric(
-            "eval/<benchmark>/length_mean",
-            "completion tokens / completions, of those evaluated",
-            "tokens",
-            0.0,
-            better="less",
-        ),
-    ),
-    (
-        re.compile(r"eval/[a-z0-9]+/entropy_mean"),
-        Metric(
-            "eval/<benchmark>/entropy_mean",
-            "mean of <H>_i over the completions evaluated, at rollout.temperature",
-            "nats",
-            0.0,
-        ),
-    ),
-    (
-        re.compile(r"eval/time"),
-        Metric(
-            "eval/time",
-            "wall-clock time of the evaluation after the step (not part of time/step)",
-            "s",
-            0.0,
-            better="less",
-        ),
-    ),
-)
+_PLACEHOLDERS = {
+    "<name>": ".+",
+    "<benchmark>": "[a-z0-9]+",
+    "<place>": "(prefix|suffix|eos|middle)",
+    "<sign>": "(positive|negative)",
+}
 
 
 def find_metric(name: str) -> Metric:
     """The declaration of `name`: one of METRICS, or of the metrics with a user's name in them. Raises ValueError."""
     if (declared := METRICS.get(name)) is not None:
         return declared
-    for pattern, metric in _PATTERNS:
-        if pattern.fullmatch(name):
+    for metric in _FAMILIES:
+        pattern = re.sub("<[a-z]+>", lambda found: _PLACEHOLDERS[found[0]], metric.name)
+        if re.fullmatch(pattern, name):
             return replace(metric, name=name)
     raise ValueError(f"{name} is not a declared metric; declare it in gtpo_cli/tracking/metrics.py")
 
@@ -239,8 +137,7 @@ def find_metric(name: str) -> Metric:
 def check_metrics(names: Iterable[str]) -> None:
     """Raises ValueError, naming the first of `names` that is declared nowhere (a programming error)."""
     for name in names:
-        if name not in METRICS:
-            find_metric(name)
+        find_metric(name)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -250,13 +147,9 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def metrics_table() -> str:
     """The declarations as a Markdown table, for the documentation."""
-    rows = [*METRICS.values(), *(metric for _, metric in _PATTERNS)]
     lines = ["| name | unit | range | better | what it is |", "|---|---|---|---|---|"]
-    lines += [f"| `{row.name}` | {row.unit} | {_range(row)} | {row.better or ''} | {row.formula} |" for row in rows]
+    for row in (*_DECLARED, *_FAMILIES):
+        bounds = f"{row.low:g} to {row.high:g}" if math.isfinite(row.high) else f"≥ {row.low:g}"
+        bounds = bounds if math.isfinite(row.low) else "any"
+        lines.append(f"| `{row.name}` | {row.unit} | {bounds} | {row.better or ''} | {row.formula} |")
     return "\n".join(lines) + "\n"
-
-
-def _range(metric: Metric) -> str:
-    if metric.low == -math.inf:
-        return "any"
-    return f"≥ {metric.low:g}" if metric.high == math.inf else f"{metric.low:g} to {metric.high:g}"

@@ -1,4 +1,4 @@
-"""What a tracker is, and how the loop talks to all of them at once.
+"""What a tracker is, which ones a recipe opens, and how the loop talks to all of them at once.
 
 metrics.jsonl is the record of the run: when it cannot be written, the run stops with a GtpoError. Every other tracker
 is a convenience: when one fails, it is switched off with one warning, and the run goes on.
@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
+from gtpo_cli.recipe.schema import Recipe
+from gtpo_cli.text import describe
 from gtpo_cli.tracking.jsonl import JsonlTracker
 from gtpo_cli.tracking.metrics import check_metrics
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gtpo_cli.tracking.console import ConsoleTracker
+
+METRICS_FILE = "metrics.jsonl"
 
 
 class Tracker(Protocol):
@@ -27,11 +34,11 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-class Trackers:
+class Trackers(AbstractContextManager["Trackers"]):
     """The record, the display and any other trackers as one. A context manager that closes them all.
 
-    `record` may raise GtpoError; `display` and `others` cannot end a run. `warn` shows one line to the user and must
-    not raise; by default it goes through the `warnings` module.
+    `record` may raise GtpoError; `display` and `others` cannot end a run. `warn` shows one line to the user, in a quiet
+    run as well, and must not raise; by default it goes through the `warnings` module.
     """
 
     def __init__(
@@ -45,7 +52,7 @@ class Trackers:
         self._record = record
         self._display = display
         self._optional: list[Tracker] = [*([display] if display else []), *others]
-        self._show_warning = warn
+        self.warn = warn
 
     @property
     def position(self) -> int:
@@ -73,10 +80,6 @@ class Trackers:
             except Exception as error:  # noqa: BLE001 - as in log
                 self._switch_off(self._display, error)
 
-    def warn(self, text: str) -> None:
-        """Show a warning to the user, in a quiet run as well."""
-        self._show_warning(text)
-
     def close(self) -> None:
         """Close all trackers, the display first, so that the terminal is restored whatever the others do."""
         try:
@@ -84,14 +87,11 @@ class Trackers:
                 try:
                     tracker.close()
                 except Exception as error:  # noqa: BLE001 - as in log
-                    self.warn(f"{_name(tracker)} could not be closed ({_one_line(error)}); it may miss the last steps")
+                    self.warn(f"{_name(tracker)} could not be closed ({describe(error)}); it may miss the last steps")
         finally:
             self._optional.clear()
             self._display = None
             self._record.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -104,12 +104,84 @@ class Trackers:
             self._display = None
         with suppress(Exception):  # it has failed and been reported: closing it can only help
             tracker.close()
-        self.warn(f"{_name(tracker)} failed and is off{since} ({_one_line(error)}); metrics.jsonl has every step")
+        self.warn(f"{_name(tracker)} failed and is off{since} ({describe(error)}); metrics.jsonl has every step")
 
 
 def _name(tracker: Tracker) -> str:
     return f"{type(tracker).__name__.removesuffix('Tracker')} tracking"
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def open_trackers(
+    recipe: Recipe,
+    run_dir: Path,
+    *,
+    run_name: str,
+    total_steps: int,
+    start_step: int = 0,
+    keep_bytes: int | None = None,
+    initial_entropy: float | None = None,
+    filter_on: bool | None = None,
+    console: Console | None = None,
+    quiet: bool = False,
+) -> Trackers:
+    """Open what `recipe.tracking` asks for; use the result as a context manager.
+
+    A resumed run gives the last step of its checkpoint (`start_step`) and `Trackers.position` as it was then
+    (`keep_bytes`); what was recorded after that is dropped. A new run has neither. `initial_entropy` (`<H>_ini`, nats)
+    and `filter_on` are shown beside the entropy; both are None for SFT. `quiet`: no display and no messages; warnings
+    are still printed. Raises GtpoError when metrics.jsonl cannot be opened, RecipeError when TensorBoard is not
+    installed. A wandb that fails is a warning.
+    """
+    from gtpo_cli.tracking.console import Console, ConsoleTracker
+
+    console = console or Console()
+    warn = _warn_on(console)
+    record = JsonlTracker(run_dir / METRICS_FILE, keep_bytes=keep_bytes)
+    others: list[Tracker] = []
+    try:
+        if recipe.tracking.tensorboard:
+            from gtpo_cli.tracking.tensorboard import TensorBoardTracker
+
+            others.append(TensorBoardTracker(run_dir / "tensorboard", start_step=start_step))
+        if recipe.tracking.wandb.mode != "off":
+            others += _open_wandb(recipe, run_dir, run_name, warn, resumed=start_step > 0)
+        threshold = recipe.objective.filter.threshold
+        display = None if quiet else ConsoleTracker(
+            total_steps, start_step=start_step, initial_entropy=initial_entropy, filter_on=filter_on,
+            filter_threshold=threshold, console=console,
+        )  # fmt: skip
+    except BaseException:
+        Trackers(record, others=others, warn=warn).close()
+        raise
+    return Trackers(record, display=display, others=others, warn=warn)
+
+
+def _open_wandb(
+    recipe: Recipe, run_dir: Path, run_name: str, warn: Callable[[str], None], *, resumed: bool
+) -> list[Tracker]:
+    """wandb in a thread of its own; nothing where it cannot be opened."""
+    try:
+        from gtpo_cli.tracking.background import BackgroundTracker
+        from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, WandbTracker
+
+        config, settings = recipe.model_dump(mode="json"), recipe.tracking.wandb
+        tracker = WandbTracker(config, settings, run_name, run_dir, resumed=resumed, warn=warn)
+    except Exception as error:  # noqa: BLE001 - foreign code, a network and an account: nothing in it is worth a run
+        remedy = "metrics.jsonl has every step. Silence this with tracking.wandb.mode: off"
+        warn(f"wandb is off ({describe(error)}); {remedy}")
+        return []
+    return [BackgroundTracker(tracker, close_seconds=FINISH_TIMEOUT + 10)]  # wandb's own patience comes first
+
+
+def _warn_on(console: Console) -> Callable[[str], None]:
+    """Warnings as one line on the console, above the display; through the `warnings` module once it is gone."""
+    from gtpo_cli.tracking.console import print_line
+
+    def warn(text: str) -> None:
+        with suppress(OSError):
+            if not console.quiet:  # as rich leaves it after a broken pipe
+                print_line(console, f"warning: {text}", style="yellow")
+                return
+        warnings.warn(text, stacklevel=2)
+
+    return warn

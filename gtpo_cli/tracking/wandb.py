@@ -7,9 +7,11 @@ and the metrics are handed over: no code, no git state, no console output, nothi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from gtpo_cli.recipe.schema import WandbRecipe
 
 # Seconds. A network that is away must not hold up training for long, at the start or at the end.
 INIT_TIMEOUT = 30.0
@@ -19,63 +21,48 @@ FINISH_TIMEOUT = 60.0
 class WandbTracker:
     """Logs each step to wandb, under the declared names, with `step` as wandb's step too.
 
-    `mode`: "auto" is online when wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE does not say
-    otherwise, else offline. When going online fails (no key in mode "online", no network, a refused key), `warn` is
-    told and the run is recorded offline. `resume_id` continues the wandb run of that id (`run_id` of the first part).
-    Raises whatever wandb raises when it cannot even record offline; the caller decides what that is worth.
+    `settings.mode`: "auto" is online when wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE does
+    not say otherwise, else offline. When going online fails (no key in mode "online", no network, a refused key),
+    `warn` is told and the run is recorded offline. `resumed`: go on under the id that the run's first part left in its
+    folder. Raises whatever wandb raises when it cannot even record offline; the caller decides what that is worth.
     """
 
     def __init__(
         self,
-        recipe: Mapping[str, Any],
+        config: Mapping[str, Any],
+        settings: WandbRecipe,
         run_name: str,
         run_dir: Path,
         *,
-        mode: Literal["auto", "online", "offline"] = "auto",
-        project: str = "gtpo",
-        entity: str | None = None,
-        tags: Sequence[str] = (),
-        resume_id: str | None = None,
+        resumed: bool = False,
         warn: Callable[[str], None],
     ) -> None:
         # wandb sends usage statistics even for offline runs, unless this variable, which has no setting, says no.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb  # the library: absolute imports do not see this module under that name
 
-        def start(where: Any) -> Any:
-            return wandb.init(
-                mode=where,
-                project=project,
-                entity=entity,
-                name=run_name,
-                tags=list(tags),
-                config=dict(recipe),
-                dir=run_dir,
-                id=resume_id,
-                resume="allow" if resume_id else None,
-                settings=_settings(),
-            )
+        folder = run_dir / "wandb"
+        folder.mkdir(parents=True, exist_ok=True)  # else wandb would go to a temporary folder
+        id_file = folder / "run_id"
+        resume_id = id_file.read_bytes().decode().strip() if resumed and id_file.is_file() else None
 
-        (run_dir / "wandb").mkdir(parents=True, exist_ok=True)  # else wandb would go to a temporary folder
+        def start(mode: Any) -> Any:
+            return wandb.init(
+                mode=mode, project=settings.project, entity=settings.entity, name=run_name, tags=list(settings.tags),
+                config=dict(config), dir=run_dir, id=resume_id, resume="allow" if resume_id else None,
+                settings=_settings(),
+            )  # fmt: skip
+
         wandb.setup(settings=_settings())
         try:
-            self._run = start(_resolve(mode))
+            self._run = start(_resolve(settings.mode))
         except wandb.Error as error:
-            if mode == "offline":
+            if settings.mode == "offline":
                 raise
             reason = " ".join(str(error).split())
-            later = f"upload later with `wandb sync {run_dir}/wandb/offline-*`"
-            warn(f"wandb: not online ({reason}); recording offline, {later}")
+            warn(f"wandb: not online ({reason}); recording offline, upload later with `wandb sync {folder}/offline-*`")
             self._run = start("offline")
-
-    @property
-    def run_id(self) -> str:
-        """wandb's id of the run, to resume it by."""
-        return str(self._run.id)
-
-    @property
-    def offline(self) -> bool:
-        return bool(self._run.offline)
+        id_file.write_text(f"{self._run.id}\n")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({"step": step, **metrics}, step=step)

@@ -6,22 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from gtpo_cli.errors import CheckpointError
+from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.step import StepResult
 
 
 def sample_rows(result: StepResult) -> list[dict[str, Any]]:
     """One mapping for each completion: problem, text, rewards, advantage, <H>_i, delta, and per token: id, text,
-    log-probability, entropy, forward and backward mask (0/1), lambda. The tokens' texts are the caller's to add.
+    log-probability, entropy, forward and backward mask (0/1), lambda, c. The tokens' texts are the caller's to add.
     """
     rows = []
-    batch = result.batch
     for b, group in enumerate(result.groups):
         for g, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True)):
-            length = int(batch.lengths_BG[b, g])
+            length = int(result.batch.lengths_BG[b, g])
 
-            def tokens(values: Any, b: int = b, g: int = g, length: int = length) -> list[Any]:
-                return [round(value, 6) for value in values[b, g, :length].tolist()]
+            def of_tokens(values_BGT: Tensor, b: int = b, g: int = g, length: int = length) -> list[float]:
+                return [round(value, 6) for value in values_BGT[b, g, :length].tolist()]
 
             rows.append(
                 {
@@ -40,11 +42,12 @@ def sample_rows(result: StepResult) -> list[dict[str, Any]]:
                     "mean_entropy": float(result.mean_entropy_BG[b, g]),
                     "kept": bool(result.keep_BG[b, g]),
                     "token_ids": list(completion.token_ids),
-                    "logprobs": tokens(result.logprobs_BGT),
-                    "entropy": tokens(result.entropy_BGT),
-                    "forward": [int(value) for value in tokens(result.spans.forward_BGT)],
-                    "backward": [int(value) for value in tokens(result.spans.backward_BGT)],
-                    "lambda": tokens(result.weights_BGT),
+                    "logprobs": of_tokens(result.logprobs_BGT),
+                    "entropy": of_tokens(result.entropy_BGT),
+                    "forward": of_tokens(result.spans.forward_BGT.int()),
+                    "backward": of_tokens(result.spans.backward_BGT.int()),
+                    "lambda": of_tokens(result.weights_BGT),
+                    "coefficient": of_tokens(result.coefficients_BGT),
                 }
             )
     return rows
@@ -61,9 +64,7 @@ def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -
     target = folder / f"step-{step:06d}.jsonl"
     try:
         folder.mkdir(exist_ok=True)
-        aside = target.with_suffix(".tmp")
-        aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-        aside.replace(target)
+        write_atomically(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     except OSError as error:
         raise CheckpointError(
             f"{target}: sample completions cannot be written ({error.strerror}); make room, then continue with "

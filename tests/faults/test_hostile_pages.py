@@ -21,7 +21,7 @@ from gtpo_cli.errors import GtpoError
 from gtpo_cli.evaluation.store import find_evaluations
 from gtpo_cli.report.inspection import read_step
 from gtpo_cli.report.page import render
-from gtpo_cli.report.runs import read_run
+from gtpo_cli.report.run_record import read_run
 from gtpo_cli.run_folder import RunFolder
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -173,7 +173,7 @@ def is_taken(original: Path, run: Path, field: Field) -> bool:
     folder = RunFolder(run)
     try:
         render([read_run(folder)], [])
-        read_step(folder).recipe  # noqa: B018
+        read_step(folder)
         for stored in find_evaluations(folder):
             stored.problems()
     except GtpoError:

@@ -32,10 +32,10 @@ from gtpo_cli.models.transformers_policy import load_transformers_policy
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.report.comparison import compare, find_side
 from gtpo_cli.report.inspection import read_step
-from gtpo_cli.report.inspection_html import render as render_inspection
-from gtpo_cli.report.inspection_text import print_step, print_tokens
+from gtpo_cli.report.inspection_views import print_step, print_tokens
+from gtpo_cli.report.inspection_views import render as render_inspection
 from gtpo_cli.report.page import render as render_report
-from gtpo_cli.report.runs import read_run
+from gtpo_cli.report.run_record import read_run
 from gtpo_cli.report.tables import benchmark_table, csv_text, latex, markdown
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking.console import Console
@@ -65,7 +65,7 @@ def look(run: Path, changed: Path | None = None) -> Iterator[Reader]:
         render_inspection(step)
         console = Console(file=io.StringIO(), width=80)
         print_step(console, step, step.choose(None))
-        print_tokens(console, step.groups[0], step.groups[0].completions[0], step.recipe)
+        print_tokens(console, step.groups[0], step.groups[0].completions[0], step.objective.conflict)
 
     yield report
     if part != "evaluation":

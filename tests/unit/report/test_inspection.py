@@ -17,15 +17,22 @@ from gtpo_cli.objective import LN_2, conflict_spans
 from gtpo_cli.objective import filter_is_on as objective_filter_is_on
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, read_step
-from gtpo_cli.report.inspection_html import render
-from gtpo_cli.report.inspection_text import filter_is_on, print_step, print_tokens, pulls_text, token_lines, visible
+from gtpo_cli.report.inspection_views import (
+    filter_is_on,
+    headline,
+    print_step,
+    print_tokens,
+    render,
+    token_lines,
+    visible,
+)
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.loop import train
 
 
 def trained(folder: Path, *overrides: str) -> RunFolder:
     fixed = ["training.max_steps=1", "objective.initial_entropy=0.16", "rollout.prompts_per_step=6"]
-    recipe = load_recipe("tiny_arithmetic", [*fixed, "objective.audit=true", *overrides])
+    recipe = load_recipe("tiny_arithmetic", [*fixed, *overrides])
     run = RunFolder(folder)
     run.create(recipe)
     train(recipe, run, quiet=True)
@@ -74,12 +81,12 @@ def test_a_token_is_in_a_span_exactly_where_all_tokens_up_to_it_have_partners(
 
 
 def test_the_reasons_say_who_shares_it_and_where(position: InspectedStep) -> None:
-    recipe = position.recipe
+    conflict = position.objective.conflict
     seen = set()
     for group in position.groups:
         for completion in group.completions:
-            for place, token in enumerate(completion.tokens):
-                why = group.why(completion, place, recipe)
+            reasons = group.reasons(completion, conflict)
+            for place, (token, why) in enumerate(zip(completion.tokens, reasons, strict=True)):
                 if completion.advantage == 0:
                     assert why.startswith("A = 0")
                 elif token.weight == 1:
@@ -94,46 +101,59 @@ def test_the_reasons_say_who_shares_it_and_where(position: InspectedStep) -> Non
     assert {weight for weight, _ in seen} == {0.0, 1.0, 2.0}
 
 
-def test_coefficients_are_those_of_the_loss(position: InspectedStep) -> None:
+def test_coefficients_are_those_that_training_stored(position: InspectedStep) -> None:
+    """c = delta (A - gamma <H>) lambda, against the row's own figures; and it is what the views show."""
+    rows = [json.loads(line) for line in (position.run.samples / "step-000001.jsonl").read_text().splitlines()]
+    completions = [completion for group in position.groups for completion in group.completions]
+    seen = set()
+    for row, completion in zip(rows, completions, strict=True):
+        of_completion = row["kept"] * (row["advantage"] - 0.1 * row["mean_entropy"])
+        expected = [of_completion * weight for weight in row["lambda"]]
+        assert [token.coefficient for token in completion.tokens] == row["coefficient"]
+        assert row["coefficient"] == pytest.approx(expected, abs=2e-6)
+        assert f"c {min(expected):+.3f} to {max(expected):+.3f}; {len(expected)} tokens" in headline(completion)
+        seen |= {weight for weight, c in zip(row["lambda"], expected, strict=True) if c}
+    assert seen == {1.0, 2.0}
+    assert 0 in {row["kept"] for row in rows} or len(seen) == 2
     group = position.choose(None)[0]
     assert group.informative
     rewards = torch.tensor([completion.reward for completion in group.completions])
+    assert group.reward_mean == pytest.approx(float(rewards.mean()))
+    assert group.reward_std == pytest.approx(float(rewards.std()), rel=1e-6)
     for completion in group.completions:
         expected = (completion.reward - rewards.mean()) / (rewards.std() + 1e-4)
         assert completion.advantage == pytest.approx(float(expected), rel=1e-5)
-        coefficient = completion.advantage - 0.1 * completion.mean_entropy
-        assert completion.coefficient(position.recipe) == pytest.approx(coefficient)
-        assert completion.mean_entropy == pytest.approx(
-            sum(token.entropy for token in completion.tokens) / len(completion.tokens), abs=1e-5
-        )
-        token = completion.tokens[0]
-        assert completion.token_weight(token, position.recipe) == pytest.approx(
-            coefficient * token.weight / len(completion.tokens)
-        )
-    assert group.reward_mean == pytest.approx(float(rewards.mean()))
-    assert group.reward_std == pytest.approx(float(rewards.std()), rel=1e-6)
 
 
-def test_pulls_of_the_groups_add_up_to_the_audit_that_training_logged(position: InspectedStep) -> None:
-    """The same partition and coefficients, from the stored sample and without torch."""
-    metrics = json.loads(position.run.metrics_file.read_text().splitlines()[0])
-    sums: dict[tuple[str, str], float] = {}
-    for group in position.groups:
-        size = sum(
-            abs(completion.token_weight(token, position.recipe))
-            for completion in group.completions
-            for token in completion.tokens
-        )
-        for place, (up, down) in group.pulls(position.recipe).items():
-            sums[place, "positive"] = sums.get((place, "positive"), 0.0) + up * size
-            sums[place, "negative"] = sums.get((place, "negative"), 0.0) + down * size
-    total = sum(sums.values())
-    assert len(sums) == 8
-    for (place, sign), value in sums.items():
-        assert value / total == pytest.approx(metrics[f"audit/{place}_{sign}_share"], abs=1e-5)
-    group = position.choose(None)[0]
-    up, down = group.pulls(position.recipe)["prefix"]
-    assert f"gradient (up, down): shared start +{up:.0%} -{down:.0%}, shared end" in pulls_text(group, position.recipe)
+def test_a_step_of_an_older_version_is_shown_without_coefficients(position: InspectedStep, tmp_path: Path) -> None:
+    folder = tmp_path / "older"
+    (folder / "samples").mkdir(parents=True)
+    (folder / "recipe.yaml").write_bytes(position.run.recipe_file.read_bytes())
+    rows = [json.loads(line) for line in (position.run.samples / "step-000001.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["coefficient"]
+    (folder / "samples" / "step-000001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    step = read_step(RunFolder(folder))
+    said = "the coefficients c were not stored: an older version trained this step"
+    assert said in plain(step)
+    assert said in render(step)
+    assert said not in plain(position)
+    completion = step.groups[0].completions[0]
+    assert re.search(r"delta [01]; \d+ tokens", headline(completion))
+    stream = StringIO()
+    print_tokens(Console(file=stream, width=120), step.groups[0], completion, step.objective.conflict)
+    assert f"{completion.tokens[0].logprob:.4f}" in stream.getvalue()
+
+
+def test_a_coefficient_too_few_is_refused(position: InspectedStep, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.samples.mkdir()
+    run.recipe_file.write_bytes(position.run.recipe_file.read_bytes())
+    row = json.loads((position.run.samples / "step-000001.jsonl").read_text().splitlines()[0])
+    row["coefficient"].pop()
+    (run.samples / "step-000001.jsonl").write_text(json.dumps(row))
+    with pytest.raises(EvaluationError, match="there are not as many of each"):
+        read_step(run)
 
 
 def plain(step: InspectedStep, *, width: int = 100) -> str:
@@ -146,7 +166,7 @@ def test_without_colour_the_marks_carry_the_spans(position: InspectedStep) -> No
     text = plain(position)
     assert "lambda in conflict spans: 0 where A < 0, 2 where A > 0 (position alignment); 1 elsewhere" in text
     assert "filter on: <H>_ini = 0.1600" in text
-    completion = next(c for c in position.choose(None)[0].completions if c.forward_length and c.backward_length)
+    completion = next(c for c in position.choose(None)[0].completions if any(c.forward) and any(c.backward))
     tokens, marks = (str(line) for line in list(token_lines(completion, 500)))
     cells = [token.mark * len(visible(token.text)) for token in completion.tokens]
     assert marks == ("  " + "".join(cells)).rstrip()
@@ -199,6 +219,7 @@ def test_the_page_holds_every_token_with_its_figures(position: InspectedStep) ->
         assert ("less" in names, "more" in names) == (token.weight < 1, token.weight > 1)
         assert ("f" in names, "b" in names) == (token.forward, token.backward)
         assert f"lambda {token.weight:g}, ln p {token.logprob:.4f}, entropy {token.entropy:.4f} nats" in title
+        assert f", c {token.coefficient:+.4f}\n" in title
     assert "script" not in reader.tags
     assert not re.search(r'(src|href)="(?!#)', page)
 
@@ -217,7 +238,9 @@ def test_hostile_text_is_escaped(position: InspectedStep, tmp_path: Path) -> Non
     assert "<img" not in page
     stream = StringIO()
     step = read_step(RunFolder(folder))
-    print_tokens(Console(file=stream, width=120), step.groups[0], step.groups[0].completions[0], step.recipe)
+    print_tokens(
+        Console(file=stream, width=120), step.groups[0], step.groups[0].completions[0], step.objective.conflict
+    )
     assert "alert(1)" in stream.getvalue()
 
 
@@ -225,7 +248,8 @@ def test_switches_are_said_truly(tmp_path: Path) -> None:
     grpo = read_step(trained(tmp_path / "grpo", "objective.name=grpo"))
     assert {token.weight for g in grpo.groups for c in g.completions for token in c.tokens} == {1.0}
     assert "conflict correction is off" in plain(grpo)
-    assert grpo.groups[0].why(grpo.groups[0].completions[0], 0, grpo.recipe).startswith("conflict correction is off")
+    reasons = grpo.groups[0].reasons(grpo.groups[0].completions[0], grpo.objective.conflict)
+    assert set(reasons) == {"conflict correction is off: every lambda is 1"}
     gentle = read_step(trained(tmp_path / "gentle", "objective.conflict={positive_weight: 1.5, negative_weight: 0.5}"))
     assert "lambda in conflict spans: 0.5 where A < 0, 1.5 where A > 0" in plain(gentle)
     released = read_step(trained(tmp_path / "released", "objective.compat=released_code"))

@@ -22,7 +22,7 @@ from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
 from gtpo_cli.report.figures import file_png, file_svg, page_svg
 from gtpo_cli.report.page import render, write_report
-from gtpo_cli.report.runs import RunRecord, read_run
+from gtpo_cli.report.run_record import RunRecord, read_run
 from gtpo_cli.report.tables import benchmark_table, csv_text, escape_latex, latex, markdown
 
 ROWS = [
@@ -162,12 +162,23 @@ def test_running_mean_against_a_loop_and_with_gaps() -> None:
 
 
 def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
-    rows = [{"step": n, "completions/length_mean": 900.0 if n == 70_001 else 30.0} for n in range(1, 100_001)]
-    record = read_run(run_at(tmp_path / "long", rows))
-    (chart,) = training_charts([record])
-    assert len(page_svg(chart)) < 100_000
-    axes = chart.draw("#000000").axes[0]
-    assert max(path.vertices[:, 1].max() for path in axes.collections[0].get_paths()) == 900.0
+    noise = np.random.default_rng(0).random(100_000).tolist()
+    rows = [
+        {"step": n, "completions/length_mean": 900.0 if n == 70_001 else 300.0 * value}
+        for n, value in enumerate(noise, start=1)
+    ]
+    (chart,) = training_charts([read_run(run_at(tmp_path / "long", rows))])
+    svg = page_svg(chart)
+    assert len(svg) < 100_000
+    figure = chart.draw("#000000")
+    figure.savefig(io.BytesIO(), format="svg")  # lays it out; an SVG's y runs down, 72 points an inch
+    dots = figure.axes[0].transData.transform([(1, 0.0), (70_001, 900.0)])
+    bottom, top = ((3.0 - y / figure.dpi) * 72 for _, y in dots)
+    (faint,) = re.findall(r'<path d="([^"]*)"[^>]*stroke-opacity: 0.25', svg)
+    heights = [float(y) for y in re.findall(r"[ML] [-\d.]+ ([-\d.]+)", faint)]
+    assert min(heights) == pytest.approx(top, abs=1.0)
+    assert max(heights) == pytest.approx(bottom, abs=1.0)
+    assert len(heights) > 300, "every step is within the band that is drawn"
 
 
 def test_the_same_runs_give_the_same_bytes(runs: list[RunRecord], page: str) -> None:

@@ -46,7 +46,7 @@ def shown(tracker: ConsoleTracker, width: int) -> list[str]:
 
 
 def plain(total: int, **options: object) -> ConsoleTracker:
-    return ConsoleTracker(total, console=Console(file=io.StringIO(), width=80), plain=True, **options)  # type: ignore[arg-type]
+    return ConsoleTracker(total, console=Console(file=io.StringIO(), width=80), **options)  # type: ignore[arg-type]
 
 
 def live_console(width: int = 80) -> Console:

@@ -20,20 +20,31 @@ RUN = """
 import sys
 from pathlib import Path
 import gtpo_cli.tracking.wandb as module
+from gtpo_cli.recipe.schema import WandbRecipe
 from gtpo_cli.tracking.wandb import WandbTracker
 
 module.INIT_TIMEOUT = 1.0
 
-def run(folder, mode, resume_id=None, steps=(1, 2)):
+def run(folder, mode, resumed=False, steps=(1, 2)):
+    settings = WandbRecipe(mode=mode, project="a-project", tags=("one-tag",))
     tracker = WandbTracker(
-        {"seed": 3407, "model": {"name": "builtin:tiny"}}, "a-run", Path(folder), mode=mode, project="a-project",
-        tags=["one-tag"], resume_id=resume_id, warn=lambda text: print("WARNED", text),
+        {"seed": 3407, "model": {"name": "builtin:tiny"}}, settings, "a-run", Path(folder), resumed=resumed,
+        warn=lambda text: print("WARNED", text),
     )
     for step in steps:
         tracker.log(step, {"train/reward_mean": step + 0.40625, "optim/loss": float("nan")})
     tracker.close()
-    print("DONE", folder, tracker.run_id, "offline" if tracker.offline else "online")
-    return tracker.run_id
+    run = tracker._run
+    print("DONE", folder, run.id, "offline" if run.offline else "online")
+    return run.id
+"""
+
+
+RESUMED = """
+first = run("a", "auto")
+Path("b/wandb").mkdir(parents=True)
+Path("b/wandb/run_id").write_text(first)
+run("b", "offline", resumed=True, steps=(3,))
 """
 
 
@@ -65,7 +76,7 @@ def recorded(run_dir: Path) -> bytes:
 
 
 def test_auto_without_a_key_records_offline_and_sends_only_recipe_and_metrics(tmp_path: Path) -> None:
-    lines = run_without_stdin("first = run('a', 'auto')\nrun('b', 'offline', resume_id=first, steps=(3,))", tmp_path)
+    lines = run_without_stdin(RESUMED, tmp_path)
     assert len(lines) == 2, "silent, without a warning"
     done, folder, run_id, where = lines[0].split()
     assert (done, folder, where) == ("DONE", "a", "offline")

@@ -443,11 +443,15 @@ def test_samples_hold_every_token_as_the_step_saw_it(parts_for: Any) -> None:
     for row in rows:
         b, g = [p.id for p, _ in PROMPTS].index(row["problem"]), row["completion"]
         n = len(row["token_ids"])
-        assert [len(row[key]) for key in ("logprobs", "entropy", "forward", "backward", "lambda")] == [n] * 5
+        columns = ("logprobs", "entropy", "forward", "backward", "lambda", "coefficient")
+        assert [len(row[key]) for key in columns] == [n] * 6
         assert row["advantage"] == float(result.advantages_BG[b, g])
         assert row["lambda"] == result.weights_BGT[b, g, :n].tolist()
         assert row["forward"] == result.spans.forward_BGT[b, g, :n].int().tolist()
         assert row["entropy"] == pytest.approx(result.entropy_BGT[b, g, :n].tolist(), abs=1e-6)
+        c = row["advantage"] - parts.recipe.objective.entropy_coef * row["mean_entropy"]
+        assert row["coefficient"] == pytest.approx([c * weight for weight in row["lambda"]], abs=1e-6)
+    assert any(row["coefficient"] for row in rows)
 
 
 def test_out_of_memory_in_the_middle_gives_the_same_gradient(parts_for: Any) -> None:

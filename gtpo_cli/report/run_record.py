@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
@@ -24,8 +25,11 @@ class Evaluation:
     """A finished evaluation and its scores."""
 
     stored: StoredEvaluation
-    conditions: Conditions
     results: Results
+
+    @property
+    def conditions(self) -> Conditions:
+        return self.stored.conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,18 @@ class RunRecord:
         return self.recipe.objective.name.upper() if self.rows else "untrained"
 
 
+class Evaluated(NamedTuple):
+    """A model that was evaluated on a benchmark. `method`: "base" for an untrained one, whose `name` is the model's and
+    which runs share; else how its run trained, with the run's name and its `place` among the runs."""
+
+    method: str
+    name: str
+    place: int | None
+    evaluation: Evaluation
+
+
 def read_run(run: RunFolder) -> RunRecord:
     """Raises GtpoError, naming the file, for what is there and cannot be read."""
-    rows = read_metrics(run.metrics_file) if os.path.lexists(run.metrics_file) else []
     environment, file = {}, run.environment_file
     if os.path.lexists(file):
         environment = read_json(
@@ -63,8 +76,8 @@ def read_run(run: RunFolder) -> RunRecord:
         recipe=run.recipe(),
         environment=environment,
         initial_entropy=run.initial_entropy(),
-        rows=rows,
-        evaluations=_most_telling([Evaluation(s, s.conditions, s.results()) for s in find_evaluations(run)]),
+        rows=read_metrics(run.metrics_file) if os.path.lexists(run.metrics_file) else [],
+        evaluations=_most_telling([Evaluation(stored, stored.results()) for stored in find_evaluations(run)]),
     )
     if not record.rows and not record.evaluations:
         raise EvaluationError(f"{run.path}: there is nothing to report yet: no step and no evaluation")
@@ -76,13 +89,26 @@ def _most_telling(evaluations: list[Evaluation]) -> tuple[Evaluation, ...]:
 
     The untrained model first, then checkpoints by step.
     """
+
+    def size(evaluation: Evaluation) -> tuple[int, int]:
+        return evaluation.conditions.problems, evaluation.conditions.samples
+
     chosen: dict[tuple[str, str], Evaluation] = {}
     for evaluation in evaluations:  # oldest first
         key = (evaluation.conditions.benchmark, evaluation.conditions.subject)
-        if key not in chosen or _size(evaluation) >= _size(chosen[key]):
+        if key not in chosen or size(evaluation) >= size(chosen[key]):
             chosen[key] = evaluation
     return tuple(chosen[key] for key in sorted(chosen))  # "base" < "step-..."
 
 
-def _size(evaluation: Evaluation) -> tuple[int, int]:
-    return evaluation.conditions.problems, evaluation.conditions.samples
+def evaluated(runs: Sequence[RunRecord]) -> dict[str, list[Evaluated]]:
+    """Benchmark -> what was evaluated on it, in the order of the runs; equal evaluations of an untrained model once."""
+    found: dict[str, dict[tuple[int | None, str], Evaluated]] = {}
+    for place, run in enumerate(runs):
+        for evaluation in run.evaluations:
+            c = evaluation.conditions
+            one = Evaluated(run.method, run.name, place, evaluation)
+            if c.subject == BASE:
+                one = Evaluated(BASE, c.model, None, evaluation)
+            found.setdefault(c.benchmark, {}).setdefault((one.place, c.digest), one)
+    return {benchmark: list(shown.values()) for benchmark, shown in found.items()}

@@ -1,0 +1,201 @@
+"""An inspected step on the terminal and as a self-contained page: tokens coloured by lambda, their spans marked.
+
+Colour is never the only carrier: on the terminal the line of marks under the tokens says f (forward span), b (backward
+span) or x (both); on the page lines above and below a token do, and shading shows its entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.files import own_folder
+from gtpo_cli.recipe.schema import LN_2, ConflictRecipe
+from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, StoredCompletion, Token
+from gtpo_cli.run_folder import write_atomically
+
+# both parts of each pair are given, so that the contrast does not hang on the palette of a terminal
+LESS, SAME, MORE = "#ffffff on #1f5f99", "", "#ffffff on #1b7337"
+_INDENT = "  "
+_FULL_SHADE = 2 * LN_2  # nats: the entropy from which a token's shading on the page is full
+_SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x1b": "␛"}
+
+
+# -- what both say ----------------------------------------------------------------------------------------------------
+
+
+def rules(step: InspectedStep) -> list[str]:
+    """What the recipe says about the weights of this step."""
+    objective, initial = step.objective, step.run.initial_entropy()
+    conflict, entropy_filter = objective.conflict, objective.filter
+    lines = [f"{step.run.path}, step {step.step}: {len(step.groups)} problems; objective {objective.name}"]
+    if conflict.enabled:
+        lines.append(
+            f"lambda in conflict spans: {conflict.negative_weight:g} where A < 0, {conflict.positive_weight:g} where "
+            f"A > 0 ({conflict.alignment} alignment); 1 elsewhere"
+        )
+    else:
+        lines.append("conflict correction is off: lambda is 1 everywhere")
+    if initial is not None:
+        state = "on" if filter_is_on(initial, entropy_filter.enabled) else "off"
+        lines.append(
+            f"filter {state}: <H>_ini = {initial:.4f}, ln 2 = {LN_2:.4f}; delta = 0 where <H> > "
+            f"{entropy_filter.threshold:.4f}" + (" and A < 0" if entropy_filter.only_negative else "")
+        )
+    lines.append(
+        f"c = delta (A - gamma <H>) lambda multiplied a token's ratio, gamma = {objective.entropy_coef:g}"
+        if step.coefficients_stored
+        else "the coefficients c were not stored: an older version trained this step"
+    )
+    if objective.compat == "released_code":
+        lines.append("compat: released_code divides by the completion's conflict count as well (docs/objective.md)")
+    return lines
+
+
+def filter_is_on(initial_entropy: float, enabled: str) -> bool:
+    """`gtpo_cli.objective.filter_is_on`, said again without torch; a test holds the two together."""
+    return enabled == "always" or (enabled == "auto" and initial_entropy < LN_2)
+
+
+def headline(completion: StoredCompletion) -> str:
+    """Two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths."""
+    parts = ", ".join(f"{name} {score:g}" for name, score in completion.rewards.items())
+    answer = "no answer in tags" if completion.extracted is None else f"answer {completion.extracted!r}"
+    cs = completion.coefficient
+    coefficients = f", c {min(cs):+.3f} to {max(cs):+.3f}" if cs else ""
+    delta = int(completion.kept)
+    return (
+        f"#{completion.number}  reward {completion.reward:g} ({parts}), {answer}"
+        f"{', truncated' if completion.truncated else ''}\n"
+        f"A {completion.advantage:+.3f}, <H> {completion.mean_entropy:.4f}, delta {delta}{coefficients}; "
+        f"{len(completion.token_ids)} tokens, {sum(completion.forward)} forward, {sum(completion.backward)} backward"
+    )
+
+
+def shown_coefficient(token: Token) -> str:
+    return "" if token.coefficient is None else f"{token.coefficient:+.4f}"
+
+
+def visible(text: str) -> str:
+    """A token's text on one line: line breaks and other control characters as signs, never empty."""
+    shown = "".join(_SIGNS.get(character, character if character.isprintable() else "·") for character in text)
+    return shown or "∅"
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def write_page(step: InspectedStep, file: Path) -> Path:
+    """Write the page; its path. Raises EvaluationError when it cannot be written."""
+    try:
+        own_folder(file.parent)
+        write_atomically(file, render(step))
+    except OSError as error:
+        raise EvaluationError(
+            f"{file}: cannot be written ({error.strerror or error}); name another file with --out"
+        ) from error
+    return file
+
+
+def render(step: InspectedStep) -> str:
+    """The page with all groups of the step."""
+    from gtpo_cli.report.page import filled
+
+    return filled(
+        "inspect.html.j2",
+        title=f"{step.run.name}, step {step.step}",
+        rules=rules(step),
+        full_shade=_FULL_SHADE,
+        groups=step.groups,
+        conflict=step.objective.conflict,
+        headline=headline,
+        visible=visible,
+        shown_coefficient=shown_coefficient,
+    )
+
+
+# -- the terminal -----------------------------------------------------------------------------------------------------
+
+
+def print_step(console: Console, step: InspectedStep, groups: Sequence[InspectedGroup]) -> None:
+    """The groups with all their completions."""
+    for line in rules(step):
+        console.print(Text(line))
+    console.print(
+        Text.assemble(
+            (" lambda < 1 ", LESS), " (punished less) ", (" lambda > 1 ", MORE),
+            " (rewarded more)   marks: f forward span, b backward span, x both",
+        )
+    )  # fmt: skip
+    for group in groups:
+        _print_group(console, group)
+
+
+def _print_group(console: Console, group: InspectedGroup) -> None:
+    console.print()
+    console.print(Text(f"problem {group.number}, {group.problem}: {group.question}", style="bold"))
+    console.print(
+        Text(f"gold {group.gold}; reward {group.reward_mean:.2f} on average, standard deviation {group.reward_std:.2f}")
+    )
+    if not group.informative:
+        console.print(Text("all rewards are equal, so every A is 0 and nothing conflicts"))
+    for completion in group.completions:
+        console.print()
+        console.print(Text(headline(completion).replace("\n", f"\n{_INDENT}")))
+        for line in token_lines(completion, max(20, console.width - len(_INDENT))):
+            console.print(line)
+
+
+def token_lines(completion: StoredCompletion, width: int) -> Iterator[Text]:
+    """Tokens in rows of at most `width` cells, each row followed by its marks where there are any."""
+    row, marks, used = Text(_INDENT), Text(_INDENT), 0
+    for token in completion.tokens:
+        shown = visible(token.text)
+        cells = cell_len(shown)
+        if used and used + cells > width:
+            yield from _with_marks(row, marks)
+            row, marks, used = Text(_INDENT), Text(_INDENT), 0
+        row.append(shown, style_of(token))
+        marks.append(token.mark.ljust(cells, token.mark))
+        used += cells
+        if "\n" in token.text:
+            yield from _with_marks(row, marks)
+            row, marks, used = Text(_INDENT), Text(_INDENT), 0
+    if used:
+        yield from _with_marks(row, marks)
+
+
+def _with_marks(row: Text, marks: Text) -> Iterator[Text]:
+    yield row
+    if marks.plain.strip():
+        marks.rstrip()
+        yield marks
+
+
+def style_of(token: Token) -> str:
+    """The colour of a token's lambda."""
+    return LESS if token.weight < 1 else MORE if token.weight > 1 else SAME
+
+
+def print_tokens(
+    console: Console, group: InspectedGroup, completion: StoredCompletion, conflict: ConflictRecipe
+) -> None:
+    """A table of a completion's tokens: every figure, and why lambda is what it is."""
+    console.print(Text(headline(completion)))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("place", "token", "span", "lambda", "ln p", "entropy", "c", "why"):
+        left = name in ("token", "span", "why")
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name != "why")
+    for place, (token, why) in enumerate(zip(completion.tokens, group.reasons(completion, conflict), strict=True)):
+        table.add_row(
+            str(place), Text(visible(token.text), style_of(token)), token.mark, f"{token.weight:g}",
+            f"{token.logprob:.4f}", f"{token.entropy:.4f}", shown_coefficient(token), Text(why),
+        )  # fmt: skip
+    console.print(table)
