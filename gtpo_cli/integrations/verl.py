@@ -58,7 +58,6 @@ class GtpoTrainer(PPOTrainerSync):  # type: ignore[misc]  # verl ships no types 
                 f"{len(several)} rows are further outputs of one completion (an agent loop with several); use verl's "
                 "single_turn_agent"
             )
-        # Read before verl's step: its rejection sampling may take tokens out of response_mask.
         fields = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(_FIELDS))
         batch = super()._compute_advantage(batch, metrics)
         nested_mask = fields["response_mask"]
@@ -101,6 +100,9 @@ def required(recipe: Recipe) -> dict[str, Any]:
         "algorithm.use_kl_in_reward": False,
         "algorithm.rollout_correction.bypass_mode": False,
         "algorithm.rollout_correction.rollout_is": "token" if corrected else None,
+        "algorithm.rollout_correction.rollout_is_batch_normalize": False,
+        "algorithm.rollout_correction.rollout_rs": None,  # leaves tokens out
+        "distillation.enabled": False,
         f"{actor}.loss_agg_mode": "seq-mean-token-mean",
         f"{actor}.policy_loss.loss_mode": "vanilla",
         f"{actor}.clip_ratio_low": objective.clip_epsilon,

@@ -164,7 +164,9 @@ def test_it_is_verl_s_synchronous_trainer(configuration: Any) -> None:
         ("actor_rollout_ref.rollout.n", 4),
         ("actor_rollout_ref.rollout.temperature", 0.7),
         ("algorithm.rollout_correction.rollout_is", "token"),
+        ("algorithm.rollout_correction.rollout_rs", "token_k1"),
         ("algorithm.rollout_correction.bypass_mode", True),
+        ("distillation.enabled", True),
     ],
 )
 def test_a_setting_that_would_not_be_eq_11_is_refused_by_name(configuration: Any, key: str, value: Any) -> None:
