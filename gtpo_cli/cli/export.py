@@ -13,7 +13,7 @@ from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.streams import output_is_extra
 
 if TYPE_CHECKING:
-    from gtpo_cli.export.run import Exported
+    from gtpo_cli.export.folder import Exported
 
 
 class Format(enum.StrEnum):
@@ -78,15 +78,14 @@ def export(
     if push is not None:
         check_push(push, public=public)
     output_is_extra()
+    where = out or folder.export / format_.value
     request = Request(
-        folder, chosen, format_.value, out or folder.export / format_.value,
-        dtype=dtype.value, base=base, revision=revision, converter=converter, hub_name=push,
-        trust_remote_code=trust_remote_code,
+        folder, chosen, format_.value, where, dtype=dtype.value, base=base, revision=revision, converter=converter,
+        hub_name=push, trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    done = export_run(request, say=_say)
-    _print(done, format_.value)
+    _print(export_run(request, say=_say), where)
     if push is not None:
-        print(f"pushed to {upload(done.path, push, public=public, message=f'gtpo export, step {chosen.step}')}")
+        print(f"pushed to {upload(where, push, public=public, message=f'gtpo export, step {chosen.step}')}")
     evaluated = any(folder.evaluation.glob(f"*/step-{chosen.step:06d}-*/results.json"))
     suggest("report" if evaluated else "eval", folder.path)
 
@@ -95,9 +94,10 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _print(done: Exported, format_: str) -> None:
-    print(f"{done.path}: {format_}, {done.dtype}, {done.bytes / 1e6:,.1f} MB")
-    print(f"compared with the policy on its greedy answers to {done.prompts} questions: {done.difference}")
+def _print(done: Exported, folder: Path) -> None:
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    print(f"{folder}: {done.format}, {done.dtype}, {size / 1e6:,.1f} MB")
+    print(f"compared with the policy on its greedy answers to {done.prompts} questions: {done.difference_from_policy}")
     if done.rounding is not None:
         print(f"compared with its base in full precision and the adapter: {done.rounding}")
     for note in done.notes:

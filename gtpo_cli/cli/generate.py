@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +17,8 @@ from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import GenerationError
 
 if TYPE_CHECKING:
+    from gtpo_cli.evaluation.session import Session
     from gtpo_cli.evaluation.subject import Checkpoint
-    from gtpo_cli.generation import SamplingParams
-    from gtpo_cli.models import Policy
     from gtpo_cli.recipe import Recipe
     from gtpo_cli.rewards import Scorer
     from gtpo_cli.run_folder import RunFolder
@@ -68,18 +67,28 @@ def generate(
         raise typer.BadParameter("the question is empty")
     if top_p == 0.0:
         raise typer.BadParameter("--top-p 0 leaves no token; use --greedy")
+    from gtpo_cli.evaluation.session import Session
+    from gtpo_cli.generation import SamplingParams
+
     chosen = _find_target(target, checkpoint, base=base, trust=trust_remote_code)
-    params = _params(chosen.recipe, temperature, top_p, max_tokens)
+    settings = chosen.recipe.evaluation
+    params = SamplingParams(
+        temperature=temperature or settings.temperature,
+        top_p=top_p or settings.top_p,
+        max_completion_tokens=max_tokens or settings.max_completion_tokens,
+    )
     greedy = greedy or temperature == 0.0
     how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
     with contextlib.ExitStack() as stack:
         problem, scorer = _judge(question, gold, chosen.recipe, stack)
         print(f"{chosen.words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
-        model = _Model(chosen, params, greedy=greedy, seed=chosen.recipe.seed if seed is None else seed, count=count)
+        seed = chosen.recipe.seed if seed is None else seed
+        session = Session(chosen.recipe, chosen.checkpoint, params, greedy=greedy, seed=seed)
+        asked = _Asked(session, chosen.recipe, params.max_completion_tokens, count)
         if question is None:
-            _answer_questions(model)
+            _answer_questions(asked)
         else:
-            model.answer(question, problem, scorer)
+            asked.answer(question, problem, scorer)
     suggest("recipes", "list")
 
 
@@ -101,16 +110,10 @@ class _Target:
             return f"{self.run.path}, step {self.checkpoint.step} of {self.recipe.model.name}"
         return f"{self.recipe.model.name}, untrained" if self.run else self.recipe.model.name
 
-    def load(self, temperature: float) -> Policy:
-        from gtpo_cli.evaluation.subject import load_base, load_trained
-
-        if self.checkpoint is None:
-            return load_base(self.recipe, temperature=temperature, streaming=True)
-        return load_trained(self.recipe, self.checkpoint, temperature=temperature, streaming=True)
-
 
 def _find_target(target: str | None, which: str, *, base: bool, trust: bool) -> _Target:
     from gtpo_cli.evaluation.subject import choose_checkpoint
+    from gtpo_cli.recipe import build_recipe
 
     is_run = target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
     if not is_run:
@@ -119,32 +122,14 @@ def _find_target(target: str | None, which: str, *, base: bool, trust: bool) -> 
             raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
         if which != "best":
             raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
-        return _Target(None, _recipe_of(target), None)
+        plain = {"name": target, "load_in_4bit": False, "lora": None}
+        return _Target(None, build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=target), None)
     run = find_run(target, what="generate")
     recipe = run.recipe_to_run(trust_remote_code=trust)
     # The folder of an untrained model that was evaluated has a recipe, and neither metrics nor checkpoints.
     untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
-    if base or untrained:
-        return _Target(run, recipe, None)
-    return _Target(run, recipe, choose_checkpoint(run, typed_checkpoint(which)))
-
-
-def _recipe_of(model: str) -> Recipe:
-    from gtpo_cli.recipe import build_recipe
-
-    plain = {"name": model, "load_in_4bit": False, "lora": None}
-    return build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=model)
-
-
-def _params(recipe: Recipe, temperature: float | None, top_p: float | None, max_tokens: int | None) -> SamplingParams:
-    from gtpo_cli.generation import SamplingParams
-
-    settings = recipe.evaluation
-    return SamplingParams(
-        temperature=temperature or settings.temperature,
-        top_p=top_p or settings.top_p,
-        max_completion_tokens=max_tokens or settings.max_completion_tokens,
-    )
+    chosen = None if base or untrained else choose_checkpoint(run, typed_checkpoint(which))
+    return _Target(run, recipe, chosen)
 
 
 def _judge(
@@ -162,13 +147,13 @@ def _judge(
     return Problem("question", question, gold, source="--gold"), stack.enter_context(open_scorer(recipe.rewards))
 
 
-def _answer_questions(model: _Model) -> None:
+def _answer_questions(asked: _Asked) -> None:
     interactive = sys.stdin.isatty()
     if interactive:
         print("an empty line or Ctrl-D ends; Ctrl-C stops an answer")
     for question in _typed() if interactive else _piped():
         try:
-            model.answer(question)
+            asked.answer(question)
         except GenerationError as error:  # a question that is too long is no reason to end
             print(f"error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
@@ -204,42 +189,33 @@ def _piped() -> Iterator[str]:
 # -- what is answered -------------------------------------------------------------------------------------------------
 
 
-class _Model:
-    """A loaded model that prints its answers."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A session whose answers are printed, `count` to each question."""
 
-    def __init__(self, target: _Target, params: SamplingParams, *, greedy: bool, seed: int, count: int) -> None:
-        from gtpo_cli.data import PromptEncoder
-
-        self._recipe, self._params, self._greedy, self._seed, self._count = target.recipe, params, greedy, seed, count
-        self._policy = target.load(params.temperature)
-        self._encoder = PromptEncoder(self._policy.tokenizer, target.recipe.data.system_prompt)
-        self._answered = 0
+    session: Session
+    recipe: Recipe
+    max_tokens: int
+    count: int
 
     def answer(self, question: str, problem: Problem | None = None, scorer: Scorer | None = None) -> None:
         """Raises GenerationError for a question that is too long."""
-        from gtpo_cli.generation.stream import stream_text
-        from gtpo_cli.seeds import derive_seed
-
-        prompt = self._encoder.encode(question, at_most=self._policy.max_seq_length)
         right = 0
-        for number in range(1, self._count + 1):
-            if self._count > 1:
-                print(f"-- answer {number} of {self._count}")
-            # Each answer of a session has a seed of its own: asking again gives another one.
-            params = replace(self._params, seed=derive_seed(self._seed, "generate", self._answered))
-            self._answered += 1
-            completion = _show(stream_text(self._policy, prompt, params, greedy=self._greedy))
+        for number in range(1, self.count + 1):
+            if self.count > 1:
+                print(f"-- answer {number} of {self.count}")
+            completion = _show(self.session.answer(question))
             self._explain(completion)
             if problem is not None and scorer is not None:
-                right += _print_verdict(problem, completion, scorer, self._recipe)
-        if problem is not None and self._count > 1:
-            print(f"{right} of {self._count} correct")
+                right += _print_verdict(problem, completion, scorer, self.recipe)
+        if problem is not None and self.count > 1:
+            print(f"{right} of {self.count} correct")
 
     def _explain(self, completion: Completion) -> None:
         from gtpo_cli.rewards import extract_answer
         from gtpo_cli.rewards.extract import tag_texts
 
-        form = self._recipe.rewards.format
+        form = self.recipe.rewards.format
         answer = extract_answer(completion.text, mode=form.mode, tags=form.tags)
         if answer is None:
             count = {4: "four", 2: "two"}[len(tag_texts(form.tags))]
@@ -248,10 +224,10 @@ class _Model:
         _print_line("answer", answer)
         if not completion.truncated:
             end = "ended by itself"
-        elif len(completion.token_ids) == self._params.max_completion_tokens:
+        elif len(completion.token_ids) == self.max_tokens:
             end = "truncated: it reached --max-tokens"
         else:
-            end = f"truncated: prompt and answer fill the context of {self._policy.max_seq_length} tokens"
+            end = f"truncated: prompt and answer fill the context of {self.session.context} tokens"
         _print_line("length", f"{len(completion.token_ids)} tokens, {end}")
 
 

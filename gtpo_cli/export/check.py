@@ -69,8 +69,8 @@ class Difference:
     and at how many tokens both find the same one likeliest.
 
     `effect`: mean |difference| between the reference trained and untrained, nats; `kept`: how much of that is in the
-    export, 1 = all, 0 = none, 2 = twice, fitted by least squares with standard error `kept_error`. None where the
-    reference has no untrained model, or training changed nothing.
+    export, 1 = all, 0 = none, 2 = twice, fitted by least squares with standard error `kept_error`. Both None where
+    the reference has no untrained model, or training changed nothing.
     """
 
     tokens: int
@@ -79,18 +79,16 @@ class Difference:
     same_likeliest: int
     effect: float | None = None
     kept: float | None = None
-    kept_error: float | None = None
+    kept_error: float = 0.0
 
     def __str__(self) -> str:
-        training = ""
-        if self.effect is not None and self.kept is not None:
-            training = (
-                f"; training changed them by {self.effect:.2g}, of which {100 * self.kept:.0f} % are in the export"
-            )
-        return (
+        text = (
             f"log-probabilities differ by {self.mean:.2g} nats on average, {self.largest:.2g} at most; likeliest token "
-            f"the same at {self.same_likeliest} of {self.tokens}{training}"
+            f"the same at {self.same_likeliest} of {self.tokens}"
         )
+        if self.effect is None or self.kept is None:
+            return text
+        return f"{text}; training changed them by {self.effect:.2g}, of which {100 * self.kept:.0f} % are in the export"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,20 +188,14 @@ def rounding_bound(*dtypes: str) -> float:
 
 
 def require(difference: Difference, *, bound: float, where: str, remedy: str) -> None:
-    """Raise ExportError for a difference that rounding does not explain."""
-    problem = None
+    """Raise ExportError for a difference that rounding does not explain: above `bound` on average, or where what
+    training did is not in the export once; where rounding hides that, it is taken to be."""
     if difference.mean > bound:
         problem = f"rounding explains {bound:g} nats on average"
-    elif not _kept_whole(difference):
+    elif difference.kept is not None and abs(difference.kept - 1.0) > KEPT_TOLERANCE + 3 * difference.kept_error:
         problem = "the adapter is not in it as it was trained"
-    if problem is not None:
-        raise ExportError(
-            f"{where}: not exported, since what was written is not what was trained: {difference} ({problem}); {remedy}"
-        )
-
-
-def _kept_whole(difference: Difference) -> bool:
-    """Whether what training did is in the export once; where rounding hides that, it is taken to be."""
-    if difference.kept is None or difference.kept_error is None:
-        return True
-    return abs(difference.kept - 1.0) <= KEPT_TOLERANCE + 3 * difference.kept_error
+    else:
+        return
+    raise ExportError(
+        f"{where}: not exported, since what was written is not what was trained: {difference} ({problem}); {remedy}"
+    )

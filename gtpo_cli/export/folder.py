@@ -7,18 +7,39 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from gtpo_cli.checkpoints import flush_to_disk
 from gtpo_cli.errors import ExportError
+from gtpo_cli.export.check import Difference
 from gtpo_cli.files import read_json
+from gtpo_cli.run_folder import package_versions
 
 RECORD = "export.json"
 CARD = "README.md"
+Format = Literal["adapter", "merged", "gguf"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A finished export, as export.json has it. `base`: its public name. `difference_from_policy`: over the answers to
+    `prompts` questions; `rounding`: from the base in full precision with the adapter, where the policy was trained on
+    another base or in 4 bits. `notes`: what the export cost, in sentences."""
+
+    run: str
+    step: int
+    format: Format
+    dtype: str
+    base: str
+    prompts: int
+    difference_from_policy: Difference
+    rounding: Difference | None
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +53,11 @@ def check_free(folder: Path) -> None:
         raise ExportError(f"{folder}: is no folder of its own; name another with --out")
     if not folder.is_dir():
         return
-    foreign = sorted(set(_files(folder)) - set(_recorded(folder)))
+    try:
+        earlier = {*read_json(folder / RECORD, _Record, ExportError).files, RECORD}
+    except ExportError:  # it is no export
+        earlier = set()
+    foreign = sorted(set(_files(folder)) - earlier)
     if foreign:
         more = ", ..." if len(foreign) > 3 else ""
         raise ExportError(
@@ -69,23 +94,12 @@ def written_aside(folder: Path) -> Iterator[Path]:
             before.rename(folder)
 
 
-def write_record(folder: Path, record: dict[str, Any]) -> None:
+def write_record(folder: Path, exported: Exported) -> None:
     """Write export.json, last of all files: it lists the others."""
-    (folder / RECORD).write_text(json.dumps(record | {"files": _files(folder)}, indent=2) + "\n", encoding="utf-8")
-
-
-def size(folder: Path) -> int:
-    """Bytes of all files."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    made = {"made": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "packages": package_versions(), "files": _files(folder)}
+    text = json.dumps({"gtpo_export": 1} | asdict(exported) | made, indent=2)
+    (folder / RECORD).write_text(text + "\n", encoding="utf-8")
 
 
 def _files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-
-
-def _recorded(folder: Path) -> list[str]:
-    """The files of the export that is in the folder; none where it is no export."""
-    try:
-        return [*read_json(folder / RECORD, _Record, ExportError).files, RECORD]
-    except ExportError:
-        return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gtpo_cli.data import PromptEncoder
@@ -33,6 +34,16 @@ _FOLDED = (
     "{{% set messages = [{{'role': 'user', 'content': {system} + messages[0]['content']}}] + messages[1:] %}}"
     "{{% endif %}}"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """The run's prompt as `text`, with QUESTION where the question goes. `has_template`: the exported tokenizer's chat
+    template renders it; `plain`: the tokenizer itself puts special tokens in front, none are in the text."""
+
+    text: str
+    has_template: bool
+    plain: bool
 
 
 def put_template(tokenizer: Any, encoder: PromptEncoder, system_prompt: str | None, questions: Sequence[str]) -> bool:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import gc
 import shutil
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -19,11 +18,12 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.subject import Checkpoint, load_prompting, load_trained
 from gtpo_cli.export import gguf
-from gtpo_cli.export.card import Facts, model_card
+from gtpo_cli.export.card import model_card
 from gtpo_cli.export.check import (
     BOUND_OF_ANOTHER_BASE,
     Answer,
     Difference,
+    Measured,
     Reference,
     compare,
     greedy_answers,
@@ -33,15 +33,11 @@ from gtpo_cli.export.check import (
     rounding_bound,
     sample_questions,
 )
-from gtpo_cli.export.folder import CARD, check_free, size, write_record, written_aside
-from gtpo_cli.export.merge import AUTO
-from gtpo_cli.export.prompting import put_template
-from gtpo_cli.export.usage import Prompting
-from gtpo_cli.export.write import Written, read_back, write_adapter, write_merged
+from gtpo_cli.export.folder import CARD, Exported, Format, check_free, write_record, written_aside
+from gtpo_cli.export.prompting import Prompting, put_template
+from gtpo_cli.export.weights import AUTO, Written, read_back, write_adapter, write_merged
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.run_folder import RunFolder, package_versions
-
-Format = Literal["adapter", "merged", "gguf"]
+from gtpo_cli.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +57,9 @@ class Request:
     hub_name: str | None = None
     trust_remote_code: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """A finished export. `difference`: from the run's policy, over `prompts` answers; `rounding`: from the base in full
-    precision with the adapter, where the policy was trained on another base or in 4 bits. `notes`: what it cost."""
-
-    path: Path
-    dtype: str
-    bytes: int
-    prompts: int
-    difference: Difference
-    rounding: Difference | None
-    notes: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        return self.run.name or self.run.path.resolve().name
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,40 +77,46 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
 
     Raises ExportError, and what loading models raises (ModelError, CheckpointError).
     """
-    recipe = request.run.recipe_to_run(trust_remote_code=request.trust_remote_code)
-    check_request(request, recipe)
-    tokenizer, _ = load_prompting(recipe, request.checkpoint)
+    run, checkpoint = request.run, request.checkpoint
+    recipe = run.recipe_to_run(trust_remote_code=request.trust_remote_code)
+    _check_request(request)
+    tokenizer, _ = load_prompting(recipe, checkpoint)
     if request.format == "gguf":
         gguf.check_tokenizer(tokenizer)
     encoder = PromptEncoder(tokenizer, recipe.data.system_prompt)
-    policy = _ask_policy(request, recipe, encoder, say)
-    prompting = _put_prompt(tokenizer, encoder, recipe, policy)
+    say(f"loading step {checkpoint.step} of {run.path}, and asking it greedily")
+    policy = _ask_policy(request, recipe, encoder)
+    plain, text = encoder.uses_plain_format, encoder.render("QUESTION")
+    questions = [answer.question for answer in policy.answers]
+    prompting = Prompting(text, put_template(tokenizer, encoder, recipe.data.system_prompt, questions), plain)
     with written_aside(request.out) as aside:
         say(f"writing {request.out}")
         written = _write(request, recipe, tokenizer, policy, aside)
         say("loading it back")
-        difference, rounding = _check(request, recipe, policy, written, aside)
-        notes = (*written.notes, *_cost(request, written, difference))
-        facts = Facts(
-            request.run, recipe, request.checkpoint.step, request.format, written.dtype, written.base_name, prompting,
-            difference, notes, request.hub_name,
+        _free_memory()
+        found = measure(read_back(request.format, aside, recipe.model, policy.device), policy.answers)
+        difference, rounding = _check(request, policy.reference, written, found)
+        exported = Exported(
+            request.name, checkpoint.step, request.format, written.dtype, written.base, len(policy.answers),
+            difference, rounding, (*written.notes, *_cost(request, written, difference)),
         )  # fmt: skip
-        (aside / CARD).write_text(model_card(facts), encoding="utf-8")
-        write_record(aside, _record(request, written, policy, difference, rounding, notes))
-    return Exported(request.out, written.dtype, size(request.out), len(policy.answers), difference, rounding, notes)
+        card = model_card(run, recipe, exported, prompting, hub_name=request.hub_name)
+        (aside / CARD).write_text(card, encoding="utf-8")
+        write_record(aside, exported)
+    return exported
 
 
-def check_request(request: Request, recipe: Recipe) -> None:
+def _check_request(request: Request) -> None:
     """Raise ExportError for what cannot be, before a model is loaded for nothing."""
-    if request.format == "adapter":
-        if request.checkpoint.has_full_weights:
-            raise ExportError(
-                f"{request.run.path}: trained all weights, so there is no adapter; use --format merged, which is the "
-                "whole model"
-            )
-        if request.dtype != AUTO or request.base is not None:
-            raise ExportError("--dtype and --base are for merging; an adapter is exported as it was trained")
-    if request.base is not None and request.checkpoint.has_full_weights:
+    whole = request.checkpoint.has_full_weights
+    if request.format == "adapter" and whole:
+        raise ExportError(
+            f"{request.run.path}: trained all weights, so there is no adapter; use --format merged, which is the "
+            "whole model"
+        )
+    if request.format == "adapter" and (request.dtype != AUTO or request.base is not None):
+        raise ExportError("--dtype and --base are for merging; an adapter is exported as it was trained")
+    if request.base is not None and whole:
         raise ExportError(f"--base: {request.run.path} trained all weights, so there is nothing to merge into a base")
     if request.revision is not None and request.base is None:
         raise ExportError("--revision is the hub revision of --base, which is not given")
@@ -136,56 +128,44 @@ def check_request(request: Request, recipe: Recipe) -> None:
     check_free(request.out)
 
 
-def _ask_policy(request: Request, recipe: Recipe, encoder: PromptEncoder, say: Callable[[str], None]) -> _Policy:
-    say(f"loading step {request.checkpoint.step} of {request.run.path}, and asking it greedily")
+def _ask_policy(request: Request, recipe: Recipe, encoder: PromptEncoder) -> _Policy:
     policy: Any = load_trained(recipe, request.checkpoint, temperature=1.0, streaming=True)
     questions = sample_questions(request.run)
     answers = greedy_answers(policy, encoder, questions, max_tokens=recipe.evaluation.max_completion_tokens)
     return _Policy(answers, measure_both(policy.model, answers), tuple(sorted(policy.eos_token_ids)), policy.device)
 
 
-def _put_prompt(tokenizer: Any, encoder: PromptEncoder, recipe: Recipe, policy: _Policy) -> Prompting:
-    plain, text = encoder.uses_plain_format, encoder.render("QUESTION")
-    questions = [answer.question for answer in policy.answers]
-    return Prompting(text, put_template(tokenizer, encoder, recipe.data.system_prompt, questions), plain)
-
-
 def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, aside: Path) -> Written:
     _free_memory()
     if request.format == "adapter":
-        return write_adapter(aside, request.checkpoint, recipe, tokenizer)
+        return write_adapter(aside, request.checkpoint, recipe.model, tokenizer)
     model = aside / "model" if request.format == "gguf" else aside
     written = write_merged(
-        model, request.checkpoint, recipe, tokenizer,
+        model, request.checkpoint, recipe.model, tokenizer,
         dtype=request.dtype, base=request.base, revision=request.revision, answers=policy.answers,
         eos_token_ids=policy.eos_token_ids,
     )  # fmt: skip
     if request.format == "gguf":
         _free_memory()
-        name = request.run.name or request.run.path.resolve().name
-        gguf.convert(
-            gguf.find_converter(request.converter), model, aside / f"{name}-{written.dtype}.gguf", written.dtype
-        )
+        converter, target = gguf.find_converter(request.converter), aside / f"{request.name}-{written.dtype}.gguf"
+        gguf.convert(converter, model, target, written.dtype)
         shutil.rmtree(model)
     return written
 
 
 def _check(
-    request: Request, recipe: Recipe, policy: _Policy, written: Written, aside: Path
+    request: Request, policy: Reference, written: Written, found: Measured
 ) -> tuple[Difference, Difference | None]:
     """The differences from the run's policy, and from what should have been written where that is something else."""
-    _free_memory()
-    found = measure(read_back(request.format, aside, recipe, policy.device), policy.answers)
-    expected = (written.expected or policy.reference).trained
-    bound, where = rounding_bound(written.dtype, expected.dtype, found.dtype), str(request.out)
-    again = "call the command again; if that does not help, use --format adapter and report this"
+    expected, where = written.expected or policy, str(request.out)
+    rounding = compare(expected, found)
+    require(
+        rounding, bound=rounding_bound(written.dtype, expected.trained.dtype, found.dtype), where=where,
+        remedy="call the command again; if that does not help, use --format adapter and report this",
+    )  # fmt: skip
     if written.expected is None:
-        difference = compare(policy.reference, found)
-        require(difference, bound=bound, where=where, remedy=again)
-        return difference, None
-    rounding = compare(written.expected, found)
-    require(rounding, bound=bound, where=where, remedy=again)
-    difference = compare(Reference(policy.reference.trained), found)
+        return rounding, None
+    difference = compare(Reference(policy.trained), found)
     again = "is this the base that the run trained on? See --base and --revision"
     require(difference, bound=BOUND_OF_ANOTHER_BASE, where=where, remedy=again)
     return difference, rounding
@@ -196,37 +176,13 @@ def _cost(request: Request, written: Written, difference: Difference) -> tuple[s
     if written.expected is None:
         return ()
     if request.base is not None:
-        trained, now = "the run's own base", f"{written.base_name}, named with --base"
+        trained, now = "the run's own base", f"{written.base}, named with --base"
     else:
         trained, now = "its base rounded to 4 bits (NF4)", "that base in full precision"
     return (
         f"The adapter was trained on {trained} and is merged into {now}: the difference from the policy "
         f"({difference.mean:.2g} nats on average) is what this costs, not an error of the export.",
     )
-
-
-def _record(
-    request: Request,
-    written: Written,
-    policy: _Policy,
-    difference: Difference,
-    rounding: Difference | None,
-    notes: tuple[str, ...],
-) -> dict[str, Any]:
-    return {
-        "gtpo_export": 1,
-        "run": request.run.name or request.run.path.resolve().name,
-        "step": request.checkpoint.step,
-        "format": request.format,
-        "dtype": written.dtype,
-        "base": written.base_name,
-        "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "packages": package_versions(),
-        "prompts": len(policy.answers),
-        "difference_from_policy": asdict(difference),
-        "rounding": None if rounding is None else asdict(rounding),
-        "notes": list(notes),
-    }
 
 
 def _free_memory() -> None:

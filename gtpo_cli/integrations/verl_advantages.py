@@ -19,18 +19,16 @@ from gtpo_cli.errors import GenerationError, RecipeError
 from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
-# Names of verl 0.9 in `DataProto.batch`, each (N, T)
-NEEDED = ("responses", "response_mask", "token_level_rewards", "entropy")
+_NEEDED = ("responses", "response_mask", "token_level_rewards", "entropy")  # verl 0.9's names, each (N, T)
 
 
 def set_token_advantages(data: Any, objective: ObjectiveRecipe, *, initial_entropy: float) -> dict[str, float]:
     """Set `advantages` and `returns` of a batch to c_{i,t} = delta_i (A_i - gamma <H>_i) lambda_{i,t}  (Eq. 9 to 12).
 
     Args:
-        data: a verl `DataProto`, or anything with its `batch` and `non_tensor_batch`. Read of `batch`, all (N, T):
-            `responses` (token ids), `response_mask` (1 at sampled tokens), `token_level_rewards` (a completion's reward
-            is their sum), `entropy` (nats, of the sampling distribution); of `non_tensor_batch`: `uid` (N), the same
-            for the completions of one prompt.
+        data: a verl `DataProto`. Read of its `batch`, all (N, T): `responses` (token ids), `response_mask` (1 at
+            sampled tokens), `token_level_rewards` (their sum is the completion's reward), `entropy` (nats, of the
+            sampling distribution); of `non_tensor_batch`: `uid` (N), the same for the completions of one prompt.
         objective: the recipe's section; see `token_coefficients`.
         initial_entropy: <H>_ini, nats; read where `objective.filter.enabled` is auto.
     Returns:
@@ -40,7 +38,7 @@ def set_token_advantages(data: Any, objective: ObjectiveRecipe, *, initial_entro
         RecipeError: something in the batch is missing, or its responses are not one stretch of sampled tokens.
         GenerationError: the groups are not of one size, or of one completion, or there are none.
     """
-    missing = [name for name in NEEDED if name not in data.batch]
+    missing = [name for name in _NEEDED if name not in data.batch]
     if missing:
         raise RecipeError(
             f"verl's batch holds no {', '.join(missing)}; GTPO needs the entropies of verl's own forward: "
@@ -50,7 +48,7 @@ def set_token_advantages(data: Any, objective: ObjectiveRecipe, *, initial_entro
     mask_NT = data.batch["response_mask"].bool()
     _check_contiguous(mask_NT)
     real_N = mask_NT.any(dim=1)
-    index_BG = group_rows(data.non_tensor_batch["uid"], real_N).to(ids_NT.device)
+    index_BG = _group_rows(data.non_tensor_batch["uid"], real_N).to(ids_NT.device)
     parts = token_coefficients(
         objective,
         completion_ids_BGT=ids_NT[index_BG],
@@ -66,7 +64,7 @@ def set_token_advantages(data: Any, objective: ObjectiveRecipe, *, initial_entro
     return _metrics(parts, mask_NT[index_BG])
 
 
-def group_rows(uids: Sequence[Any], real_N: Tensor) -> Tensor:
+def _group_rows(uids: Sequence[Any], real_N: Tensor) -> Tensor:
     """Row numbers by group, int64 (B, G): groups in order of first appearance, rows of a group in their order.
 
     Rows of a uid none of whose rows has a real token (`real_N` false) are left out.
@@ -83,10 +81,9 @@ def group_rows(uids: Sequence[Any], real_N: Tensor) -> Tensor:
     size = max(sizes.values())
     short = [f"{uid} has {count}" for uid, count in sizes.items() if count != size]
     if short:
-        listed = "; ".join([*short[:3], "..."] if len(short) > 3 else short)
         raise GenerationError(
-            f"{len(short)} of {len(groups)} groups have fewer completions than the others' {size} ({listed}): sampling "
-            "failed for some; look at the log of verl's agent loop, and set "
+            f"{len(short)} of {len(groups)} groups have fewer completions than the others' {size} "
+            f"({'; '.join(short[:3])}): sampling failed for some; look at the log of verl's agent loop, and set "
             "trainer.v1.sampler.sync_refill_failed_groups=true to have failed groups sampled again"
         )
     if size < 2:

@@ -1,4 +1,4 @@
-"""gtpo's scorer as a reward function of verl: `reward.custom_reward_function`, in each of verl's reward workers."""
+"""gtpo's rewards as a reward function of verl: `reward.custom_reward_function`, in each of verl's reward workers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.types import Completion, Problem
-
-PATH = "pkg://gtpo_cli.integrations.verl_reward"
-FUNCTION = "compute_score"
 
 _one_at_a_time = threading.Lock()  # verl calls from a pool of threads
 
@@ -41,13 +38,12 @@ def compute_score(
     """The reward of one completion, by the rewards of a recipe (format, accuracy, plug-ins, their weights).
 
     Args:
-        data_source, ground_truth, extra_info: of the row that `verl_data` wrote.
+        data_source, ground_truth, extra_info: of a row of `verl.Problems`.
         solution_str: the decoded response without special tokens.
-        recipe: path of the resolved recipe; `reward.custom_reward_function.reward_kwargs.recipe`.
+        recipe: path of the recipe; `reward.custom_reward_function.reward_kwargs.recipe`.
     Returns:
         `score` is the weighted sum, verl's reward. The others are logged: `acc`, `format`, `strict_format` and
-        `timed_out` (the comparison ran out of time or memory) are 1 or 0, plug-ins are unweighted under their own
-        names.
+        `timed_out` (the comparison ran out of time or memory) are 1 or 0, plug-ins are unweighted, by name.
     Raises:
         RewardError: a plug-in cannot be loaded, fails, or asks for more than the text. RecipeError.
     """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from policy_contract import recipe_for
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.evaluation.subject import choose_checkpoint
-from gtpo_cli.export.run import Exported, Request, export_run
+from gtpo_cli.export.check import Difference
+from gtpo_cli.export.run import Request, export_run
 from gtpo_cli.models import load_policy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
@@ -38,9 +39,20 @@ def moved_run(folder: Path, recipe: Recipe, *, scale: float = 0.05, step: int = 
     return run
 
 
-def export(run: RunFolder, format: Any = "merged", **options: Any) -> Exported:
+class Made(NamedTuple):
+    """An export, and where it is."""
+
+    path: Path
+    dtype: str
+    difference: Difference
+    rounding: Difference | None
+    notes: tuple[str, ...]
+
+
+def export(run: RunFolder, format: Any = "merged", **options: Any) -> Made:
     out = options.pop("out", run.export / format)
-    return export_run(Request(run, choose_checkpoint(run), format, out, **options), say=lambda text: None)
+    done = export_run(Request(run, choose_checkpoint(run), format, out, **options), say=lambda text: None)
+    return Made(out, done.dtype, done.difference_from_policy, done.rounding, done.notes)
 
 
 def greedy_by_transformers(folder: Path, count: int) -> list[list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import numpy as np
 import torch
 
 from gtpo_cli.training.step import StepResult
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "verl"
 
 
 def shuffled_rows(result: StepResult) -> list[tuple[int, int]]:
@@ -43,13 +44,10 @@ def batch_of(result: StepResult, rows: list[tuple[int, int]]) -> Any:
     return DataProto.from_dict(tensors, non_tensors={"uid": np.array([f"prompt {b}" for b, _ in rows], dtype=object)})
 
 
-def composed(text: str) -> Any:
-    """verl's configuration under the overrides of a printed command, as its own main makes it."""
-    import verl.trainer
+def composed(recipe: Path, *overrides: str) -> Any:
+    """verl's configuration from examples/verl with another recipe, as verl's own main makes it."""
     from hydra import compose, initialize_config_dir
 
-    words = shlex.split(text.replace("\\\n", " "))
-    overrides = words[words.index("verl.trainer.main_ppo") + 1 :]
-    folder = Path(verl.trainer.__file__).parent / "config"
-    with initialize_config_dir(config_dir=str(folder), version_base=None):
-        return compose(config_name="ppo_trainer", overrides=overrides)
+    more = ["hydra.searchpath=[pkg://verl.trainer.config]", f"gtpo.recipe={recipe}", *overrides]
+    with initialize_config_dir(config_dir=str(EXAMPLE), version_base=None):
+        return compose(config_name="trainer", overrides=more)

@@ -1,4 +1,4 @@
-"""A step of gtpo's own loop, and verl's configuration of a recipe."""
+"""A step of gtpo's own loop, and verl's configuration of a small recipe."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from small_steps import own_step, step_recipe
 from verl_batches import composed
-from verl_command import prepare
 
-from gtpo_cli.recipe import Recipe
+from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
 from gtpo_cli.training.step import StepResult
 
 
@@ -30,10 +30,18 @@ def steps() -> Any:
 
 @pytest.fixture
 def configuration(tmp_path: Path) -> Any:
-    """verl's configuration of a small recipe."""
+    """verl's configuration of a small recipe: the example's, with what this recipe requires."""
+    from gtpo_cli.integrations.verl import required
 
     def make(*overrides: str) -> Any:
-        settings = ["objective.initial_entropy=0.5", "data.limit=20", *overrides]
-        return composed(prepare("tiny_arithmetic", settings, gpus=1, out=tmp_path / "run"))
+        recipe = load_recipe("tiny_arithmetic", ["objective.initial_entropy=0.5", "data.limit=20", *overrides])
+        path = tmp_path / "recipe.yaml"
+        path.write_text(dump_recipe(recipe), encoding="utf-8")
+        settings = {
+            "actor_rollout_ref.model.path": resolve_name(recipe.model.name),
+            "actor_rollout_ref.model.lora_rank": 0,
+        }
+        settings |= {"data.train_batch_size": 8, **required(recipe)}
+        return composed(path, *(f"{key}={'null' if value is None else value}" for key, value in settings.items()))
 
     return make

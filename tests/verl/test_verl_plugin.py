@@ -12,7 +12,6 @@ from verl_batches import batch_of, by_row, shuffled_rows
 from gtpo_cli.errors import GenerationError, RecipeError
 from gtpo_cli.integrations.verl_advantages import set_token_advantages
 from gtpo_cli.objective import policy_loss
-from gtpo_cli.training.audit import pull_on_tokens
 from gtpo_cli.training.step_metrics import step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 
@@ -39,10 +38,7 @@ def test_advantages_are_the_coefficients_of_our_own_loop(steps: Any, case: str) 
     data = batch_of(result, rows)
     metrics = set_token_advantages(data, recipe.objective, initial_entropy=INITIAL_ENTROPY)
 
-    # dJ/d ln pi of a token is its coefficient over |o_i|, G and the number of groups
-    (B, G), lengths = result.batch.shape, result.batch.lengths_BG[..., None]
-    wanted = by_row(pull_on_tokens(recipe, result) * lengths * B * G, rows)
-    torch.testing.assert_close(data.batch["advantages"], wanted, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(data.batch["advantages"], by_row(result.coefficients_BGT, rows), atol=1e-6, rtol=1e-6)
     assert torch.equal(data.batch["returns"], data.batch["advantages"])
     assert data.batch["advantages"].abs().max() > 0.5
     own = step_metrics(result, Stopwatch())
@@ -71,14 +67,10 @@ def test_verl_s_loss_has_the_gradient_of_ours(steps: Any, configuration: Any, ca
     ours = moved.clone().requires_grad_()
     loss, metrics = policy_loss(
         ours,
+        result.coefficients_BGT,
+        mask,
         old_logprobs_BGT=old,
-        advantages_BG=result.advantages_BG,
-        mean_entropy_BG=result.mean_entropy_BG,
-        keep_BG=result.keep_BG,
-        weights_BGT=result.weights_BGT,
-        completion_mask_BGT=mask,
-        entropy_coef=recipe.objective.entropy_coef,
-        clip_epsilon=recipe.objective.clip_epsilon,
+        clip=(recipe.objective.clip.low, recipe.objective.clip.high),
     )
     assert metrics["clipped_share"] > 0.1
     loss.backward()
@@ -120,19 +112,11 @@ def test_verl_s_kl_has_the_gradient_of_ours(steps: Any, configuration: Any) -> N
     _, result = steps(*CASES["gtpo"])
     actor = configuration("objective.kl_coef=0.04").actor_rollout_ref.actor
     assert actor.use_kl_loss
-    mask, (B, G) = result.batch.completion_mask_BGT, result.batch.shape
+    mask = result.batch.completion_mask_BGT
     torch.manual_seed(1)
     reference = result.logprobs_BGT + 0.3 * torch.randn(mask.shape)
-    settings = {
-        "ref_logprobs_BGT": reference,
-        "advantages_BG": torch.zeros(B, G),
-        "mean_entropy_BG": result.mean_entropy_BG,
-        "keep_BG": result.keep_BG,
-        "weights_BGT": result.weights_BGT,
-        "completion_mask_BGT": mask,
-    }
     ours = result.logprobs_BGT.clone().requires_grad_()
-    policy_loss(ours, kl_coef=0.04, **settings).loss.backward()
+    policy_loss(ours, torch.zeros_like(ours), mask, ref_logprobs_BGT=reference, kl_coef=0.04).loss.backward()
     theirs = result.logprobs_BGT.clone().flatten(0, 1).requires_grad_()
     kl = kl_penalty(logprob=theirs, ref_logprob=reference.flatten(0, 1), kl_penalty=actor.kl_loss_type)
     (agg_loss(kl, mask.flatten(0, 1), actor.loss_agg_mode) * actor.kl_loss_coef).backward()

@@ -15,10 +15,10 @@ from verl_batches import batch_of, by_row, shuffled_rows
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.integrations.verl_advantages import set_token_advantages
-from gtpo_cli.integrations.verl_config import EXTERNAL_MODULES, PLUGIN_MODULE
 
 pytestmark = pytest.mark.verl
 
+PLUGIN_MODULE = "gtpo_cli.integrations.verl"
 LOOKUP = """
 import verl, sys
 assert "gtpo_cli.integrations.verl" in sys.modules, "the external module was not loaded"
@@ -28,7 +28,7 @@ print(get_trainer_cls("gtpo").__module__)
 
 
 def test_verl_finds_the_trainer_where_the_variable_names_the_module() -> None:
-    variables = os.environ | {EXTERNAL_MODULES: PLUGIN_MODULE}
+    variables = os.environ | {"VERL_USE_EXTERNAL_MODULES": PLUGIN_MODULE}
     done = subprocess.run([sys.executable, "-c", LOOKUP], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [PLUGIN_MODULE]
@@ -57,7 +57,7 @@ def ray_and_queue() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ray_and_queue")
-def test_a_process_of_ray_finds_it_by_the_printed_configuration(configuration: Any) -> None:
+def test_a_process_of_ray_finds_it_by_the_example_s_configuration(configuration: Any) -> None:
     import ray
     from omegaconf import OmegaConf
 
@@ -151,15 +151,69 @@ def test_it_is_verl_s_synchronous_trainer(configuration: Any) -> None:
     assert not trainer.use_critic
 
 
-def test_a_configuration_that_would_not_be_eq_11_is_refused_whole(configuration: Any) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("actor_rollout_ref.actor.loss_agg_mode", "token-mean"),
+        ("actor_rollout_ref.actor.clip_ratio_high", 0.28),
+        ("actor_rollout_ref.actor.clip_ratio_c", 3.0),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", 4),
+        ("actor_rollout_ref.actor.use_kl_loss", True),
+        ("actor_rollout_ref.actor.entropy_coeff", 0.01),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode", "gspo"),
+        ("actor_rollout_ref.rollout.n", 4),
+        ("actor_rollout_ref.rollout.temperature", 0.7),
+        ("algorithm.rollout_correction.rollout_is", "token"),
+        ("algorithm.rollout_correction.rollout_rs", "token_k1"),
+        ("algorithm.rollout_correction.bypass_mode", True),
+        ("distillation.enabled", True),
+    ],
+)
+def test_a_setting_that_would_not_be_eq_11_is_refused_by_name(configuration: Any, key: str, value: Any) -> None:
+    from omegaconf import OmegaConf
+
+    config = configuration()
+    OmegaConf.update(config, key, value)
+    with pytest.raises(RecipeError) as caught:
+        trainer_of(config)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{key}={value}: ")
+
+
+def test_all_such_settings_are_named_at_once(configuration: Any) -> None:
     config = configuration()
     config.actor_rollout_ref.actor.loss_agg_mode = "token-mean"
     config.algorithm.rollout_correction.bypass_mode = True
     with pytest.raises(RecipeError) as caught:
         trainer_of(config)
     assert len(caught.value.problems) == 2
-    assert "loss_agg_mode=token-mean" in str(caught.value)
-    assert "bypass_mode=True" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("objective.name=sft", "objective.name: sft"),
+        ("objective.compat=released_code", "objective.compat: released_code"),
+        ("objective.initial_entropy=null", "objective.initial_entropy: null.*gtpo probe-entropy"),
+        ("rollout.mask_truncated=true", "rollout.mask_truncated: true"),
+    ],
+)
+def test_a_recipe_that_verl_cannot_do_is_refused_by_name(configuration: Any, override: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=rf"recipe\.yaml: {said}"):
+        trainer_of(configuration(override))
+
+
+def test_the_initial_entropy_is_asked_for_only_where_the_filter_reads_it(configuration: Any) -> None:
+    trainer = trainer_of(configuration("objective.initial_entropy=null", "objective.filter.enabled=always"))
+    assert trainer.recipe.objective.initial_entropy is None
+
+
+def test_a_correction_of_probabilities_that_verl_does_not_report_is_refused(configuration: Any) -> None:
+    config = configuration("rollout.importance_correction=truncated")
+    trainer_of(config.copy())
+    config.actor_rollout_ref.rollout.top_p = 0.9
+    with pytest.raises(RecipeError, match=r"rollout\.top_p=0\.9.*only with .*top_p=1\.0"):
+        trainer_of(config)
 
 
 def test_without_a_recipe_it_says_how_to_get_one(configuration: Any) -> None:
@@ -167,6 +221,7 @@ def test_without_a_recipe_it_says_how_to_get_one(configuration: Any) -> None:
 
     config = configuration()
     with open_dict(config):
+        config.data.train_files = config.gtpo.recipe
         del config.gtpo
-    with pytest.raises(RecipeError, match=r"gtpo\.recipe is not set.*verl_command\.py"):
+    with pytest.raises(RecipeError, match=r"gtpo\.recipe is not set.*examples/verl"):
         trainer_of(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -16,10 +16,10 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import Conditions, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at
-from gtpo_cli.export.card import Facts, model_card, public_name, shown_recipe
+from gtpo_cli.export.card import fenced, model_card, public_name, shown_recipe
 from gtpo_cli.export.check import Difference
-from gtpo_cli.export.prompting import put_template
-from gtpo_cli.export.usage import Prompting, fenced
+from gtpo_cli.export.folder import Exported
+from gtpo_cli.export.prompting import Prompting, put_template
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT
 from gtpo_cli.run_folder import RunFolder
@@ -35,16 +35,30 @@ def hub_recipe(**data: Any) -> Recipe:
     return build_recipe(sections | {"tracking": {"wandb": {"entity": "the-account"}}}, where="test")
 
 
-def facts(folder: Path, recipe: Recipe, **changes: Any) -> Facts:
+class Facts(NamedTuple):
+    """What a card is made from."""
+
+    run: RunFolder
+    recipe: Recipe
+    exported: Exported
+    prompting: Prompting
+
+
+def facts(folder: Path, recipe: Recipe, prompting: Prompting | None = None, **changes: Any) -> Facts:
     run = RunFolder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     run.recipe_file.write_text(dump_recipe(recipe))
     made: dict[str, Any] = {
-        "run": run, "recipe": recipe, "step": 10, "format": "merged", "dtype": "bfloat16",
-        "base": public_name(recipe.model.name), "prompting": Prompting("Question: QUESTION", True, True),
-        "difference": Difference(100, 0.0123, 0.25, 99), "notes": ("A note.",), "hub_name": None,
+        "run": run.name or folder.name, "step": 10, "format": "merged", "dtype": "bfloat16",
+        "base": public_name(recipe.model.name), "prompts": 8,
+        "difference_from_policy": Difference(100, 0.0123, 0.25, 99), "rounding": None,
+        "notes": ("A note.",),
     }  # fmt: skip
-    return Facts(**made | changes)
+    return Facts(run, recipe, Exported(**made | changes), prompting or Prompting("Question: QUESTION", True, True))
+
+
+def card_of(made: Facts, hub_name: str | None = None) -> str:
+    return model_card(*made, hub_name=hub_name)
 
 
 def store(run: RunFolder, subject: str, accuracy: float, **changes: Any) -> None:
@@ -65,7 +79,7 @@ def front_matter(card: str) -> Any:
 
 
 def test_the_head_is_what_the_hub_reads(tmp_path: Path) -> None:
-    head = front_matter(model_card(facts(tmp_path / "run", hub_recipe())))
+    head = front_matter(card_of(facts(tmp_path / "run", hub_recipe())))
     assert head == {
         "base_model": "meta-llama/Llama-3.1-8B-Instruct",
         "base_model_relation": "finetune",
@@ -74,7 +88,7 @@ def test_the_head_is_what_the_hub_reads(tmp_path: Path) -> None:
         "tags": ["gtpo_cli", "gtpo", "reinforcement-learning"],
         "datasets": ["openai/gsm8k"],
     }
-    adapter = front_matter(model_card(facts(tmp_path / "run", hub_recipe(path=f"{SECRET}/data"), format="adapter")))
+    adapter = front_matter(card_of(facts(tmp_path / "run", hub_recipe(path=f"{SECRET}/data"), format="adapter")))
     assert (adapter["base_model_relation"], adapter["library_name"]) == ("adapter", "peft")
     assert "datasets" not in adapter
 
@@ -83,10 +97,10 @@ def test_training_and_evaluation_of_this_step_are_in_it(tmp_path: Path) -> None:
     made = facts(tmp_path / "run", hub_recipe())
     rows = [{"step": step, "train/accuracy_rate": step / 100} for step in range(1, 13)]
     made.run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "None was made of this checkpoint" in model_card(made)
+    assert "None was made of this checkpoint" in card_of(made)
     store(made.run, "step-000010", 0.75)
     store(made.run, "step-000012", 0.99)
-    card = model_card(made)
+    card = card_of(made)
     assert "| accuracy | 1.0% | 10.0% |" in card  # steps 1 and 10 of the 10 that this checkpoint has
     assert "gsm8k, test split: 1 problems, 4 completions each, temperature 0.5, top-p 0.9, at most 77 tokens" in card
     assert "| accuracy | 75.0 % (70.0 to 80.0) |\n" in card
@@ -94,20 +108,32 @@ def test_training_and_evaluation_of_this_step_are_in_it(tmp_path: Path) -> None:
     assert "99.0 %" not in card
     assert "first pass" not in card
     store(made.run, "base", 0.25)
-    assert "| pass@1 | 75.0 % (70.0 to 80.0) | 25.0 % (20.0 to 30.0) |" in model_card(made)
+    assert "| pass@1 | 75.0 % (70.0 to 80.0) | 25.0 % (20.0 to 30.0) |" in card_of(made)
 
 
-def test_a_base_that_was_asked_otherwise_is_not_set_beside_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [{"temperature": 1.0}, {"tags": (None, "answer")}, {"equality": "text"}], ids=str)
+def test_a_base_that_was_asked_otherwise_is_not_set_beside_it(tmp_path: Path, other: dict[str, Any]) -> None:
     made = facts(tmp_path / "run", hub_recipe())
     store(made.run, "step-000010", 0.75)
-    store(made.run, "base", 0.25, temperature=1.0)
-    assert "25.0 %" not in model_card(made)
+    store(made.run, "base", 0.25, **other)
+    assert "25.0 %" not in card_of(made)
+
+
+@pytest.mark.parametrize(
+    ("tags", "told"),
+    [({}, "`<reasoning>` and `<answer>`"), ({"reasoning": "think", "answer": "final"}, "`<think>` and `<final>`"),
+     ({"reasoning": None}, "`<answer>`")],
+)  # fmt: skip
+def test_the_tags_are_those_of_the_recipe(tmp_path: Path, tags: dict[str, Any], told: str) -> None:
+    sections = {"model": {"name": "a/b"}, "data": {"benchmark": "gsm8k", "system_prompt": None}}
+    recipe = build_recipe(sections | {"rewards": {"format": {"tags": tags}}}, where="test")
+    assert f"that a program can check, in the tags {told}. Whether" in card_of(facts(tmp_path / "run", recipe))
 
 
 def test_nothing_of_the_machine_or_the_account_is_told(tmp_path: Path) -> None:
     recipe = hub_recipe(path=f"{SECRET}/gsm8k")
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"name": f"{SECRET}/my-base"})})
-    card = model_card(facts(tmp_path / "run", recipe))
+    card = card_of(facts(tmp_path / "run", recipe))
     assert SECRET not in card
     assert "the-account" not in card
     assert str(tmp_path) not in card
@@ -127,9 +153,7 @@ def test_names_are_told_and_paths_are_not(name: str, told: str) -> None:
 
 
 def test_hostile_prompts_stay_in_their_block(tmp_path: Path) -> None:
-    card = model_card(
-        facts(tmp_path / "run", hub_recipe(system_prompt=HOSTILE), prompting=Prompting(HOSTILE, True, True))
-    )
+    card = card_of(facts(tmp_path / "run", hub_recipe(system_prompt=HOSTILE), prompting=Prompting(HOSTILE, True, True)))
     block = card.split("question in the place of QUESTION:\n\n")[1]
     assert block.startswith("``````\n" + HOSTILE + "\n``````\n")
     assert fenced("plain", "yaml") == "```yaml\nplain\n```"

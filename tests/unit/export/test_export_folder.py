@@ -12,8 +12,9 @@ from policy_contract import save_model
 
 from gtpo_cli.errors import ExportError
 from gtpo_cli.export import gguf
-from gtpo_cli.export.folder import check_free, write_record, written_aside
-from gtpo_cli.export.write import read_back
+from gtpo_cli.export.check import Difference
+from gtpo_cli.export.folder import Exported, check_free, write_record, written_aside
+from gtpo_cli.export.weights import read_back
 from gtpo_cli.models import load_tokenizer
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
@@ -66,7 +67,7 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with written_aside(out) as aside:
         (aside / "weights").write_text("first")
-        write_record(aside, {})
+        write_record(aside, Exported("r", 1, "merged", "float32", "b", 1, Difference(1, 0.0, 0.0, 1), None, ()))
     for error, kind, words in (
         (RuntimeError("stop"), RuntimeError, "stop"),
         (OSError(28, "no space"), ExportError, r"out: cannot be written \(no space.*--out"),
@@ -137,4 +138,4 @@ class TestGguf:
     def test_a_file_that_cannot_be_loaded_back_is_no_export(self, tmp_path: Path) -> None:
         (tmp_path / "x.gguf").write_bytes(b"no such format")
         with pytest.raises(ExportError, match=r"x.gguf: was converted, but transformers cannot load it back"):
-            read_back("gguf", tmp_path, builtin(), torch.device("cpu"))
+            read_back("gguf", tmp_path, builtin().model, torch.device("cpu"))

@@ -1,0 +1,47 @@
+"""One model that is asked question after question, each answer streamed as it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+
+from gtpo_cli.data import PromptEncoder
+from gtpo_cli.evaluation.subject import Checkpoint, load_base, load_trained
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.stream import stream_text
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.seeds import derive_seed
+from gtpo_cli.types import Completion
+
+
+class Session:
+    """`checkpoint`: None = the recipe's untrained model. `greedy`: always the likeliest token.
+
+    Each answer has a seed of its own, made of `seed` and its number: asking again gives another one.
+    Raises ModelError, CheckpointError.
+    """
+
+    def __init__(
+        self, recipe: Recipe, checkpoint: Checkpoint | None, params: SamplingParams, *, greedy: bool, seed: int
+    ) -> None:
+        if checkpoint is None:
+            self._policy = load_base(recipe, temperature=params.temperature, streaming=True)
+        else:
+            self._policy = load_trained(recipe, checkpoint, temperature=params.temperature, streaming=True)
+        self._encoder = PromptEncoder(self._policy.tokenizer, recipe.data.system_prompt)
+        self._params, self._greedy, self._seed, self._answered = params, greedy, seed, 0
+
+    @property
+    def context(self) -> int:
+        """The most tokens of question and answer together."""
+        return self._policy.max_seq_length
+
+    def answer(self, question: str) -> Generator[str, None, Completion]:
+        """Yield the answer's text as it comes; the completion is the generator's return value.
+
+        Raises GenerationError for a question that is too long.
+        """
+        prompt = self._encoder.encode(question, at_most=self.context)
+        params = replace(self._params, seed=derive_seed(self._seed, "generate", self._answered))
+        self._answered += 1
+        return stream_text(self._policy, prompt, params, greedy=self._greedy)
