@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gtpo_cli.estimators import Interval
-    from gtpo_cli.evaluation.audit import AuditEntry
+    from gtpo_cli.evaluation.misjudged import AuditEntry
     from gtpo_cli.evaluation.records import EvaluatedProblem, Results
 
 AUDIT_ROWS = 20
@@ -71,7 +71,7 @@ def number(name: str, value: float, *, sign: bool = False) -> str:
 
 def print_audit(subject: str, problems: Sequence[EvaluatedProblem]) -> None:
     """What the grader may have missed."""
-    from gtpo_cli.evaluation.audit import audit
+    from gtpo_cli.evaluation.misjudged import audit
 
     found = audit(problems)
     print(

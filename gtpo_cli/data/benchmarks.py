@@ -174,7 +174,7 @@ def _hub_rows(where: str, dataset: Iterable[Row]) -> Iterator[SourcedRow | Dropp
 
 
 def _with_rewards(load: Callable[[UsableCheck], LoadedProblems]) -> LoadedProblems:
-    from gtpo_cli.rewards.equivalence import EqualityWorkers
+    from gtpo_cli.rewards import EqualityWorkers
 
     with EqualityWorkers() as workers:
         return load(workers.usable_many)

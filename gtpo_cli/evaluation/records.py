@@ -57,7 +57,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class GradedCompletion:
+class EvaluatedCompletion:
     """One completion with its grade.
 
     `tokens`: length, end-of-sequence token included. `mean_entropy`: <H>_i in nats at the evaluation's temperature, 0
@@ -91,7 +91,7 @@ class EvaluatedProblem:
     id: str
     question: str
     gold: str
-    completions: tuple[GradedCompletion, ...]
+    completions: tuple[EvaluatedCompletion, ...]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

@@ -10,13 +10,20 @@ from typing import Any
 
 from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.evaluation.run import Subject
-from gtpo_cli.generation import load_sampler
+from gtpo_cli.generation import Sampler, load_sampler
 from gtpo_cli.models import Policy, load_policy, load_tokenizer
 from gtpo_cli.models.threads import set_threads
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is evaluated; the policy's temperature is the evaluation's."""
+
+    policy: Policy
+    sampler: Sampler
 
 
 @dataclass(frozen=True, slots=True)

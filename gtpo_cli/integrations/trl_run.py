@@ -33,7 +33,8 @@ from gtpo_cli.integrations.trl_rewards import RecipeReward
 from gtpo_cli.models.loading import quiet
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rollout import Prompt, collate, open_scorer
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.rollout import Prompt, collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
@@ -110,7 +111,7 @@ def train(
     check_keep_best(recipe)
     engine, recipe = choose_engine(recipe), _on_transformers(recipe)
     with ExitStack() as stack:
-        scorer = stack.enter_context(open_scorer(recipe.rewards))
+        scorer = stack.enter_context(Scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
         setup = prepare(_without_reference(recipe), say=say)
         policy = setup.policy

@@ -10,7 +10,7 @@ from typing import Any
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.records import GradedCompletion
+from gtpo_cli.evaluation.records import EvaluatedCompletion
 from gtpo_cli.files import own_folder
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
@@ -134,7 +134,7 @@ def _samples(run: RunRecord) -> Iterator[Sample]:
     """A right, a wrong and an unfinished or unparsable completion: of the newest stored step, and of evaluations."""
     for evaluation in run.evaluations:
         where = f"{evaluation.conditions.benchmark}, {evaluation.conditions.subject}"
-        kinds: dict[str, Callable[[GradedCompletion], bool]] = {
+        kinds: dict[str, Callable[[EvaluatedCompletion], bool]] = {
             "right": lambda c: c.correct,
             "wrong": lambda c: c.parsable and not c.correct,
             "truncated": lambda c: c.truncated,

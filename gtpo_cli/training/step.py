@@ -35,7 +35,7 @@ from gtpo_cli.objective import (
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import Prompt, collate, sample, score
+from gtpo_cli.rollout import Prompt, collate, sample
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.owed import kept_by_entropy, kept_whatever_the_entropy, likely_filtered, owe_gradient
@@ -85,7 +85,7 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
         params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
         groups = sample(parts.sampler, prompts, rollout.group_size, params, ended=parts.scorer.begin)
     with clock.phase("reward"):
-        groups = score(groups, parts.scorer)
+        groups = parts.scorer.score_groups(groups)
     with clock.phase("train"):
         batch = collate(groups, device=parts.policy.device)
         ids, mask = batch.completion_ids_BGT, batch.completion_mask_BGT

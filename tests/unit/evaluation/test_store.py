@@ -11,7 +11,7 @@ import pytest
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, Results, Score
+from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at, find_evaluations
 from gtpo_cli.run_folder import RunFolder
 
@@ -23,7 +23,7 @@ RESULTS = Results(("a/1",), ("0" * 16,), {"accuracy": Score(Interval(0.5, 0.25, 
 
 
 def problem(number: int) -> EvaluatedProblem:
-    row = GradedCompletion(f"text {number} é\u2028x", 3, "stop", 0.5, "5", True, True, True, True)
+    row = EvaluatedCompletion(f"text {number} é\u2028x", 3, "stop", 0.5, "5", True, True, True, True)
     return EvaluatedProblem(f"a/{number}", "q", "5", (row, replace(row, correct=False)))
 
 

@@ -57,7 +57,7 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         while sys.platform == "linux" and not self._end.wait(0.02):
-            for pid in self.scorer._grading._workers.process_ids():
+            for pid in self.scorer.workers.process_ids():
                 try:
                     status = Path(f"/proc/{pid}/status").read_text()
                     limit = resource.prlimit(pid, resource.RLIMIT_AS)[0]

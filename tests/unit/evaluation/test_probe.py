@@ -7,7 +7,7 @@ import torch
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.evaluation.entropy_probe import probe_entropy
+from gtpo_cli.evaluation.probe import probe_entropy
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy

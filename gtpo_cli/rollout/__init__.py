@@ -1,7 +1,0 @@
-"""From problems to a TokenBatch: sample, score, collate."""
-
-from gtpo_cli.rollout.collate import collate
-from gtpo_cli.rollout.sample import Prompt, sample
-from gtpo_cli.rollout.score import open_scorer, score
-
-__all__ = ["Prompt", "collate", "open_scorer", "sample", "score"]
