@@ -102,11 +102,9 @@ class _Target:
         return f"{self.recipe.model.name}, untrained" if self.run else self.recipe.model.name
 
     def load(self, temperature: float) -> Policy:
-        from gtpo_cli.evaluation.subject import load_base, load_trained
+        from gtpo_cli.evaluation.subject import load_frozen
 
-        if self.checkpoint is None:
-            return load_base(self.recipe, temperature=temperature, streaming=True)
-        return load_trained(self.recipe, self.checkpoint, temperature=temperature, streaming=True)
+        return load_frozen(self.recipe, self.checkpoint, temperature=temperature, streaming=True)
 
 
 def _find_target(target: str | None, which: str, *, base: bool, trust: bool) -> _Target:

@@ -17,7 +17,7 @@ import torch
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
-from gtpo_cli.evaluation.subject import Checkpoint, load_prompting, load_trained
+from gtpo_cli.evaluation.subject import Checkpoint, load_frozen, load_prompting
 from gtpo_cli.export import gguf
 from gtpo_cli.export.card import Facts, model_card
 from gtpo_cli.export.check import (
@@ -138,7 +138,7 @@ def check_request(request: Request, recipe: Recipe) -> None:
 
 def _ask_policy(request: Request, recipe: Recipe, encoder: PromptEncoder, say: Callable[[str], None]) -> _Policy:
     say(f"loading step {request.checkpoint.step} of {request.run.path}, and asking it greedily")
-    policy: Any = load_trained(recipe, request.checkpoint, temperature=1.0, streaming=True)
+    policy: Any = load_frozen(recipe, request.checkpoint, temperature=1.0, streaming=True)
     questions = sample_questions(request.run)
     answers = greedy_answers(policy, encoder, questions, max_tokens=recipe.evaluation.max_completion_tokens)
     return _Policy(answers, measure_both(policy.model, answers), tuple(sorted(policy.eos_token_ids)), policy.device)

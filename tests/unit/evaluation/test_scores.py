@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from gtpo_cli.evaluation.measure import equal_votes, grade, score_problems
 from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
+from gtpo_cli.files import parse_json
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.types import Completion, Group, Problem
@@ -68,8 +71,8 @@ def test_scores_by_hand(scorer: Scorer) -> None:
 
 def test_results_and_problems_survive_the_disk(scorer: Scorer) -> None:
     results = score_problems([FIRST, SECOND], SETTINGS, scorer, seed=1)
-    assert Results.from_json(results.to_json()) == results
-    assert EvaluatedProblem.from_json(FIRST.to_json()) == FIRST
+    assert parse_json(json.dumps(asdict(results)), Results) == results
+    assert parse_json(json.dumps(asdict(FIRST)), EvaluatedProblem) == FIRST
 
 
 def test_digests_see_every_part_of_a_problem_and_their_order() -> None:
@@ -164,4 +167,4 @@ def test_a_task_that_is_not_mathematics(tmp_path: Path, monkeypatch: pytest.Monk
     assert scores["strict_format_rate"].values == (0.75,)
     assert scores["maj@4"].values == (0.5,)  # one vote for each of two labels, an empty one votes for nobody
     assert scores["lengths_reward:words"].values == (2.25,)  # (2 + 4 + 2 + 1) / 4, without its weight
-    assert EvaluatedProblem.from_json(problem.to_json()) == problem
+    assert parse_json(json.dumps(asdict(problem)), EvaluatedProblem) == problem
