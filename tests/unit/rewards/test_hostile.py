@@ -156,11 +156,11 @@ def endless(cases: Sequence[Hostile]) -> None:
     settings = recipe("strict", 30.0, reject_copied=False)  # else most of them are turned down before any algebra
     with Scorer(settings, num_workers=1) as scorer, MemoryWatch(scorer) as watch:
         for case in cases:
-            scorer._grading._workers.timeout_seconds = 30.0
+            scorer.workers.timeout_seconds = 30.0
             assert grade(scorer, easy).verdict.correct, (
                 case.name
             )  # with the worker that the last case left, or a new one
-            scorer._grading._workers.timeout_seconds = timeout_seconds
+            scorer.workers.timeout_seconds = timeout_seconds
             graded = grade(scorer, case)
             seconds.append(graded.seconds)
             assert not graded.verdict.correct, case.name
