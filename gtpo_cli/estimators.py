@@ -72,12 +72,9 @@ def majority_at_k(
 
     Range: 0 to 1. Raises ValueError for k < 1, n < k or num_subsets < 1, and whatever `equal` raises.
     """
-
-    def equal_many(pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        return [equal(*pair) for pair in pairs]
-
     correct = [answer is not None and equal(gold, answer) for answer in answers]
-    return majority_of_votes(vote_classes(answers, correct, equal_many), k, num_subsets=num_subsets, seed=seed)
+    votes = vote_classes(answers, correct, lambda pairs: [equal(*pair) for pair in pairs])
+    return majority_of_votes(votes, k, num_subsets=num_subsets, seed=seed)
 
 
 def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_many: EqualMany) -> list[int | None]:
@@ -88,8 +85,7 @@ def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_m
     and here neither side is gold. `equal_many` answers several questions at once, `(left, right)` each.
     """
     classes = {answer: RIGHT for answer, right in zip(answers, correct, strict=True) if answer is not None and right}
-    waiting = [answer for answer in dict.fromkeys(answers) if answer is not None and answer.strip()]
-    waiting = [answer for answer in waiting if answer not in classes]
+    waiting = [answer for answer in dict.fromkeys(answers) if answer and answer.strip() and answer not in classes]
     number = RIGHT
     while waiting:
         number += 1
@@ -100,7 +96,7 @@ def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_m
         joined = {other for other, found in zip(others, same, strict=True) if found or reverse[other]}
         classes |= dict.fromkeys((first, *joined), number)
         waiting = [other for other in others if other not in joined]
-    return [classes.get(answer) if answer is not None else None for answer in answers]
+    return [None if answer is None else classes.get(answer) for answer in answers]
 
 
 def majority_of_votes(votes: Sequence[int | None], k: int, *, num_subsets: int = 1000, seed: int = 0) -> float:
@@ -149,13 +145,8 @@ def bootstrap_mean(
     """Mean over all values with a percentile bootstrap interval that resamples *clusters* (one inner list each).
 
     Completions of one prompt are not independent, so prompts are drawn with replacement and bring all their values
-    (Efron & Tibshirani 1993, chapter 13; cluster bootstrap). With one cluster the interval is the point.
-
-    Args:
-        values: one non-empty list of values for each cluster, at least one cluster.
-        confidence: in (0, 1).
-    Raises:
-        ValueError: no cluster, an empty cluster, or a confidence outside (0, 1).
+    (Efron & Tibshirani 1993, chapter 13; cluster bootstrap). With one cluster the interval is the point. Raises
+    ValueError for no cluster, an empty one, or a confidence outside (0, 1).
     """
     if not values or any(len(cluster) == 0 for cluster in values):
         raise ValueError("bootstrap_mean needs at least one cluster, each with at least one value")
@@ -214,8 +205,8 @@ def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> McNemar:
     """McNemar's test (1947) for two models on the same problems, exact and two-sided.
 
     Only the b + c problems that one model solves and the other does not say anything. Under the hypothesis each of
-    them falls to either model with probability 1/2: p = min(1, 2 P(X <= min(b, c))), X ~ Binomial(b + c, 1/2).
-    Without such problems p = 1. Raises ValueError for lists of different length.
+    them falls to either model with probability 1/2: p = min(1, 2 P(X <= min(b, c))), X ~ Binomial(b + c, 1/2). Without
+    such problems p = 1. Raises ValueError for lists of different length.
     """
     only_before = sum(b and not a for b, a in zip(before, after, strict=True))
     only_after = sum(a and not b for b, a in zip(before, after, strict=True))

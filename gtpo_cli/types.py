@@ -49,12 +49,13 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the rewards made of one completion.
+    """What was found of one completion, in training and in evaluation.
 
     `reward` is the weighted sum that training uses. `format_score` and `accuracy_score` are the unweighted parts
     (0..10). `strict_format` is true when all tags are there once each and in order, whatever mode the reward has;
     `complete_format` when the reward's own mode gave full marks. `correct` is true when the extracted answer equals
-    the gold answer. `plugins` holds the unweighted score of each user reward by name.
+    the gold answer; the accuracy score asks more and less in mode released_code. `timed_out`: the comparison ran out of
+    time or memory. `plugins` holds the unweighted score of each user reward by name.
     """
 
     reward: float

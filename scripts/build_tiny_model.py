@@ -29,7 +29,7 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rewards.extract import TAGS
-from gtpo_cli.rollout import sample, score
+from gtpo_cli.rollout import sample
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import SftParts, imitate
@@ -178,7 +178,7 @@ def describe(policy: TransformersPolicy, *, temperature: float, count: int = 500
     prompts = [(p, encoder.encode(p.question)) for p in arithmetic_problems(count, split="test", seed=0)]
     params = SamplingParams(temperature=temperature, max_completion_tokens=64, seed=1)
     with Scorer(RewardsRecipe()) as scorer:
-        groups = score(sample(TransformersSampler(policy), prompts, 1, params), scorer)
+        groups = scorer.score_groups(sample(TransformersSampler(policy), prompts, 1, params))
     verdicts = [group.verdicts[0] for group in groups]
     strict = sum(verdict.strict_format for verdict in verdicts) / count
     correct = sum(verdict.correct for verdict in verdicts) / count

@@ -20,12 +20,12 @@ from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import WORDS, Ended
 
 if TYPE_CHECKING:
-    from gtpo_cli.evaluation.benchmark import Benchmark
-    from gtpo_cli.evaluation.grading import Grader
+    from gtpo_cli.evaluation.problems import Benchmark
     from gtpo_cli.evaluation.records import Results
     from gtpo_cli.evaluation.store import StoredEvaluation
     from gtpo_cli.evaluation.subject import Checkpoint, SubjectLoader
     from gtpo_cli.recipe import Recipe
+    from gtpo_cli.rewards import Scorer
     from gtpo_cli.run_folder import RunFolder
 
 BASE = "base"
@@ -76,8 +76,8 @@ def evaluate(
 
     gtpo eval runs/my-run --benchmark aime24 --benchmark amc23 --pass-k 64
     """
-    from gtpo_cli.evaluation.grading import Grader
     from gtpo_cli.evaluation.subject import SubjectLoader
+    from gtpo_cli.rewards import Scorer
 
     found = _find_target(target, checkpoint, recipe, benchmark, set_ or [], trust=trust_remote_code)
     chosen = _with_options(found, benchmark, pass_k, maj_k, limit)
@@ -93,10 +93,10 @@ def evaluate(
         output_is_extra()
     try:
         loader = SubjectLoader(chosen.recipe, chosen.checkpoint)
-        with Grader(chosen.recipe.rewards) as grader:
+        with Scorer(chosen.recipe.rewards) as scorer:
             for subject in subjects:
                 for loaded, done in zip(
-                    benchmarks, _evaluate(chosen, subject, loader, benchmarks, grader, again, as_json), strict=True
+                    benchmarks, _evaluate(chosen, subject, loader, benchmarks, scorer, again, as_json), strict=True
                 ):
                     finished[loaded.name, subject] = done
     except (KeyboardInterrupt, Ended) as end:
@@ -118,20 +118,20 @@ def _evaluate(
     subject: str,
     loader: SubjectLoader,
     benchmarks: list[Benchmark],
-    grader: Grader,
+    scorer: Scorer,
     again: bool,
     quiet: bool,
 ) -> list[tuple[StoredEvaluation, Results]]:
     from gtpo_cli.cli.progress import count_progress
-    from gtpo_cli.evaluation.run import evaluate as run_evaluation
-    from gtpo_cli.evaluation.run import find_evaluation
+    from gtpo_cli.evaluation.measure import evaluate as run_evaluation
+    from gtpo_cli.evaluation.measure import find_evaluation
 
     load = functools.partial(loader.load, trained=subject != BASE)  # called only if something has to be sampled
     done = []
     for benchmark in benchmarks:
         stored = find_evaluation(target.recipe, target.run, benchmark, subject)
         with count_progress(f"{benchmark.name} {subject}", quiet=quiet) as progress:
-            results = run_evaluation(target.recipe, load, benchmark, stored, grader, again=again, progress=progress)
+            results = run_evaluation(target.recipe, load, benchmark, stored, scorer, again=again, progress=progress)
         done.append((stored, results))
     return done
 
@@ -243,8 +243,8 @@ def _benchmark_name(name: str) -> str:
 def _load_benchmarks(
     target: _Target, split: str, data_path: Path | None, say: Callable[[str], None]
 ) -> list[Benchmark]:
-    from gtpo_cli.evaluation.benchmark import load_benchmark
-    from gtpo_cli.evaluation.run import check_settings
+    from gtpo_cli.evaluation.measure import check_settings
+    from gtpo_cli.evaluation.problems import load_benchmark
     from gtpo_cli.evaluation.subject import load_prompting
 
     check_settings(target.recipe.evaluation)

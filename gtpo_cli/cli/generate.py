@@ -138,13 +138,12 @@ def _judge(
     """The problem and what scores it, where there is a gold answer: before a model is loaded for nothing."""
     if question is None or gold is None:
         return None, None
-    from gtpo_cli.rewards import gold_is_usable
-    from gtpo_cli.rollout import open_scorer
+    from gtpo_cli.rewards import Scorer, gold_is_usable
     from gtpo_cli.types import Problem
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is no answer that could be compared")
-    return Problem("question", question, gold, source="--gold"), stack.enter_context(open_scorer(recipe.rewards))
+    return Problem("question", question, gold, source="--gold"), stack.enter_context(Scorer(recipe.rewards))
 
 
 def _answer_questions(asked: _Asked) -> None:
@@ -247,7 +246,8 @@ def _print_verdict(problem: Problem, completion: Completion, scorer: Scorer, rec
     (verdict,) = scorer.score(problem, [completion])
     rewards = recipe.rewards
     late = " (the comparison ran out of time or memory)" if verdict.timed_out else ""
-    _print_line("verdict", f"{'correct' if verdict.correct else 'wrong'}, the gold answer is {problem.gold}{late}")
+    word = "correct" if verdict.accuracy_score else "wrong"
+    _print_line("verdict", f"{word}, the gold answer is {problem.gold}{late}")
     parts = [
         ("format", verdict.format_score, rewards.format.weight),
         ("accuracy", verdict.accuracy_score, rewards.accuracy.weight),
@@ -255,7 +255,7 @@ def _print_verdict(problem: Problem, completion: Completion, scorer: Scorer, rec
     ]
     terms = (f"{name} {score:g}" + ("" if weight == 1.0 else f" x {weight:g}") for name, score, weight in parts)
     _print_line("reward", f"{verdict.reward:g} = {' + '.join(terms)}")
-    return verdict.correct
+    return verdict.accuracy_score > 0
 
 
 def _print_line(word: str, text: str) -> None:

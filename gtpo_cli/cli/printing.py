@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gtpo_cli.evaluation.audit import AuditEntry
+    from gtpo_cli.evaluation.misjudged import AuditEntry
     from gtpo_cli.evaluation.records import EvaluatedProblem, Results
 
 AUDIT_ROWS = 20
@@ -74,7 +74,7 @@ def print_scores(results: Mapping[str, Results]) -> None:
 
 def print_audit(subject: str, problems: Sequence[EvaluatedProblem]) -> None:
     """What the grader may have missed."""
-    from gtpo_cli.evaluation.audit import audit
+    from gtpo_cli.evaluation.misjudged import audit
 
     found = audit(problems)
     print(

@@ -12,7 +12,7 @@ from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption, TrustOption
 from gtpo_cli.cli.printing import suggest
 
 if TYPE_CHECKING:
-    from gtpo_cli.evaluation.entropy_probe import EntropyProbe
+    from gtpo_cli.evaluation.probe import EntropyProbe
     from gtpo_cli.recipe import Recipe
 
 _BARS = 12
@@ -29,7 +29,7 @@ def probe_entropy(
 
     Without --recipe: the latest run's recipe, else the built-in one.
     """
-    from gtpo_cli.evaluation.entropy_probe import probe_entropy as probe
+    from gtpo_cli.evaluation.probe import probe_entropy as probe
     from gtpo_cli.generation import load_sampler
     from gtpo_cli.planning.readiness import check_ready
     from gtpo_cli.training.setup import set_up

@@ -98,7 +98,7 @@ def load_problems(data: DataRecipe, *, seed: int, is_usable: UsableCheck | None 
     read = partial(read_table, table, spec, f"{data.benchmark}/{name}", data.limit)
     if is_usable is not None:
         return read(is_usable)
-    from gtpo_cli.rewards.equivalence import EqualityWorkers
+    from gtpo_cli.rewards import EqualityWorkers
 
     with EqualityWorkers() as workers:
         return read(workers.usable_many)

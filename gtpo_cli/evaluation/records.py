@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 
 from gtpo_cli.estimators import Interval
-from gtpo_cli.files import Count, Finite, parse_json
+from gtpo_cli.files import Count, Finite
 from gtpo_cli.types import FinishReason, Problem
 
 
@@ -50,15 +50,10 @@ class Conditions:
         added = {f.name for f in fields(self) if f.default is not MISSING and getattr(self, f.name) == f.default}
         return _digest({key: value for key, value in asdict(self).items() if key not in added})[:8]
 
-    @classmethod
-    def from_json(cls, text: str) -> Conditions:
-        """Raises ValueError for a text that holds none."""
-        return parse_json(text, cls)
-
 
 @dataclass(frozen=True, slots=True)
-class GradedCompletion:
-    """One completion with its grade.
+class EvaluatedCompletion:
+    """One completion with what of its `Verdict` does not depend on weights.
 
     `tokens`: length, end-of-sequence token included. `mean_entropy`: <H>_i in nats at the evaluation's temperature, 0
     for an empty completion. `answer`: what stands in the answer tags, None without a well-formed answer.
@@ -91,15 +86,7 @@ class EvaluatedProblem:
     id: str
     question: str
     gold: str
-    completions: tuple[GradedCompletion, ...]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, line: str) -> EvaluatedProblem:
-        """Raises ValueError for a line that is none."""
-        return parse_json(line, cls)
+    completions: tuple[EvaluatedCompletion, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +123,6 @@ class Results:
             raise ValueError("scores: accuracy is missing")
         if not all(math.isfinite(value) for score in self.scores.values() for value in score.interval):
             raise ValueError("scores: an interval is not finite")
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Results:
-        """Raises ValueError for a text that holds none."""
-        return parse_json(text, cls)
 
     def ks(self, family: str) -> list[int]:
         """The k for which there are scores of a family (`pass`, `first_pass`, `maj`), ascending."""

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from gtpo_cli.data import PromptEncoder
-from gtpo_cli.evaluation.subject import Checkpoint, load_base, load_trained
+from gtpo_cli.evaluation.subject import Checkpoint, load_frozen
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.stream import stream_text
 from gtpo_cli.recipe import Recipe
@@ -24,10 +24,7 @@ class Session:
     def __init__(
         self, recipe: Recipe, checkpoint: Checkpoint | None, params: SamplingParams, *, greedy: bool, seed: int
     ) -> None:
-        if checkpoint is None:
-            self._policy = load_base(recipe, temperature=params.temperature, streaming=True)
-        else:
-            self._policy = load_trained(recipe, checkpoint, temperature=params.temperature, streaming=True)
+        self._policy = load_frozen(recipe, checkpoint, temperature=params.temperature, streaming=True)
         self._encoder = PromptEncoder(self._policy.tokenizer, recipe.data.system_prompt)
         self._params, self._greedy, self._seed, self._answered = params, greedy, seed, 0
 

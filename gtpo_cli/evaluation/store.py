@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,29 +39,17 @@ class StoredEvaluation:
     def problems(self) -> list[EvaluatedProblem]:
         """The problems evaluated so far. Raises EvaluationError, naming file and line, for a broken line."""
         file = self.samples_file
-        if not os.path.lexists(file):
-            return []
-        return list(
-            read_json_lines(
-                file,
-                EvaluatedProblem,
-                lambda line, why: EvaluationError(
-                    f"{file}:{line}: is no evaluated problem ({why}); sample it anew with --again"
-                ),
-                cut=True,
-            )
-        )
+
+        def wrong(line: int, why: str) -> EvaluationError:
+            return EvaluationError(f"{file}:{line}: is no evaluated problem ({why}); sample it anew with --again")
+
+        return list(read_json_lines(file, EvaluatedProblem, wrong, cut=True)) if os.path.lexists(file) else []
 
     def results(self) -> Results:
         """The scores of a finished evaluation. Raises EvaluationError where they cannot be read."""
-        file = self.results_file
-        return read_json(
-            file,
-            Results,
-            lambda why: EvaluationError(
-                f"{file}: cannot be read ({why}); delete it and evaluate again: nothing is sampled twice"
-            ),
-        )
+        remedy = "delete it and evaluate again: nothing is sampled twice"
+        wrong = f"{self.results_file}: cannot be read"
+        return read_json(self.results_file, Results, lambda why: EvaluationError(f"{wrong} ({why}); {remedy}"))
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from the same evaluation. Raises EvaluationError where one is at it."""
@@ -73,44 +61,39 @@ class StoredEvaluation:
 
         Raises EvaluationError when the folder cannot be written.
         """
-        try:
+        with self._writing():
             own_folder(self.path)
             if again:
                 self.results_file.unlink(missing_ok=True)
                 self.samples_file.unlink(missing_ok=True)
             write_atomically(self.path / "conditions.json", json.dumps(asdict(self.conditions), indent=2) + "\n")
-            self._drop_cut_line()
-        except OSError as error:
-            raise self._unwritable(error) from error
+            if os.path.lexists(self.samples_file):  # drop the line that a kill cut
+                whole = read_bytes(self.samples_file).rpartition(b"\n")
+                os.truncate(self.samples_file, len(whole[0]) + len(whole[1]))
         return self.problems()
 
     def append(self, problems: Sequence[EvaluatedProblem]) -> None:
         """Add evaluated problems; they are on the disk on return. Raises EvaluationError."""
-        try:
-            with self.samples_file.open("ab") as stream:
-                stream.write("".join(problem.to_json() + "\n" for problem in problems).encode())
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise self._unwritable(error) from error
+        lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
+        with self._writing(), self.samples_file.open("ab") as stream:
+            stream.write("".join(lines).encode())
+            stream.flush()
+            os.fsync(stream.fileno())
 
     def finish(self, results: Results) -> None:
         """Write the scores. Raises EvaluationError."""
+        with self._writing():
+            write_atomically(self.results_file, json.dumps(asdict(results), indent=1) + "\n")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            write_atomically(self.results_file, results.to_json() + "\n")
+            yield
         except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _drop_cut_line(self) -> None:
-        if os.path.lexists(self.samples_file):
-            whole = read_bytes(self.samples_file).rpartition(b"\n")
-            os.truncate(self.samples_file, len(whole[0]) + len(whole[1]))
-
-    def _unwritable(self, error: OSError) -> EvaluationError:
-        return EvaluationError(
-            f"{self.path}: cannot be written ({error.strerror or error}); make room or mend the rights, then give the "
-            "same command again: it continues"
-        )
+            raise EvaluationError(
+                f"{self.path}: cannot be written ({error.strerror or error}); make room or mend the rights, then give "
+                "the same command again: it continues"
+            ) from error
 
 
 def evaluation_at(run: RunFolder, conditions: Conditions) -> StoredEvaluation:
@@ -128,9 +111,8 @@ def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:
 
 def _read(path: Path) -> StoredEvaluation:
     file = path / "conditions.json"
-    conditions = read_json(
-        file,
-        Conditions,
-        lambda why: EvaluationError(f"{file}: cannot be read ({why}); delete {path} and evaluate again"),
+    remedy = f"delete {path} and evaluate again"
+    wrong = f"{file}: cannot be read"
+    return StoredEvaluation(
+        path, read_json(file, Conditions, lambda why: EvaluationError(f"{wrong} ({why}); {remedy}"))
     )
-    return StoredEvaluation(path, conditions)

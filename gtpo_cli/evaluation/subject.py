@@ -10,14 +10,21 @@ from typing import Any
 
 from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.evaluation.run import Subject
-from gtpo_cli.generation import load_sampler
+from gtpo_cli.generation import Sampler, load_sampler
 from gtpo_cli.models import Policy, load_policy, load_tokenizer
 from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import set_threads
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is evaluated; the policy's temperature is the evaluation's."""
+
+    policy: Policy
+    sampler: Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,48 +53,36 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
     steps = store.steps()
     if not steps:
         raise CheckpointError(f"{run.path}: has no checkpoint yet; go on with gtpo train --resume {run.path}")
+    step = steps[-1] if which == "last" else which
     if which == "best":
         newest, _ = store.newest_intact()
         assert newest is not None
         best = store.load_state(newest).best_step
         step = best if best in steps else newest
-    elif which == "last":
-        step = steps[-1]
-    else:
-        step = which if isinstance(which, int) else -1
-    if step not in steps:
+    if not isinstance(step, int) or step not in steps:
         there = ", ".join(map(str, steps))
         raise CheckpointError(f"{run.path}: there is no checkpoint {which}; there are best, last and the steps {there}")
-    assert step is not None
     store.check(step)
     return Checkpoint(step, store.path(step))
 
 
-def load_base(recipe: Recipe, *, temperature: float, streaming: bool = False) -> Policy:
-    """The recipe's model before training, measuring at `temperature`; `streaming` as in `load_trained`.
+def load_frozen(
+    recipe: Recipe, checkpoint: Checkpoint | None, *, temperature: float, streaming: bool = False
+) -> Policy:
+    """The recipe's policy at a checkpoint (full weights, or an adapter on its base) or untrained, to measure.
 
-    Raises ModelError.
+    It measures at `temperature`. `streaming`: on transformers whatever the recipe says, for
+    `gtpo_cli.generation.stream`, which asks the model token by token. Raises ModelError, CheckpointError.
     """
-    with _relative_names_explained(recipe):
-        policy = load_policy(_for_measuring(recipe, temperature, streaming=streaming), trains=False)
-    set_threads(recipe.training.threads, policy)
-    return policy
-
-
-def load_trained(recipe: Recipe, checkpoint: Checkpoint, *, temperature: float, streaming: bool = False) -> Policy:
-    """The recipe's policy at a checkpoint, measuring at `temperature`: full weights, or an adapter on its base.
-
-    `streaming`: on transformers whatever the recipe says, for `gtpo_cli.generation.stream`, which asks the model token
-    by token. Raises ModelError, CheckpointError.
-    """
+    full_weights = checkpoint is not None and checkpoint.has_full_weights
     try:
         with _relative_names_explained(recipe):
-            recipe_of = _of_checkpoint(recipe, checkpoint)
-            policy = load_policy(_for_measuring(recipe_of, temperature, streaming=streaming), trains=False)
-        if not checkpoint.has_full_weights:
+            measured = _for_measuring(_of_checkpoint(recipe, checkpoint), temperature, streaming=streaming)
+            policy = load_policy(measured, trains=False)
+        if checkpoint is not None and not full_weights:
             policy.load_adapter(checkpoint.model)
     except ModelError as error:
-        if not checkpoint.has_full_weights:
+        if checkpoint is None or not full_weights:
             raise  # it is about the base model
         raise CheckpointError(
             f"{checkpoint.model}: the weights cannot be read ({error}); choose another checkpoint"
@@ -112,25 +107,18 @@ class SubjectLoader:
         """Raises ModelError, CheckpointError, GenerationError."""
         if self._loaded is not None and self._loaded[0] == trained:
             return self._loaded[1]
-        temperature = self._recipe.evaluation.temperature
-        if not trained:
-            assert self._loaded is None, "the untrained model comes first"
-            subject = self._with_sampler(load_base(self._recipe, temperature=temperature))
+        assert trained or self._loaded is None, "the untrained model comes first"
+        checkpoint = self._checkpoint if trained else None
+        if self._loaded is not None and checkpoint is not None and not checkpoint.has_full_weights:
+            subject = self._loaded[1]
+            subject.policy.load_adapter(checkpoint.model)
+            subject.sampler.sync(subject.policy)
         else:
-            assert self._checkpoint is not None
-            if self._loaded is not None and not self._checkpoint.has_full_weights:
-                subject = self._loaded[1]
-                subject.policy.load_adapter(self._checkpoint.model)
-                subject.sampler.sync(subject.policy)
-            else:
-                self._loaded = None  # frees it
-                policy = load_trained(self._recipe, self._checkpoint, temperature=temperature)
-                subject = self._with_sampler(policy)
+            self._loaded = None  # frees it
+            policy = load_frozen(self._recipe, checkpoint, temperature=self._recipe.evaluation.temperature)
+            subject = Subject(policy, load_sampler(policy, self._recipe))
         self._loaded = trained, subject
         return subject
-
-    def _with_sampler(self, policy: Policy) -> Subject:
-        return Subject(policy, load_sampler(policy, self._recipe))
 
 
 def load_prompting(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[Any, int]:
@@ -139,12 +127,12 @@ def load_prompting(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[Any, 
     Raises ModelError.
     """
     with _relative_names_explained(recipe):
-        return load_tokenizer(recipe if checkpoint is None else _of_checkpoint(recipe, checkpoint))
+        return load_tokenizer(_of_checkpoint(recipe, checkpoint))
 
 
-def _of_checkpoint(recipe: Recipe, checkpoint: Checkpoint) -> Recipe:
+def _of_checkpoint(recipe: Recipe, checkpoint: Checkpoint | None) -> Recipe:
     """Full weights need nothing but their own folder: the base model may be gone by now."""
-    if not checkpoint.has_full_weights:
+    if checkpoint is None or not checkpoint.has_full_weights:
         return recipe
     model = recipe.model.model_copy(update={"name": str(checkpoint.model), "revision": None})
     return recipe.model_copy(update={"model": model})

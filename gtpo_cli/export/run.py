@@ -16,7 +16,7 @@ import torch
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
-from gtpo_cli.evaluation.subject import Checkpoint, load_prompting, load_trained
+from gtpo_cli.evaluation.subject import Checkpoint, load_frozen, load_prompting
 from gtpo_cli.export import gguf
 from gtpo_cli.export.card import model_card
 from gtpo_cli.export.check import (
@@ -129,7 +129,7 @@ def _check_request(request: Request) -> None:
 
 
 def _ask_policy(request: Request, recipe: Recipe, encoder: PromptEncoder) -> _Policy:
-    policy: Any = load_trained(recipe, request.checkpoint, temperature=1.0, streaming=True)
+    policy: Any = load_frozen(recipe, request.checkpoint, temperature=1.0, streaming=True)
     questions = sample_questions(request.run)
     answers = greedy_answers(policy, encoder, questions, max_tokens=recipe.evaluation.max_completion_tokens)
     return _Policy(answers, measure_both(policy.model, answers), tuple(sorted(policy.eos_token_ids)), policy.device)

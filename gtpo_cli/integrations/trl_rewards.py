@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gtpo_cli.data import Prompt
 from gtpo_cli.models import Policy
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import Prompt
 from gtpo_cli.types import Completion, Group, Verdict
 
 

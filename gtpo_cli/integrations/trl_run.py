@@ -24,6 +24,7 @@ from datasets import Dataset
 from transformers import PrinterCallback
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, seed_random_states
+from gtpo_cli.data import Prompt
 from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
@@ -35,7 +36,8 @@ from gtpo_cli.models.loading import quiet
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import terms
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rollout import Prompt, collate, open_scorer
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
@@ -111,7 +113,7 @@ def train(
     check_keep_best(recipe)
     engine, recipe = choose_engine(recipe), on_transformers(recipe)
     with ExitStack() as stack:
-        scorer = stack.enter_context(open_scorer(recipe.rewards))
+        scorer = stack.enter_context(Scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
         setup = set_up(_without_reference(recipe), say=say, full_steps=True)
         policy, prompts, order = setup.policy, setup.data.prompts, setup.data.order

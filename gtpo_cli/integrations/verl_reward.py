@@ -59,7 +59,7 @@ def compute_score(
         (verdict,) = _scorer(recipe).score(problem, [cast(Completion, TextOnly(solution_str))])
     return {
         "score": verdict.reward,
-        "acc": float(verdict.correct),
+        "acc": float(verdict.accuracy_score > 0),
         "format": float(verdict.complete_format),
         "strict_format": float(verdict.strict_format),
         "timed_out": float(verdict.timed_out),

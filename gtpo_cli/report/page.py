@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.evaluation.records import GradedCompletion
+from gtpo_cli.evaluation.records import EvaluatedCompletion
 from gtpo_cli.files import own_folder
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
@@ -32,7 +32,7 @@ from gtpo_cli.training.summary import changes
 
 _DASHES = {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}  # of matplotlib's line styles, in SVG
 
-_KINDS: dict[str, Callable[[GradedCompletion], bool]] = {
+_KINDS: dict[str, Callable[[EvaluatedCompletion], bool]] = {
     "right": lambda c: c.correct,
     "wrong": lambda c: c.parsable and not c.correct,
     "truncated": lambda c: c.truncated,

@@ -1,8 +1,8 @@
 """Rewards: what a completion is worth. Importing this is light; computer algebra lives in worker processes."""
 
-from gtpo_cli.rewards.equivalence import EqualityWorkers, answers_equal, gold_is_usable
-from gtpo_cli.rewards.extract import Tags, extract_answer, is_strict_format
-from gtpo_cli.rewards.score import Scorer, accuracy_reward, format_reward
+from gtpo_cli.rewards.equality import EqualityWorkers, answers_equal, gold_is_usable
+from gtpo_cli.rewards.extract import Tags, extract_answer, format_reward, is_strict_format
+from gtpo_cli.rewards.score import Scorer, accuracy_reward
 
 __all__ = [
     "EqualityWorkers",

@@ -1,4 +1,4 @@
-"""Reading a completion: are the tags there, and what stands between the answer tags.
+"""Reading a completion: are the tags there, what is that worth, and what stands between the answer tags.
 
 A recipe names the tags (`rewards.format.tags`); the paper's are `<reasoning> </reasoning> <answer> </answer>`, and a
 task without reasoning has the two of the answer only. Modes, as in docs/objective.md, section 2 (recipe key
@@ -13,28 +13,28 @@ Tags are matched exactly (case counts). All functions take time linear in the le
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:  # a grading worker does without pydantic
+    from gtpo_cli.recipe.rewards import TagsRecipe
 
 FormatMode = Literal["strict", "presence", "released_code"]
 
-
-class TagNames(Protocol):
-    """What is read of a recipe's `rewards.format.tags`; `Tags` where there is no recipe."""
-
-    @property
-    def reasoning(self) -> str | None: ...
-    @property
-    def answer(self) -> str: ...
+FULL_MARKS = 10.0  # for the format, and for the right answer
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The names of the tags, without their angle brackets; `reasoning` None: the completion has no such block."""
+    """The names of the tags, without their angle brackets; `reasoning` None: the completion has no such block.
+
+    For who has no recipe; whoever has one takes its `rewards.format.tags`.
+    """
 
     reasoning: str | None = "reasoning"
     answer: str = "answer"
 
 
+TagNames: TypeAlias = "Tags | TagsRecipe"
 PAPER_TAGS = Tags()
 
 
@@ -63,32 +63,19 @@ def extract_answer(text: str, *, mode: FormatMode = "strict", tags: TagNames = P
     """The stripped text between the answer tags ("" when nothing is there), or None.
 
     strict: None unless `is_strict_format`. presence: the last complete `<answer>...</answer>` without an answer tag
-    inside. released_code: everything from the first `<answer>` to the `</answer>` that ends the text.
+    inside. released_code: everything from the first `<answer>` to the `</answer>` that ends the text, but for one line
+    break behind it.
     """
-    if mode == "strict":
-        return _last_answer(text, tags) if is_strict_format(text, tags=tags) else None
-    if mode == "presence":
-        return _last_answer(text, tags)
-    return _final_answer(text, tags)
-
-
-def has_reasoning_block(text: str, *, tags: TagNames = PAPER_TAGS) -> bool:
-    """True when a `</reasoning>` follows a `<reasoning>`, or where no such block is asked for."""
-    if tags.reasoning is None:
-        return True
-    opening_tag, closing_tag = tag_pair(tags.reasoning)
-    opening = text.find(opening_tag)
-    return opening >= 0 and text.find(closing_tag, opening) >= 0
-
-
-def has_final_answer_block(text: str, *, tags: TagNames = PAPER_TAGS) -> bool:
-    """True when the text ends with `</answer>` (and at most one line break) after an `<answer>`."""
-    return _final_answer(text, tags) is not None
-
-
-def _last_answer(text: str, tags: TagNames) -> str | None:
-    # The last <answer> that a </answer> follows, up to the first </answer> behind it.
     opening_tag, closing_tag = tag_pair(tags.answer)
+    if mode == "released_code":
+        body = text.removesuffix("\n")
+        opening = body.find(opening_tag)
+        if opening < 0 or not body.endswith(closing_tag):
+            return None
+        return body[opening + len(opening_tag) : -len(closing_tag)].strip()
+    if mode == "strict" and not is_strict_format(text, tags=tags):
+        return None
+    # The last <answer> that a </answer> follows, up to the first </answer> behind it.
     opening = text.rfind(opening_tag, 0, max(text.rfind(closing_tag), 0))
     if opening < 0:
         return None
@@ -96,10 +83,29 @@ def _last_answer(text: str, tags: TagNames) -> str | None:
     return text[start : text.index(closing_tag, start)].strip()
 
 
-def _final_answer(text: str, tags: TagNames) -> str | None:
-    opening_tag, closing_tag = tag_pair(tags.answer)
-    body = text.removesuffix("\n")
-    opening = body.find(opening_tag)
-    if opening < 0 or not body.endswith(closing_tag):
-        return None
-    return body[opening + len(opening_tag) : -len(closing_tag)].strip()
+def format_reward(text: str, *, mode: FormatMode = "strict", tags: TagNames = PAPER_TAGS) -> float:
+    """10 if all tags are there, 1 if only some are, 0 if none is. What "there" means depends on the mode.
+
+    strict: once each and in order. presence: somewhere. released_code: 10 for a reasoning block and an answer block
+    that ends the text; with only one of the two blocks 1.5 if a tag of the other kind occurs too, else 1; with
+    neither 0, whatever single tags there are.
+    """
+    present = [tag in text for tag in tag_texts(tags)]
+    if mode != "released_code":
+        complete = is_strict_format(text, tags=tags) if mode == "strict" else all(present)
+        return FULL_MARKS if complete else 1.0 if any(present) else 0.0
+    reasoning, answer = _has_reasoning_block(text, tags), extract_answer(text, mode=mode, tags=tags) is not None
+    if reasoning and answer:
+        return FULL_MARKS
+    if not reasoning and not answer:
+        return 0.0
+    return 1.5 if any(present[-2:] if reasoning else present[:-2]) else 1.0
+
+
+def _has_reasoning_block(text: str, tags: TagNames) -> bool:
+    """True when a `</reasoning>` follows a `<reasoning>`, or where no such block is asked for."""
+    if tags.reasoning is None:
+        return True
+    opening_tag, closing_tag = tag_pair(tags.reasoning)
+    opening = text.find(opening_tag)
+    return opening >= 0 and text.find(closing_tag, opening) >= 0

@@ -54,49 +54,24 @@ _SYMBOLS = str.maketrans(
         for above, below in [unicodedata.normalize("NFKC", sign).split("\N{FRACTION SLASH}")]
     }
 )
+_SUPERSCRIPTS = "".join(map(chr, (0x2070, 0xB9, 0xB2, 0xB3, *range(0x2074, 0x207A))))  # 0 to 9
 _SUBSCRIPTS = "".join(map(chr, range(0x2080, 0x208A)))
-_SUPERSCRIPTS = "\N{SUPERSCRIPT ZERO}\N{SUPERSCRIPT ONE}\N{SUPERSCRIPT TWO}\N{SUPERSCRIPT THREE}" + "".join(
-    map(chr, range(0x2074, 0x207A))  # four to nine
-)
-
-
-def _without_commas(match: re.Match[str]) -> str:
-    return match[1].replace(",", "")
-
-
-def _without_spaces(match: re.Match[str]) -> str:
-    return match[0].replace(" ", "")
-
-
-def _power(match: re.Match[str]) -> str:
-    return "^{" + match[1].replace("\N{SUPERSCRIPT MINUS}", "-") + _digits(match[2], _SUPERSCRIPTS) + "}"
-
-
-def _subscript(match: re.Match[str]) -> str:
-    return "_{" + _digits(match[0], _SUBSCRIPTS) + "}"
-
-
-def _digits(text: str, alphabet: str) -> str:
-    return "".join(str(alphabet.index(digit)) for digit in text)
-
-
-def _spelled_out_unit(match: re.Match[str]) -> str:
-    return " " + _UNIT_LETTERS[match[1]]
-
+_RAISED = str.maketrans(_SUPERSCRIPTS + "\N{SUPERSCRIPT MINUS}", "0123456789-")
+_LOWERED = str.maketrans(_SUBSCRIPTS, "0123456789")
 
 _UNIT_LETTERS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "l": "liter", "L": "liter", "N": "newton"}
 _UNIT_LETTERS |= {"J": "joule", "W": "watt", "V": "volt"}
 _FUNCTIONS = "(?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|ln|log|exp"
 _TEXT_COMMANDS = "text|textnormal|textrm|textbf|textit|mbox|hbox|mathrm|mathbf|mathit"
 _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    (rf"(\N{{SUPERSCRIPT MINUS}}?)([{_SUPERSCRIPTS}]+)", _power),
-    (rf"[{_SUBSCRIPTS}]+", _subscript),
+    (rf"\N{{SUPERSCRIPT MINUS}}?[{_SUPERSCRIPTS}]+", lambda match: f"^{{{match[0].translate(_RAISED)}}}"),
+    (rf"[{_SUBSCRIPTS}]+", lambda match: f"_{{{match[0].translate(_LOWERED)}}}"),
     *(
         (f"{sign} ?{argument}", rf"\\sqrt{degree}{{\1}}")
         for sign, degree in (("\N{SQUARE ROOT}", ""), ("\N{CUBE ROOT}", "[3]"), ("\N{FOURTH ROOT}", "[4]"))
         for argument in ("([0-9]+|[A-Za-z])", "[(]([^()]*)[)]")
     ),
-    (r"^[1-9][0-9]{0,2}(?: [0-9]{3})+$", _without_spaces),  # 1 319
+    (r"^[1-9][0-9]{0,2}(?: [0-9]{3})+$", lambda match: match[0].replace(" ", "")),  # 1 319
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
     (r"\\frac ?(\\[A-Za-z]+(?![A-Za-z{])) ?(\\[A-Za-z]+(?![A-Za-z{])|[0-9A-Za-z])", r"\\frac{\1}{\2}"),
     (r"\\frac ?([0-9A-Za-z]) ?(\\[A-Za-z]+(?![A-Za-z{]))", r"\\frac{\1}{\2}"),
@@ -105,12 +80,15 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?<=[0-9]), ?\\! ?(?=[0-9])", ","),
     (r"(?<!\\)\\!", ""),
     (r"(?<=[0-9])(?:\{,\}|\\,)(?=[0-9]{3}(?![0-9]))", ","),  # 1{,}319 and 1\,319
-    (r"(?<![0-9.,{(\[])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", _without_commas),
+    (r"(?<![0-9.,{(\[])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])", lambda match: match[1].replace(",", "")),
     (r"(?<!\\)\\[,;: ]|~(?! ?=)|\\(?:q?quad|(?:neg)?(?:thin|med|thick)space)(?![A-Za-z])", " "),  # ~= is one sign
     (r"\\([$%])", r"\1"),
     (r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
     # Bare single letters are variables; inside \text they are units.
-    (rf"(?<=[0-9}})\] ])\\(?:text|mbox|mathrm)\s*\{{\s*([{''.join(_UNIT_LETTERS)}])\s*\}}", _spelled_out_unit),
+    (
+        rf"(?<=[0-9}})\] ])\\(?:text|mbox|mathrm)\s*\{{\s*([{''.join(_UNIT_LETTERS)}])\s*\}}",
+        lambda match: f" {_UNIT_LETTERS[match[1]]}",
+    ),
     (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),
     (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),  # once more, for \textbf{\text{A}}
     (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),

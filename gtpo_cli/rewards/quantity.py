@@ -30,59 +30,18 @@ _POWER_WORD = {"squared": "square", "cubed": "cubic"}
 _POWER_WORDS = re.compile(r"(?<![A-Za-z])([A-Za-z]+\.?) (squared|cubed)(?![A-Za-z])", re.IGNORECASE)
 _SHORT = {"m": "meter", "s": "second", "h": "hour", "g": "gram", "L": "liter"}
 
-# Unit words by their one name. A word that is no unit here is no label in a predicted answer.
-_UNIT_NAMES = {
-    "mm": "millimeter millimetre",
-    "cm": "centimeter centimetre",
-    "m": "meter metre",
-    "km": "kilometer kilometre",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard",
-    "mi": "mile",
-    "mg": "milligram",
-    "g": "gm gram",
-    "kg": "kilogram",
-    "lb": "lbs pound",
-    "oz": "ounce",
-    "ton": "tonne",
-    "second": "sec",
-    "minute": "min",
-    "hour": "hr hrs",
-    "day": "",
-    "week": "",
-    "month": "",
-    "year": "yr yrs",
-    "dollar": "usd",
-    "cent": "",
-    "euro": "eur",
-    "ml": "milliliter millilitre",
-    "liter": "litre",
-    "gallon": "gal",
-    "quart": "",
-    "pint": "",
-    "acre": "",
-    "degree": "deg",
-    "radian": "rad",
-    "celsius": "",
-    "fahrenheit": "",
-    "newton": "",
-    "joule": "",
-    "watt": "",
-    "volt": "",
-    "yuan": "",
-    "rupee": "",
-    "hectare": "",
-    "kelvin": "",
-    "unit": "",
-    "square": "sq",
-    "cubic": "cu",
-    "per": "",
-}
+# Unit words: their one name, then its others. A word that is no unit here is no label in a predicted answer.
+_UNIT_NAMES = (
+    "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, in inch inches, "
+    "ft foot feet, yd yard, mi mile, mg milligram, g gm gram, kg kilogram, lb lbs pound, oz ounce, ton tonne, "
+    "second sec, minute min, hour hr hrs, day, week, month, year yr yrs, dollar usd, cent, euro eur, yuan, rupee, "
+    "ml milliliter millilitre, liter litre, gallon gal, quart, pint, acre, hectare, degree deg, radian rad, celsius, "
+    "fahrenheit, kelvin, newton, joule, watt, volt, unit, square sq, cubic cu, per"
+)
 _UNITS: dict[str, tuple[str, ...]] = {
-    word + plural: (name,)
-    for name, others in _UNIT_NAMES.items()
-    for word in (name, *others.split())
+    word + plural: (words.split()[0],)
+    for words in _UNIT_NAMES.split(",")
+    for word in words.split()
     for plural in ("", "s")
     if len(word) > 1  # single letters are variables
 } | {"mph": ("mi", "per", "hour"), "kph": ("km", "per", "hour")}

@@ -56,29 +56,27 @@ def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Complet
     where = f"on problem {problem.id}, completion {completion.text[:_SHOWN_CHARACTERS]!r}"
     try:
         score: object = plugin(problem, completion)
-        if isinstance(score, bool) or not isinstance(score, numbers.Real):
-            raise _NoScoreError(f"which is a {type(score).__name__}, not a float")
-        value = _float_of(score)
-        if not abs(value) <= MAX_SCORE:
-            raise _NoScoreError("which is not finite" if not math.isfinite(value) else "which no sum could hold")
+        value, wrong = _checked(score)
     except (KeyboardInterrupt, Ended):
         raise
-    except _NoScoreError as error:
-        raise RewardError(f"reward {name} returned {_shown(score)}, {error}; {where}") from error
     except BaseException as error:  # the user's code may raise anything, sys.exit included
         raise RewardError(f"reward {name} raised {describe(error)}; {where}") from error
+    if wrong is not None:
+        raise RewardError(f"reward {name} returned {_shown(score)}, which {wrong}; {where}")
     return value
 
 
-def _float_of(score: numbers.Real) -> float:
+def _checked(score: object) -> tuple[float, str | None]:
+    """The score as a float, and what is wrong with it."""
+    if isinstance(score, bool) or not isinstance(score, numbers.Real):
+        return 0.0, f"is a {type(score).__name__}, not a float"
     try:
-        return float(score)
+        value = float(score)
     except OverflowError:  # a whole number or a fraction beyond 1e308
-        return math.inf
-
-
-class _NoScoreError(Exception):
-    """What a plug-in returned is no score."""
+        value = math.inf
+    if not math.isfinite(value):
+        return 0.0, "is not finite"
+    return value, None if abs(value) <= MAX_SCORE else "no sum could hold"
 
 
 def _shown(score: object) -> str:

@@ -1,9 +1,9 @@
 """One grading worker: reads a question a line as JSON, answers a line as JSON. `EqualityWorkers` starts it.
 
-    {"gold": "1/2", "predicted": "0.5", "seconds": 5.0}  ->  {"verdict": true}     are they equal?
-    {"gold": "1/2", "predicted": null, "seconds": 5.0}   ->  {"verdict": true}     is the gold answer usable?
+    {"gold": "1/2", "predicted": "0.5", "question": null, "seconds": 5.0}  ->  {"verdict": true}  are they equal?
+    {"gold": "1/2", "predicted": null, "question": null, "seconds": 5.0}   ->  {"verdict": true}  is the gold usable?
 
-"question", where it is given, is the problem's: an answer copied from it is none.
+"question", where there is one, is the problem's: an answer copied from it is none.
 
 A worker that grew large over an answer says so with it ({"verdict": true, "retires": true}), and is replaced.
 
@@ -31,8 +31,8 @@ def main() -> None:
     _limit_memory()
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints must not look like a reply
-    from gtpo_cli.rewards.comparison import equal, usable
     from gtpo_cli.rewards.mathematics import parses, same_mathematics
+    from gtpo_cli.rewards.same_answer import equal, usable
 
     same_mathematics("(x+1)^2", "x^2+2x+1")  # the first answer is not to pay for what sympy loads when first used
     _reply(replies, {"ready": True})
@@ -46,9 +46,8 @@ def main() -> None:
             if question["predicted"] is None:
                 verdict = usable(question["gold"], parses)
             else:
-                verdict = equal(
-                    question["gold"], question["predicted"], same_mathematics, question=question.get("question")
-                )
+                gold, predicted = question["gold"], question["predicted"]
+                verdict = equal(gold, predicted, same_mathematics, question=question["question"])
         except MemoryError:
             os._exit(1)  # what is left in caches would starve the next answers: the caller starts a fresh worker
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):

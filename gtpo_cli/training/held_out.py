@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import Self
 
 from gtpo_cli.errors import DataError
-from gtpo_cli.evaluation.benchmark import load_benchmark
-from gtpo_cli.evaluation.grading import Grader
-from gtpo_cli.evaluation.run import Subject, sample_and_grade
+from gtpo_cli.evaluation.measure import sample_and_grade
+from gtpo_cli.evaluation.problems import load_benchmark
+from gtpo_cli.evaluation.subject import Subject
 from gtpo_cli.generation import Sampler
 from gtpo_cli.models import Policy
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.seeds import derive_seed
 
 
@@ -34,7 +35,7 @@ class HeldOut:
             except DataError as error:
                 raise DataError(f"training.eval_every: nothing to evaluate on: {error}") from error
             self._benchmarks.append(benchmark)
-        self._grader = Grader(recipe.rewards)
+        self._scorer = Scorer(recipe.rewards)
 
     def __enter__(self) -> Self:
         return self
@@ -42,7 +43,7 @@ class HeldOut:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._grader.close()
+        self._scorer.close()
 
     def evaluate(self) -> dict[str, float]:
         """The metrics `eval/...` of the policy as it is now. Raises GenerationError, RewardError."""
@@ -52,7 +53,7 @@ class HeldOut:
         for benchmark in self._benchmarks:
             seed = derive_seed(self._recipe.seed, f"held out {benchmark.name}")
             problems = sample_and_grade(
-                self._recipe, self._subject, benchmark.prompts, self._grader, samples=1, seed=seed
+                self._recipe, self._subject, benchmark.prompts, self._scorer, samples=1, seed=seed
             )
             completions = [completion for problem in problems for completion in problem.completions]
             prefix = f"eval/{benchmark.name}"

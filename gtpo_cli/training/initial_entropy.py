@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.evaluation.entropy_probe import probe_entropy
+from gtpo_cli.evaluation.probe import probe_entropy
 from gtpo_cli.generation import Sampler
 from gtpo_cli.objective import filter_is_on
 from gtpo_cli.recipe import Recipe

@@ -11,7 +11,7 @@ from gtpo_cli.data import PromptOrder
 from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rollout import open_scorer
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
@@ -57,7 +57,7 @@ def train(
     check_keep_best(recipe)
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
-        scorer = stack.enter_context(open_scorer(recipe.rewards))
+        scorer = stack.enter_context(Scorer(recipe.rewards))
         setup = set_up(recipe, say=say, samples=recipe.samples)
         run.write_environment(setup.facts)
         sampler = load_sampler(setup.policy, recipe, warn=say) if recipe.samples else None

@@ -22,6 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from gtpo_cli.data import Prompt
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
 from gtpo_cli.objective import (
@@ -37,7 +38,7 @@ from gtpo_cli.objective import (
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import Prompt, collate, sample, score
+from gtpo_cli.rollout import collate, sample
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.stopwatch import Stopwatch
@@ -90,7 +91,7 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
         params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
         groups = sample(parts.sampler, prompts, rollout.group_size, params, ended=parts.scorer.begin)  # o_1 ... o_G
     with clock.phase("reward"):
-        groups = score(groups, parts.scorer)  # R
+        groups = parts.scorer.score_groups(groups)  # R
     with clock.phase("train"):
         batch = collate(groups, device=policy.device)
         ids, mask = batch.completion_ids_BGT, batch.completion_mask_BGT

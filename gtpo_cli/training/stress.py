@@ -7,11 +7,12 @@ from typing import Literal
 
 import torch
 
+from gtpo_cli.data import Prompt
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
 from gtpo_cli.objective import TokenBatch
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rollout import Prompt, collate
+from gtpo_cli.rollout import collate
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.types import Completion, Group
 

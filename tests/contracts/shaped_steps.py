@@ -9,7 +9,7 @@ import torch
 
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import build_recipe
-from gtpo_cli.rollout import open_scorer
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step import StepParts, StepResult, train_step
@@ -40,7 +40,7 @@ def steps_of(policy: Any, *, steps: int, completion: int) -> list[StepResult]:
     updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=steps + 1)
     micro = MicroBatchSize("auto", longest_row=completion + 10, packed=policy.packs, warn=print)
     results = []
-    with open_scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards) as scorer:
         parts = StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, 9.0, micro)
         for number in range(steps):
             results.append(train_step(parts, PROMPTS, seed=number, clock=Stopwatch()))

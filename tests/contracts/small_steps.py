@@ -10,7 +10,7 @@ from small_models import random_model
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.rollout import open_scorer
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step import StepParts, StepResult, train_step
@@ -62,7 +62,7 @@ def own_step(recipe: Recipe) -> StepResult:
     policy.eos_token_ids = frozenset({2, *range(60, 80)})
     updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
     size = MicroBatchSize(4, longest_row=64, packed=True, warn=print)
-    with open_scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards) as scorer:
         sampler = TransformersSampler(policy)
         parts = StepParts(recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, size)
         return train_step(parts, PROMPTS, seed=3, clock=Stopwatch())

@@ -15,12 +15,12 @@ from statistics import fmean
 import pytest
 from commands import Run, environment
 
-from gtpo_cli.evaluation.grading import Grader
-from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, data_digest
-from gtpo_cli.evaluation.scores import score_problems
+from gtpo_cli.evaluation.measure import score_problems
+from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, data_digest
 from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
 from gtpo_cli.recipe import build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.types import Problem
 
@@ -54,7 +54,7 @@ def store(
             f"arithmetic/test/{number}",
             f"{number}+0",
             gold,
-            tuple(GradedCompletion("", 9, "stop", 0.5, gold if hit else "x", hit, True, True, True) for hit in row),
+            tuple(EvaluatedCompletion("", 9, "stop", 0.5, gold if hit else "x", hit, True, True, True) for hit in row),
         )
         for number, row in enumerate(right, start=first)
     ]
@@ -66,8 +66,8 @@ def store(
     stored = evaluation_at(run, conditions)
     stored.open()
     stored.append(problems)
-    with Grader(RewardsRecipe()) as grader:
-        stored.finish(score_problems(problems, SETTINGS, grader, seed=1))
+    with Scorer(RewardsRecipe()) as scorer:
+        stored.finish(score_problems(problems, SETTINGS, scorer, seed=1))
     return stored
 
 

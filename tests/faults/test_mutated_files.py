@@ -27,7 +27,7 @@ from gtpo_cli.cli.app import app
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.evaluation.store import find_evaluations
-from gtpo_cli.evaluation.subject import choose_checkpoint, load_prompting, load_trained
+from gtpo_cli.evaluation.subject import choose_checkpoint, load_frozen, load_prompting
 from gtpo_cli.models.transformers_policy import load_transformers_policy
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.report.comparison import compare, find_side
@@ -83,7 +83,7 @@ def load_run(run: Path) -> Iterator[Reader]:
     def load(_: Path) -> None:
         recipe, checkpoint = folder.recipe_to_run(), choose_checkpoint(folder)
         load_prompting(recipe, checkpoint)
-        load_trained(recipe, checkpoint, temperature=1.0)
+        load_frozen(recipe, checkpoint, temperature=1.0)
 
     def resume(_: Path) -> None:
         store = CheckpointStore(folder.checkpoints, keep_last=1)

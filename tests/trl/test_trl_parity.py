@@ -17,7 +17,7 @@ from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import build_recipe
-from gtpo_cli.rollout import open_scorer
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.setup import set_up
@@ -68,7 +68,7 @@ class Own:
             self.gradients.append(torch.cat([p.grad.flatten() for p in policy.trainable_parameters()]))
 
         updater.optimizer.register_step_pre_hook(note)
-        with open_scorer(self.recipe.rewards) as scorer:
+        with Scorer(self.recipe.rewards) as scorer:
             sampler = load_sampler(policy, self.recipe)
             parts = StepParts(self.recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, micro)
             self.prompts = setup.data.prompts[: 2 * B]

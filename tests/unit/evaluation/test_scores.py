@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from gtpo_cli.evaluation.grading import Grader
-from gtpo_cli.evaluation.records import EvaluatedProblem, GradedCompletion, Results, data_digest, problem_digest
-from gtpo_cli.evaluation.scores import score_problems
+from gtpo_cli.evaluation.measure import equal_votes, grade, score_problems
+from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
+from gtpo_cli.files import parse_json
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.types import Completion, Group, Problem
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader(RewardsRecipe()) as grader:
-        yield grader
+def scorer() -> Iterator[Scorer]:
+    with Scorer(RewardsRecipe()) as scorer:
+        yield scorer
 
 
-def graded(answer: str | None, *, correct: bool = False, **fields: object) -> GradedCompletion:
+def graded(answer: str | None, *, correct: bool = False, **fields: object) -> EvaluatedCompletion:
     values: dict[str, object] = {
         "text": "", "tokens": 10, "finish_reason": "stop", "mean_entropy": 0.25, "answer": answer, "correct": correct,
         "parsable": answer is not None, "strict_format": answer is not None, "complete_format": answer is not None,
     }  # fmt: skip
-    return GradedCompletion(**(values | fields))  # type: ignore[arg-type]
+    return EvaluatedCompletion(**(values | fields))  # type: ignore[arg-type]
 
 
 FIRST = EvaluatedProblem(
@@ -39,8 +42,8 @@ SECOND = EvaluatedProblem(
 SETTINGS = EvaluationRecipe(samples=4, pass_k=(1, 2, 4), majority_k=(1, 4))
 
 
-def test_scores_by_hand(grader: Grader) -> None:
-    results = score_problems([FIRST, SECOND], SETTINGS, grader, seed=1, dropped=3)
+def test_scores_by_hand(scorer: Scorer) -> None:
+    results = score_problems([FIRST, SECOND], SETTINGS, scorer, seed=1, dropped=3)
     values = {name: score.values for name, score in results.scores.items()}
     assert values["accuracy"] == (0.5, 0.0)
     assert values["pass@1"] == (0.5, 0.0)
@@ -66,10 +69,10 @@ def test_scores_by_hand(grader: Grader) -> None:
     assert results.ks("maj") == [1, 4]
 
 
-def test_results_and_problems_survive_the_disk(grader: Grader) -> None:
-    results = score_problems([FIRST, SECOND], SETTINGS, grader, seed=1)
-    assert Results.from_json(results.to_json()) == results
-    assert EvaluatedProblem.from_json(FIRST.to_json()) == FIRST
+def test_results_and_problems_survive_the_disk(scorer: Scorer) -> None:
+    results = score_problems([FIRST, SECOND], SETTINGS, scorer, seed=1)
+    assert parse_json(json.dumps(asdict(results)), Results) == results
+    assert parse_json(json.dumps(asdict(FIRST)), EvaluatedProblem) == FIRST
 
 
 def test_digests_see_every_part_of_a_problem_and_their_order() -> None:
@@ -84,7 +87,7 @@ def completion(text: str, *, reason: str = "stop") -> Completion:
     return Completion((1,) * len(text), (0.0,) * len(text), reason, text)  # type: ignore[arg-type]
 
 
-def test_grading_reads_tags_and_compares_as_the_rewards_do(grader: Grader) -> None:
+def test_grading_reads_tags_and_compares_as_the_rewards_do(scorer: Scorer) -> None:
     def tagged(answer: str) -> Completion:
         return completion(f"<reasoning>r</reasoning><answer>{answer}</answer>")
 
@@ -101,7 +104,7 @@ def test_grading_reads_tags_and_compares_as_the_rewards_do(grader: Grader) -> No
             completion("<reasoning>and so on", reason="length"),
         ),
     )
-    (problem,) = grader.grade([group], [[0.1 * i for i in range(7)]])
+    (problem,) = grade([group], [[0.1 * i for i in range(7)]], scorer)
     rows = problem.completions
     assert [row.correct for row in rows] == [True, True, False, False, False, False, False]
     assert [row.answer for row in rows] == ["0.5", r"\dfrac12", "5", r"\frac{1}{", "", None, None]
@@ -111,14 +114,14 @@ def test_grading_reads_tags_and_compares_as_the_rewards_do(grader: Grader) -> No
     assert [row.tokens for row in rows] == [len(c.text) for c in group.completions]
     assert [row.mean_entropy for row in rows] == pytest.approx([0.1 * i for i in range(7)])
     # one half in two spellings is the right class; an empty answer votes for nobody
-    assert grader.votes(problem) == [0, 0, 1, 2, None, None, None]
+    assert equal_votes(problem, scorer) == [0, 0, 1, 2, None, None, None]
 
 
 def test_the_format_mode_is_the_recipes() -> None:
     group = Group(Problem("m/1", "q", "5"), (), (completion("<answer>5</answer>"),))
     presence = RewardsRecipe.model_validate({"format": {"mode": "presence"}})
-    with Grader(presence) as grader:
-        (problem,) = grader.grade([group], [[0.0]])
+    with Scorer(presence) as scorer:
+        (problem,) = grade([group], [[0.0]], scorer)
     assert problem.completions[0].correct
     assert not problem.completions[0].complete_format
 
@@ -129,11 +132,11 @@ def test_an_answer_that_is_given_up_is_counted() -> None:
     answers = ("x+1", "9^{9^{9^9}}x", "x+2", "x")
     texts = [f"<reasoning>r</reasoning><answer>{answer}</answer>" for answer in answers]
     group = Group(Problem("m/1", "q", "1+x"), (), tuple(map(completion, texts)))
-    with Grader(rewards) as grader:
-        grader.grade([group], [[0.0] * 4])  # the workers are up
-        (problem,) = grader.grade([group], [[0.0] * 4])
+    with Scorer(rewards) as scorer:
+        grade([group], [[0.0] * 4], scorer)  # the workers are up
+        (problem,) = grade([group], [[0.0] * 4], scorer)
         settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=())
-        scores = score_problems([problem], settings, grader, seed=1).scores
+        scores = score_problems([problem], settings, scorer, seed=1).scores
     assert [row.timed_out for row in problem.completions] == [False, True, False, False]
     assert scores["timed_out_share"].values == (0.25,)
     assert scores["accuracy"].values == (0.25,)
@@ -154,14 +157,14 @@ def test_a_task_that_is_not_mathematics(tmp_path: Path, monkeypatch: pytest.Monk
     texts = ("<label>in $5_</label>", "<label>In $5_</label> you see", "<answer>in $5_</answer>", "<label></label>")
     completions = tuple(Completion((1,), (0.0,), "stop", text) for text in texts)
     group = Group(Problem("a/1", "q", "in  $5_"), (), completions)
-    with Grader(rewards) as grader:
-        (problem,) = grader.grade([group], [(0.1, 0.1, 0.1, 0.1)])
+    with Scorer(rewards) as scorer:
+        (problem,) = grade([group], [(0.1, 0.1, 0.1, 0.1)], scorer)
         settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=(4,))
-        scores = score_problems([problem], settings, grader, seed=1).scores
+        scores = score_problems([problem], settings, scorer, seed=1).scores
     assert [completion.answer for completion in problem.completions] == ["in $5_", "In $5_", None, ""]
     assert [completion.correct for completion in problem.completions] == [True, False, False, False]
     assert [completion.parsable for completion in problem.completions] == [True, True, False, False]
     assert scores["strict_format_rate"].values == (0.75,)
     assert scores["maj@4"].values == (0.5,)  # one vote for each of two labels, an empty one votes for nobody
     assert scores["lengths_reward:words"].values == (2.25,)  # (2 + 4 + 2 + 1) / 4, without its weight
-    assert EvaluatedProblem.from_json(problem.to_json()) == problem
+    assert parse_json(json.dumps(asdict(problem)), EvaluatedProblem) == problem

@@ -11,8 +11,9 @@ import pytest
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, Results, Score
+from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at, find_evaluations
+from gtpo_cli.files import parse_json
 from gtpo_cli.run_folder import RunFolder
 
 CONDITIONS = Conditions(
@@ -23,7 +24,7 @@ RESULTS = Results(("a/1",), ("0" * 16,), {"accuracy": Score(Interval(0.5, 0.25, 
 
 
 def problem(number: int) -> EvaluatedProblem:
-    row = GradedCompletion(f"text {number} é\u2028x", 3, "stop", 0.5, "5", True, True, True, True)
+    row = EvaluatedCompletion(f"text {number} é\u2028x", 3, "stop", 0.5, "5", True, True, True, True)
     return EvaluatedProblem(f"a/{number}", "q", "5", (row, replace(row, correct=False)))
 
 
@@ -42,11 +43,11 @@ def test_evaluations_from_before_tags_and_user_rewards_keep_their_folder(tmp_pat
     for change in ({"tags": (None, "json")}, {"equality": "text"}, {"plugins": ("pkg:f",)}):
         changed = replace(CONDITIONS, **change)  # type: ignore[arg-type]
         assert changed.digest != CONDITIONS.digest
-        assert Conditions.from_json(json.dumps(asdict(changed))) == changed
+        assert parse_json(json.dumps(asdict(changed)), Conditions) == changed
     old = {key: value for key, value in asdict(CONDITIONS).items() if key not in ("tags", "equality", "plugins")}
-    assert Conditions.from_json(json.dumps(old)) == CONDITIONS
+    assert parse_json(json.dumps(old), Conditions) == CONDITIONS
     line = json.dumps(asdict(problem(1)), ensure_ascii=False).replace(', "plugins": {}', "")
-    assert EvaluatedProblem.from_json(line) == problem(1)
+    assert parse_json(line, EvaluatedProblem) == problem(1)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

@@ -20,9 +20,8 @@ from gtpo_cli.evaluation.subject import (
     Checkpoint,
     SubjectLoader,
     choose_checkpoint,
-    load_base,
+    load_frozen,
     load_prompting,
-    load_trained,
 )
 from gtpo_cli.models import Policy, load_policy
 from gtpo_cli.models.tiny import resolve_name
@@ -74,7 +73,7 @@ def test_what_is_loaded_is_what_was_saved_bit_for_bit_and_not_the_base(
     run, saved = trained_run(tmp_path / "run", recipe)
     checkpoint = choose_checkpoint(run, "last")
     assert checkpoint.has_full_weights is (lora is None)
-    trained, base = load_trained(run.recipe(), checkpoint, temperature=1.0), load_base(recipe, temperature=1.0)
+    trained, base = load_frozen(run.recipe(), checkpoint, temperature=1.0), load_frozen(recipe, None, temperature=1.0)
     assert same(measured(trained), measured(saved))
     assert same(measured(base), measured(load_policy(recipe_of())))  # a fresh adapter is the base itself
     difference = (measured(trained)[0] - measured(base)[0]).abs()[0]
@@ -111,11 +110,11 @@ def test_an_evaluation_loads_the_base_once_and_puts_the_adapter_on_it(
 def test_the_temperature_is_the_measurements_and_not_the_recipes(tmp_path: Path) -> None:
     recipe = recipe_of(lora=LORA)
     run, saved = trained_run(tmp_path / "run", recipe)
-    warm = load_trained(run.recipe(), choose_checkpoint(run), temperature=0.5)
+    warm = load_frozen(run.recipe(), choose_checkpoint(run), temperature=0.5)
     saved.temperature = 0.5  # what divides the logits when they are measured
     assert same(measured(warm), measured(saved))
-    cold = load_base(recipe, temperature=1e-3)
-    assert float(measured(cold)[1].mean()) < 0.1 * float(measured(load_base(recipe, temperature=1.0))[1].mean())
+    cold = load_frozen(recipe, None, temperature=1e-3)
+    assert float(measured(cold)[1].mean()) < 0.1 * float(measured(load_frozen(recipe, None, temperature=1.0))[1].mean())
 
 
 def test_no_reference_model_is_kept_for_measuring(tmp_path: Path) -> None:
@@ -124,8 +123,8 @@ def test_no_reference_model_is_kept_for_measuring(tmp_path: Path) -> None:
     batch = collate([Group(Problem("p", "q", "1"), (1, 4), (Completion((9,), (0.0,), "length", ""),))])
     saved.reference_logprobs(batch)  # training has one
     for policy in (
-        load_base(recipe, temperature=1.0),
-        load_trained(run.recipe(), choose_checkpoint(run), temperature=1.0),
+        load_frozen(recipe, None, temperature=1.0),
+        load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0),
     ):
         with pytest.raises(AssertionError, match="without its reference"):
             policy.reference_logprobs(batch)
@@ -138,11 +137,11 @@ def test_full_weights_do_not_need_the_base_model_any_more(tmp_path: Path) -> Non
     run, saved = trained_run(tmp_path / "run", recipe)
     shutil.rmtree(base)
     checkpoint = choose_checkpoint(run)
-    assert same(measured(load_trained(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
+    assert same(measured(load_frozen(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
     tokenizer, longest = load_prompting(recipe, checkpoint)
     assert (tokenizer.get_vocab(), longest) == (saved.tokenizer.get_vocab(), 128)
     with pytest.raises(ModelError, match="is no local folder"):
-        load_base(recipe, temperature=1.0)
+        load_frozen(recipe, None, temperature=1.0)
 
 
 def test_an_adapter_whose_base_was_named_from_another_folder_says_so(
@@ -154,12 +153,12 @@ def test_an_adapter_whose_base_was_named_from_another_folder_says_so(
     recipe = recipe_of("models/base", lora=LORA)
     run, saved = trained_run(tmp_path / "run", recipe)
     checkpoint = choose_checkpoint(run)
-    assert same(measured(load_trained(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
+    assert same(measured(load_frozen(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     for load in (
-        lambda: load_trained(run.recipe(), checkpoint, temperature=1.0),
-        lambda: load_base(recipe, temperature=1.0),
+        lambda: load_frozen(run.recipe(), checkpoint, temperature=1.0),
+        lambda: load_frozen(recipe, None, temperature=1.0),
         lambda: load_prompting(recipe, checkpoint),
     ):
         with pytest.raises(ModelError, match=r"models/base .* a relative path counts from the working folder"):
@@ -169,7 +168,7 @@ def test_an_adapter_whose_base_was_named_from_another_folder_says_so(
 def test_an_absolute_or_built_in_name_is_no_question_of_the_working_folder(tmp_path: Path) -> None:
     for name in (str(tmp_path / "gone"), "builtin:huge"):
         with pytest.raises(ModelError) as caught:
-            load_base(recipe_of(name), temperature=1.0)
+            load_frozen(recipe_of(name), None, temperature=1.0)
         assert "working folder" not in str(caught.value)
 
 
@@ -181,7 +180,7 @@ def test_a_broken_file_of_weights_is_named(tmp_path: Path, lora: dict[str, Any] 
     with pytest.raises(
         CheckpointError, match=r"step-000003/model/.*safetensors: damaged checkpoint: the file has 100 bytes of"
     ):
-        load_trained(run.recipe(), choose_checkpoint(run), temperature=1.0)
+        load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0)
 
 
 # -- which checkpoint -------------------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ def test_streaming_is_on_transformers_whatever_the_recipe_says(tmp_path: Path) -
     (run.path / "recipe.yaml").write_text(dump_recipe(foreign), encoding="utf-8")
     checkpoint = choose_checkpoint(run, "last")
     policies = [
-        load_base(foreign, temperature=1.0, streaming=True),
-        load_trained(run.recipe(), checkpoint, temperature=1.0, streaming=True),
+        load_frozen(foreign, None, temperature=1.0, streaming=True),
+        load_frozen(run.recipe(), checkpoint, temperature=1.0, streaming=True),
     ]
     assert [type(policy).__name__ for policy in policies] == ["TransformersPolicy", "TransformersPolicy"]

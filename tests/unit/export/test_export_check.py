@@ -14,7 +14,7 @@ from policy_contract import save_model
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
-from gtpo_cli.evaluation.subject import choose_checkpoint, load_trained
+from gtpo_cli.evaluation.subject import choose_checkpoint, load_frozen
 from gtpo_cli.export.check import (
     BOUNDS,
     Measured,
@@ -34,7 +34,7 @@ from gtpo_cli.run_folder import RunFolder
 def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("check")
     run = moved_run(folder / "run", recipe_on(save_model(folder / "base")), scale=request.param)
-    return load_trained(run.recipe(), choose_checkpoint(run), temperature=1.0, streaming=True)
+    return load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0, streaming=True)
 
 
 def answers_of(policy: Any) -> Any:

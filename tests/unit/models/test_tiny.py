@@ -19,7 +19,7 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import sample, score
+from gtpo_cli.rollout import sample
 from gtpo_cli.types import Verdict
 
 
@@ -65,7 +65,8 @@ def verdicts(policy: TransformersPolicy, temperature: float, count: int = 400) -
     prompts = [(p, encoder.encode(p.question)) for p in arithmetic_problems(count, split="test", seed=0)]
     params = SamplingParams(temperature=temperature, max_completion_tokens=64, seed=5)
     with Scorer(RewardsRecipe()) as scorer:
-        return [group.verdicts[0] for group in score(sample(TransformersSampler(policy), prompts, 1, params), scorer)]
+        groups = scorer.score_groups(sample(TransformersSampler(policy), prompts, 1, params))
+        return [group.verdicts[0] for group in groups]
 
 
 def test_it_is_imperfect_as_promised(policy: TransformersPolicy) -> None:

@@ -10,12 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.evaluation.grading import Grader
-from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, GradedCompletion, data_digest
-from gtpo_cli.evaluation.scores import score_problems
+from gtpo_cli.evaluation.measure import score_problems
+from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, data_digest
 from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
 from gtpo_cli.recipe import build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import EvaluationRecipe
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.types import Problem
 
@@ -36,7 +36,7 @@ def run_at(path: Path, rows: Sequence[Mapping[str, Any]] = (), **sections: Any) 
 
 def store(
     run: RunFolder,
-    grader: Grader,
+    scorer: Scorer,
     right: Sequence[str],
     *,
     first_problem: int = 1,
@@ -49,7 +49,7 @@ def store(
     problems = []
     for number, marks in enumerate(right, start=first_problem):
         rows = tuple(
-            GradedCompletion(text, 9, "stop", 0.5, "5" if mark == "1" else "6", mark == "1", True, True, True)
+            EvaluatedCompletion(text, 9, "stop", 0.5, "5" if mark == "1" else "6", mark == "1", True, True, True)
             for mark in marks
         )
         problems.append(EvaluatedProblem(f"arithmetic/test/{number}", f"q{number}", gold, rows))
@@ -61,7 +61,7 @@ def store(
     stored = evaluation_at(run, replace(made, **conditions))
     stored.open()
     stored.append(problems)
-    stored.finish(score_problems(problems, SETTINGS, grader, seed=1))
+    stored.finish(score_problems(problems, SETTINGS, scorer, seed=1))
     now = next(_clock)
     os.utime(stored.results_file, (now, now))
     return stored

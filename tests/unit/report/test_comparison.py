@@ -13,25 +13,25 @@ from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.grading import Grader
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.comparison import Difference, compare, compare_pair, find_side, recipe_differences
+from gtpo_cli.rewards import Scorer
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader(RewardsRecipe()) as grader:
-        yield grader
+def scorer() -> Iterator[Scorer]:
+    with Scorer(RewardsRecipe()) as scorer:
+        yield scorer
 
 
 BEFORE = ["100", "000", "011", "111", "000", "010"]
 AFTER = ["111", "110", "100", "011", "001", "010"]
 
 
-def test_scores_differences_and_test_against_naive_computation(grader: Grader, tmp_path: Path) -> None:
-    one = store(run_at(tmp_path / "a"), grader, BEFORE)
-    other = store(run_at(tmp_path / "b"), grader, AFTER)
+def test_scores_differences_and_test_against_naive_computation(scorer: Scorer, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), scorer, BEFORE)
+    other = store(run_at(tmp_path / "b"), scorer, AFTER)
     found = compare_pair(one, other)
     assert (found.shared, found.left_out, found.notes) == (6, 0, ())
     by_score = {row.score: row for row in found.differences}
@@ -50,42 +50,42 @@ def test_scores_differences_and_test_against_naive_computation(grader: Grader, t
     assert found.test == (1, 2, pytest.approx(binomtest(1, 3, 0.5).pvalue))
 
 
-def test_only_shared_problems_are_compared(grader: Grader, tmp_path: Path) -> None:
-    one = store(run_at(tmp_path / "a"), grader, BEFORE)
-    other = store(run_at(tmp_path / "b"), grader, AFTER[2:], first_problem=3)
+def test_only_shared_problems_are_compared(scorer: Scorer, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), scorer, BEFORE)
+    other = store(run_at(tmp_path / "b"), scorer, AFTER[2:], first_problem=3)
     found = compare_pair(one, other)
     assert (found.shared, found.left_out) == (4, 2)
     accuracy = found.differences[0]
     assert accuracy.before == pytest.approx(fmean([2 / 3, 1, 0, 1 / 3]))
     assert accuracy.after == pytest.approx(fmean([1 / 3, 2 / 3, 1 / 3, 1 / 3]))
     with pytest.raises(EvaluationError, match="no problem in common"):
-        compare_pair(one, store(run_at(tmp_path / "c"), grader, AFTER, first_problem=7))
+        compare_pair(one, store(run_at(tmp_path / "c"), scorer, AFTER, first_problem=7))
 
 
-def test_different_data_is_refused_and_the_rows_are_named(grader: Grader, tmp_path: Path) -> None:
-    one = store(run_at(tmp_path / "a"), grader, ["100"] * 12)
-    other = store(run_at(tmp_path / "b"), grader, ["100"] * 12, gold="6")
+def test_different_data_is_refused_and_the_rows_are_named(scorer: Scorer, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), scorer, ["100"] * 12)
+    other = store(run_at(tmp_path / "b"), scorer, ["100"] * 12, gold="6")
     with pytest.raises(
         EvaluationError, match=r"12 of 12 shared .* arithmetic/test/1, .*test/10 and 2 more.*--data-path"
     ):
         compare_pair(one, other)
 
 
-def test_conditions_that_differ_are_said(grader: Grader, tmp_path: Path) -> None:
-    one = store(run_at(tmp_path / "a"), grader, BEFORE)
-    other = store(run_at(tmp_path / "b"), grader, AFTER, temperature=0.6, seed=2)
+def test_conditions_that_differ_are_said(scorer: Scorer, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), scorer, BEFORE)
+    other = store(run_at(tmp_path / "b"), scorer, AFTER, temperature=0.6, seed=2)
     assert compare_pair(one, other).notes == ("temperature differs: 1.0 and 0.6", "seed differs: 1 and 2")
 
 
 def test_of_a_run_its_newest_checkpoint_is_taken_and_the_evaluation_that_shares_most(
-    grader: Grader, tmp_path: Path
+    scorer: Scorer, tmp_path: Path
 ) -> None:
     a, b = run_at(tmp_path / "a"), run_at(tmp_path / "b")
-    store(a, grader, BEFORE, subject="base")
-    whole = store(a, grader, BEFORE, subject="step-000010")
-    store(a, grader, BEFORE[:2], subject="step-000010")
-    store(a, grader, BEFORE, subject="base", seed=5)
-    other = store(b, grader, AFTER)
+    store(a, scorer, BEFORE, subject="base")
+    whole = store(a, scorer, BEFORE, subject="step-000010")
+    store(a, scorer, BEFORE[:2], subject="step-000010")
+    store(a, scorer, BEFORE, subject="base", seed=5)
+    other = store(b, scorer, AFTER)
     side = find_side(str(tmp_path / "a"))
     (found,) = compare(side, find_side(str(tmp_path / "b")))
     assert (found.before.path, found.after.path) == (whole.path, other.path)
@@ -95,11 +95,11 @@ def test_of_a_run_its_newest_checkpoint_is_taken_and_the_evaluation_that_shares_
         compare(side, find_side(str(tmp_path / "b")), benchmark="math")
 
 
-def test_sides_that_are_not_there(grader: Grader, tmp_path: Path) -> None:
+def test_sides_that_are_not_there(scorer: Scorer, tmp_path: Path) -> None:
     run = run_at(tmp_path / "a")
     with pytest.raises(EvaluationError, match="has no finished evaluation; make one: gtpo eval"):
         find_side(str(run.path))
-    store(run, grader, BEFORE)
+    store(run, scorer, BEFORE)
     with pytest.raises(EvaluationError, match="nothing was evaluated of base; there is step-000010"):
         find_side(f"{run.path}@base")
     with pytest.raises(EvaluationError, match="is no run folder"):
@@ -107,9 +107,9 @@ def test_sides_that_are_not_there(grader: Grader, tmp_path: Path) -> None:
     assert find_side(str(run.path)).subject is None
 
 
-def test_a_missing_first_pass_is_read_from_the_samples(grader: Grader, tmp_path: Path) -> None:
-    one = store(run_at(tmp_path / "a"), grader, BEFORE)
-    other = store(run_at(tmp_path / "b"), grader, AFTER)
+def test_a_missing_first_pass_is_read_from_the_samples(scorer: Scorer, tmp_path: Path) -> None:
+    one = store(run_at(tmp_path / "a"), scorer, BEFORE)
+    other = store(run_at(tmp_path / "b"), scorer, AFTER)
     expected = compare_pair(one, other)
     results = one.results()
     one.finish(replace(results, scores={"accuracy": results.scores["accuracy"]}))

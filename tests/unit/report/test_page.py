@@ -17,13 +17,13 @@ import pytest
 from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.evaluation.grading import Grader
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
 from gtpo_cli.report.figures import file_png, file_svg, page_svg
 from gtpo_cli.report.page import render, write_report
 from gtpo_cli.report.run_record import RunRecord, read_run
 from gtpo_cli.report.tables import benchmark_table, csv_text, escape_latex, latex, markdown
+from gtpo_cli.rewards import Scorer
 
 ROWS = [
     {
@@ -43,20 +43,20 @@ HOSTILE = "<script>alert(1)</script>&"
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader(RewardsRecipe()) as grader:
-        yield grader
+def scorer() -> Iterator[Scorer]:
+    with Scorer(RewardsRecipe()) as scorer:
+        yield scorer
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, grader: Grader) -> list[RunRecord]:
+def runs(tmp_path_factory: pytest.TempPathFactory, scorer: Scorer) -> list[RunRecord]:
     folder = tmp_path_factory.mktemp("runs")
     gtpo = run_at(folder / "gtpo_1", ROWS)
-    store(gtpo, grader, ["000", "100", "000", "011"], subject="base")
-    store(gtpo, grader, ["111", "110", "100", "011"], text=HOSTILE)
+    store(gtpo, scorer, ["000", "100", "000", "011"], subject="base")
+    store(gtpo, scorer, ["111", "110", "100", "011"], text=HOSTILE)
     grpo = run_at(folder / "grpo", [row | {"policy/kl": 0.1} for row in ROWS], objective={"name": "grpo"})
-    store(grpo, grader, ["000", "100", "000", "011"], subject="base")
-    store(grpo, grader, ["101", "010", "000", "111"], temperature=0.6)
+    store(grpo, scorer, ["000", "100", "000", "011"], subject="base")
+    store(grpo, scorer, ["101", "010", "000", "111"], temperature=0.6)
     sft = run_at(folder / "sft", [{"step": n, "optim/loss": 5 / n} for n in range(1, 31)], objective={"name": "sft"})
     return [read_run(run) for run in (gtpo, grpo, sft)]
 

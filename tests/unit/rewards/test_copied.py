@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rewritings import REWRITINGS
 
-from gtpo_cli.evaluation.grading import Grader
+from gtpo_cli.evaluation.measure import grade
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import EqualityWorkers, Scorer, accuracy_reward, answers_equal
 from gtpo_cli.types import Completion, Group, Problem
@@ -115,8 +115,8 @@ def graded(rewards: RewardsRecipe) -> tuple[list[bool], list[bool]]:
         for completion in completions:
             scorer.begin(problem, completion)
         trained = [verdict.correct for verdict in scorer.score_groups([group])[0].verdicts]
-    with Grader(rewards) as grader:
-        (evaluated,) = grader.grade([group], [[0.0, 0.0]])
+    with Scorer(rewards) as scorer:
+        (evaluated,) = grade([group], [[0.0, 0.0]], scorer)
     return trained, [completion.correct for completion in evaluated.completions]
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gtpo_cli.rewards import answers_equal, gold_is_usable
-from gtpo_cli.rewards.workers import equal_without_algebra, usable_without_algebra
+from gtpo_cli.rewards.equality import equal_without_algebra, usable_without_algebra
 
 USABLE = [
     "18",

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gtpo_cli.rewards import EqualityWorkers, accuracy_reward, extract_answer, format_reward, is_strict_format
+from gtpo_cli.rewards.equality import equal_without_algebra, usable_without_algebra
 from gtpo_cli.rewards.extract import TAGS
-from gtpo_cli.rewards.workers import equal_without_algebra, usable_without_algebra
 
 pytestmark = pytest.mark.slow
 

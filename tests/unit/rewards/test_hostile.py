@@ -57,7 +57,7 @@ class MemoryWatch:
 
     def _watch(self) -> None:
         while sys.platform == "linux" and not self._end.wait(0.02):
-            for pid in self.scorer._grading._workers.process_ids():
+            for pid in self.scorer.workers.process_ids():
                 try:
                     status = Path(f"/proc/{pid}/status").read_text()
                     limit = resource.prlimit(pid, resource.RLIMIT_AS)[0]
@@ -156,11 +156,11 @@ def endless(cases: Sequence[Hostile]) -> None:
     settings = recipe("strict", 30.0, reject_copied=False)  # else most of them are turned down before any algebra
     with Scorer(settings, num_workers=1) as scorer, MemoryWatch(scorer) as watch:
         for case in cases:
-            scorer._grading._workers.timeout_seconds = 30.0
+            scorer.workers.timeout_seconds = 30.0
             assert grade(scorer, easy).verdict.correct, (
                 case.name
             )  # with the worker that the last case left, or a new one
-            scorer._grading._workers.timeout_seconds = timeout_seconds
+            scorer.workers.timeout_seconds = timeout_seconds
             graded = grade(scorer, case)
             seconds.append(graded.seconds)
             assert not graded.verdict.correct, case.name

@@ -99,6 +99,16 @@ def test_verdict_keeps_the_strict_format_apart_from_the_mode() -> None:
     assert (verdict.complete_format, verdict.strict_format, verdict.format_score) == (True, False, 10)
 
 
+def test_correct_is_about_the_answer_and_the_accuracy_score_about_what_the_mode_accepts() -> None:
+    texts = [GOOD, GOOD.replace("18<", "118<"), "<answer>18</answer>", GOOD + " ok"]
+    with Scorer(RewardsRecipe.model_validate({"format": {"mode": "released_code"}}), num_workers=1) as scorer:
+        verdicts = scorer.score(problem(), [completion(text) for text in texts])
+    assert [verdict.extracted for verdict in verdicts] == ["18", "118", "18", None]
+    assert [verdict.correct for verdict in verdicts] == [True, False, True, False]
+    assert [verdict.accuracy_score for verdict in verdicts] == [10, 10, 0, 0]  # a substring will do, a bare answer not
+    assert [verdict.reward for verdict in verdicts] == [20, 20, 1, 1.5]
+
+
 def test_weights_and_plugins_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_rewards.py").write_text(
         "def brevity(problem, completion):\n    return -len(completion.text) / len(problem.question)\n"

@@ -10,7 +10,7 @@ import pytest
 from rewritings import REWRITINGS
 
 from gtpo_cli.rewards import EqualityWorkers
-from gtpo_cli.rewards.workers import equal_without_algebra
+from gtpo_cli.rewards.equality import equal_without_algebra
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs the GSM8K and MATH files in ../shared/data")

@@ -10,8 +10,8 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer, Tags, accuracy_reward, extract_answer, format_reward, is_strict_format
+from gtpo_cli.rewards.equality import EqualityWorkers, same_text
 from gtpo_cli.rewards.extract import TAGS, FormatMode, tag_texts
-from gtpo_cli.rewards.text import TextEquality, same_text
 from gtpo_cli.types import Completion, Problem
 
 MODES: tuple[FormatMode, ...] = ("strict", "presence", "released_code")
@@ -78,7 +78,10 @@ def test_two_tags_where_there_is_no_reasoning(text: str, strict: str | None, rew
 )
 def test_text_is_compared_as_it_is_written(gold: str, answer: str, same: bool) -> None:
     assert same_text(gold, answer) is same
-    assert [grade.equal for grade in TextEquality().equal_many([(gold, answer)])] == [same]
+    workers = EqualityWorkers(equality="text")
+    assert [grade.equal for grade in workers.equal_many([(gold, answer)])] == [same]
+    assert workers.usable_many([gold]) == [bool(gold.strip())]
+    assert workers.process_ids() == []
     text = f"<reasoning></reasoning><answer>{answer}</answer>"
     assert accuracy_reward(text, gold, equality="text") == (10.0 if same else 0.0)
 

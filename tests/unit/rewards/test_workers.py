@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards import EqualityWorkers
-from gtpo_cli.rewards.workers import Equality, equal_without_algebra
+from gtpo_cli.rewards.equality import Equality, equal_without_algebra
+from gtpo_cli.rewards.equality import _Worker as Worker
 
 NEEDS_ALGEBRA = (r"\sqrt{8}", r"2\sqrt{2}")
 ENDLESS = ("5", "9^{9^{9^{9}}}")
@@ -75,17 +77,22 @@ def test_a_worker_killed_while_idle_is_replaced(workers: EqualityWorkers) -> Non
     assert process_ids(workers) != [pid]
 
 
-def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_tried_once_more(workers: EqualityWorkers) -> None:
+def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_tried_once_more(
+    workers: EqualityWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workers.equal_many([NEEDS_ALGEBRA])
+    asked: SimpleQueue[tuple[Worker, str]] = SimpleQueue()
+    original = Worker.ask
+    monkeypatch.setattr(
+        Worker, "ask", lambda worker, question: asked.put((worker, question.predicted)) or original(worker, question)
+    )
     with ThreadPoolExecutor(1) as thread:
         pending = thread.submit(workers.equal_many, [ENDLESS, NEEDS_ALGEBRA], timeout_seconds=30.0)
-        killed = []
-        while len(killed) < 2:  # both tries of the endless answer
-            for worker in list(workers._workers):
-                if worker.task is not None and worker.task.predicted == ENDLESS[1] and worker.process.pid not in killed:
-                    killed.append(worker.process.pid)
-                    worker.process.send_signal(signal.SIGKILL)
-            time.sleep(0.01)
+        for _ in range(2):  # both tries of the endless answer
+            worker, predicted = asked.get(timeout=60.0)
+            assert predicted == ENDLESS[1]
+            time.sleep(0.05)
+            worker.process.send_signal(signal.SIGKILL)
         grades = pending.result(timeout=30.0)
     assert grades == [Equality(equal=False, crashed=True), YES]
 

@@ -21,7 +21,7 @@ from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.rollout import open_scorer
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.tracking import check_metrics
 from gtpo_cli.training.audit import audit_metrics
 from gtpo_cli.training.microbatch import MicroBatchSize
@@ -78,7 +78,7 @@ def parts_for() -> Iterator[Any]:
         )
         policy.eos_token_ids = frozenset({2, *range(60, 80)})  # so that completions end at different lengths
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
-        scorer = open_scorer(recipe.rewards)
+        scorer = Scorer(recipe.rewards)
         scorers.append(scorer)
         size = MicroBatchSize(micro, longest_row=64, packed=True, warn=print)
         return StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, initial_entropy, size)

@@ -7,16 +7,30 @@ from dataclasses import dataclass
 
 import torch
 
+from gtpo_cli.data import Prompt
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, bootstrap_mean
-from gtpo_cli.evaluation.entropy import mean_entropies
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
+from gtpo_cli.objective import mean_entropy
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rollout import Prompt, sample
+from gtpo_cli.rollout import collate, sample
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.types import Group
 
 _PROMPTS_AT_ONCE = 16
+_TOKENS_AT_ONCE = 16_384  # prompt, completion and padding of one forward: bounds its memory
+
+
+@torch.no_grad()
+def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+    """<H>_i in nats at the policy's temperature, one tuple a group, by one forward pass; 0 for an empty completion."""
+    batch = collate(groups, device=policy.device)
+    entropies_BG = torch.zeros(batch.shape, device=policy.device)
+    for micro in batch.split(_TOKENS_AT_ONCE, unit="tokens", packed=policy.packs):
+        _, entropy_BGT = policy.token_logprobs(micro.batch)
+        micro.put(mean_entropy(entropy_BGT, micro.batch.completion_mask_BGT), into=entropies_BG)
+    return [tuple(row) for row in entropies_BG.tolist()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,16 @@ import pytest
 import torch
 
 from gtpo_cli.errors import DataError, EvaluationError
-from gtpo_cli.evaluation.benchmark import Benchmark, load_benchmark
-from gtpo_cli.evaluation.grading import Grader
+from gtpo_cli.evaluation.measure import evaluate, find_evaluation
+from gtpo_cli.evaluation.problems import Benchmark, load_benchmark
 from gtpo_cli.evaluation.records import Results
-from gtpo_cli.evaluation.run import Subject, evaluate, find_evaluation
 from gtpo_cli.evaluation.store import StoredEvaluation
+from gtpo_cli.evaluation.subject import Subject
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import load_policy, load_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 
 # 64 completions a problem: four problems are sampled at once, so ten problems are three blocks
@@ -38,18 +39,18 @@ def benchmark_(subject: Subject) -> Benchmark:
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader(RECIPE.rewards) as grader:
-        yield grader
+def scorer() -> Iterator[Scorer]:
+    with Scorer(RECIPE.rewards) as scorer:
+        yield scorer
 
 
 @pytest.fixture(scope="module")
 def whole(
-    subject: Subject, benchmark_: Benchmark, grader: Grader, tmp_path_factory: pytest.TempPathFactory
+    subject: Subject, benchmark_: Benchmark, scorer: Scorer, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[StoredEvaluation, Results]:
     """An evaluation that nothing interrupted."""
     stored = find_evaluation(RECIPE, RunFolder(tmp_path_factory.mktemp("whole")), benchmark_, "base")
-    return stored, evaluate(RECIPE, lambda: subject, benchmark_, stored, grader)
+    return stored, evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer)
 
 
 def nothing_to_load() -> Subject:
@@ -104,7 +105,7 @@ def test_an_interrupted_evaluation_continues_to_the_same_bytes(
     whole: tuple[StoredEvaluation, Results],
     subject: Subject,
     benchmark_: Benchmark,
-    grader: Grader,
+    scorer: Scorer,
     tmp_path: Path,
     blocks: int,
     cut: int,
@@ -120,35 +121,35 @@ def test_an_interrupted_evaluation_continues_to_the_same_bytes(
             raise Killed
 
     with pytest.raises(Killed):
-        evaluate(RECIPE, lambda: subject, benchmark_, stored, grader, progress=kill)
+        evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer, progress=kill)
     os.truncate(stored.samples_file, stored.samples_file.stat().st_size - cut)
     assert not stored.finished
-    results = evaluate(RECIPE, lambda: subject, benchmark_, stored, grader)
+    results = evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer)
     assert results == whole[1]
     assert stored.samples_file.read_bytes() == whole[0].samples_file.read_bytes()
     assert stored.results_file.read_bytes() == whole[0].results_file.read_bytes()
 
 
 def test_a_finished_evaluation_is_not_sampled_again_unless_asked(
-    whole: tuple[StoredEvaluation, Results], subject: Subject, benchmark_: Benchmark, grader: Grader
+    whole: tuple[StoredEvaluation, Results], subject: Subject, benchmark_: Benchmark, scorer: Scorer
 ) -> None:
     stored, results = whole
     before = stored.samples_file.read_bytes()
-    assert evaluate(RECIPE, nothing_to_load, benchmark_, stored, grader) == results
+    assert evaluate(RECIPE, nothing_to_load, benchmark_, stored, scorer) == results
     stored.results_file.unlink()  # killed before the scores were written
-    assert evaluate(RECIPE, nothing_to_load, benchmark_, stored, grader) == results
+    assert evaluate(RECIPE, nothing_to_load, benchmark_, stored, scorer) == results
     with pytest.raises(AssertionError, match="about to be sampled"):
-        evaluate(RECIPE, nothing_to_load, benchmark_, stored, grader, again=True)
-    assert evaluate(RECIPE, lambda: subject, benchmark_, stored, grader, again=True) == results
+        evaluate(RECIPE, nothing_to_load, benchmark_, stored, scorer, again=True)
+    assert evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer, again=True) == results
     assert stored.samples_file.read_bytes() == before
 
 
 def test_another_k_is_scored_from_what_is_stored_and_loses_none(
-    whole: tuple[StoredEvaluation, Results], benchmark_: Benchmark, grader: Grader
+    whole: tuple[StoredEvaluation, Results], benchmark_: Benchmark, scorer: Scorer
 ) -> None:
     stored, results = whole
     settings = RECIPE.evaluation.model_copy(update={"pass_k": (3,), "majority_k": (5,)})
-    more = evaluate(RECIPE.model_copy(update={"evaluation": settings}), nothing_to_load, benchmark_, stored, grader)
+    more = evaluate(RECIPE.model_copy(update={"evaluation": settings}), nothing_to_load, benchmark_, stored, scorer)
     assert more.ks("pass") == sorted({3, *results.ks("pass")})
     assert more.ks("maj") == sorted({5, *results.ks("maj")})
     for name, score in results.scores.items():
@@ -156,25 +157,25 @@ def test_another_k_is_scored_from_what_is_stored_and_loses_none(
 
 
 def test_what_is_sampled_for_a_block_does_not_depend_on_the_limit(
-    whole: tuple[StoredEvaluation, Results], subject: Subject, grader: Grader, tmp_path: Path
+    whole: tuple[StoredEvaluation, Results], subject: Subject, scorer: Scorer, tmp_path: Path
 ) -> None:
     settings = RECIPE.evaluation.model_copy(update={"limit": 4})
     recipe = RECIPE.model_copy(update={"evaluation": settings})
     first = load_benchmark(recipe, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
     stored = find_evaluation(recipe, RunFolder(tmp_path), first, "base")
     assert stored.path.name != whole[0].path.name
-    evaluate(recipe, lambda: subject, first, stored, grader)
+    evaluate(recipe, lambda: subject, first, stored, scorer)
     assert stored.problems() == whole[0].problems()[:4]
 
 
 def test_a_k_that_is_larger_than_the_samples_is_refused_before_sampling(
-    benchmark_: Benchmark, grader: Grader, tmp_path: Path
+    benchmark_: Benchmark, scorer: Scorer, tmp_path: Path
 ) -> None:
     settings = RECIPE.evaluation.model_copy(update={"samples": 8, "majority_k": (4,)})
     recipe = RECIPE.model_copy(update={"evaluation": settings})
     stored = find_evaluation(recipe, RunFolder(tmp_path), benchmark_, "base")
     with pytest.raises(EvaluationError, match=r"evaluation\.pass_k: k = 64 .* evaluation\.samples is 8"):
-        evaluate(recipe, nothing_to_load, benchmark_, stored, grader)
+        evaluate(recipe, nothing_to_load, benchmark_, stored, scorer)
     assert not stored.path.exists()
 
 

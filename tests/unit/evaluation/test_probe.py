@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gtpo_cli.data import PromptEncoder, arithmetic_problems
+from gtpo_cli.data import Prompt, PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.evaluation.entropy_probe import probe_entropy
+from gtpo_cli.evaluation.probe import probe_entropy
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.rollout import Prompt
 from gtpo_cli.seeds import derive_seed
 
 RECIPE = load_recipe(

@@ -1,13 +1,32 @@
-"""Groups -> TokenBatch."""
+"""Problems -> groups of completions -> tensors. In between a `Scorer` gives the groups their verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
+from gtpo_cli.data import Prompt
+from gtpo_cli.generation.sampler import Sampler, SamplingParams
 from gtpo_cli.objective.batch import TokenBatch, pad_rows, real_places
-from gtpo_cli.types import Group
+from gtpo_cli.types import Completion, Group, Problem
+
+
+def sample(
+    sampler: Sampler,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    params: SamplingParams,
+    *,
+    ended: Callable[[Problem, Completion], None] | None = None,
+) -> list[Group]:
+    """One group of `group_size` completions for each prompt, in order. `ended` is told of each one once it is there.
+
+    Raises GenerationError.
+    """
+    tell = None if ended is None else lambda number, completion: ended(prompts[number][0], completion)
+    completions = sampler.sample([ids for _, ids in prompts], group_size, params, ended=tell)
+    return [Group(problem, ids, tuple(group)) for (problem, ids), group in zip(prompts, completions, strict=True)]
 
 
 def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> TokenBatch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gtpo_cli.evaluation.audit import Audit, AuditEntry, audit, looks_equal
-from gtpo_cli.evaluation.records import EvaluatedProblem, GradedCompletion
+from gtpo_cli.evaluation.misjudged import Audit, AuditEntry, audit, looks_equal
+from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_what_does_not(gold: str, answer: str) -> None:
 
 def row(
     answer: str | None, *, correct: bool = False, parsable: bool = True, timed_out: bool = False
-) -> GradedCompletion:
-    return GradedCompletion("", 1, "stop", 0.0, answer, correct, parsable, True, True, timed_out)
+) -> EvaluatedCompletion:
+    return EvaluatedCompletion("", 1, "stop", 0.0, answer, correct, parsable, True, True, timed_out)
 
 
 def test_every_wrong_completion_is_counted_and_what_matters_is_listed_most_frequent_first() -> None:

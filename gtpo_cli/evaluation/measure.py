@@ -1,0 +1,223 @@
+"""One evaluation: sample, grade, store, score. It continues where it stopped, and a finished one is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from gtpo_cli.data import Prompt
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.estimators import bootstrap_means, first_k_pass, majority_of_votes, pass_at_k, vote_classes
+from gtpo_cli.evaluation.probe import mean_entropies
+from gtpo_cli.evaluation.problems import Benchmark
+from gtpo_cli.evaluation.records import (
+    Conditions,
+    EvaluatedCompletion,
+    EvaluatedProblem,
+    Results,
+    Score,
+    data_digest,
+    problem_digest,
+)
+from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
+from gtpo_cli.evaluation.subject import Subject
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import EvaluationRecipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.rollout import sample
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.seeds import derive_seed
+from gtpo_cli.types import Group
+
+_COMPLETIONS_AT_ONCE = 256  # sampled, graded and stored together: what a kill can cost
+
+Progress = Callable[[int, int], None]  # problems done, problems in all
+
+
+def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, subject: str) -> StoredEvaluation:
+    """Where the evaluation of "base" or "step-000600" under the recipe's `evaluation` settings is, or will be."""
+    settings, rewards = recipe.evaluation, recipe.rewards
+    problems = [problem for problem, _ in benchmark.prompts]
+    conditions = Conditions(
+        benchmark=benchmark.name,
+        split=benchmark.split,
+        subject=subject,
+        model=recipe.model.name,
+        problems=len(problems),
+        data_digest=data_digest(problems),
+        samples=settings.samples,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        max_completion_tokens=settings.max_completion_tokens,
+        format_mode=rewards.format.mode,
+        system_prompt=recipe.data.system_prompt,
+        seed=recipe.seed,
+        tags=(rewards.format.tags.reasoning, rewards.format.tags.answer),
+        equality=rewards.accuracy.equality,
+        reject_copied=rewards.accuracy.reject_copied,
+        plugins=tuple(plugin.name for plugin in rewards.plugins),
+    )
+    return evaluation_at(run, conditions)
+
+
+def evaluate(
+    recipe: Recipe,
+    load: Callable[[], Subject],
+    benchmark: Benchmark,
+    stored: StoredEvaluation,
+    scorer: Scorer,
+    *,
+    again: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> Results:
+    """Evaluate what is not on disk yet, and score everything. `load` is called when something has to be sampled.
+
+    What is sampled for a problem depends on the recipe's seed, the benchmark and the problem's place in it, never on
+    what was sampled before, so an evaluation that was killed ends with the results of one that was not. `again` samples
+    everything anew. Raises EvaluationError, GenerationError, RewardError.
+    """
+    settings = recipe.evaluation
+    check_settings(settings)
+    if stored.finished and not again:
+        results = stored.results()
+        settings = _with_stored_ks(settings, results)
+        if set(settings.pass_k) <= set(results.ks("pass")) and set(settings.majority_k) <= set(results.ks("maj")):
+            return results
+    with stored.lock():
+        problems = {problem.id: problem for problem in stored.open(again=again)}
+        progress(len(problems), len(benchmark.prompts))
+        size = max(1, _COMPLETIONS_AT_ONCE // settings.samples)
+        for number, start in enumerate(range(0, len(benchmark.prompts), size)):
+            block = benchmark.prompts[start : start + size]
+            if all(problem.id in problems for problem, _ in block):
+                continue
+            seed = derive_seed(recipe.seed, f"evaluation {benchmark.name}", number)
+            evaluated = sample_and_grade(recipe, load(), block, scorer, samples=settings.samples, seed=seed)
+            new = [problem for problem in evaluated if problem.id not in problems]  # a kill may have cut the block
+            stored.append(new)
+            problems |= {problem.id: problem for problem in new}
+            progress(len(problems), len(benchmark.prompts))
+        in_order = [problems[problem.id] for problem, _ in benchmark.prompts]
+        results = score_problems(in_order, settings, scorer, seed=recipe.seed, dropped=benchmark.dropped)
+        stored.finish(results)
+        return results
+
+
+def sample_and_grade(
+    recipe: Recipe, subject: Subject, prompts: list[Prompt], scorer: Scorer, *, samples: int, seed: int
+) -> list[EvaluatedProblem]:
+    """`samples` completions of each prompt, graded, with their entropies."""
+    settings = recipe.evaluation
+    params = SamplingParams(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        max_completion_tokens=settings.max_completion_tokens,
+        seed=seed,
+    )
+    groups = sample(subject.sampler, prompts, samples, params)
+    return grade(groups, mean_entropies(subject.policy, groups), scorer)
+
+
+def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], scorer: Scorer) -> list[EvaluatedProblem]:
+    """The scorer's verdicts, and which answers can be compared; `mean_entropies`: <H>_i in nats of each completion."""
+    scored = scorer.score_groups(groups)
+    answers = dict.fromkeys(verdict.extracted for group in scored for verdict in group.verdicts)
+    given = [answer for answer in answers if answer is not None]
+    parsable = {answer for answer, usable in zip(given, scorer.workers.usable_many(given), strict=True) if usable}
+    return [
+        EvaluatedProblem(
+            group.problem.id,
+            group.problem.question,
+            group.problem.gold,
+            tuple(
+                EvaluatedCompletion(
+                    text=completion.text,
+                    tokens=len(completion.token_ids),
+                    finish_reason=completion.finish_reason,
+                    mean_entropy=entropy,
+                    answer=verdict.extracted,
+                    correct=verdict.correct,
+                    parsable=verdict.extracted in parsable,
+                    strict_format=verdict.strict_format,
+                    complete_format=verdict.complete_format,
+                    timed_out=verdict.timed_out,
+                    plugins=verdict.plugins,
+                )
+                for completion, verdict, entropy in zip(group.completions, group.verdicts, entropies, strict=True)
+            ),
+        )
+        for group, entropies in zip(scored, mean_entropies, strict=True)
+    ]
+
+
+def score_problems(
+    problems: Sequence[EvaluatedProblem], settings: EvaluationRecipe, scorer: Scorer, *, seed: int, dropped: int = 0
+) -> Results:
+    """All scores of problems that have the same number of completions each; every k must be within that number.
+
+    Each score is a mean over problems, with a 95 % bootstrap interval over problems. Names: `records.Results`.
+    """
+    rows = [_scores_of(problem, settings, scorer, seed) for problem in problems]
+    table = [list(row.values()) for row in rows]
+    intervals = bootstrap_means(table, seed=derive_seed(seed, "evaluation bootstrap"))
+    scores = {
+        name: Score(interval, tuple(row[name] for row in rows))
+        for name, interval in zip(rows[0], intervals, strict=True)
+    }
+    return Results(
+        problem_ids=tuple(problem.id for problem in problems),
+        problem_digests=tuple(problem_digest(problem.question, problem.gold) for problem in problems),
+        scores=scores,
+        dropped=dropped,
+    )
+
+
+def _scores_of(problem: EvaluatedProblem, settings: EvaluationRecipe, scorer: Scorer, seed: int) -> dict[str, float]:
+    completions = problem.completions
+    correct = [completion.correct for completion in completions]
+    votes = equal_votes(problem, scorer) if settings.majority_k else []
+    subsets = derive_seed(seed, f"majority {problem.id}")
+    return {
+        "accuracy": fmean(correct),
+        **{f"pass@{k}": pass_at_k(len(correct), sum(correct), k) for k in settings.pass_k},
+        **{f"first_pass@{k}": float(first_k_pass(correct, k)) for k in settings.pass_k},
+        **{f"maj@{k}": majority_of_votes(votes, k, seed=subsets) for k in settings.majority_k},
+        "format_rate": fmean(completion.complete_format for completion in completions),
+        "strict_format_rate": fmean(completion.strict_format for completion in completions),
+        "truncated_share": fmean(completion.truncated for completion in completions),
+        "unparsable_share": fmean(not completion.parsable for completion in completions),
+        "timed_out_share": fmean(completion.timed_out for completion in completions),
+        "mean_entropy": fmean(completion.mean_entropy for completion in completions),
+        "mean_length": fmean(completion.tokens for completion in completions),
+        **{name: fmean(completion.plugins[name] for completion in completions) for name in completions[0].plugins},
+    }
+
+
+def equal_votes(problem: EvaluatedProblem, scorer: Scorer) -> list[int | None]:
+    """The class of equal answers each completion votes for: see `vote_classes`."""
+    return vote_classes(
+        [completion.answer for completion in problem.completions],
+        [completion.correct for completion in problem.completions],
+        lambda pairs: [grade.equal for grade in scorer.workers.equal_many(pairs)],
+    )
+
+
+def check_settings(settings: EvaluationRecipe) -> None:
+    """Raises EvaluationError when a k is larger than the number of completions."""
+    for key, ks in (("pass_k", settings.pass_k), ("majority_k", settings.majority_k)):
+        if ks and max(ks) > settings.samples:
+            raise EvaluationError(
+                f"evaluation.{key}: k = {max(ks)} needs as many completions of each problem, and evaluation.samples is "
+                f"{settings.samples}; raise it, or leave that k out"
+            )
+
+
+def _with_stored_ks(settings: EvaluationRecipe, results: Results) -> EvaluationRecipe:
+    """The settings with every k there are scores for already: asking for another k loses none."""
+    return settings.model_copy(
+        update={
+            "pass_k": tuple(sorted({*settings.pass_k, *results.ks("pass")})),
+            "majority_k": tuple(sorted({*settings.majority_k, *results.ks("maj")})),
+        }
+    )
