@@ -66,7 +66,7 @@ class SavesWeights(Protocol):
 
     def trainable_parameters(self) -> Iterable[torch.nn.Parameter]: ...
 
-    def save_adapter(self, folder: Path) -> None: ...
+    def save(self, folder: Path) -> None: ...
 
 
 class CheckpointStore:
@@ -104,7 +104,7 @@ class CheckpointStore:
         try:
             shutil.rmtree(aside, ignore_errors=True)
             (aside / "model").mkdir(parents=True)
-            policy.save_adapter(aside / "model")
+            policy.save(aside / "model")
             torch.save(training | {"random": random_states()}, aside / "training.pt")
             (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
             write_manifest(aside)

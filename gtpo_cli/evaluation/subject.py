@@ -84,7 +84,7 @@ def load_trained(recipe: Recipe, checkpoint: Checkpoint, *, temperature: float, 
             recipe_of = _of_checkpoint(recipe, checkpoint)
             policy = load_policy(_for_measuring(recipe_of, temperature, streaming=streaming), trains=False)
         if not checkpoint.has_full_weights:
-            policy.load_adapter(checkpoint.model)
+            policy.load(checkpoint.model)
     except ModelError as error:
         if not checkpoint.has_full_weights:
             raise  # it is about the base model
@@ -119,7 +119,7 @@ class SubjectLoader:
             assert self._checkpoint is not None
             if self._loaded is not None and not self._checkpoint.has_full_weights:
                 subject = self._loaded[1]
-                subject.policy.load_adapter(self._checkpoint.model)
+                subject.policy.load(self._checkpoint.model)
                 subject.sampler.sync(subject.policy)
             else:
                 self._loaded = None  # frees it

@@ -161,7 +161,7 @@ class SavedModel:
     def trainable_parameters(self) -> Iterable[torch.nn.Parameter]:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
-    def save_adapter(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         files = [file for file in self.folder.iterdir() if file.is_file() and not file.name.startswith(_NOT_THE_MODEL)]
         if not any(file.suffix == ".safetensors" for file in files):
             raise CheckpointError(

@@ -85,7 +85,7 @@ def train(
             dtype=setup.policy.dtype,
         )
         if state.step:
-            setup.policy.load_adapter(store.path(state.step) / "model")
+            setup.policy.load(store.path(state.step) / "model")
             loaded = store.load_training(state.step)
             with store.using_training(state.step):
                 updater.load_state_dict(loaded["updater"])

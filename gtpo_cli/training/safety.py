@@ -131,7 +131,7 @@ class Rollback:
         whole; its step, None without any."""
         step = self._good_checkpoint(before=before, best=best)
         if step is not None:
-            self._policy.load_adapter(self._store.path(step) / "model")
+            self._policy.load(self._store.path(step) / "model")
             with self._store.using_training(step):
                 self._updater.load_moments(self._store.load_training(step)["updater"])
             self._updater.lower_rate(self._recipe.rollback_rate)

@@ -92,7 +92,7 @@ def load_run(run: Path) -> Iterator[Reader]:
             return
         recipe, state = folder.recipe_to_run(), store.load_state(step)
         policy = real_policy(run)
-        policy.load_adapter(store.path(state.step) / "model")
+        policy.load(store.path(state.step) / "model")
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
         loaded = store.load_training(step)
         with store.using_training(step):

@@ -321,7 +321,7 @@ def test_a_fifo_is_no_file_of_a_checkpoint(tmp_path: Path, policy: TransformersP
     readers: dict[str, Callable[[], object]] = {
         "state.json": lambda: store.load_state(3),
         "training.pt": lambda: store.load_training(3),
-        "model/model.safetensors": lambda: policy.load_adapter(store.path(3) / "model"),
+        "model/model.safetensors": lambda: policy.load(store.path(3) / "model"),
     }
     for read in (lambda: store.check(3), readers[name]):
         with pytest.raises(CheckpointError):

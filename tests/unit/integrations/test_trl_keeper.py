@@ -48,9 +48,9 @@ def test_the_model_of_a_checkpoint_is_taken_and_nothing_else(tmp_path: Path) -> 
     state = ("optimizer.pt", "scheduler.pt", "rng_state_0.pth", "trainer_state.json", "training_args.bin", "README.md")
     for name in (*model, *state):
         (trl / name).write_text(name)
-    SavedModel(trl, torch.nn.Linear(1, 1)).save_adapter(ours)
+    SavedModel(trl, torch.nn.Linear(1, 1)).save(ours)
     assert {file.name for file in ours.iterdir()} == set(model)
     assert (ours / "config.json").read_text() == "config.json"
     (trl / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="FULL_STATE_DICT"):
-        SavedModel(trl, torch.nn.Linear(1, 1)).save_adapter(ours)
+        SavedModel(trl, torch.nn.Linear(1, 1)).save(ours)
