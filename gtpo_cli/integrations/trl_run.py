@@ -8,14 +8,16 @@ distribution and the state to resume from (`<run>/trl/`) are TRL's.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Self
 
 import torch
 from accelerate import PartialState
@@ -23,27 +25,24 @@ from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from transformers import PrinterCallback
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, seed_random_states
+from gtpo_cli.checkpoints import seed_random_states
 from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
 from gtpo_cli.integrations.trl_config import check_extra, check_recipe, choose_engine, grpo_arguments
-from gtpo_cli.integrations.trl_keeper import RunKeeper, Writers
+from gtpo_cli.integrations.trl_keeper import RunKeeper
 from gtpo_cli.integrations.trl_rewards import RecipeReward
-from gtpo_cli.models.loading import quiet
+from gtpo_cli.models.loading import quiet as quiet_libraries
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt, collate, open_scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
-from gtpo_cli.training.best import Best, check_keep_best
-from gtpo_cli.training.initial_entropy import filter_state, find_initial_entropy
+from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
-from gtpo_cli.training.loop import TrainResult, newest_state
 from gtpo_cli.training.order import PromptOrder
-from gtpo_cli.training.safety import Safety, check_not_stopped
-from gtpo_cli.training.setup import Say, prepare
+from gtpo_cli.training.run import Run, TrainResult
+from gtpo_cli.training.setup import prepare
 from gtpo_cli.training.step import StepResult
 
 PATIENCE = timedelta(hours=6)  # of processes that wait for the main one, which measures the initial entropy
@@ -79,7 +78,10 @@ class Processes:
         agreed: list[str] = broadcast_object_list([text])
         return agreed[0]
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Leave together. Gloo's threads let go of their last tensors under Python's lock; who ends the group at that
         moment holds the lock and waits for them, for ever. So they get time first."""
         self._state.wait_for_everyone()
@@ -89,87 +91,70 @@ class Processes:
 
 def train(
     recipe: Recipe,
-    run: RunFolder,
+    folder: RunFolder,
     processes: Processes,
     *,
     resume: bool = False,
-    quiet_display: bool = False,
-    say: Say = lambda text: None,
+    quiet: bool = False,
+    say: Callable[[str], None] = lambda text: None,
     extra: Mapping[str, Any] | None = None,
-) -> TrainResult:
-    """Train as the recipe says, in the run folder, which exists; every process calls this.
+) -> TrainResult | None:
+    """Train as the recipe says, in the run folder, which exists; every process calls this, and the main one speaks.
 
-    `extra`: settings of GRPOConfig that a recipe does not have (`check_extra`). Otherwise as
-    `gtpo_cli.training.loop.train`.
+    `extra`: settings of GRPOConfig that a recipe does not have (`check_extra`). Otherwise, and in what the main process
+    returns, as `gtpo_cli.training.loop.train`; the others return None.
     Raises GtpoError; RecipeError names the keys that TRL has no counterpart for.
     """
+    extra = extra or {}
+    say = say if processes.is_main else lambda text: None
     check_recipe(recipe)
-    if unknown := sorted((extra or {}).keys() - GRPOConfig.__dataclass_fields__.keys()):
+    if unknown := sorted(extra.keys() - GRPOConfig.__dataclass_fields__.keys()):
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
-    check_extra(extra or {}, recipe)
-    check_keep_best(recipe)
+    check_extra(extra, recipe)
     engine, recipe = choose_engine(recipe), _on_transformers(recipe)
+    run = Run(recipe, folder, resume=resume, say=say) if processes.is_main else None
     with ExitStack() as stack:
         scorer = stack.enter_context(open_scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
         setup = prepare(_without_reference(recipe), say=say)
         policy = setup.policy
         assert isinstance(policy, TransformersPolicy)
-        order = PromptOrder(recipe, setup.prompts)
-        steps, rows = full_steps(order, setup.prompts, recipe)
-        store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
-        state = newest_state(store, say) if resume and processes.is_main else CheckpointState(0, 0)
-        check_not_stopped(state, recipe.training.guard, run)
-        start = int(processes.agree(str(state.step)))
+        order = FullSteps(recipe, setup.prompts)
+        start = int(processes.agree(str(run.state.step if run else 0)))
         arguments = grpo_arguments(
-            recipe, run.trl, engine, processes=processes.count, prompts_per_step=len(order.step(1)),
+            recipe, folder.trl, engine, processes=processes.count, prompts_per_step=order.size,
             longest_prompt=max(len(ids) for _, ids in setup.prompts), max_seq_length=policy.max_seq_length,
-            steps=steps, dtype=str(policy.dtype).removeprefix("torch."), extra=extra or {},
+            steps=order.total_steps, dtype=str(policy.dtype).removeprefix("torch."), extra=extra,
         )  # fmt: skip
         measured = math.nan
-        if processes.is_main:
-            measured = find_initial_entropy(recipe, run, setup, load_sampler(policy, recipe), say)
+        if run:
+            measured = find_initial_entropy(recipe, folder, setup, load_sampler(policy, recipe), say)
         initial_entropy = float(processes.agree(str(measured)))
-        keeper = RunKeeper(recipe, run, state, None)
-        if processes.is_main:
-            run.write_environment(setup.facts | _facts(arguments, processes, extra or {}))
-            trackers = stack.enter_context(
-                open_trackers(
-                    recipe, run.path, run_name=run.name, total_steps=steps, start_step=start,
-                    keep_bytes=state.metrics_bytes if resume else None, initial_entropy=initial_entropy,
-                    filter_on=filter_state(recipe, initial_entropy), quiet=quiet_display,
-                )
-            )  # fmt: skip
-            keeper.writers = _writers(recipe, run, store, trackers, policy, state)
-        stack.enter_context(quiet())
+        keeper = RunKeeper(recipe.objective.num_iterations, run, policy)
+        if run:
+            folder.write_environment(setup.facts | _facts(arguments, processes, extra))
+            stack.enter_context(
+                run.begin(save=keeper.save, total_steps=order.total_steps, initial_entropy=initial_entropy, quiet=quiet)
+            )
+        stack.enter_context(quiet_libraries())
         reward = RecipeReward(scorer, setup.prompts, policy)
-        trainer = make_trainer(recipe, policy, setup.prompts, rows, reward, keeper, arguments, initial_entropy)
+        trainer = make_trainer(recipe, policy, setup.prompts, order, reward, keeper, arguments, initial_entropy)
         keeper.signals = stack.enter_context(interrupt_flag(quiet=not processes.is_main))
-        trainer.train(resume_from_checkpoint=_resumed(run, start, recipe) if start else None)
-        return TrainResult(run, keeper.state.step, steps, keeper.stopped)
-
-
-def _writers(
-    recipe: Recipe, run: RunFolder, store: CheckpointStore, trackers: Trackers, policy: TransformersPolicy,
-    state: CheckpointState,
-) -> Writers:  # fmt: skip
-    history = read_metrics(run.metrics_file) if state.step else []
-    safety = Safety(recipe.training, history=history, warn=trackers.warn)
-    best = Best(recipe.training.keep_best, window=recipe.training.save_every, history=history)
-    return Writers(trackers, store, safety, best, policy.tokenizer, policy.eos_token_ids)
+        trainer.train(resume_from_checkpoint=_resumed(folder, start, recipe) if start else None)
+        return run.result if run else None
 
 
 def make_trainer(
     recipe: Recipe,
     policy: TransformersPolicy,
     prompts: Sequence[Prompt],
-    rows: Sequence[int],
+    steps: FullSteps,
     reward: RecipeReward,
     keeper: RunKeeper,
     arguments: Mapping[str, Any],
     initial_entropy: float,
 ) -> RecipeTrainer:
-    """The trainer on the prompts of these numbers, in this order."""
+    """The trainer on these prompts in these steps."""
     policy.model.set_attn_implementation("sdpa")  # the policy's own knows rows without padding only
     data = Dataset.from_dict({"prompt": [list(ids) for _, ids in prompts], "problem": range(len(prompts))})
     try:
@@ -180,7 +165,7 @@ def make_trainer(
         model=policy.model,
         reward_funcs=[reward],
         args=args,
-        train_dataset=data.select(rows),
+        train_dataset=data,
         processing_class=policy.tokenizer,
         callbacks=[keeper],
         objective=recipe.objective,
@@ -188,15 +173,19 @@ def make_trainer(
         mask_truncated=recipe.rollout.mask_truncated,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.reward, trainer.keeper = reward, keeper
+    trainer.steps, trainer.reward, trainer.keeper = steps, reward, keeper
     return trainer
 
 
 class RecipeTrainer(GTPOTrainer):
     """GTPOTrainer on prompts that are tokens already, which tells the run's keeper what it saw."""
 
+    steps: FullSteps
     reward: RecipeReward
     keeper: RunKeeper
+
+    def _get_train_sampler(self, dataset: Any = None) -> Rows:
+        return Rows(self.steps, self.num_generations, self.num_iterations * self.args.steps_per_generation)
 
     def _tokenize_prompts(self, prompts: Any) -> Any:
         return prompts, None, {}  # no images
@@ -246,20 +235,39 @@ class RecipeTrainer(GTPOTrainer):
         )  # fmt: skip
 
 
-def full_steps(order: PromptOrder, prompts: Sequence[Prompt], recipe: Recipe) -> tuple[int, list[int]]:
-    """(steps, the prompts' numbers step after step): gtpo's own order, without the smaller step that ends an epoch,
-    which TRL cannot make."""
-    number_of = {id(prompt): number for number, prompt in enumerate(prompts)}
-    size = len(order.step(1))
-    wanted = recipe.training.max_steps or recipe.training.epochs * (len(prompts) // size)
-    rows: list[int] = []
-    step = 0
-    while len(rows) < wanted * size:
-        step += 1
-        chosen = [number_of[id(prompt)] for prompt in order.step(step)]
-        if len(chosen) == size:
-            rows += chosen
-    return wanted, rows
+class FullSteps:
+    """The prompts' numbers in each step, in gtpo's own order, without the smaller step that ends an epoch, which TRL
+    cannot make. Found as they are read: a run may have any number of steps."""
+
+    def __init__(self, recipe: Recipe, prompts: Sequence[Prompt]) -> None:
+        self._order = PromptOrder(recipe, prompts)
+        self._number_of = {id(prompt): number for number, prompt in enumerate(prompts)}
+        self.size = len(self._order.step(1))  # prompts in a step
+        self.total_steps = recipe.training.max_steps or recipe.training.epochs * (len(prompts) // self.size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        steps = (self._order.step(number) for number in itertools.count(1))
+        full = (step for step in steps if len(step) == self.size)
+        for step in itertools.islice(full, self.total_steps):
+            yield [self._number_of[id(prompt)] for prompt in step]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A sampler for TRL's loader: each prompt of a step `group_size` times, and each step as often as it is trained on
+    (`passes`: updates x micro-batches)."""
+
+    steps: FullSteps
+    group_size: int
+    passes: int
+
+    def __iter__(self) -> Iterator[int]:
+        for step in self.steps:
+            for _ in range(self.passes):
+                yield from (number for number in step for _ in range(self.group_size))
+
+    def __len__(self) -> int:
+        return self.steps.total_steps * self.passes * self.steps.size * self.group_size
 
 
 def _on_transformers(recipe: Recipe) -> Recipe:

@@ -94,8 +94,7 @@ def load_run(run: Path) -> Iterator[Reader]:
         policy = real_policy(run)
         policy.load(store.path(state.step) / "model")
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
-        loaded = store.load_training(step)
-        with store.using_training(step):
+        with store.training(step) as loaded:
             updater.load_state_dict(loaded["updater"])
             restore_random_states(loaded["random"])
         for parameter in policy.trainable_parameters():
