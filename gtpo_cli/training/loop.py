@@ -150,6 +150,4 @@ class TrainedPolicy:
         """Back to the weights and moments of a checkpoint, with a lower learning rate from here, which is returned."""
         self.policy.load(self.store.path(step) / "model")
         with self.store.training(step) as loaded:
-            self.updater.load_moments(loaded["updater"])
-        self.updater.lower_rate(factor)
-        return self.updater.learning_rate
+            return self.updater.roll_back(loaded["updater"], factor)

@@ -345,7 +345,9 @@ Harm = Callable[[dict[str, Any]], object]
     [
         (lambda state: state["optimizer"]["state"].pop(0), "it has moments of 5 parameters, the run 6"),
         (lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(3)), "has another shape"),
-        (lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(torch.nan), "are not finite"),
+        (lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(torch.nan), "that is not finite"),
+        (lambda state: state["optimizer"]["state"][0]["exp_avg_sq"].fill_(-1), "a square, exp_avg_sq, below 0"),
+        (lambda state: state["optimizer"]["state"][0].update(step=torch.inf), "parameter 0 counts no steps"),
         (lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)), "parameter 0 counts no steps"),
         (lambda state: state["optimizer"]["state"][0].pop("exp_avg"), "parameter 0 lacks a moment"),
         (lambda state: state["optimizer"]["param_groups"].pop(), "its parameters are others"),
@@ -376,6 +378,51 @@ def test_an_optimiser_of_another_run_is_named(tmp_path: Path, harm: Harm, words:
     ):
         updater.load_state_dict(loaded["updater"])
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ({"scale": 0.0}, "scale"), ({"scale": -1.0}, "scale"), ({"scale": torch.nan}, "scale"),
+        ({"scale": 1e39}, "scale"), ({"scale": 1e-39}, "scale"), ({"scale": "1"}, "scale"),
+        ({"_growth_tracker": -1}, "counts no steps"),
+        ({"_growth_tracker": 2000}, "counts no steps"), ({"_growth_tracker": 0.5}, "counts no steps"),
+    ],
+)  # fmt: skip
+def test_the_scale_of_a_loss_is_read_only_as_one(harm: dict[str, Any], words: str) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2, 3))]
+    updater = Updater(parameters, OptimizerRecipe(name="adamw"), total_steps=9, dtype=torch.float16)
+    updater.backward(parameters[0].sum())
+    updater.update()
+    state = updater.state_dict()
+    harmed = state | {"scaler": state["scaler"] | harm}
+    with pytest.raises(ValueError, match=words):
+        updater.load_state_dict(copy.deepcopy(harmed))
+    settings = {"growth_factor": torch.nan, "backoff_factor": 0.0, "growth_interval": 0}  # stay the run's own
+    updater.load_state_dict(copy.deepcopy(state | {"scaler": state["scaler"] | settings}))
+    assert updater.state_dict()["scaler"] == state["scaler"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda packed: packed.pop("absmax1"), "parameter 0 lacks a moment, absmax1"),
+        (lambda packed: packed.update(absmax2=torch.ones(1)), "parameter 0 has another shape than absmax2"),
+        (lambda packed: packed["absmax2"].fill_(-1.0), "parameter 0 has a square, absmax2, below 0"),
+        (lambda packed: packed["qmap1"].fill_(torch.nan), "parameter 0 has a moment, qmap1, that is not finite"),
+        (lambda packed: packed.update(state1=torch.zeros(3)), "parameter 0 has another shape than state1"),
+    ],
+)
+def test_moments_in_8_bits_of_another_run_are_named(harm: Harm, words: str) -> None:
+    pytest.importorskip("bitsandbytes", reason="8-bit optimisers need the extra bnb")
+    updater = Updater([torch.nn.Parameter(torch.ones(64, 128))], OptimizerRecipe(name="adamw_8bit"), total_steps=9)
+    updater.update()
+    state = copy.deepcopy(updater.state_dict())
+    updater.load_state_dict(copy.deepcopy(state))
+    moment = state["optimizer"]["state"][0]
+    harm(moment.get("__bnb_optimizer_quant_state__", moment))
+    with pytest.raises(ValueError, match=words):
+        updater.load_state_dict(state)
 
 
 @pytest.mark.parametrize("content", [[], {"updater": {}}, {"updater": [], "random": {}}, torch.zeros(3)])
