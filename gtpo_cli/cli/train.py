@@ -19,7 +19,7 @@ from gtpo_cli.errors import WORDS, NotReadyError
 if TYPE_CHECKING:
     from gtpo_cli.recipe import Recipe
     from gtpo_cli.run_folder import RunFolder
-    from gtpo_cli.training.run import TrainResult
+    from gtpo_cli.training.run import Run
 
 # Exit codes of a run that stopped before its last step, saved: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), by
 # itself.
@@ -88,20 +88,20 @@ def train(
     if trl and not by_trl:
         raise typer.BadParameter("--trl is for --engine trl")
     if by_trl:
-        result = _train_by_trl(loaded, folder, trl or [], resume=resume, quiet=quiet, force=force)
+        done = _train_by_trl(loaded, folder, trl or [], resume=resume, quiet=quiet, force=force)
     else:
         _check_ready(loaded, force=force, resumed=resume)
         with _held(folder, loaded, resume=resume):
             from gtpo_cli.training.loop import train as train_here
 
-            result = train_here(loaded, folder, resume=resume, quiet=quiet, say=_say)
-    if result is not None:
-        _finish(result)
+            done = train_here(loaded, folder, resume=resume, quiet=quiet, say=_say)
+    if done is not None:
+        _print_end(done)
 
 
 def _train_by_trl(
     recipe: Recipe, folder: RunFolder, settings: list[str], *, resume: bool, quiet: bool, force: bool
-) -> TrainResult | None:
+) -> Run | None:
     """In this process and those it was started with; None in all but the main one, which speaks."""
     from gtpo_cli.integrations.trl_config import parse_extra
 
@@ -150,26 +150,26 @@ def _named(recipe: str, overrides: list[str]) -> Recipe:
     return loaded.model_copy(update={"run_name": name})
 
 
-def _finish(result: TrainResult) -> None:
-    where = f"{result.run.path}: step {result.step} of {result.total_steps}"
-    if result.stopped is None:
+def _print_end(done: Run) -> None:
+    where = f"{done.folder.path}: step {done.step} of {done.total_steps}"
+    if done.stopped is None:
         from gtpo_cli.tracking import read_metrics
         from gtpo_cli.training.summary import changes
 
         print(f"done: {where}")
-        for change in changes(read_metrics(result.run.metrics_file)):
+        for change in changes(read_metrics(done.folder.metrics_file)):
             print(f"  {change.words:<14} {change}")
-        print(f"  metrics      {result.run.metrics_file}")
-        print(f"  checkpoints  {result.run.checkpoints}")
-        print(f"  samples      {result.run.samples}")
-        suggest("eval", result.run.path, "--base")
+        print(f"  metrics      {done.folder.metrics_file}")
+        print(f"  checkpoints  {done.folder.checkpoints}")
+        print(f"  samples      {done.folder.samples}")
+        suggest("eval", done.folder.path, "--base")
         return
-    print(f"stopped ({result.stopped}): {where} is saved")
-    if result.stopped in EXITS:
-        suggest("train", "--resume", result.run.path)
+    print(f"stopped ({done.stopped}): {where} is saved")
+    if done.stopped in EXITS:
+        suggest("train", "--resume", done.folder.path)
     else:  # by itself: a resume would stop again
-        suggest("report", result.run.path)
-    raise typer.Exit(EXITS.get(result.stopped, EXIT_STOPPED))
+        suggest("report", done.folder.path)
+    raise typer.Exit(EXITS.get(done.stopped, EXIT_STOPPED))
 
 
 def _print_plan(recipe: Recipe) -> None:

@@ -41,7 +41,7 @@ from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.order import PromptOrder
-from gtpo_cli.training.run import Run, TrainResult
+from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import prepare
 from gtpo_cli.training.step import StepResult
 
@@ -98,7 +98,7 @@ def train(
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
     extra: Mapping[str, Any] | None = None,
-) -> TrainResult | None:
+) -> Run | None:
     """Train as the recipe says, in the run folder, which exists; every process calls this, and the main one speaks.
 
     `extra`: settings of GRPOConfig that a recipe does not have (`check_extra`). Otherwise, and in what the main process
@@ -120,7 +120,7 @@ def train(
         policy = setup.policy
         assert isinstance(policy, TransformersPolicy)
         order = FullSteps(recipe, setup.prompts)
-        start = int(processes.agree(str(run.state.step if run else 0)))
+        start = int(processes.agree(str(run.step if run else 0)))
         arguments = grpo_arguments(
             recipe, folder.trl, engine, processes=processes.count, prompts_per_step=order.size,
             longest_prompt=max(len(ids) for _, ids in setup.prompts), max_seq_length=policy.max_seq_length,
@@ -141,7 +141,7 @@ def train(
         trainer = make_trainer(recipe, policy, setup.prompts, order, reward, keeper, arguments, initial_entropy)
         keeper.signals = stack.enter_context(interrupt_flag(quiet=not processes.is_main))
         trainer.train(resume_from_checkpoint=_resumed(folder, start, recipe) if start else None)
-        return run.result if run else None
+        return run
 
 
 def make_trainer(

@@ -23,7 +23,7 @@ from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.order import PromptOrder
-from gtpo_cli.training.run import Run, TrainResult
+from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import longest_row, prepare
 from gtpo_cli.training.sft import SftParts, sft_step
 from gtpo_cli.training.step import StepParts, train_step
@@ -38,7 +38,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
-) -> TrainResult:
+) -> Run:
     """Train as the recipe says, in the run folder, which exists; with `resume`, from its newest checkpoint.
 
     `say` gets a line for each thing a user should know before the first step; afterwards the display speaks, unless
@@ -74,15 +74,15 @@ def train(
             policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps, dtype=policy.dtype
         )
         trained = TrainedPolicy(policy, updater, run.store)
-        if run.state.step and (other_gpus := trained.restore(run.state.step)):
+        if run.step and (other_gpus := trained.restore(run.step)):
             say(other_gpus)
         step: Callable[[int], dict[str, float]]
         if initial_entropy is None or sampler is None:
-            step = partial(_imitate, SftParts(policy, updater, micro, recipe.rewards.format.tags), order)
+            sft = SftParts(policy, updater, micro, recipe.rewards.format.tags)
+            step = lambda number: sft_step(sft, order.step(number), clock=Stopwatch())  # noqa: E731
         else:
-            step = partial(
-                _reinforce, StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, micro), order, run
-            )
+            parts = StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, micro)
+            step = partial(_step_on_samples, parts, order, run)
         trackers = stack.enter_context(
             run.begin(
                 save=trained.save,
@@ -93,16 +93,16 @@ def train(
             )
         )
         run.signals = stack.enter_context(interrupt_flag())
-        for number in range(run.state.step + 1, order.total_steps + 1):
+        for number in range(run.step + 1, order.total_steps + 1):
             metrics = step(number)
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
                 metrics |= _evaluate(held_out, trackers)
             if run.finish_step(number, metrics) is not None:
                 break
-        return run.result
+        return run
 
 
-def _reinforce(parts: StepParts, order: PromptOrder, run: Run, number: int) -> dict[str, float]:
+def _step_on_samples(parts: StepParts, order: PromptOrder, run: Run, number: int) -> dict[str, float]:
     """A step on sampled completions; one at which nothing can be sampled is skipped."""
     clock = Stopwatch()
     seed = derive_seed(run.recipe.seed, "sample", number)
@@ -113,11 +113,6 @@ def _reinforce(parts: StepParts, order: PromptOrder, run: Run, number: int) -> d
         parts.updater.advance_schedule()
         return {"optim/skipped": 1.0}
     return run.record(number, result, clock, parts.policy)
-
-
-def _imitate(parts: SftParts, order: PromptOrder, number: int) -> dict[str, float]:
-    """A step on reference completions."""
-    return sft_step(parts, order.step(number), clock=Stopwatch())
 
 
 def _evaluate(held_out: HeldOut, trackers: Trackers) -> dict[str, float]:

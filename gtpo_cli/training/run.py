@@ -38,19 +38,9 @@ class Stop:
     for_good: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """How a run ended. `step`: of the newest checkpoint; `stopped`: why before the last step, None when complete."""
-
-    run: RunFolder
-    step: int
-    total_steps: int
-    stopped: str | None
-
-
 class Run:
-    """`state` is that of the newest checkpoint (step 0 without any); `signals`: those that came, for whoever trains to
-    set."""
+    """`state`: of the newest checkpoint, step 0 without any; `total_steps`: known once it begins; `stopped`: why it
+    ended before the last of them, else None; `signals`: those that came, for whoever trains to set."""
 
     def __init__(
         self,
@@ -78,7 +68,7 @@ class Run:
         self.signals: Sequence[int] = ()
         self.total_steps = 0
         self._trackers: Trackers | None = None
-        self._stopped: str | None = None
+        self.stopped: str | None = None
         self._rollbacks = self.state.rollbacks
         self._skipped = 0  # steps in a row without an update
 
@@ -122,7 +112,10 @@ class Run:
             self._best = Best(training.keep_best, window=training.save_every, history=history)
             for row in history:
                 self._count_skipped(row)
-            yield trackers
+            try:
+                yield trackers
+            finally:
+                del self._save, self._roll_back  # which hold the model
 
     def warn(self, text: str) -> None:
         """A line for the user: above the display while there is one."""
@@ -160,7 +153,7 @@ class Run:
             state = CheckpointState(number, self._trackers.position, *best, due, self._rollbacks, for_good)
             self._save(state)
             self.state = state
-        self._stopped = None if stop is None else stop.reason
+        self.stopped = None if stop is None else stop.reason
         return stop
 
     def is_due(self, number: int, every: int | None) -> bool:
@@ -168,8 +161,9 @@ class Run:
         return every is not None and (number % every == 0 or number == self.total_steps)
 
     @property
-    def result(self) -> TrainResult:
-        return TrainResult(self.folder, self.state.step, self.total_steps, self._stopped)
+    def step(self) -> int:
+        """Steps finished and saved."""
+        return self.state.step
 
     def _count_skipped(self, metrics: Mapping[str, float]) -> None:
         self._skipped = self._skipped + 1 if metrics.get("optim/skipped", 0.0) else 0

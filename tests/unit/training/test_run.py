@@ -96,7 +96,7 @@ def test_stop_ends_it_with_what_was_seen(fed: Fed) -> None:
     assert stops[3] is not None
     assert stops[3].save
     assert stops[3].reason.startswith("policy collapse: over the last 2 steps 0.48 of the completions")
-    assert run.run.result.stopped == run.run.state.stopped == stops[3].reason
+    assert run.run.stopped == run.run.state.stopped == stops[3].reason
     assert run.run.state.step == 4
 
 
