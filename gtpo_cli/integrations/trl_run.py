@@ -81,9 +81,13 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Leave together. Gloo's threads let go of their last tensors under Python's lock; who ends the group at that
-        moment holds the lock and waits for them, for ever. So they get time first."""
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Leave together; after an error alone, since the others may be waiting elsewhere: the launcher ends them.
+
+        Gloo's threads let go of their last tensors under Python's lock; who ends the group at that moment holds the
+        lock and waits for them, for ever. So they get time first."""
+        if error is not None:
+            return
         self._state.wait_for_everyone()
         time.sleep(0.2)
         self._state.destroy_process_group()
