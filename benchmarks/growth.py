@@ -18,11 +18,13 @@ from gtpo_cli.models.tiny import tiny_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import (
     TokenBatch,
+    coefficients,
     conflict_mask,
     conflict_weights,
     group_advantages,
     mean_entropy,
     policy_loss,
+    token_shares,
 )
 
 TITLE = "How cost grows"
@@ -90,14 +92,13 @@ def half(policy: TransformersPolicy, batch: TokenBatch) -> None:
     A_BG = group_advantages(batch.rewards_BG)
     M_BGT = conflict_mask(batch.completion_ids_BGT, batch.completion_mask_BGT, A_BG)
     w_BGT = conflict_weights(M_BGT, A_BG)
+    shares_BG = token_shares(batch.completion_mask_BGT)
     for micro in batch.split(16_384, unit="tokens"):
         weights = micro.take(w_BGT)
         logp, H = policy.token_logprobs(micro.batch, trained_BGT=weights != 0)
         mask = micro.batch.completion_mask_BGT
-        loss, _ = policy_loss(
-            logp, advantages_BG=micro.take(A_BG), mean_entropy_BG=mean_entropy(H, mask), keep_BG=micro.rows_BG,
-            weights_BGT=weights, completion_mask_BGT=mask, entropy_coef=0.1,
-        )  # fmt: skip
+        c_BGT = coefficients(micro.take(A_BG), mean_entropy(H, mask), micro.rows_BG, weights, mask, entropy_coef=0.1)
+        loss, _ = policy_loss(logp, c_BGT, mask, shares_BG=micro.take(shares_BG))
         loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
     for parameter in policy.trainable_parameters():
         parameter.grad = None

@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from written_files import ROOT, parser, write
 
-from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
+from gtpo_cli.recipe.methods import METHODS
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
 from gtpo_cli.tracking import metrics_table
 
 DOCS = ROOT / "docs"
@@ -40,7 +41,7 @@ def recipe_page() -> str:
         "| when | key | default |",
         "|---|---|---|",
     ]
-    groups = {f"`objective.name: {name}`": changes for name, changes in OBJECTIVE_DEFAULTS.items()}
+    groups = {f"`objective.name: {name}`": method.switches for name, method in METHODS.items()}
     groups["`objective.compat: released_code`"] = RELEASED_CODE_DEFAULTS
     groups["`model.name: builtin:...`"] = BUILTIN_DEFAULTS
     for when, changes in groups.items():

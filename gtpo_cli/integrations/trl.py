@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError, RecipeError, RewardError
-from gtpo_cli.integrations.coefficients import TokenCoefficients, token_coefficients
 from gtpo_cli.integrations.trl_config import SCALES
+from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
 try:
@@ -155,8 +155,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
             rewards_BG=rewards_BG,
             entropy_BGT=entropy_BGT,
             initial_entropy=self.initial_entropy,
-            truncated_BG=truncated_BG,
-            mask_truncated=self.mask_truncated,
+            truncated_BG=truncated_BG if self.mask_truncated else None,
         )
         return StepSeen(ids_BGT, mask_BGT, rewards_BG, truncated_BG, logprobs_BGT, entropy_BGT, parts)
 

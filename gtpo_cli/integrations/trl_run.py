@@ -34,6 +34,7 @@ from gtpo_cli.integrations.trl_keeper import RunKeeper
 from gtpo_cli.integrations.trl_rewards import RecipeReward
 from gtpo_cli.models.loading import quiet as quiet_libraries
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.objective import terms
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import Prompt, collate, open_scorer
 from gtpo_cli.run_folder import RunFolder
@@ -177,13 +178,14 @@ def make_trainer(
         mask_truncated=recipe.rollout.mask_truncated,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.steps, trainer.reward, trainer.keeper = steps, reward, keeper
+    trainer.recipe, trainer.steps, trainer.reward, trainer.keeper = recipe, steps, reward, keeper
     return trainer
 
 
 class RecipeTrainer(GTPOTrainer):
     """GTPOTrainer on prompts that are tokens already, which tells the run's keeper what it saw."""
 
+    recipe: Recipe
     steps: FullSteps
     reward: RecipeReward
     keeper: RunKeeper
@@ -231,11 +233,13 @@ class RecipeTrainer(GTPOTrainer):
         spans = type(parts.spans)(*(span[..., :T] for span in parts.spans))
         return StepResult(
             groups, batch, parts.advantages_BG, spans, parts.weights_BGT[..., :T],
+            shares_BG=terms.shares(self.objective, self.recipe.rollout, batch.completion_mask_BGT, spans),
             logprobs_BGT=(seen.logprobs_BGT * seen.completion_mask_BGT)[..., :T],
             entropy_BGT=(seen.entropy_BGT * seen.completion_mask_BGT)[..., :T],
             mean_entropy_BG=parts.mean_entropy_BG,
             filtered_BG=parts.filtered_BG,
             keep_BG=parts.keep_BG,
+            coefficients_BGT=parts.coefficients_BGT[..., :T],
         )  # fmt: skip
 
 

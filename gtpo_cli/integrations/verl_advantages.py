@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import GenerationError, RecipeError
-from gtpo_cli.integrations.coefficients import TokenCoefficients, token_coefficients
+from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
 # Names of verl 0.9 in `DataProto.batch`, each (N, T)

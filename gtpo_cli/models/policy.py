@@ -44,7 +44,7 @@ class Policy(Protocol):
         differentiable, which saves work. None means all.
 
         Without gradient (torch.no_grad) nothing random happens: adapter dropout is off. `clamp_entropy` gives the
-        released code's entropy instead (docs/released_code.md).
+        released code's entropy instead (docs/objective.md, section 9).
         """
         ...
 

@@ -1,13 +1,14 @@
 """The mathematics of GTPO and its baselines: pure torch, tensors in, tensors out. See docs/objective.md."""
 
 from gtpo_cli.objective.advantages import group_advantages
-from gtpo_cli.objective.audit import gradient_audit, token_places
 from gtpo_cli.objective.batch import MicroBatch, TokenBatch, Unit
+from gtpo_cli.objective.coefficients import coefficients
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import LN_2, filter_is_on, keep_mask, mean_entropy
+from gtpo_cli.objective.gradient_audit import gradient_audit, token_places
 from gtpo_cli.objective.importance import importance_weights
-from gtpo_cli.objective.loss import LossResult, policy_loss
-from gtpo_cli.objective.released_code import clamped_entropy, released_divisor, released_weights
+from gtpo_cli.objective.loss import LossResult, policy_loss, token_shares
+from gtpo_cli.objective.released_code import clamped_entropy, released_divisor, released_shares, released_weights
 
 __all__ = [
     "LN_2",
@@ -17,6 +18,7 @@ __all__ = [
     "TokenBatch",
     "Unit",
     "clamped_entropy",
+    "coefficients",
     "conflict_mask",
     "conflict_spans",
     "conflict_weights",
@@ -28,6 +30,8 @@ __all__ = [
     "mean_entropy",
     "policy_loss",
     "released_divisor",
+    "released_shares",
     "released_weights",
     "token_places",
+    "token_shares",
 ]

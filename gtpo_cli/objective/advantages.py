@@ -1,4 +1,4 @@
-"""Group-relative advantages (Eq. 12).
+"""Group-relative advantages (Eq. 12), and those of the leave-one-out baseline.
 
 Axes: B prompts, G completions of one prompt.
 """
@@ -11,16 +11,20 @@ import torch
 from torch import Tensor
 
 AdvantageScale = Literal["std", "none"]
+Baseline = Literal["mean", "leave_one_out"]
 
 
-def group_advantages(rewards_BG: Tensor, *, scale: AdvantageScale = "std", eps: float = 1e-4) -> Tensor:
+def group_advantages(
+    rewards_BG: Tensor, *, scale: AdvantageScale = "std", baseline: Baseline = "mean", eps: float = 1e-4
+) -> Tensor:
     """Advantage of each completion within its group.
 
         A_i = (R_i - mean(R)) / (std(R) + eps)          arXiv 2508.03772, Eq. 12
 
     `std` is the sample standard deviation (divisor G-1). `scale="none"` leaves the division out (the authors' released
-    code; also "Dr. GRPO", arXiv 2503.20783). A group whose rewards are all equal has A_i exactly 0 for all i, and so
-    has a reward that equals the mean up to rounding: the sign of A decides about conflicts.
+    code; also "Dr. GRPO", arXiv 2503.20783). `baseline="leave_one_out"` takes off the mean of the *other* rewards
+    (RLOO, arXiv 2402.14740): R_i - mean(R) times G / (G - 1). A group whose rewards are all equal has A_i exactly 0
+    for all i, and so has a reward that equals the mean up to rounding: the sign of A decides about conflicts.
 
     Args:
         rewards_BG: rewards, any real dtype, shape (B, G), G >= 2 unless all is 0 anyway.
@@ -28,18 +32,23 @@ def group_advantages(rewards_BG: Tensor, *, scale: AdvantageScale = "std", eps: 
     Returns:
         float32 (B, G). Mean 0 in each group up to rounding.
     Raises:
-        ValueError: `rewards_BG` is not two-dimensional, or `scale` is unknown.
+        ValueError: `rewards_BG` is not two-dimensional, or `scale` or `baseline` is unknown.
     """
     if rewards_BG.ndim != 2:
         raise ValueError(f"rewards_BG must have shape (B, G), got {tuple(rewards_BG.shape)}")
     if scale not in ("std", "none"):
         raise ValueError(f"scale must be 'std' or 'none', got {scale!r}")
+    if baseline not in ("mean", "leave_one_out"):
+        raise ValueError(f"baseline must be 'mean' or 'leave_one_out', got {baseline!r}")
     rewards = rewards_BG.double()
+    G = rewards.shape[1]
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     # A reward equal to the mean must be neither right nor wrong: what is left of it is rounding of the rewards' type.
     kind = rewards_BG.dtype if rewards_BG.is_floating_point() else torch.float64
     rounding = torch.finfo(kind).eps * rewards.abs().amax(dim=1, keepdim=True)
     centred = centred.masked_fill(centred.abs() <= rounding, 0.0)
-    if scale == "std" and rewards.shape[1] > 1:
+    if baseline == "leave_one_out" and G > 1:
+        centred = centred * (G / (G - 1))
+    if scale == "std" and G > 1:
         centred = centred / (rewards.std(dim=1, keepdim=True) + eps)
     return centred.to(torch.float32)

@@ -1,19 +1,14 @@
-"""The policy loss: GTPO (Eq. 11), GRPO (Eq. 1 and 2) and everything between them, by switches.
+"""The policy loss: ratios, clipping, averaging and KL. What a token's ratio is multiplied with comes from outside.
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded).
 
-One coefficient for each completion, c_i = delta_i (A_i - gamma <H>_i), one weight lambda for each token:
+    J = sum_{i,t} share_i [ min(r c, clip(r) c) - beta kl_t ],      loss = -J
 
-    J = mean over groups of 1/G sum_i 1/|o_i| sum_t [ lambda_{i,t} min(r c, clip(r, 1-eps, 1+eps) c) - beta kl_t ]
+c_{i,t} is the coefficient (coefficients.py), r = pi / pi_old, share_i the part that a token of completion i has in the
+average. With one iteration on a batch r is exp(logp - logp.detach()): value 1, gradient that of logp, and the clip does
+nothing. Every method's J is one choice of `ratio`, `clip`, `clipped` and `average`: docs/objective.md has the table.
 
-and the loss is -J. GTPO: beta 0. GRPO: delta 1, gamma 0, lambda 1. With one iteration on a batch r is exp(logp -
-logp.detach()): value 1, gradient that of logp, and the clip does nothing.
-
-Readings that this file settles: delta takes a completion's policy-gradient term out and leaves its KL term, as the
-equation has it; an empty completion contributes 0; the sign of A that decides lambda is taken before gamma <H>.
-
-`compat="released_code"` is the authors' trainer: completions are summed, not averaged over G, and each is divided by
-its conflict count too (`divisor_BG`, from released_code.py). See docs/released_code.md.
+Readings that this file settles: c leaves a completion's KL term alone, as Eq. 11 has it; what is empty contributes 0.
 """
 
 from __future__ import annotations
@@ -23,83 +18,104 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-Compat = Literal["paper", "released_code"]
+Ratio = Literal["token", "sequence"]
+Clipped = Literal["objective", "weight"]
+Average = Literal["completion", "token", "sum"]
 
 
 class LossResult(NamedTuple):
-    """`loss`: scalar with gradient. `metrics`: detached sums and means by name (see policy_loss)."""
+    """`loss`: scalar with gradient. `metrics`: detached means by name (see policy_loss)."""
 
     loss: Tensor
     metrics: dict[str, float]
 
 
+def token_shares(completion_mask_BGT: Tensor, average: Average | int = "completion") -> Tensor:
+    """What one token of each completion counts in the average over a step, float64 (B, G).
+
+        completion   1 / (B G |o_i|)     mean over tokens, then over completions      GRPO, Eq. 1; GSPO
+        token        1 / sum_i |o_i|     mean over all tokens                         DAPO, CISPO
+        sum          1 / (B G)           sum over tokens, mean over completions       RLOO
+        an integer L 1 / (B G L)         sum over tokens divided by a budget          Dr. GRPO
+
+    Raises:
+        ValueError: an unknown average, or a budget below 1.
+    """
+    lengths_BG = completion_mask_BGT.bool().sum(dim=-1).double()
+    completions = lengths_BG.numel()
+    if average == "completion":
+        return 1.0 / (completions * lengths_BG.clamp(min=1))
+    if average == "token":
+        return (1.0 / lengths_BG.sum().clamp(min=1)).expand_as(lengths_BG)
+    if average == "sum":
+        average = 1
+    if not isinstance(average, int) or average < 1:
+        raise ValueError(f"average must be 'completion', 'token', 'sum' or a number of tokens, got {average!r}")
+    return torch.full_like(lengths_BG, 1.0 / (completions * average))
+
+
 def policy_loss(
     logprobs_BGT: Tensor,
+    coefficients_BGT: Tensor,
+    completion_mask_BGT: Tensor,
     *,
     old_logprobs_BGT: Tensor | None = None,
     ref_logprobs_BGT: Tensor | None = None,
-    advantages_BG: Tensor,
-    mean_entropy_BG: Tensor,
-    keep_BG: Tensor,
-    weights_BGT: Tensor,
-    completion_mask_BGT: Tensor,
-    entropy_coef: float = 0.0,
     kl_coef: float = 0.0,
-    clip_epsilon: float = 0.2,
-    compat: Compat = "paper",
-    divisor_BG: Tensor | None = None,
+    ratio: Ratio = "token",
+    clip: tuple[float, float] = (0.2, 0.2),
+    clipped: Clipped = "objective",
+    average: Average | int = "completion",
+    shares_BG: Tensor | None = None,
 ) -> LossResult:
-    """-J of Eq. 11 / Eq. 1 for the completions given (a whole step, or a micro-batch of it).
+    """-J for the completions given: a whole step, or a micro-batch of it with the step's `shares_BG`.
 
     Args:
         logprobs_BGT: ln pi(o_t), nats, with gradient. Padded places are not read, in this and all (B, G, T) arguments.
+        coefficients_BGT: c, no gradient.
+        completion_mask_BGT: bool, True at real tokens; |o_i| is its sum.
         old_logprobs_BGT: ln pi_old(o_t) of the first iteration; None = logprobs detached (one iteration).
         ref_logprobs_BGT: ln pi_ref(o_t); needed when kl_coef > 0.
-        advantages_BG: A_i.
-        mean_entropy_BG: <H>_i in nats; read when entropy_coef > 0.
-        keep_BG: delta_i, bool.
-        weights_BGT: lambda, >= 0.
-        completion_mask_BGT: bool, True at real tokens; |o_i| is its sum.
-        entropy_coef: gamma >= 0. kl_coef: beta >= 0. clip_epsilon: eps of Eq. 2, in (0, 1).
-        compat: "paper" averages over the G completions given; "released_code" sums them (then averages groups).
-        divisor_BG: further divisor of each completion, >= 1 (released_code); None = 1.
+        kl_coef: beta >= 0.
+        ratio: "token": r_t; "sequence": exp(mean_t ln r_t), whose gradient each token gets in its own log-probability
+            (GSPO, arXiv 2507.18071, token form).
+        clip: (low, high), >= 0. clipped "objective": min(r c, clip(r, 1 - low, 1 + high) c), Eq. 2. clipped "weight":
+            sg(min(r, high)) c ln pi, which bounds the weight and clips no token's gradient (CISPO, arXiv 2506.13585).
+        average: as `token_shares` has it. shares_BG: of the whole step, in place of `average`.
     Returns:
-        LossResult. metrics: "kl" (mean over tokens of kl_t, nats; only when kl_coef > 0) and
-        "clipped_share" (share of tokens whose ratio lies outside the clip range; 0 with one iteration).
+        LossResult. metrics: "kl" (mean over tokens of kl_t, nats; only when kl_coef > 0) and "clipped_share" (share of
+        tokens whose ratio lies outside the clip range; 0 with one iteration).
     Raises:
-        ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown compat.
+        ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown ratio, clipped or average.
     """
-    if compat not in ("paper", "released_code"):
-        raise ValueError(f"compat must be 'paper' or 'released_code', got {compat!r}")
+    if ratio not in ("token", "sequence") or clipped not in ("objective", "weight"):
+        raise ValueError(f"unknown ratio {ratio!r} (token, sequence) or clipped {clipped!r} (objective, weight)")
     if kl_coef > 0 and ref_logprobs_BGT is None:
         raise ValueError("policy_loss: kl_coef > 0 needs ref_logprobs_BGT")
-    mask = completion_mask_BGT.bool()
-    lengths = mask.sum(dim=-1)
+    mask, c = completion_mask_BGT.bool(), coefficients_BGT.detach()
+    lengths_BG = mask.sum(dim=-1)
     logp = logprobs_BGT.masked_fill(~mask, 0.0)  # no gradient, and no NaN, out of padding
     old = logp.detach() if old_logprobs_BGT is None else old_logprobs_BGT.detach().masked_fill(~mask, 0.0)
+    shares_BG = token_shares(mask, average) if shares_BG is None else shares_BG
 
-    # gamma 0 must not let an infinite or missing entropy in
-    entropy_term = entropy_coef * mean_entropy_BG.detach() if entropy_coef else 0.0
-    coefficient = torch.where(keep_BG, advantages_BG - entropy_term, 0.0)[..., None]
-    ratio = torch.exp(logp - old)
-    clipped = ratio.clamp(1.0 - clip_epsilon, 1.0 + clip_epsilon)
-    objective = weights_BGT * torch.minimum(ratio * coefficient, clipped * coefficient)
+    r = torch.exp(logp - old)
+    if ratio == "sequence":
+        mean_log_ratio = (logp - old).detach().sum(dim=-1, keepdim=True) / lengths_BG.clamp(min=1)[..., None]
+        r = torch.exp(mean_log_ratio) * torch.exp(logp - logp.detach())
+    low, high = clip
+    if clipped == "objective":
+        within = r.clamp(1.0 - low, 1.0 + high)
+        objective = torch.minimum(r * c, within * c)
+    else:
+        within = r.clamp(max=high)
+        objective = within.detach() * c * logp
     metrics: dict[str, float] = {}
     if kl_coef > 0 and ref_logprobs_BGT is not None:
         log_ratio = ref_logprobs_BGT.detach().masked_fill(~mask, 0.0) - logp
         kl = torch.exp(log_ratio) - log_ratio - 1.0  # >= 0, unbiased for KL(pi || ref) under pi (Schulman's k3)
         objective = objective - kl_coef * kl
-        metrics["kl"] = float(kl.detach().masked_fill(~mask, 0.0).sum() / lengths.sum().clamp(min=1))
-    per_completion = _per_token_mean(objective, mask, lengths)
-    if divisor_BG is not None:
-        per_completion = per_completion / divisor_BG
-    per_group = per_completion.mean(dim=1) if compat == "paper" else per_completion.sum(dim=1)
-
-    beyond = (ratio.detach() != clipped.detach()) & mask
-    metrics["clipped_share"] = float(beyond.sum() / lengths.sum().clamp(min=1))
-    return LossResult(-per_group.mean(), metrics)
-
-
-def _per_token_mean(values_BGT: Tensor, mask_BGT: Tensor, lengths_BG: Tensor) -> Tensor:
-    """1/|o_i| sum_t over real tokens; 0 for an empty completion."""
-    return values_BGT.masked_fill(~mask_BGT, 0.0).sum(dim=-1) / lengths_BG.clamp(min=1)
+        metrics["kl"] = float(kl.detach().masked_fill(~mask, 0.0).sum() / lengths_BG.sum().clamp(min=1))
+    beyond = (r.detach() != within.detach()) & mask
+    metrics["clipped_share"] = float(beyond.sum() / lengths_BG.sum().clamp(min=1))
+    J = (shares_BG * objective.masked_fill(~mask, 0.0).sum(dim=-1)).sum()
+    return LossResult(-J, metrics)

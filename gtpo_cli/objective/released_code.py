@@ -4,8 +4,8 @@ Axes: B prompts, G completions of one prompt, T completion tokens (right-padded)
 
 1. advantages are centred only: `group_advantages(scale="none")`;
 2. forward and backward weights multiply: a token in both spans of a positive completion weighs 4 (`released_weights`);
-3. each completion's loss is divided by a conflict count too (`released_divisor`);
-4. completions are summed, not averaged over G: `policy_loss(compat="released_code")`;
+3. each completion's loss is divided by a conflict count too, and
+4. completions are summed, not averaged over G (`released_shares`);
 5. the entropy threshold is 0.7 and always on: `keep_mask(threshold=0.7, enabled="always")`;
 6. p is clamped at 1e-6 inside the logarithm of the entropy (`clamped_entropy`).
 """
@@ -45,6 +45,15 @@ def released_divisor(spans: ConflictSpans, completion_mask_BGT: Tensor) -> Tenso
     backward_length = spans.backward_BGT.sum(dim=-1, keepdim=True)
     reversed_backward = torch.arange(mask.shape[-1], device=mask.device) < backward_length
     return ((spans.forward_BGT | reversed_backward) & mask).sum(dim=-1).clamp(min=1)
+
+
+def released_shares(completion_mask_BGT: Tensor, divisor_BG: Tensor | None) -> Tensor:
+    """What a token of each completion counts in a step, float64 (B, G): 1 / (B |o_i| divisor_i), summed over G.
+
+    `divisor_BG`: None = 1, where no conflict weights are used.
+    """
+    lengths_BG = completion_mask_BGT.bool().sum(dim=-1).clamp(min=1).double()
+    return 1.0 / (lengths_BG.shape[0] * lengths_BG * (1 if divisor_BG is None else divisor_BG))
 
 
 @torch.no_grad()

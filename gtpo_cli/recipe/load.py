@@ -16,7 +16,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, OBJECTIVE_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe
+from gtpo_cli.recipe.methods import METHODS
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe
 from gtpo_cli.recipe.yaml_text import parse_yaml
 
 MAX_BYTES = 2**20  # of a recipe's file: whoever names the weights of a model by mistake should not wait for them
@@ -166,7 +167,11 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     if str(model.get("name", "")).startswith("builtin:"):
         chosen |= BUILTIN_DEFAULTS
-    chosen |= OBJECTIVE_DEFAULTS.get(str(objective.get("name", "gtpo")), {})
+    if method := METHODS.get(str(objective.get("name", "gtpo"))):
+        chosen |= method.switches
+    if "clip_epsilon" in objective:  # short for both
+        ends = ("objective.clip.low", "objective.clip.high")
+        chosen = {key: value for key, value in chosen.items() if key not in ends}
     if objective.get("compat") == "released_code":
         chosen |= RELEASED_CODE_DEFAULTS
     if data.get("benchmark") in get_args(Benchmark):

@@ -1,7 +1,7 @@
 """The recipe: every key a user can write, its type, its bounds and its meaning. Torch-free and immutable.
 
-Defaults are the paper's settings (arXiv 2508.03772, Listing 1 and Section 6). `objective.name` changes some defaults:
-see `OBJECTIVE_DEFAULTS`. Reading files, overrides and error messages are in `load.py`.
+Defaults are the paper's settings (arXiv 2508.03772, Listing 1 and Section 6). `objective.name` changes some of them:
+see `methods.py`. Reading files, overrides and error messages are in `load.py`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,7 @@ Given a question, first think step by step between <reasoning> and </reasoning>.
 Then, give the final answer between <answer> and </answer>.
 """
 
-# Defaults that differ between objectives: a recipe that names the objective gets these wherever it is silent.
-# GTPO is GRPO with beta 0 and three parts on: conflict weights, entropy filter, entropy term.
-OBJECTIVE_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gtpo": {},
-    "grpo": {
-        "objective.conflict.enabled": False,
-        "objective.filter.enabled": "never",
-        "objective.entropy_coef": 0.0,
-        "optimizer.betas": [0.9, 0.95],
-    },
-    "sft": {
-        "objective.conflict.enabled": False,
-        "objective.filter.enabled": "never",
-        "objective.entropy_coef": 0.0,
-        "optimizer.betas": [0.9, 0.95],
-        "training.keep_best": "optim/loss",
-    },
-}
-
-# What `objective.compat: released_code` changes beside the loss (docs/released_code.md), where a recipe is silent.
+# What `objective.compat: released_code` changes where a recipe is silent (docs/objective.md, section 9).
 RELEASED_CODE_DEFAULTS: dict[str, Any] = {
     "objective.advantage_scale": "none",
     "objective.filter.enabled": "always",
@@ -147,15 +128,31 @@ class ProbeRecipe(Section):
     completions_per_prompt: Count = Field(1, description="completions sampled for each")
 
 
+class ClipRecipe(Section):
+    low: float = Field(0.2, ge=0.0, lt=1.0, description="the ratio is clipped at 1 - low (Eq. 2)")
+    high: float = Field(0.2, gt=0.0, le=1e6, description="and at 1 + high; of: weight: at high itself")
+    of: Literal["objective", "weight"] = Field(
+        "objective", description="weight: bounds the weight of ln pi, and no token loses its gradient (CISPO)"
+    )
+
+
 class ObjectiveRecipe(Section):
-    name: Literal["gtpo", "grpo", "sft"] = Field("gtpo", description="sets the defaults of the switches below")
+    name: Literal["gtpo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "sft"] = Field(
+        "gtpo", description="the method: sets the defaults of the switches below"
+    )
     advantage_scale: Literal["std", "none"] = Field("std", description="divide centred rewards by their deviation")
+    baseline: Literal["mean", "leave_one_out"] = Field("mean", description="of the group, or of the other completions")
+    ratio: Literal["token", "sequence"] = Field("token", description="whose probability ratio is clipped")
+    clip: ClipRecipe = Field(default_factory=ClipRecipe, description="clip range; clip_epsilon: x for both ends")
+    average: Literal["completion", "token", "budget", "sum"] = Field(
+        "completion",
+        description="over tokens, then completions; over all tokens; over max_completion_tokens; no length at all",
+    )
     compat: Literal["paper", "released_code"] = Field("paper", description="released_code: the authors' trainer")
     conflict: ConflictRecipe = Field(default_factory=ConflictRecipe, description="conflict-aware token weights")
     filter: FilterRecipe = Field(default_factory=FilterRecipe, description="entropy filter of completions (delta)")
     entropy_coef: float = Field(0.1, ge=0.0, le=1000.0, description="gamma: mean entropy taken off the advantage")
     kl_coef: float = Field(0.0, ge=0.0, le=1000.0, description="beta; 0 runs no reference forward at all")
-    clip_epsilon: float = Field(0.2, gt=0.0, lt=1.0, description="clip range of the probability ratio (Eq. 2)")
     num_iterations: int = Field(1, ge=1, le=1000, description="optimiser steps on one batch of completions")
     skip_uninformative_groups: bool = Field(False, description="do not train on groups whose rewards are all equal")
     initial_entropy: float | None = Field(
@@ -163,6 +160,19 @@ class ObjectiveRecipe(Section):
     )
     probe: ProbeRecipe = Field(default_factory=ProbeRecipe, description="how <H>_ini is measured")
     audit: bool = Field(False, description="log where the policy gradient falls: shared start, shared end, middle")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clip_epsilon(cls, written: Any) -> Any:
+        """`clip_epsilon: x` is short for `clip: {low: x, high: x}`."""
+        if not isinstance(written, dict) or "clip_epsilon" not in written:
+            return written
+        clip = written.get("clip") or {}
+        if not isinstance(clip, dict) or {"low", "high"} & clip.keys():
+            raise ValueError("clip_epsilon is short for clip.low and clip.high; write one or the other")
+        epsilon = written["clip_epsilon"]
+        others = {key: value for key, value in written.items() if key != "clip_epsilon"}
+        return others | {"clip": clip | {"low": epsilon, "high": epsilon}}
 
 
 class OptimizerRecipe(Section):
@@ -289,6 +299,10 @@ class Recipe(Section):
             problems.append(
                 f"data.max_prompt_tokens: {self.data.max_prompt_tokens} leaves no room for a completion; "
                 f"set it below model.max_seq_length ({self.model.max_seq_length})"
+            )
+        if self.objective.compat == "released_code" and self.objective.kl_coef > 0:
+            problems.append(
+                "objective.kl_coef: the released code has no KL term in its loss; set it to 0, or use compat: paper"
             )
         problems += self.rewards.problems()
         if self.rewards.format.tags != TagsRecipe() and self.data.system_prompt == PAPER_SYSTEM_PROMPT:

@@ -52,7 +52,9 @@ def rules(step: InspectedStep) -> list[str]:
         )
     lines.append(f"weight of a token: delta (A - gamma <H>) lambda / |o|, gamma = {objective.entropy_coef:g}")
     if objective.compat == "released_code":
-        lines.append("compat: released_code divides by the completion's conflict count as well (docs/released_code.md)")
+        lines.append(
+            "compat: released_code divides by the completion's conflict count too (docs/objective.md, section 9)"
+        )
     return lines
 
 

@@ -130,7 +130,7 @@ class Run:
                 self.warn(f"step {number} was skipped: {result.not_finite} was not finite; its completions: {file}")
         metrics = step_metrics(result, clock)
         if self.recipe.objective.audit:
-            metrics |= audit_metrics(self.recipe, result, policy.eos_token_ids)
+            metrics |= audit_metrics(result, policy.eos_token_ids)
         return metrics
 
     def finish_step(self, number: int, metrics: dict[str, float]) -> Stop | None:

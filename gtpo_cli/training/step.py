@@ -1,16 +1,21 @@
 """One step of GTPO (arXiv 2508.03772): the algorithm, from prompts to the update, in the order of the paper.
 
-Axes: B prompts, G completions of one prompt, T completion tokens. Every line names the room that does the work; the
-mathematics and its readings are in `gtpo_cli/objective`, GRPO and the ablations are switches of the same lines.
-What this file settles itself: a step is one batch of completions, however many optimiser updates
-(`objective.num_iterations`) it gets, and a completion that is left out (filtered, truncated, in a group without reward
-spread) keeps its place in every denominator.
+Axes: B prompts, G completions of one prompt, T completion tokens. GRPO, its relatives and every ablation are the same
+lines with other switches of the recipe (`objective/terms.py` hands each to one pure function of `objective/`).
+
+Where this departs from the textbook:
+- H, and with it <H> and delta, come out of the forward pass that gives ln pi its gradient, a micro-batch at a time; so
+  what follows from them is in `accumulate`, which sees the step through one micro-batch after another.
+- a step is one batch of completions, however many updates (`objective.num_iterations`) it gets; the first fixes H,
+  delta, c and ln pi_old;
+- a completion that is left out (filtered, truncated, in a group without reward spread) keeps its place in every
+  denominator, and c = 0 costs it no backward pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,14 +28,11 @@ from gtpo_cli.objective import (
     ConflictSpans,
     MicroBatch,
     TokenBatch,
-    conflict_spans,
-    conflict_weights,
-    group_advantages,
+    coefficients,
     importance_weights,
     mean_entropy,
     policy_loss,
-    released_divisor,
-    released_weights,
+    terms,
 )
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ObjectiveRecipe
@@ -38,7 +40,6 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import Prompt, collate, sample, score
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.owed import kept_by_entropy, kept_whatever_the_entropy, likely_filtered, owe_gradient
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 
@@ -65,12 +66,16 @@ class StepResult:
     advantages_BG: Tensor
     spans: ConflictSpans
     weights_BGT: Tensor
-    logprobs_BGT: Tensor  # of the first iteration, as the next four
+    shares_BG: Tensor  # of each token of a completion in the step's average
+    keep_BG: Tensor  # delta; also 0 for what the recipe leaves out
+    # of the first iteration
+    logprobs_BGT: Tensor
     entropy_BGT: Tensor
     mean_entropy_BG: Tensor
     filtered_BG: Tensor  # delta = 0 by Eq. 10
-    keep_BG: Tensor  # delta; also 0 for what the recipe leaves out
-    losses: list[float] = field(default_factory=list)  # one an iteration, as the next two
+    coefficients_BGT: Tensor
+    # one an iteration
+    losses: list[float] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
     learning_rate: float = 0.0
@@ -79,148 +84,122 @@ class StepResult:
 
 def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock: Stopwatch) -> StepResult:
     """Sample, score, and update the policy once (or `num_iterations` times) on the result."""
-    objective, rollout = parts.recipe.objective, parts.recipe.rollout
+    policy, updater, objective, rollout = parts.policy, parts.updater, parts.recipe.objective, parts.recipe.rollout
     with clock.phase("sample"):
-        parts.sampler.sync(parts.policy)
+        parts.sampler.sync(policy)
         params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
-        groups = sample(parts.sampler, prompts, rollout.group_size, params, ended=parts.scorer.begin)
+        groups = sample(parts.sampler, prompts, rollout.group_size, params, ended=parts.scorer.begin)  # o_1 ... o_G
     with clock.phase("reward"):
-        groups = score(groups, parts.scorer)
+        groups = score(groups, parts.scorer)  # R
     with clock.phase("train"):
-        batch = collate(groups, device=parts.policy.device)
+        batch = collate(groups, device=policy.device)
         ids, mask = batch.completion_ids_BGT, batch.completion_mask_BGT
-        A_BG = group_advantages(batch.rewards_BG, scale=objective.advantage_scale)  # Eq. 12
-        conflict = objective.conflict
-        spans = conflict_spans(ids, mask, A_BG, alignment=conflict.alignment, span=conflict.span)  # M, Section 5.1
-        w_BGT, divisor_BG = token_weights(objective, spans, A_BG, mask)  # lambda, Eq. 9
-        result = StepResult(
-            groups, batch, A_BG, spans, w_BGT,
-            logprobs_BGT=torch.zeros_like(batch.sampled_logprobs_BGT),
-            entropy_BGT=torch.zeros_like(batch.sampled_logprobs_BGT),
-            mean_entropy_BG=torch.zeros_like(A_BG),
-            filtered_BG=torch.zeros_like(A_BG, dtype=torch.bool),
-            keep_BG=torch.ones_like(A_BG, dtype=torch.bool),
+        A = terms.advantages(objective, batch.rewards_BG)  # Eq. 12
+        spans, weights = terms.token_weights(objective, ids, mask, A)  # M, Section 5.1; lambda, Eq. 9
+        shares = terms.shares(objective, rollout, mask, spans)  # 1 / (B G |o_i|), or as the method averages
+        keep = terms.trainable(objective, A, batch.truncated_BG, mask_truncated=rollout.mask_truncated)
+        tokens_BGT, completions_BG = torch.zeros_like(batch.sampled_logprobs_BGT), torch.zeros_like(A)
+        step = StepResult(
+            groups, batch, A, spans, weights, shares, keep,
+            logprobs_BGT=tokens_BGT, entropy_BGT=tokens_BGT.clone(), mean_entropy_BG=completions_BG,
+            filtered_BG=completions_BG.bool(), coefficients_BGT=tokens_BGT.clone(), learning_rate=updater.learning_rate,
         )  # fmt: skip
-        result.learning_rate = parts.updater.learning_rate
-        ref_BGT = _reference(parts, batch) if objective.kl_coef > 0 else None
+        reference = _reference_logprobs(parts, batch) if objective.kl_coef > 0 else None  # ln pi_ref, Eq. 1
         for iteration in range(objective.num_iterations):
-            first = iteration == 0
-            accumulate = partial(_accumulate, parts, result, divisor_BG, ref_BGT, first=first)
-            parts.micro_batch.run(accumulate, batch)
-            result.not_finite = _not_finite(result)
-            if result.not_finite is None:
-                result.grad_norms.append(parts.updater.update())
-                result.not_finite = None if math.isfinite(result.grad_norms[-1]) else "the gradient"
-            if result.not_finite is not None:
-                parts.updater.zero_grad()
+            old = step.logprobs_BGT.clone() if iteration else None  # ln pi_old; in the first it is ln pi itself
+            parts.micro_batch.run(partial(accumulate, parts, step, old, reference), batch)
+            step.not_finite = _not_finite(step)
+            if step.not_finite is None:
+                step.grad_norms.append(updater.update())  # the update
+                step.not_finite = None if math.isfinite(step.grad_norms[-1]) else "the gradient"
+            if step.not_finite is not None:
+                updater.zero_grad()
                 break
-        parts.updater.advance_schedule()
-    return result
+        updater.advance_schedule()
+    return step
 
 
-def token_weights(
-    objective: ObjectiveRecipe, spans: ConflictSpans, advantages_BG: Tensor, completion_mask_BGT: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """lambda (B, G, T), and the released code's divisor (B, G) where the recipe asks for that."""
-    conflict = objective.conflict
-    weights = {"positive_weight": conflict.positive_weight, "negative_weight": conflict.negative_weight}
-    if not conflict.enabled:
-        return torch.ones(completion_mask_BGT.shape, device=completion_mask_BGT.device), None
-    if objective.compat == "released_code":
-        divisor_BG = released_divisor(spans, completion_mask_BGT)
-        return released_weights(spans, advantages_BG, **weights), divisor_BG
-    M_BGT = spans.forward_BGT | spans.backward_BGT
-    return conflict_weights(M_BGT, advantages_BG, **weights), None
-
-
-def _accumulate(
-    parts: StepParts, result: StepResult, divisor_BG: Tensor | None, ref_BGT: Tensor | None, cut: Cut, *, first: bool
-) -> None:
-    """Gradients of the step's loss, as much at a time as `cut` gives. The first iteration fixes H, delta, logp_old.
-
-    A completion whose coefficient is 0 owes no gradient: it is measured in the first iteration, and that is all.
-    """
-    recipe, objective, policy = parts.recipe, parts.recipe.objective, parts.policy
-    batch, A_BG = result.batch, result.advantages_BG
-    released = objective.compat == "released_code"
+def accumulate(parts: StepParts, step: StepResult, old: Tensor | None, reference: Tensor | None, cut: Cut) -> None:
+    """The gradient of the step's loss, as many completions at a time as `cut` gives."""
+    recipe, objective = parts.recipe, parts.recipe.objective
+    gamma = objective.entropy_coef
     parts.updater.zero_grad()
     loss_sum = kl_sum = 0.0
-    old_BGT = None if first else result.logprobs_BGT.clone()
-    if first:
-        result.keep_BG = kept_whatever_the_entropy(recipe, batch, A_BG)
-        likely_filtered_BG = likely_filtered(recipe, batch, A_BG, initial_entropy=parts.initial_entropy)
-        with torch.no_grad():
-            for micro in cut(batch, only_BG=~owe_gradient(recipe, result.keep_BG, A_BG) | likely_filtered_BG):
-                _measure(parts, result, micro, *policy.token_logprobs(micro.batch, clamp_entropy=released))
-    for micro in cut(batch, only_BG=owe_gradient(recipe, result.keep_BG, A_BG)):
-        w_BGT = micro.take(result.weights_BGT)
-        trained_BGT = None if objective.kl_coef > 0 else w_BGT != 0
-        logp, H = policy.token_logprobs(micro.batch, trained_BGT=trained_BGT, clamp_entropy=released)  # no logits kept
-        if first:
-            _measure(parts, result, micro, logp, H)
-        if recipe.rollout.importance_correction == "truncated":  # the sampler's probabilities are not the policy's
-            w_BGT = w_BGT * importance_weights(micro.take(result.logprobs_BGT), micro.batch.sampled_logprobs_BGT)
+    for micro, trains in _micro_batches(objective, step, cut, first=old is None):
+        part, mask = micro.batch, micro.batch.completion_mask_BGT
+        A, weights, keep = (micro.take(of) for of in (step.advantages_BG, step.weights_BGT, step.keep_BG))
+        with torch.set_grad_enabled(trains):
+            logp, H = parts.policy.token_logprobs(  # ln pi and H; no logits kept
+                part,
+                trained_BGT=weights != 0 if reference is None else None,
+                clamp_entropy=objective.compat == "released_code",
+            )
+        if old is None:
+            H_mean = mean_entropy(H, mask)  # <H>
+            passes = terms.passes_filter(objective, H_mean, A, initial_entropy=parts.initial_entropy)
+            delta = passes & keep  # Eq. 10
+            c = coefficients(A, H_mean, delta, weights, mask, entropy_coef=gamma)  # delta (A - gamma <H>) lambda
+            if recipe.rollout.importance_correction == "truncated":  # the sampler's probabilities are not the policy's
+                c = c * importance_weights(logp, part.sampled_logprobs_BGT)
+            for measured, place in (
+                (logp.detach(), step.logprobs_BGT), (H, step.entropy_BGT), (H_mean, step.mean_entropy_BG),
+                (~passes, step.filtered_BG), (delta, step.keep_BG), (c, step.coefficients_BGT),
+            ):  # fmt: skip
+                micro.put(measured, into=place)
+        c = micro.take(step.coefficients_BGT) * mask  # a group's other completions are in other micro-batches
+        if reference is None and not bool(c.any()):
+            continue
         loss, metrics = policy_loss(  # Eq. 11 / Eq. 1
             logp,
-            old_logprobs_BGT=None if old_BGT is None else micro.take(old_BGT),
-            ref_logprobs_BGT=None if ref_BGT is None else micro.take(ref_BGT),
-            advantages_BG=micro.take(A_BG),
-            mean_entropy_BG=micro.take(result.mean_entropy_BG),
-            keep_BG=micro.take(result.keep_BG),
-            weights_BGT=w_BGT,
-            completion_mask_BGT=micro.batch.completion_mask_BGT,
-            entropy_coef=objective.entropy_coef,
+            c,
+            mask,
+            old_logprobs_BGT=None if old is None else micro.take(old),
+            ref_logprobs_BGT=None if reference is None else micro.take(reference),
             kl_coef=objective.kl_coef,
-            clip_epsilon=objective.clip_epsilon,
-            compat=objective.compat,
-            divisor_BG=None if divisor_BG is None else micro.take(divisor_BG),
+            ratio=objective.ratio,
+            clip=(objective.clip.low, objective.clip.high),
+            clipped=objective.clip.of,
+            shares_BG=micro.take(step.shares_BG),
         )
-        scaled = loss * _share_of_step(micro, batch, released=released)
-        if bool((micro.take(owe_gradient(recipe, result.keep_BG, A_BG)) & micro.rows_BG).any()):
-            parts.updater.backward(scaled)
-        loss_sum += float(scaled.detach())
-        kl_sum += metrics.get("kl", 0.0) * int(micro.batch.lengths_BG.sum())
-    result.losses.append(loss_sum)
-    if ref_BGT is not None:
-        result.kl.append(kl_sum / max(1, int(batch.lengths_BG.sum())))
+        parts.updater.backward(loss)
+        loss_sum += float(loss.detach())
+        kl_sum += metrics.get("kl", 0.0) * int(part.lengths_BG.sum())
+    step.losses.append(loss_sum)
+    if reference is not None:
+        step.kl.append(kl_sum / max(1, int(step.batch.lengths_BG.sum())))
 
 
-def _measure(parts: StepParts, result: StepResult, micro: MicroBatch, logp: Tensor, H: Tensor) -> None:
-    """Note ln pi, H and delta (Eq. 10) of a micro-batch before the first update."""
-    micro.put(logp.detach(), into=result.logprobs_BGT)
-    micro.put(H, into=result.entropy_BGT)
-    mean_entropy_BG = mean_entropy(H, micro.batch.completion_mask_BGT)
-    micro.put(mean_entropy_BG, into=result.mean_entropy_BG)
-    A_BG = micro.take(result.advantages_BG)
-    objective, initial_entropy = parts.recipe.objective, parts.initial_entropy
-    keep_BG = kept_by_entropy(objective, mean_entropy_BG, A_BG, initial_entropy=initial_entropy)
-    micro.put(~keep_BG, into=result.filtered_BG)
-    micro.put(keep_BG & micro.take(result.keep_BG), into=result.keep_BG)
+def _micro_batches(
+    objective: ObjectiveRecipe, step: StepResult, cut: Cut, *, first: bool
+) -> Iterator[tuple[MicroBatch, bool]]:
+    """Micro-batches, and whether they get a gradient.
 
-
-def _not_finite(result: StepResult) -> str | None:
-    """What of the last iteration is infinite or NaN and must not reach the weights."""
-    if not bool(torch.isfinite(result.logprobs_BGT).all()):
-        return "a log-probability"
-    return None if math.isfinite(result.losses[-1]) else "the loss"
-
-
-def _share_of_step(micro: MicroBatch, whole: TokenBatch, *, released: bool) -> float:
-    """policy_loss averages over what it is given; this makes the micro-batches add up to the step's average.
-
-    The released code sums the completions of a group, so there only the groups are shared out.
+    A completion whose c is known to be 0 needs none, unless a KL term asks: it is measured first, and that is all.
     """
-    (B, G), (b, g) = whole.shape, micro.batch.shape
-    return b / B if released else (b * g) / (B * G)
+    if objective.kl_coef > 0:
+        trains_BG = torch.ones_like(step.keep_BG)
+    elif not first:
+        trains_BG = (step.coefficients_BGT != 0).any(dim=-1)
+    else:
+        trains_BG = step.keep_BG if objective.entropy_coef > 0 else step.keep_BG & (step.advantages_BG != 0)
+        yield from ((micro, False) for micro in cut(step.batch, only_BG=~trains_BG))
+    yield from ((micro, True) for micro in cut(step.batch, only_BG=trains_BG))
 
 
-def _reference(parts: StepParts, batch: TokenBatch) -> Tensor:
+def _not_finite(step: StepResult) -> str | None:
+    """What of the last iteration is infinite or NaN and must not reach the weights."""
+    if not bool(torch.isfinite(step.logprobs_BGT).all()):
+        return "a log-probability"
+    return None if math.isfinite(step.losses[-1]) else "the loss"
+
+
+def _reference_logprobs(parts: StepParts, batch: TokenBatch) -> Tensor:
     """ln pi_ref of every token (adapter off), without gradient."""
-    ref_BGT = torch.zeros_like(batch.sampled_logprobs_BGT)
+    reference = torch.zeros_like(batch.sampled_logprobs_BGT)
 
     def fill(cut: Cut) -> None:
         for micro in cut(batch):
-            micro.put(parts.policy.reference_logprobs(micro.batch), into=ref_BGT)
+            micro.put(parts.policy.reference_logprobs(micro.batch), into=reference)
 
     parts.micro_batch.run(fill, batch)
-    return ref_BGT
+    return reference

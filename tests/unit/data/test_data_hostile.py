@@ -46,7 +46,7 @@ def load(path: Path, **changes: Any) -> LoadedProblems:
         ("a.csv", "question,answer\nq,1\n".encode("utf-32"), "is UTF-16 or UTF-32 text; save it as UTF-8"),
         ("a.jsonl", '{"question":"é","answer":"1"}'.encode("latin-1"), "save the file as UTF-8"),
         ("a.csv", "question,answer\né,1\n".encode("latin-1"), "a.csv:2 not UTF-8: question; save the file as UTF-8"),
-        ("a.jsonl", gzip.compress(GOOD), "is compressed (gzip); unpack it"),
+        ("a.jsonl", gzip.compress(GOOD, mtime=0), "is compressed (gzip); unpack it"),
         ("a.csv", b"PK\x03\x04 a spreadsheet", "is a zip archive or a spreadsheet; unpack it, or save it as CSV"),
         ("a.jsonl", b"PAR1....PAR1", "is a Parquet file; name it .parquet"),
         ("a.json", json.dumps(ROWS).encode(), "a.json:1 no JSON object: a list; write one object a line"),

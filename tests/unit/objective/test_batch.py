@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from eq11 import gtpo_loss
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Step, checked, per_completion, per_token, steps
 
-from gtpo_cli.objective import TokenBatch, conflict_mask, conflict_weights, group_advantages, policy_loss
+from gtpo_cli.objective import TokenBatch, conflict_mask, conflict_weights, group_advantages, token_shares
 from gtpo_cli.objective.batch import pad_rows
 
 
@@ -118,12 +119,11 @@ def test_a_group_of_empty_completions_is_in_no_micro_batch():
     assert micro.batch.completion_ids_BGT.tolist() == [[[5]]]
 
 
-@pytest.mark.parametrize("compat", ["paper", "released_code"])
+@pytest.mark.parametrize("average", ["completion", "token", "sum", 30])
 @checked
 @given(st.data(), steps(max_groups=3), st.integers(1, 20), st.booleans())
-def test_the_gradient_does_not_depend_on_the_cut(compat, data, step, rows, several_iterations):
+def test_the_gradient_does_not_depend_on_the_cut(average, data, step, rows, several_iterations):
     batch = token_batch(step)
-    B, G = batch.shape
     value = st.floats(-3, 0)
     logps = step.padded(data.draw(per_token(step, value)), value=0.0)
     advantages_BG = group_advantages(batch.rewards_BG).double()
@@ -131,14 +131,14 @@ def test_the_gradient_does_not_depend_on_the_cut(compat, data, step, rows, sever
     weights_BGT = conflict_weights(conflict_BGT, advantages_BG).double()
     entropy_BG = torch.tensor(data.draw(per_completion(step, st.floats(0, 2))), dtype=torch.float64)
     keep_BG = torch.tensor(data.draw(per_completion(step, st.booleans())))
-    divisor_BG = torch.tensor(data.draw(per_completion(step, st.integers(1, 5))))
+    shares_BG = token_shares(batch.completion_mask_BGT, average)
     old_BGT = logps + 0.3 * torch.sin(logps * 7) if several_iterations else None
 
     def backward(micros):
         leaf = logps.clone().requires_grad_()
         total = 0.0
-        for b, g, take, mask_BGT in micros:
-            result = policy_loss(
+        for take, mask_BGT in micros:
+            result = gtpo_loss(
                 take(leaf),
                 old_logprobs_BGT=None if old_BGT is None else take(old_BGT),
                 ref_logprobs_BGT=take(logps - 0.1),
@@ -149,17 +149,14 @@ def test_the_gradient_does_not_depend_on_the_cut(compat, data, step, rows, sever
                 completion_mask_BGT=mask_BGT,
                 entropy_coef=0.1,
                 kl_coef=0.04,
-                compat=compat,
-                divisor_BG=take(divisor_BG) if compat == "released_code" else None,
+                shares_BG=take(shares_BG),
             )
-            # Share of the step: of its completions where they are averaged, of its groups where they are summed.
-            scaled = result.loss * (b * g / (B * G) if compat == "paper" else b / B)
-            scaled.backward()
-            total += scaled.item()
+            result.loss.backward()
+            total += result.loss.item()
         return total, torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
-    whole_loss, whole_gradient = backward([(B, G, lambda values: values, batch.completion_mask_BGT)])
-    micros = [(*micro.batch.shape, micro.take, micro.batch.completion_mask_BGT) for micro in batch.split(rows)]
+    whole_loss, whole_gradient = backward([(lambda values: values, batch.completion_mask_BGT)])
+    micros = [(micro.take, micro.batch.completion_mask_BGT) for micro in batch.split(rows)]
     loss, gradient = backward(micros)
     assert loss == pytest.approx(whole_loss, rel=1e-12, abs=1e-12)
     torch.testing.assert_close(gradient, whole_gradient, rtol=1e-12, atol=1e-14)

@@ -5,12 +5,20 @@ import math
 import oracles
 import pytest
 import torch
+from eq11 import gtpo_loss
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Step, checked, per_completion, per_token, steps
 from torch import Tensor
 
-from gtpo_cli.objective import conflict_mask, conflict_weights, group_advantages, policy_loss
+from gtpo_cli.objective import (
+    coefficients,
+    conflict_mask,
+    conflict_weights,
+    group_advantages,
+    policy_loss,
+    token_shares,
+)
 
 
 def loss_of(logps, **changes):
@@ -22,7 +30,7 @@ def loss_of(logps, **changes):
         "weights_BGT": torch.ones(1, 2, 2, dtype=torch.float64),
         "completion_mask_BGT": torch.tensor([[[True, True], [True, False]]]),
     }
-    return policy_loss(logps, **(options | changes))
+    return gtpo_loss(logps, **(options | changes))
 
 
 def some_logps() -> Tensor:
@@ -76,7 +84,7 @@ def test_lambda_comes_from_the_sign_before_the_entropy_term():
     advantages = torch.tensor([[0.05, -1.0]])
     weights = conflict_weights(torch.tensor([[[True], [True]]]), advantages)
     assert weights.tolist() == [[[2.0], [0.0]]]
-    result = policy_loss(
+    result = gtpo_loss(
         torch.zeros(1, 2, 1),
         advantages_BG=advantages,
         mean_entropy_BG=torch.tensor([[2.0, 2.0]]),
@@ -126,7 +134,7 @@ def test_the_filter_leaves_the_kl_term():
 def test_clip_by_hand(ratio, coefficient, value, slope, weight):
     old = torch.tensor([[[-1.0]]], dtype=torch.float64)
     logps = (old + math.log(ratio)).requires_grad_()
-    result = policy_loss(
+    result = gtpo_loss(
         logps,
         old_logprobs_BGT=old,
         advantages_BG=torch.tensor([[coefficient + 0.05]], dtype=torch.float64),
@@ -147,9 +155,9 @@ def test_clipped_share_counts_real_tokens_only():
     assert loss_of(logps, old_logprobs_BGT=old).metrics["clipped_share"] == pytest.approx(1 / 3)
 
 
-def test_clip_epsilon_is_honoured():
+def test_the_clip_range_is_honoured():
     logps = some_logps()
-    result = loss_of(logps, old_logprobs_BGT=logps.detach() - math.log(3.0), clip_epsilon=0.5)
+    result = loss_of(logps, old_logprobs_BGT=logps.detach() - math.log(3.0), clip=(0.5, 0.5))
     assert result.loss.item() == pytest.approx(-(1.5 * 1.5 - 0.5 * 3.0) / 2, rel=1e-14)
 
 
@@ -204,7 +212,7 @@ def by_the_library(step: Step, arguments: dict, compat: str, *, padding: float, 
     def row(name: str, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.tensor(arguments[name], dtype=dtype)
 
-    return policy_loss(
+    return gtpo_loss(
         padded("logps") if logps is None else logps,
         old_logprobs_BGT=padded("olds"),
         ref_logprobs_BGT=padded("refs"),
@@ -215,7 +223,7 @@ def by_the_library(step: Step, arguments: dict, compat: str, *, padding: float, 
         completion_mask_BGT=step.mask,
         entropy_coef=arguments["gamma"],
         kl_coef=arguments["beta"],
-        clip_epsilon=arguments["epsilon"],
+        clip=(arguments["epsilon"], arguments["epsilon"]),
         compat=compat,
         divisor_BG=row("divisors", torch.long) if compat == "released_code" else None,
     )
@@ -283,7 +291,7 @@ def test_gradcheck(compat, kl_coef):
     }
 
     def loss(leaf: Tensor) -> Tensor:
-        result = policy_loss(leaf, old_logprobs_BGT=old, **options)
+        result = gtpo_loss(leaf, old_logprobs_BGT=old, **options)
         assert 0.2 < result.metrics["clipped_share"] < 0.8
         return result.loss
 
@@ -313,7 +321,7 @@ def test_gtpo_with_every_part_off_is_grpo_to_the_bit():
     assert conflict.any()
     logps = (-torch.rand(2, 6, 9, generator=generator)).requires_grad_()
     common = {"advantages_BG": advantages, "completion_mask_BGT": mask}
-    gtpo = policy_loss(
+    gtpo = gtpo_loss(
         logps,
         mean_entropy_BG=torch.rand(2, 6, generator=generator),
         keep_BG=torch.ones(2, 6, dtype=torch.bool),
@@ -321,12 +329,16 @@ def test_gtpo_with_every_part_off_is_grpo_to_the_bit():
         entropy_coef=0.0,
         **common,
     )
+    grpo = policy_loss(logps, advantages[..., None].expand_as(logps), mask)
+    assert torch.equal(gtpo.loss, grpo.loss)
+    ours = gradient_of(grpo, logps)
+    assert torch.equal(gradient_of(gtpo, logps), ours)
     # GRPO's objective with nothing else in it, Eq. 2 at ratio 1
     ratio = torch.exp(logps - logps.detach())
     per_completion = (ratio * advantages[..., None]).masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1)
-    grpo = -per_completion.mean(dim=1).mean()
-    assert torch.equal(gtpo.loss, grpo)
-    assert torch.equal(gradient_of(gtpo, logps), torch.autograd.grad(grpo, logps)[0])
+    written_out = -per_completion.mean(dim=1).mean()
+    torch.testing.assert_close(grpo.loss.float(), written_out, rtol=1e-6, atol=1e-7)  # A sums to 0
+    torch.testing.assert_close(ours, torch.autograd.grad(written_out, logps)[0], rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
@@ -373,7 +385,7 @@ def test_an_empty_completion_contributes_zero():
 def test_groups_are_averaged_not_pooled():
     # A long group weighs no more than a short one.
     logps = torch.zeros(2, 1, 4)
-    result = policy_loss(
+    result = gtpo_loss(
         logps,
         advantages_BG=torch.tensor([[1.0], [3.0]]),
         mean_entropy_BG=torch.zeros(2, 1),
@@ -389,8 +401,112 @@ def test_released_code_sums_completions_and_divides_by_the_count():
     assert result.loss.item() == pytest.approx(-(1.5 / 3 - 0.5), abs=1e-15)
 
 
+# -- the other methods ------------------------------------------------------------------------------------------------
+
+
+def in_c(c, logps=None, mask=None, **options):
+    """policy_loss of the group above with these coefficients."""
+    mask = torch.tensor([[[True, True], [True, False]]]) if mask is None else mask
+    return policy_loss(some_logps() if logps is None else logps, torch.tensor(c, dtype=torch.float64), mask, **options)
+
+
+@pytest.mark.parametrize(
+    ("average", "shares"),
+    [("completion", [1 / 4, 1 / 2]), ("token", [1 / 3, 1 / 3]), ("sum", [1 / 2, 1 / 2]), (10, [1 / 20, 1 / 20])],
+)
+def test_averages_by_hand(average, shares):
+    # two completions of 2 and 1 tokens; J = s_1 (3 + 5) + s_2 (-2)
+    mask = torch.tensor([[[True, True], [True, False]]])
+    assert token_shares(mask, average).tolist() == [shares]
+    result = in_c([[[3.0, 5.0], [-2.0, 7.0]]], average=average)
+    assert result.loss.item() == pytest.approx(-(shares[0] * 8 - shares[1] * 2), rel=1e-15)
+
+
+def test_the_shares_of_a_step_make_its_parts_add_up():
+    mask = torch.tensor([[[True, True], [True, False]]])
+    for average in ("completion", "token", "sum", 7):
+        whole = in_c([[[3.0, 5.0], [-2.0, 0.0]]], average=average).loss
+        shares = token_shares(mask, average)
+        parts = [
+            in_c([[[3.0, 5.0], [-2.0, 0.0]]], mask=mask & only, shares_BG=shares).loss
+            for only in (torch.tensor([[[True], [False]]]), torch.tensor([[[False], [True]]]))
+        ]
+        assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "c", "value", "slope"),
+    [(1.25, 2.0, 2.5, 2.5), (1.4, 2.0, 2.56, 0.0), (0.75, -2.0, -1.6, 0.0), (0.85, -2.0, -1.7, -1.7)],
+)
+def test_the_ends_of_the_clip_range_are_its_own(ratio, c, value, slope):
+    old = torch.tensor([[[-1.0]]], dtype=torch.float64)
+    logps = (old + math.log(ratio)).requires_grad_()
+    result = in_c([[[c]]], logps, torch.ones(1, 1, 1), old_logprobs_BGT=old, clip=(0.2, 0.28))  # DAPO
+    assert result.loss.item() == pytest.approx(-value, rel=1e-13)
+    assert gradient_of(result, logps).item() == pytest.approx(-slope, rel=1e-13)
+
+
+def test_a_sequence_ratio_by_hand():
+    # ln r = 0.3 and -0.1 in o_1, whose mean is 0.1; ln r = 0.5 in o_2. c the same in a completion: GSPO
+    logps = some_logps()
+    old = logps.detach() - torch.tensor([[[0.3, -0.1], [0.5, 0.0]]], dtype=torch.float64)
+    c = [[[1.5, 1.5], [-0.5, -0.5]]]
+    result = in_c(c, logps, old_logprobs_BGT=old, ratio="sequence", clip=(0.2, 0.2))
+    s_1, s_2 = math.exp(0.1), math.exp(0.5)
+    assert result.loss.item() == pytest.approx(-(s_1 * 1.5 + s_2 * -0.5) / 2, rel=1e-14)  # a loss is never cut
+    # d s_i / d logp_t = s_i / |o_i|
+    expected = torch.tensor([[[-s_1 * 1.5 / 4, -s_1 * 1.5 / 4], [s_2 * 0.5 / 2, 0.0]]], dtype=torch.float64)
+    torch.testing.assert_close(gradient_of(result, logps), expected, rtol=1e-13, atol=0)
+    assert result.metrics["clipped_share"] == pytest.approx(1 / 3)
+    cut = in_c(c, logps, old_logprobs_BGT=old, ratio="sequence", clip=(3e-4, 4e-4))
+    assert cut.loss.item() == pytest.approx(-(1.0004 * 1.5 + s_2 * -0.5) / 2, rel=1e-14)
+    assert gradient_of(cut, logps)[0, 0].eq(0).all()
+
+
+def test_a_clipped_weight_by_hand():
+    # CISPO: sg(min(r, 1.2)) c ln pi; ratios e^0.5 and 1 in o_1, e^-0.7 in o_2: only the first is above
+    logps = some_logps()
+    old = logps.detach() - torch.tensor([[[0.5, 0.0], [-0.7, 0.0]]], dtype=torch.float64)
+    result = in_c([[[2.0, 1.0], [-3.0, 0.0]]], logps, old_logprobs_BGT=old, clipped="weight", clip=(0.2, 1.2))
+    w = [[1.2 * 2.0, 1.0], [math.exp(-0.7) * -3.0, 0.0]]
+    value = (w[0][0] * -0.3 + w[0][1] * -1.2) / 2 + w[1][0] * -0.7
+    assert result.loss.item() == pytest.approx(-value / 2, rel=1e-14)
+    # no token loses its gradient: it is the weight
+    expected = torch.tensor([[[-w[0][0] / 4, -w[0][1] / 4], [-w[1][0] / 2, 0.0]]], dtype=torch.float64)
+    torch.testing.assert_close(gradient_of(result, logps), expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+@pytest.mark.parametrize("clipped", ["objective", "weight"])
+def test_at_the_old_policy_every_method_pulls_with_c_times_its_share(ratio, clipped):
+    generator = torch.Generator().manual_seed(5)
+    mask = torch.arange(6) < torch.randint(1, 7, (3, 4, 1), generator=generator)
+    c = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
+    logps = (-torch.rand(3, 4, 6, generator=generator, dtype=torch.float64)).requires_grad_()
+    for average in ("completion", "token", "sum", 9):
+        high = 5.0 if clipped == "weight" else 0.2
+        result = policy_loss(logps, c, mask, ratio=ratio, clipped=clipped, clip=(0.2, high), average=average)
+        pull = (c * token_shares(mask, average)[..., None]).masked_fill(~mask, 0.0)
+        torch.testing.assert_close(gradient_of(result, logps), -pull, rtol=1e-13, atol=0)
+
+
+def test_coefficients_by_hand():
+    mask = torch.tensor([[[True, True], [True, False]]])
+    weights = torch.tensor([[[2.0, 1.0], [0.0, 1.0]]])
+    A, H = torch.tensor([[1.5, -0.5]]), torch.tensor([[0.4, 0.2]])
+    keep = torch.tensor([[True, True]])
+    c = coefficients(A, H, keep, weights, mask, entropy_coef=0.1)
+    torch.testing.assert_close(c, torch.tensor([[[2.92, 1.46], [0.0, 0.0]]]), rtol=1e-6, atol=0)
+    assert coefficients(A, H, ~keep, weights, mask, entropy_coef=0.1).eq(0).all()
+
+
 def test_errors_name_the_argument():
     with pytest.raises(ValueError, match="kl_coef > 0 needs ref_logprobs_BGT"):
         loss_of(some_logps(), kl_coef=0.04)
-    with pytest.raises(ValueError, match="compat must be 'paper' or 'released_code', got 'trl'"):
-        loss_of(some_logps(), compat="trl")
+    with pytest.raises(ValueError, match="unknown ratio 'word'"):
+        loss_of(some_logps(), ratio="word")
+    with pytest.raises(ValueError, match="clipped 'both'"):
+        loss_of(some_logps(), clipped="both")
+    for average in ("group", 0):
+        with pytest.raises(ValueError, match="average must be 'completion', 'token', 'sum' or a number of tokens"):
+            loss_of(some_logps(), average=average)

@@ -7,6 +7,7 @@ from pathlib import Path
 import oracles
 import pytest
 import torch
+from eq11 import gtpo_loss
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Step, checked, steps
@@ -21,7 +22,6 @@ from gtpo_cli.objective import (
     group_advantages,
     keep_mask,
     mean_entropy,
-    policy_loss,
     released_divisor,
     released_weights,
 )
@@ -80,7 +80,7 @@ def test_loss_and_gradient(case, step):
     logprobs_BGT = torch.zeros(step.shape, dtype=torch.float64).masked_scatter(step.mask, logprobs_N)
     spans, advantages_BG = spans_and_advantages(step)
     entropy_BG = clamped_mean_entropy(case, step)
-    result = policy_loss(
+    result = gtpo_loss(
         logprobs_BGT,
         advantages_BG=advantages_BG,
         mean_entropy_BG=entropy_BG,

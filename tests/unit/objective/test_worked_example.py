@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from eq11 import gtpo_loss
 
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.objective import (
     keep_mask,
-    policy_loss,
     released_divisor,
     released_weights,
 )
@@ -172,4 +172,4 @@ def test_other_objectives(code):
     }
     assert printed.keys() == variants.keys()
     for name, changes in variants.items():
-        assert policy_loss(code["logprobs"], **(arguments | changes)).loss.item() == close(printed[name]), name
+        assert gtpo_loss(code["logprobs"], **(arguments | changes)).loss.item() == close(printed[name]), name

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strategies import Step, checked, per_token, steps
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.integrations.coefficients import token_coefficients
 from gtpo_cli.objective import policy_loss
+from gtpo_cli.objective.terms import token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
 
@@ -56,15 +56,7 @@ def test_the_gradient_of_the_policy_loss_is_minus_these(
         initial_entropy=0.3,
     )
     logp = torch.zeros(step.mask.shape, requires_grad=True)
-    loss, _ = policy_loss(
-        logp,
-        advantages_BG=found.advantages_BG,
-        mean_entropy_BG=found.mean_entropy_BG,
-        keep_BG=found.keep_BG,
-        weights_BGT=found.weights_BGT,
-        completion_mask_BGT=step.mask,
-        entropy_coef=gamma,
-    )
+    loss, _ = policy_loss(logp, found.coefficients_BGT, step.mask)
     (gradient,) = torch.autograd.grad(loss, logp)
     B, G, _ = step.shape
     expected = -found.coefficients_BGT / (B * G * step.mask.sum(dim=-1, keepdim=True).clamp(min=1))
@@ -78,14 +70,14 @@ def test_what_is_left_out() -> None:
         "rewards_BG": torch.tensor([[1.0, 1.0], [0.0, 2.0]]),
         "entropy_BGT": torch.full((2, 2, 1), 0.5),
         "initial_entropy": 0.3,
-        "truncated_BG": torch.tensor([[False, True], [False, True]]),
     }
+    truncated_BG = torch.tensor([[False, True], [False, True]])
     kept = {
-        name: token_coefficients(ObjectiveRecipe(**settings), **arguments, mask_truncated=truncated).keep_BG.tolist()
+        name: token_coefficients(ObjectiveRecipe(**settings), **arguments, truncated_BG=truncated).keep_BG.tolist()
         for name, settings, truncated in [
-            ("all", {}, False),
-            ("truncated", {}, True),
-            ("uninformative", {"skip_uninformative_groups": True}, False),
+            ("all", {}, None),
+            ("truncated", {}, truncated_BG),
+            ("uninformative", {"skip_uninformative_groups": True}, None),
         ]
     }
     assert kept == {
@@ -93,7 +85,5 @@ def test_what_is_left_out() -> None:
         "truncated": [[True, False], [True, False]],
         "uninformative": [[False, False], [True, True]],
     }
-    with pytest.raises(RecipeError, match="which completions were truncated"):
-        token_coefficients(ObjectiveRecipe(), **(arguments | {"truncated_BG": None}), mask_truncated=True)
     with pytest.raises(RecipeError, match=r"objective\.compat"):
         token_coefficients(ObjectiveRecipe(compat="released_code"), **arguments)

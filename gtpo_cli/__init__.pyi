@@ -1,0 +1,51 @@
+"""The names that `gtpo_cli` hands to loops of one's own (docs/library.md): each stands here, once."""
+
+from .data import LoadedProblems as LoadedProblems
+from .data import PromptEncoder as PromptEncoder
+from .data import arithmetic_problems as arithmetic_problems
+from .data import load_problems as load_problems
+from .data import wrap_solution as wrap_solution
+from .errors import GtpoError as GtpoError
+from .estimators import Interval as Interval
+from .estimators import McNemar as McNemar
+from .estimators import bootstrap_mean as bootstrap_mean
+from .estimators import bootstrap_means as bootstrap_means
+from .estimators import first_k_pass as first_k_pass
+from .estimators import majority_at_k as majority_at_k
+from .estimators import mcnemar as mcnemar
+from .estimators import paired_bootstrap_means as paired_bootstrap_means
+from .estimators import pass_at_k as pass_at_k
+from .estimators import sign_flip_test as sign_flip_test
+from .kernels import token_logprobs_and_entropy as token_logprobs_and_entropy
+from .models.tiny import resolve_name as resolve_name
+from .objective import LN_2 as LN_2
+from .objective import ConflictSpans as ConflictSpans
+from .objective import LossResult as LossResult
+from .objective import TokenBatch as TokenBatch
+from .objective import coefficients as coefficients
+from .objective import conflict_mask as conflict_mask
+from .objective import conflict_spans as conflict_spans
+from .objective import conflict_weights as conflict_weights
+from .objective import group_advantages as group_advantages
+from .objective import importance_weights as importance_weights
+from .objective import keep_mask as keep_mask
+from .objective import mean_entropy as mean_entropy
+from .objective import policy_loss as policy_loss
+from .objective import token_shares as token_shares
+from .recipe import Recipe as Recipe
+from .recipe import load_recipe as load_recipe
+from .recipe.schema import ObjectiveRecipe as ObjectiveRecipe
+from .rewards import Scorer as Scorer
+from .rewards import Tags as Tags
+from .rewards import accuracy_reward as accuracy_reward
+from .rewards import answers_equal as answers_equal
+from .rewards import extract_answer as extract_answer
+from .rewards import format_reward as format_reward
+from .rewards import gold_is_usable as gold_is_usable
+from .rewards import is_strict_format as is_strict_format
+from .types import Completion as Completion
+from .types import Group as Group
+from .types import Problem as Problem
+from .types import Verdict as Verdict
+
+__version__: str

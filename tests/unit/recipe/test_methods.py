@@ -1,0 +1,81 @@
+"""`objective.name`: what each method sets where a recipe is silent, and that GTPO's corrections go with each."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
+from gtpo_cli.recipe.methods import METHODS
+from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.recipe.yaml_text import parse_yaml
+
+SMALLEST = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
+# advantage_scale, baseline, ratio, clip low, high, of, average
+SWITCHES: dict[str, tuple[Any, ...]] = {
+    "gtpo": ("std", "mean", "token", 0.2, 0.2, "objective", "completion"),
+    "grpo": ("std", "mean", "token", 0.2, 0.2, "objective", "completion"),
+    "dr_grpo": ("none", "mean", "token", 0.2, 0.2, "objective", "budget"),
+    "dapo": ("std", "mean", "token", 0.2, 0.28, "objective", "token"),
+    "gspo": ("std", "mean", "sequence", 3e-4, 4e-4, "objective", "completion"),
+    "cispo": ("std", "mean", "token", 0.2, 5.0, "weight", "token"),
+    "rloo": ("none", "leave_one_out", "token", 0.2, 0.2, "objective", "sum"),
+    "sft": ("std", "mean", "token", 0.2, 0.2, "objective", "completion"),
+}
+
+
+def recipe(*overrides: str) -> Recipe:
+    return build_recipe(SMALLEST, overrides, where="r.yaml")
+
+
+def switches(objective: ObjectiveRecipe) -> tuple[Any, ...]:
+    clip = objective.clip
+    return (
+        objective.advantage_scale, objective.baseline, objective.ratio, clip.low, clip.high, clip.of, objective.average,
+    )  # fmt: skip
+
+
+def test_every_method_is_a_name_and_every_name_a_method() -> None:
+    assert set(get_args(ObjectiveRecipe.model_fields["name"].annotation)) == set(METHODS) == set(SWITCHES)
+    assert all(method.source and method.equation for method in METHODS.values())
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_what_a_method_sets(name: str) -> None:
+    chosen = recipe(f"objective.name={name}")
+    assert switches(chosen.objective) == SWITCHES[name]
+    corrected = name == "gtpo"
+    assert chosen.objective.conflict.enabled is corrected
+    assert chosen.objective.filter.enabled == ("auto" if corrected else "never")
+    assert chosen.objective.entropy_coef == (0.1 if corrected else 0.0)
+    assert chosen.optimizer.betas == ((0.999999, 0.999999) if corrected else (0.9, 0.95))
+    assert Recipe.model_validate(parse_yaml(dump_recipe(chosen))) == chosen
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_the_corrections_go_with_every_method(name: str) -> None:
+    chosen = recipe(
+        f"objective.name={name}", "objective.conflict.enabled=true", "objective.filter.enabled=auto",
+        "objective.entropy_coef=0.1",
+    )  # fmt: skip
+    assert switches(chosen.objective) == SWITCHES[name]
+    assert (chosen.objective.conflict.enabled, chosen.objective.filter.enabled) == (True, "auto")
+    assert chosen.objective.entropy_coef == 0.1
+
+
+def test_clip_epsilon_is_short_for_both_ends() -> None:
+    assert switches(recipe("objective.clip_epsilon=0.1").objective)[3:6] == (0.1, 0.1, "objective")
+    # of a method whose ends differ, too; what is clipped stays the method's
+    assert switches(recipe("objective.name=dapo", "objective.clip_epsilon=0.1").objective)[3:5] == (0.1, 0.1)
+    assert switches(recipe("objective.name=cispo", "objective.clip_epsilon=0.9").objective)[3:6] == (0.9, 0.9, "weight")
+    with pytest.raises(RecipeError, match="clip_epsilon is short for"):
+        recipe("objective.clip_epsilon=0.1", "objective.clip.high=0.3")
+    with pytest.raises(RecipeError, match=r"objective\.clip\.low: .*less than 1"):
+        recipe("objective.clip_epsilon=2")
+
+
+def test_the_released_code_has_no_kl_term() -> None:
+    with pytest.raises(RecipeError, match=r"objective\.kl_coef: the released code has no KL term"):
+        recipe("objective.compat=released_code", "objective.kl_coef=0.04")
