@@ -17,11 +17,11 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,14 +61,6 @@ class _Entry:
     sha256: str
 
 
-class SavesWeights(Protocol):
-    """What a checkpoint asks of a policy (`gtpo_cli.models.Policy`)."""
-
-    def trainable_parameters(self) -> Iterable[torch.nn.Parameter]: ...
-
-    def save_adapter(self, folder: Path) -> None: ...
-
-
 class CheckpointStore:
     """The checkpoints of one run."""
 
@@ -83,28 +75,41 @@ class CheckpointStore:
 
     def scheduled_steps(self) -> list[int]:
         """Those of `steps` that a run without interruptions has too, ascending."""
-        return [step for step in self.steps() if self._is_scheduled(step)]
-
-    def _is_scheduled(self, step: int) -> bool:
-        try:
-            return self.load_state(step).scheduled
-        except CheckpointError:  # for `check` to say
-            return True
+        scheduled = []
+        for step in self.steps():
+            with suppress(CheckpointError):  # for `check` to say
+                if not self.load_state(step).scheduled:
+                    continue
+            scheduled.append(step)
+        return scheduled
 
     def path(self, step: int) -> Path:
         return self._folder / f"step-{step:06d}"
 
-    def save(self, state: CheckpointState, policy: SavesWeights, training: dict[str, Any]) -> Path:
-        """Write a checkpoint and drop those that retention does not keep. Raises CheckpointError, also for weights that
-        are infinite or NaN: those are never saved."""
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in policy.trainable_parameters()):
+    def save(
+        self,
+        state: CheckpointState,
+        save_weights: Callable[[Path], None],
+        trained: Iterable[torch.nn.Parameter],
+        training: dict[str, Any],
+    ) -> Path:
+        """Write a checkpoint and drop those that retention does not keep.
+
+        Args:
+            save_weights: writes the weights into a folder (`Policy.save`).
+            trained: those weights. Where one is infinite or NaN nothing is saved.
+            training: what the trainer goes on from; `random_states` is added.
+        Raises:
+            CheckpointError: the weights are not finite, or the disk refuses.
+        """
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in trained):
             raise CheckpointError(f"{self.path(state.step)}: not saved, since the weights are not finite")
         final = self.path(state.step)
         aside = self._folder / f".{final.name}.tmp"
         try:
             shutil.rmtree(aside, ignore_errors=True)
             (aside / "model").mkdir(parents=True)
-            policy.save_adapter(aside / "model")
+            save_weights(aside / "model")
             torch.save(training | {"random": random_states()}, aside / "training.pt")
             (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
             write_manifest(aside)
@@ -173,21 +178,17 @@ class CheckpointStore:
             raise _unusable(file, f"it is of step {state.step}")
         return state
 
-    def load_training(self, step: int) -> dict[str, Any]:
-        """Optimiser, scheduler and random states. Raises CheckpointError."""
+    @contextmanager
+    def training(self, step: int) -> Iterator[dict[str, Any]]:
+        """Optimiser, scheduler and random states, for the block that puts them into place. Raises CheckpointError, also
+        for what the block finds not to fit the run."""
         file = self.path(step) / "training.pt"
         with walled(lambda why: _unusable(file, why)), open_regular(file) as stream:
             loaded = torch.load(stream, map_location="cpu", weights_only=True)
             if not isinstance(loaded, dict) or not all(isinstance(loaded.get(key), dict) for key in _PARTS):
                 raise ValueError(f"it does not hold {' and '.join(_PARTS)}")
-        return loaded
-
-    @contextmanager
-    def using_training(self, step: int) -> Iterator[None]:
-        """Around what puts `load_training` into place: what does not fit the run is a CheckpointError."""
-        file = self.path(step) / "training.pt"
         with walled(lambda why: _unusable(file, f"it does not fit this run: {why}")):
-            yield
+            yield loaded
 
     def _prune(self, state: CheckpointState) -> None:
         keep = {*self.scheduled_steps()[-self._keep_last :], state.best_step, state.step}
@@ -198,16 +199,12 @@ class CheckpointStore:
 
 def write_manifest(folder: Path) -> None:
     """Note size and SHA-256 of all files below a checkpoint's folder in its manifest."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    entries = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
-    }
+    entries = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        entries[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
     (folder / _MANIFEST).write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _unusable(file: Path, why: str) -> CheckpointError:

@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import platform
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError
-from gtpo_cli.files import read_json, write_aside
+from gtpo_cli.errors import WORDS, CheckpointError, Ended, GtpoError, RecipeError
+from gtpo_cli.files import read_json, step_of, write_aside
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
 from gtpo_cli.text import one_line
 
@@ -63,22 +64,44 @@ class RunFolder:
         return self.path.name
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep every other process from training in this folder, which is made where it is missing.
+    def held(self, recipe: Recipe | None) -> Iterator[None]:
+        """Around training: keeps every other process from training in this folder, and makes it for a new run of
+        `recipe` (None: a resumed one), which is taken back where it fails before its first step.
 
-        Raises CheckpointError where another does, or where the folder cannot be written.
+        Raises CheckpointError where another process has it or it cannot be written, RecipeError where there is a run
+        already, and for a signal that ends the run at once Ended, with what is lost.
         """
         held = CheckpointError(
             f"{self.path}: another process is training this run; wait for it, stop it, or choose another "
             "--set run_name=..."
         )
         with locked(self.lock_file, held=held):
-            yield
+            if recipe is not None:
+                self.create(recipe)
+            try:
+                yield
+            except BaseException as error:
+                if recipe is not None:
+                    self.discard_if_not_begun()
+                if isinstance(error, (KeyboardInterrupt, Ended)):
+                    number = error.number if isinstance(error, Ended) else signal.SIGINT
+                    raise Ended(number, WORDS[number] + self._lost()) from None
+                raise
+
+    def _lost(self) -> str:
+        """What a run that was ended at once did in vain."""
+        if not self.metrics_file.is_file():
+            return ""
+        reached = self.metrics_file.read_bytes().count(b"\n")
+        saved = max((step_of(path.name) or 0 for path in self.checkpoints.glob("step-*")), default=0)
+        steps = f"step {reached}" if reached == saved + 1 else f"steps {saved + 1} to {reached}"
+        lost = f"{steps} and what was under way are lost" if reached > saved else "only what was under way is lost"
+        return f": {lost}; gtpo train --resume {self.path} goes on from step {saved}"
 
     def create(self, recipe: Recipe) -> None:
         """Make the folder and write the recipe. Raises RecipeError if there is a run in it already.
 
-        Two that do so at once must not both succeed: `lock` first.
+        Two that do so at once must not both succeed: see `held`.
         """
         if self.recipe_file.exists():
             raise RecipeError(

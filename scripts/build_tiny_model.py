@@ -200,7 +200,7 @@ def main() -> None:
     arguments = parser.parse_args()
     policy = build(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    policy.save_adapter(arguments.out)
+    policy.save(arguments.out)
     for temperature in (1.0, 1e-4):
         print(describe(policy, temperature=temperature))
     size = sum(file.stat().st_size for file in arguments.out.iterdir())

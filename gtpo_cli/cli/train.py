@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption, find_run
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.streams import output_is_extra
-from gtpo_cli.errors import WORDS, Ended
+from gtpo_cli.errors import WORDS, NotReadyError
 
 if TYPE_CHECKING:
     from gtpo_cli.recipe import Recipe
     from gtpo_cli.run_folder import RunFolder
-    from gtpo_cli.training.loop import TrainResult
+    from gtpo_cli.training.run import Run
 
 # Exit codes of a run that stopped before its last step, saved: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), by
 # itself.
@@ -73,9 +74,6 @@ def train(
     if resume:
         folder = find_run(run, what="train --resume")
         loaded = folder.recipe_to_run(trust_remote_code=trust_remote_code)
-        runner = _runner(engine or (Engine.trl if folder.trl.is_dir() else Engine.gtpo), trl or [])
-        if not force:
-            _look_first(loaded, runner, resumed=True)
     else:
         loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
         if dry_run:
@@ -85,111 +83,58 @@ def train(
             return
         from gtpo_cli.run_folder import RunFolder
 
-        runner = _runner(engine or Engine.gtpo, trl or [])
-        if not force:
-            _look_first(loaded, runner)
-        loaded = loaded.model_copy(update={"run_name": runner.agree(loaded.run_name or "")})
         folder = RunFolder(Path(loaded.output_dir) / (loaded.run_name or ""))
-    with runner:
-        if not runner.is_main:
-            runner.train(loaded, folder, resume=resume, quiet=True)
-            return
-        with folder.lock():
-            if not resume:
-                folder.create(loaded)
-            try:
-                output_is_extra()
-                print(f"{'resuming' if resume else 'training'} {folder.path}", flush=True)
-                result = runner.train(loaded, folder, resume=resume, quiet=quiet)
-            except BaseException as error:
-                if not resume:
-                    folder.discard_if_not_begun()
-                if isinstance(error, (KeyboardInterrupt, Ended)):
-                    number = error.number if isinstance(error, Ended) else signal.SIGINT
-                    raise Ended(number, WORDS[number] + _lost(folder)) from None
-                raise
-    _finish(result)
-
-
-def _lost(folder: RunFolder) -> str:
-    """What a run that was ended at once did in vain."""
-    from gtpo_cli.checkpoints import CheckpointStore
-
-    if not folder.metrics_file.is_file():
-        return ""
-    reached = folder.metrics_file.read_bytes().count(b"\n")
-    saved = max(CheckpointStore(folder.checkpoints, keep_last=1).steps(), default=0)
-    steps = f"step {reached}" if reached == saved + 1 else f"steps {saved + 1} to {reached}"
-    lost = f"{steps} and what was under way are lost" if reached > saved else "only what was under way is lost"
-    return f": {lost}; gtpo train --resume {folder.path} goes on from step {saved}"
-
-
-class _Own:
-    """gtpo's own loop, in this process."""
-
-    is_main = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def agree(self, text: str) -> str:
-        return text
-
-    def train(self, recipe: Recipe, folder: RunFolder, *, resume: bool, quiet: bool) -> TrainResult:
-        from gtpo_cli.training.loop import train as run_training
-
-        return run_training(recipe, folder, resume=resume, quiet=quiet, say=_say)
-
-
-class _Trl(_Own):
-    """TRL's trainer, in this process and those it was started with; the main one speaks."""
-
-    def __init__(self, extra: list[str]) -> None:
-        from gtpo_cli.integrations.trl_config import parse_extra
-
-        self._extra = parse_extra(extra)
-        from gtpo_cli.integrations.trl_run import Processes
-
-        self._processes = Processes()
-        self.is_main = self._processes.is_main
-
-    def __exit__(self, *_: object) -> None:
-        self._processes.close()
-
-    def agree(self, text: str) -> str:
-        return self._processes.agree(text)
-
-    def train(self, recipe: Recipe, folder: RunFolder, *, resume: bool, quiet: bool) -> TrainResult:
-        from gtpo_cli.integrations.trl_run import train as run_training
-
-        return run_training(
-            recipe, folder, self._processes, resume=resume, quiet_display=quiet,
-            say=_say if self.is_main else lambda text: None, extra=self._extra,
-        )  # fmt: skip
-
-
-def _runner(engine: Engine, extra: list[str]) -> _Own:
-    if engine is Engine.trl:
-        return _Trl(extra)
-    if extra:
+    by_trl = engine is Engine.trl or (engine is None and resume and folder.trl.is_dir())
+    if trl and not by_trl:
         raise typer.BadParameter("--trl is for --engine trl")
-    return _Own()
+    if by_trl:
+        done = _train_by_trl(loaded, folder, trl or [], resume=resume, quiet=quiet, force=force)
+    else:
+        _check_ready(loaded, force=force, resumed=resume)
+        with _held(folder, loaded, resume=resume):
+            from gtpo_cli.training.loop import train as train_here
+
+            done = train_here(loaded, folder, resume=resume, quiet=quiet, say=_say)
+    if done is not None:
+        _print_end(done)
 
 
-def _look_first(recipe: Recipe, runner: _Own, *, resumed: bool = False) -> None:
-    """Everything that is missing, before there is a run folder. Each process of a launcher looks, and one speaks."""
-    from gtpo_cli.errors import NotReadyError
-    from gtpo_cli.planning.readiness import check_ready
+def _train_by_trl(
+    recipe: Recipe, folder: RunFolder, settings: list[str], *, resume: bool, quiet: bool, force: bool
+) -> Run | None:
+    """In this process and those it was started with; None in all but the main one, which speaks."""
+    from gtpo_cli.integrations.trl_config import parse_extra
 
-    try:
-        check_ready(recipe, resumed=resumed, by_trl=isinstance(runner, _Trl))
-    except NotReadyError as error:
-        if not runner.is_main:
+    extra = parse_extra(settings)
+    from gtpo_cli.integrations.trl_run import Processes, train
+    from gtpo_cli.run_folder import RunFolder
+
+    with Processes() as processes:
+        try:
+            _check_ready(recipe, force=force, resumed=resume, by_trl=True)
+        except NotReadyError as error:
+            if processes.is_main:
+                raise
             raise typer.Exit(2) from error
-        raise
+        folder = RunFolder(Path(processes.agree(str(folder.path))))
+        with _held(folder, recipe, resume=resume) if processes.is_main else nullcontext():
+            return train(recipe, folder, processes, resume=resume, quiet=quiet, say=_say, extra=extra)
+
+
+def _check_ready(recipe: Recipe, *, force: bool, resumed: bool, by_trl: bool = False) -> None:
+    """Everything that is missing, before there is a run folder."""
+    if not force:
+        from gtpo_cli.planning.readiness import check_ready
+
+        check_ready(recipe, resumed=resumed, by_trl=by_trl)
+
+
+@contextmanager
+def _held(folder: RunFolder, recipe: Recipe, *, resume: bool) -> Iterator[None]:
+    with folder.held(None if resume else recipe):
+        output_is_extra()
+        _say(f"{'resuming' if resume else 'training'} {folder.path}")
+        yield
 
 
 def _say(text: str) -> None:
@@ -201,36 +146,30 @@ def _named(recipe: str, overrides: list[str]) -> Recipe:
     from gtpo_cli.recipe import find_recipe, load_recipe
 
     loaded = load_recipe(recipe, overrides)
-    if loaded.run_name is not None:
-        return loaded
-    stem = find_recipe(recipe).stem
-    return loaded.model_copy(update={"run_name": f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"})
+    name = loaded.run_name or f"{find_recipe(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return loaded.model_copy(update={"run_name": name})
 
 
-def _finish(result: TrainResult) -> None:
-    where = f"{result.run.path}: step {result.step} of {result.total_steps}"
-    if result.stopped is None:
+def _print_end(done: Run) -> None:
+    where = f"{done.folder.path}: step {done.step} of {done.total_steps}"
+    if done.stopped is None:
+        from gtpo_cli.tracking import read_metrics
+        from gtpo_cli.training.summary import changes
+
         print(f"done: {where}")
-        _print_changes(result)
-        print(f"  metrics      {result.run.metrics_file}")
-        print(f"  checkpoints  {result.run.checkpoints}")
-        print(f"  samples      {result.run.samples}")
-        suggest("eval", result.run.path, "--base")
+        for change in changes(read_metrics(done.folder.metrics_file)):
+            print(f"  {change.words:<14} {change}")
+        print(f"  metrics      {done.folder.metrics_file}")
+        print(f"  checkpoints  {done.folder.checkpoints}")
+        print(f"  samples      {done.folder.samples}")
+        suggest("eval", done.folder.path, "--base")
         return
-    print(f"stopped ({result.stopped}): {where} is saved")
-    if result.stopped in EXITS:
-        suggest("train", "--resume", result.run.path)
+    print(f"stopped ({done.stopped}): {where} is saved")
+    if done.stopped in EXITS:
+        suggest("train", "--resume", done.folder.path)
     else:  # by itself: a resume would stop again
-        suggest("report", result.run.path)
-    raise typer.Exit(EXITS.get(result.stopped, EXIT_STOPPED))
-
-
-def _print_changes(result: TrainResult) -> None:
-    from gtpo_cli.tracking import read_metrics
-    from gtpo_cli.training.summary import changes
-
-    for change in changes(read_metrics(result.run.metrics_file)):
-        print(f"  {change.words:<14} {change}")
+        suggest("report", done.folder.path)
+    raise typer.Exit(EXITS.get(done.stopped, EXIT_STOPPED))
 
 
 def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:

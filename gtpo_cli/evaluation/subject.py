@@ -80,7 +80,7 @@ def load_frozen(
             measured = _for_measuring(_of_checkpoint(recipe, checkpoint), temperature, streaming=streaming)
             policy = load_policy(measured, trains=False)
         if checkpoint is not None and not full_weights:
-            policy.load_adapter(checkpoint.model)
+            policy.load(checkpoint.model)
     except ModelError as error:
         if checkpoint is None or not full_weights:
             raise  # it is about the base model
@@ -111,7 +111,7 @@ class SubjectLoader:
         checkpoint = self._checkpoint if trained else None
         if self._loaded is not None and checkpoint is not None and not checkpoint.has_full_weights:
             subject = self._loaded[1]
-            subject.policy.load_adapter(checkpoint.model)
+            subject.policy.load(checkpoint.model)
             subject.sampler.sync(subject.policy)
         else:
             self._loaded = None  # frees it

@@ -52,7 +52,7 @@ class PlainEngine:
 
         number = next(self._numbers)
         path = Path(self._folder.name) / str(number)
-        policy.save_adapter(path)
+        policy.save(path)
         shutil.rmtree(path.with_name(str(number - 1)), ignore_errors=True)  # loaded long ago; an adapter can be large
         self._adapter = LoRARequest(f"policy-{number}", number, str(path))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def check_recipe(recipe: Recipe) -> None:
     problems = [
         f"{key}: {refused} has no counterpart with --engine trl: {why}"
         for key, refused, why in _WITHOUT_COUNTERPART
-        if _value(recipe, key) == refused
+        if attrgetter(key)(recipe) == refused
     ]
     if recipe.training.eval_every is not None:
         problems.append(
@@ -227,10 +228,3 @@ def parse_extra(settings: Sequence[str]) -> dict[str, Any]:
         except ValueError as error:
             raise RecipeError(f"--trl {setting}: the value cannot be read ({error})") from error
     return parsed
-
-
-def _value(recipe: Recipe, key: str) -> Any:
-    value: Any = recipe
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Self
 
 import torch
 from accelerate import PartialState
@@ -23,16 +24,16 @@ from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from transformers import PrinterCallback
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, seed_random_states
-from gtpo_cli.data import Prompt
+from gtpo_cli.checkpoints import seed_random_states
+from gtpo_cli.data import Prompt, PromptOrder
 from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
 from gtpo_cli.integrations.trl_config import check_extra, check_recipe, choose_engine, grpo_arguments
-from gtpo_cli.integrations.trl_keeper import RunKeeper, Writers
+from gtpo_cli.integrations.trl_keeper import RunKeeper
 from gtpo_cli.integrations.trl_rewards import RecipeReward
 from gtpo_cli.models.engines import on_transformers
-from gtpo_cli.models.loading import quiet
+from gtpo_cli.models.loading import quiet as quiet_libraries
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import terms
 from gtpo_cli.recipe import Recipe
@@ -40,13 +41,10 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
-from gtpo_cli.training.best import Best, check_keep_best
-from gtpo_cli.training.initial_entropy import filter_state, find_initial_entropy
+from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
-from gtpo_cli.training.loop import TrainResult, newest_state
-from gtpo_cli.training.safety import Safety, check_not_stopped
-from gtpo_cli.training.setup import Say, set_up
+from gtpo_cli.training.run import Run
+from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.step import StepResult
 
 PATIENCE = timedelta(hours=6)  # of processes that wait for the main one, which measures the initial entropy
@@ -82,9 +80,16 @@ class Processes:
         agreed: list[str] = broadcast_object_list([text])
         return agreed[0]
 
-    def close(self) -> None:
-        """Leave together. Gloo's threads let go of their last tensors under Python's lock; who ends the group at that
-        moment holds the lock and waits for them, for ever. So they get time first."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Leave together; after an error alone, since the others may be waiting elsewhere: the launcher ends them.
+
+        Gloo's threads let go of their last tensors under Python's lock; who ends the group at that moment holds the
+        lock and waits for them, for ever. So they get time first."""
+        if error is not None:
+            return
         self._state.wait_for_everyone()
         time.sleep(0.2)
         self._state.destroy_process_group()
@@ -92,87 +97,69 @@ class Processes:
 
 def train(
     recipe: Recipe,
-    run: RunFolder,
+    folder: RunFolder,
     processes: Processes,
     *,
     resume: bool = False,
-    quiet_display: bool = False,
-    say: Say = lambda text: None,
+    quiet: bool = False,
+    say: Callable[[str], None] = lambda text: None,
     extra: Mapping[str, Any] | None = None,
-) -> TrainResult:
-    """Train as the recipe says, in the run folder, which exists; every process calls this.
+) -> Run | None:
+    """Train as the recipe says, in the run folder, which exists; every process calls this, and the main one speaks.
 
-    `extra`: settings of GRPOConfig that a recipe does not have (`check_extra`). Otherwise as
-    `gtpo_cli.training.loop.train`.
+    `extra`: settings of GRPOConfig that a recipe does not have (`check_extra`). Otherwise, and in what the main process
+    returns, as `gtpo_cli.training.loop.train`; the others return None.
     Raises GtpoError; RecipeError names the keys that TRL has no counterpart for.
     """
+    extra = extra or {}
+    say = say if processes.is_main else lambda text: None
     check_recipe(recipe)
-    if unknown := sorted((extra or {}).keys() - GRPOConfig.__dataclass_fields__.keys()):
+    if unknown := sorted(extra.keys() - GRPOConfig.__dataclass_fields__.keys()):
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
-    check_extra(extra or {}, recipe)
-    check_keep_best(recipe)
+    check_extra(extra, recipe)
     engine, recipe = choose_engine(recipe), on_transformers(recipe)
+    run = Run(recipe, folder, resume=resume, say=say) if processes.is_main else None
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
         setup = set_up(_without_reference(recipe), say=say, full_steps=True)
-        policy, prompts, order = setup.policy, setup.data.prompts, setup.data.order
+        policy, order, prompts = setup.policy, setup.data.order, setup.data.prompts
         assert isinstance(policy, TransformersPolicy)
-        steps = order.total_steps
-        rows = [number for step in range(1, steps + 1) for number in order.numbers(step)]
-        store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
-        state = newest_state(store, say) if resume and processes.is_main else CheckpointState(0, 0)
-        check_not_stopped(state, recipe.training.guard, run)
-        start = int(processes.agree(str(state.step)))
+        start = int(processes.agree(str(run.step if run else 0)))
         arguments = grpo_arguments(
-            recipe, run.trl, engine, processes=processes.count, prompts_per_step=order.prompts_per_step,
+            recipe, folder.trl, engine, processes=processes.count, prompts_per_step=order.prompts_per_step,
             longest_prompt=setup.data.longest_prompt, max_seq_length=policy.max_seq_length,
-            steps=steps, dtype=str(policy.dtype).removeprefix("torch."), extra=extra or {},
+            steps=order.total_steps, dtype=str(policy.dtype).removeprefix("torch."), extra=extra,
         )  # fmt: skip
         measured = math.nan
-        if processes.is_main:
-            measured = find_initial_entropy(recipe, run, setup, load_sampler(policy, recipe), say)
+        if run:
+            measured = find_initial_entropy(recipe, folder, setup, load_sampler(policy, recipe), say)
         initial_entropy = float(processes.agree(str(measured)))
-        keeper = RunKeeper(recipe, run, state, None)
-        if processes.is_main:
-            run.write_environment(setup.facts | _facts(arguments, processes, extra or {}))
-            trackers = stack.enter_context(
-                open_trackers(
-                    recipe, run.path, run_name=run.name, total_steps=steps, start_step=start,
-                    keep_bytes=state.metrics_bytes if resume else None, initial_entropy=initial_entropy,
-                    filter_on=filter_state(recipe, initial_entropy), quiet=quiet_display,
-                )
-            )  # fmt: skip
-            keeper.writers = _writers(recipe, run, store, trackers, policy, state)
-        stack.enter_context(quiet())
+        keeper = RunKeeper(recipe.objective.num_iterations, run, policy)
+        if run:
+            folder.write_environment(setup.facts | _facts(arguments, processes, extra))
+            stack.enter_context(
+                run.begin(save=keeper.save, total_steps=order.total_steps, initial_entropy=initial_entropy, quiet=quiet)
+            )
+        stack.enter_context(quiet_libraries())
         reward = RecipeReward(scorer, prompts, policy)
-        trainer = make_trainer(recipe, policy, prompts, rows, reward, keeper, arguments, initial_entropy)
+        trainer = make_trainer(recipe, policy, prompts, order, reward, keeper, arguments, initial_entropy)
         keeper.signals = stack.enter_context(interrupt_flag(quiet=not processes.is_main))
-        trainer.train(resume_from_checkpoint=_resumed(run, start, recipe) if start else None)
-        return TrainResult(run, keeper.state.step, steps, keeper.stopped)
-
-
-def _writers(
-    recipe: Recipe, run: RunFolder, store: CheckpointStore, trackers: Trackers, policy: TransformersPolicy,
-    state: CheckpointState,
-) -> Writers:  # fmt: skip
-    history = read_metrics(run.metrics_file) if state.step else []
-    safety = Safety(recipe.training, history=history, warn=trackers.warn)
-    best = Best(recipe.training.keep_best, window=recipe.training.save_every, history=history)
-    return Writers(trackers, store, safety, best, policy.tokenizer, policy.eos_token_ids)
+        trainer.train(resume_from_checkpoint=_resumed(folder, start, recipe) if start else None)
+        return run
 
 
 def make_trainer(
     recipe: Recipe,
     policy: TransformersPolicy,
     prompts: Sequence[Prompt],
-    rows: Sequence[int],
+    order: PromptOrder,
     reward: RecipeReward,
     keeper: RunKeeper,
     arguments: Mapping[str, Any],
     initial_entropy: float,
 ) -> RecipeTrainer:
-    """The trainer on the prompts of these numbers, in this order."""
+    """The trainer on these prompts in this order, of full steps."""
     policy.model.set_attn_implementation("sdpa")  # the policy's own knows rows without padding only
     data = Dataset.from_dict({"prompt": [list(ids) for _, ids in prompts], "problem": range(len(prompts))})
     try:
@@ -183,7 +170,7 @@ def make_trainer(
         model=policy.model,
         reward_funcs=[reward],
         args=args,
-        train_dataset=data.select(rows),
+        train_dataset=data,
         processing_class=policy.tokenizer,
         callbacks=[keeper],
         objective=recipe.objective,
@@ -191,15 +178,20 @@ def make_trainer(
         mask_truncated=recipe.rollout.mask_truncated,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.reward, trainer.keeper = reward, keeper
+    trainer.recipe, trainer.order, trainer.reward, trainer.keeper = recipe, order, reward, keeper
     return trainer
 
 
 class RecipeTrainer(GTPOTrainer):
     """GTPOTrainer on prompts that are tokens already, which tells the run's keeper what it saw."""
 
+    recipe: Recipe
+    order: PromptOrder
     reward: RecipeReward
     keeper: RunKeeper
+
+    def _get_train_sampler(self, dataset: Any = None) -> Rows:
+        return Rows(self.order, self.num_generations, self.num_iterations * self.args.steps_per_generation)
 
     def _tokenize_prompts(self, prompts: Any) -> Any:
         return prompts, None, {}  # no images
@@ -241,7 +233,7 @@ class RecipeTrainer(GTPOTrainer):
         spans = type(parts.spans)(*(span[..., :T] for span in parts.spans))
         return StepResult(
             groups, batch, parts.advantages_BG, spans, parts.weights_BGT[..., :T],
-            shares_BG=terms.shares(self.objective, self.keeper.recipe.rollout, batch.completion_mask_BGT, spans),
+            shares_BG=terms.shares(self.objective, self.recipe.rollout, batch.completion_mask_BGT, spans),
             logprobs_BGT=(seen.logprobs_BGT * seen.completion_mask_BGT)[..., :T],
             entropy_BGT=(seen.entropy_BGT * seen.completion_mask_BGT)[..., :T],
             mean_entropy_BG=parts.mean_entropy_BG,
@@ -249,6 +241,24 @@ class RecipeTrainer(GTPOTrainer):
             keep_BG=parts.keep_BG,
             coefficients_BGT=parts.coefficients_BGT[..., :T],
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A sampler for TRL's loader: each prompt of a step `group_size` times, and each step as often as it is trained on
+    (`passes`: updates x micro-batches)."""
+
+    order: PromptOrder
+    group_size: int
+    passes: int
+
+    def __iter__(self) -> Iterator[int]:
+        for step in range(1, self.order.total_steps + 1):
+            for _ in range(self.passes):
+                yield from (number for number in self.order.numbers(step) for _ in range(self.group_size))
+
+    def __len__(self) -> int:
+        return self.order.total_steps * self.passes * self.order.prompts_per_step * self.group_size
 
 
 def _without_reference(recipe: Recipe) -> Recipe:

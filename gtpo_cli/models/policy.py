@@ -56,10 +56,10 @@ class Policy(Protocol):
         """The parameters an optimiser updates, always in the same order."""
         ...
 
-    def save_adapter(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Write what is trained (adapter, or all weights) as safetensors, with what is needed to load it again."""
         ...
 
-    def load_adapter(self, folder: Path) -> None:
-        """Read back what `save_adapter` wrote; exact. Raises CheckpointError."""
+    def load(self, folder: Path) -> None:
+        """Read back what `save` wrote; exact. Raises CheckpointError."""
         ...

@@ -161,7 +161,7 @@ class TransformersPolicy:
     def trainable_parameters(self) -> Iterator[torch.nn.Parameter]:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
-    def save_adapter(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         for config in getattr(self.model, "peft_config", {}).values():
             if isinstance(config.target_modules, set):  # which each process writes in an order of its own
                 config.target_modules = sorted(config.target_modules)
@@ -169,7 +169,7 @@ class TransformersPolicy:
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
-    def load_adapter(self, folder: Path) -> None:
+    def load(self, folder: Path) -> None:
         def wrong(why: str) -> CheckpointError:
             return CheckpointError(f"{folder}: the weights cannot be read ({why}); choose another checkpoint")
 

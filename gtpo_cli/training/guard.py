@@ -10,34 +10,26 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from gtpo_cli.objective import LN_2
 from gtpo_cli.recipe.schema import GuardRecipe
 
 _NEARLY_ALL_RIGHT = 0.5  # accuracy from which on groups without spread mean that the task is learned, not lost
+# Of a step, or means over a window of steps, in the order of `Window`.
+_METRICS = (
+    "entropy/mean", "train/strict_format_rate", "train/accuracy_rate", "completions/truncated_share",
+    "completions/length_mean", "groups/uninformative_share",
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Means over consecutive steps; named in `_METRICS`."""
-
+class Window(NamedTuple):
     entropy: float  # nats
     strict_format: float
     accuracy: float
     truncated: float
     length: float  # tokens
     uninformative: float
-
-
-_METRICS = {
-    "entropy": "entropy/mean",
-    "strict_format": "train/strict_format_rate",
-    "accuracy": "train/accuracy_rate",
-    "truncated": "completions/truncated_share",
-    "length": "completions/length_mean",
-    "uninformative": "groups/uninformative_share",
-}
 
 
 class CollapseGuard:
@@ -55,20 +47,20 @@ class CollapseGuard:
     def observe(self, metrics: Mapping[str, float]) -> list[str]:
         """Take the metrics of a step; returns what was seen, each in words and numbers. Steps without rewards (SFT, or
         skipped ones) do not count."""
-        values = {name: metrics.get(metric, math.nan) for name, metric in _METRICS.items()}
-        if not all(map(math.isfinite, values.values())):
+        step = Window(*(metrics.get(name, math.nan) for name in _METRICS))
+        if not all(map(math.isfinite, step)):
             return []
-        self._steps.append(Window(**values))
+        self._steps.append(step)
         if len(self._steps) < self._recipe.window:
             return []
-        now = Window(**{name: statistics.fmean(getattr(step, name) for step in self._steps) for name in _METRICS})
+        now = Window(*map(statistics.fmean, zip(*self._steps, strict=True)))
         if self._start is None or self._best is None:
             self._start = self._best = now
             return []
         seen = list(_collapses(self._recipe, now, start=self._start, best=self._best))
         if seen:
             self._steps.clear()
-        self._best = _better(self._best, now)
+        self._best = Window(*map(max, self._best, now))._replace(truncated=min(self._best.truncated, now.truncated))
         return [f"over the last {self._recipe.window} steps {text}" for text in seen]
 
 
@@ -94,9 +86,3 @@ def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window)
         )
     if accuracy_fell:
         yield f"the accuracy rate fell from {best.accuracy:.2f} to {now.accuracy:.2f}"
-
-
-def _better(best: Window, now: Window) -> Window:
-    """Of each figure the better one: higher rates, fewer truncated completions."""
-    higher = {name: max(value, getattr(now, name)) for name, value in asdict(best).items()}
-    return Window(**higher | {"truncated": min(best.truncated, now.truncated)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -53,6 +53,6 @@ def interrupt_flag(*, quiet: bool = False) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def reason(signals: list[int]) -> str:
+def reason(signals: Sequence[int]) -> str:
     """In the word that `gtpo train` ends with."""
     return next(word for number, word in WORDS.items() if number in signals)

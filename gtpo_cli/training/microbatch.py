@@ -52,10 +52,6 @@ class MicroBatchSize:
     def __str__(self) -> str:
         return f"{self._limit.limit:,} {self._limit.unit}"
 
-    def tell(self, warn: Callable[[str], None]) -> None:
-        """From now on, lowered limits are reported there."""
-        self._limit.warn = warn
-
     def run(self, work: Callable[[Cut], None], batch: TokenBatch) -> None:
         """Call `work(cut)` for what is to be done with `batch`; once more, cut finer, after an out-of-memory."""
         rows = batch.lengths_BG.numel()

@@ -74,70 +74,80 @@ class Updater:
         """Move the learning rate on by one training step (one batch, however many iterations it had)."""
         self._scheduler.step()
 
-    def lower_rate(self, factor: float) -> None:
-        """Multiply the learning rate, now and for the rest of the schedule."""
-        self._scheduler.base_lrs = [rate * factor for rate in self._scheduler.base_lrs]
-        for group in self.optimizer.param_groups:
-            group["lr"] *= factor
-
-    def load_moments(self, state: dict[str, Any]) -> None:
-        """Take the optimiser's state from an earlier `state_dict`, and keep learning rate and schedule as they are."""
-        rates = [group["lr"] for group in self.optimizer.param_groups]
+    def roll_back(self, state: dict[str, Any], factor: float) -> float:
+        """Take the moments of an earlier `state_dict`. The schedule goes on, with a learning rate multiplied from here
+        on; returns the new one."""
+        rates = [group["lr"] * factor for group in self.optimizer.param_groups]
         self._load_optimizer(state["optimizer"])
+        self._scheduler.base_lrs = [rate * factor for rate in self._scheduler.base_lrs]
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+        return self.learning_rate
 
     def state_dict(self) -> dict[str, Any]:
         state = {"optimizer": self.optimizer.state_dict(), "scheduler": self._scheduler.state_dict()}
         return state | ({"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from an earlier `state_dict`. Raises ValueError, LookupError or TypeError for one of another run."""
+        """Go on from an earlier `state_dict`; settings stay the recipe's. Raises ValueError, LookupError, TypeError or
+        AttributeError for one of another run, and for what would fail in the next step, or make NaN of the weights."""
         schedule = {key: state["scheduler"][key] for key in ("base_lrs", "last_epoch", "_step_count", "_last_lr")}
-        rates, counts = (
-            (*schedule["base_lrs"], *schedule["_last_lr"]),
-            (schedule["last_epoch"], schedule["_step_count"]),
-        )
+        rates = (*schedule["base_lrs"], *schedule["_last_lr"])
         if len(rates) != 2 * len(self.optimizer.param_groups) or not all(map(_is_rate, rates)):
             raise ValueError("its learning rates are not one for each group of parameters")
-        if not all(type(count) is int and count >= 0 for count in counts):
+        if not all(type(count) is int and count >= 0 for count in (schedule["last_epoch"], schedule["_step_count"])):
             raise ValueError("its schedule counts no steps")
         self._load_optimizer(state["optimizer"])
         self._scheduler.load_state_dict(self._scheduler.state_dict() | schedule)
         if self._scaler.is_enabled():
-            self._scaler.load_state_dict(state["scaler"])
+            kept = {name: state["scaler"][name] for name in ("scale", "_growth_tracker")}
+            float32, interval = torch.finfo(torch.float32), self._scaler.get_growth_interval()
+            if not (_is_rate(kept["scale"]) and float32.tiny <= kept["scale"] <= float32.max):
+                raise ValueError("the scale of its loss is no number that float32 holds")
+            if type(kept["_growth_tracker"]) is not int or not 0 <= kept["_growth_tracker"] < interval:
+                raise ValueError("the scaler of its loss counts no steps")
+            self._scaler.load_state_dict(self._scaler.state_dict() | kept)
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
-        """Moments and learning rates; every other setting stays the recipe's. What has another shape than its parameter
-        is refused here: the optimiser would fail at it in the next step."""
-        own = self.optimizer.state_dict()["param_groups"]
-        if [group["params"] for group in state["param_groups"]] != [group["params"] for group in own]:
+        own, groups, moments = self.optimizer.state_dict()["param_groups"], state["param_groups"], state["state"]
+        if [group["params"] for group in groups] != [group["params"] for group in own]:
             raise ValueError("its parameters are others")
+        kept = [{name: group[name] for name in ("lr", "initial_lr", "params")} for group in groups]
+        if not all(_is_rate(group["lr"]) and _is_rate(group["initial_lr"]) for group in kept):
+            raise ValueError("its learning rates are no numbers")
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        moments = state["state"]
         if moments and set(moments) != set(range(len(parameters))):
             raise ValueError(f"it has moments of {len(moments)} parameters, the run {len(parameters)}")
-        plain = isinstance(self.optimizer, torch.optim.AdamW)
         for index, moment in moments.items():
-            if plain and not moment.keys() >= {"step", "exp_avg", "exp_avg_sq"}:
-                raise ValueError(f"parameter {index} lacks a moment")
-            for name in ("exp_avg", "exp_avg_sq", "state1", "state2"):  # torch's names, bitsandbytes'
-                if name in moment and moment[name].shape != parameters[index].shape:
-                    raise ValueError(f"{name} of parameter {index} has another shape than the parameter")
-            step = torch.as_tensor(moment.get("step", 0))
-            if step.numel() != 1 or not float(step) >= 0:
-                raise ValueError(f"parameter {index} counts no steps")
-            if not all(
-                bool(torch.isfinite(value).all()) for value in moment.values() if isinstance(value, torch.Tensor)
-            ):
-                raise ValueError(f"the moments of parameter {index} are not finite")
-        if not all(_is_rate(group[name]) for group in state["param_groups"] for name in ("lr", "initial_lr")):
-            raise ValueError("its learning rates are no numbers")
-        kept = ("lr", "initial_lr", "params")
-        groups = [
-            mine | {name: group[name] for name in kept} for mine, group in zip(own, state["param_groups"], strict=True)
-        ]
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+            try:
+                _check_moments(moment, parameters[index], quantised=not isinstance(self.optimizer, torch.optim.AdamW))
+            except ValueError as error:
+                raise ValueError(f"parameter {index} {error}") from None
+        both = [mine | theirs for mine, theirs in zip(own, kept, strict=True)]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": both})
+
+
+def _check_moments(moment: dict[str, Any], parameter: Tensor, *, quantised: bool) -> None:
+    """Raises ValueError, LookupError or AttributeError for what is no state of Adam for this parameter; `quantised`: as
+    bitsandbytes keeps it, its large tensors in 8 bits, with a scale for each block of 256."""
+    step = torch.as_tensor(moment.get("step", math.nan))
+    if step.numel() != 1 or not 0 <= float(step) < math.inf:
+        raise ValueError("counts no steps")
+    moment = moment | moment.get("__bnb_optimizer_quant_state__", {})  # where its state_dict packs them
+    mean, square = ("state1", "state2") if quantised else ("exp_avg", "exp_avg_sq")
+    shapes = {mean: tuple(parameter.shape), square: tuple(parameter.shape)}
+    if quantised and moment[mean].dtype == torch.uint8:
+        blocks = math.ceil(parameter.numel() / 256)
+        shapes |= {"absmax1": (blocks,), "absmax2": (blocks,), "qmap1": (256,), "qmap2": (256,)}
+    for name, shape in shapes.items():
+        if name not in moment:
+            raise ValueError(f"lacks a moment, {name}")
+        if tuple(moment[name].shape) != shape:
+            raise ValueError(f"has another shape than {name}, {tuple(moment[name].shape)}")
+        if not bool(torch.isfinite(moment[name]).all()):
+            raise ValueError(f"has a moment, {name}, that is not finite")
+        if name in (square, "absmax2", "qmap2") and bool((moment[name] < 0).any()):
+            raise ValueError(f"has a square, {name}, below 0")
 
 
 def _is_rate(value: object) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # What a user asks first, where the run has it: name of the metric, words, how it is shown.
-SUMMARISED = (
+_SUMMARISED = (
     ("train/accuracy_rate", "accuracy", "{:.1%}"),
     ("train/strict_format_rate", "strict format", "{:.1%}"),
     ("optim/loss", "loss", "{:.4f}"),
@@ -33,21 +33,17 @@ class Change:
 
 
 def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
-    """Changes of the metrics in SUMMARISED, and of user rewards, that every step has; empty for less than two steps."""
+    """Changes of the main metrics, and of user rewards, that every step has; empty for less than two steps."""
     if len(rows) < 2:
         return []
     steps = math.ceil(len(rows) / 20)
+    user_rewards = [name for name in rows[0] if name.startswith("rewards/") and name.endswith("_mean")]
+    named = [(name, name.removeprefix("rewards/").removesuffix("_mean"), "{:.2f}") for name in user_rewards]
     result: list[Change] = []
-    for name, words, shown in (*SUMMARISED, *_user_rewards(rows[0])):
+    for name, words, shown in (*_SUMMARISED, *named):
         if name == "optim/loss" and result:
             continue  # a policy-gradient loss says nothing about progress; only SFT's does
         if all(name in row for row in rows):
             first, last = (sum(row[name] for row in part) / len(part) for part in (rows[:steps], rows[-steps:]))
             result.append(Change(name, words, first, last, steps, shown))
     return result
-
-
-def _user_rewards(row: Mapping[str, float]) -> list[tuple[str, str, str]]:
-    """As SUMMARISED: the metrics `rewards/<name>_mean`, called by their names."""
-    names = [name for name in row if name.startswith("rewards/") and name.endswith("_mean")]
-    return [(name, name.removeprefix("rewards/").removesuffix("_mean"), "{:.2f}") for name in names]

@@ -35,7 +35,8 @@ def moved_run(folder: Path, recipe: Recipe, *, scale: float = 0.05, step: int = 
         for parameter in policy.trainable_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.add_(scale * noise.to(parameter))
-    CheckpointStore(run.checkpoints, keep_last=1).save(CheckpointState(step=step, metrics_bytes=0), policy, {})
+    state, store = CheckpointState(step=step, metrics_bytes=0), CheckpointStore(run.checkpoints, keep_last=1)
+    store.save(state, policy.save, policy.trainable_parameters(), {})
     return run
 
 

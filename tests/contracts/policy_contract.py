@@ -162,13 +162,13 @@ class PolicyContract:
     def test_save_and_load_give_the_same_weights_bit_for_bit(self, folder: Path, lora: Any, tmp_path: Path) -> None:
         policy = self.load(folder, lora)
         train_a_little(policy)
-        policy.save_adapter(tmp_path / "saved")
+        policy.save(tmp_path / "saved")
         assert not [file for file in (tmp_path / "saved").rglob("*") if file.suffix in (".bin", ".pt", ".pkl")]
         if lora is not None:  # the same bytes whatever process writes them
             config = json.loads((tmp_path / "saved" / "adapter_config.json").read_text())
             assert config["target_modules"] == sorted(lora["target_modules"])
         fresh = self.load(folder, lora)
-        fresh.load_adapter(tmp_path / "saved")
+        fresh.load(tmp_path / "saved")
         for ours, theirs in zip(policy.trainable_parameters(), fresh.trainable_parameters(), strict=True):
             assert torch.equal(ours, theirs)
         batch = ragged_batch(policy.device)

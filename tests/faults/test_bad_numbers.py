@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
-from gtpo_cli.training.loop import TrainResult, train
+from gtpo_cli.training.loop import train
+from gtpo_cli.training.run import Run
 
 SMALL = [
     "rollout.prompts_per_step=1", "rollout.group_size=4", "rollout.max_completion_tokens=16", "tracking.wandb.mode=off",
@@ -25,7 +26,7 @@ SMALL = [
 
 def run_with_bad_gradients(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: set[int], *changes: str
-) -> tuple[TrainResult, list[str]]:
+) -> tuple[Run, list[str]]:
     """A run in whose steps `bad` a gradient is NaN; what was said, too."""
     prepare = loop.prepare
 

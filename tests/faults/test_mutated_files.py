@@ -92,10 +92,9 @@ def load_run(run: Path) -> Iterator[Reader]:
             return
         recipe, state = folder.recipe_to_run(), store.load_state(step)
         policy = real_policy(run)
-        policy.load_adapter(store.path(state.step) / "model")
+        policy.load(store.path(state.step) / "model")
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
-        loaded = store.load_training(step)
-        with store.using_training(step):
+        with store.training(step) as loaded:
             updater.load_state_dict(loaded["updater"])
             restore_random_states(loaded["random"])
         for parameter in policy.trainable_parameters():

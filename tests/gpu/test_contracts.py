@@ -105,9 +105,9 @@ def test_unsloths_kernels_are_near_transformers(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "model", **HEADS)
     unsloth = load_policy(recipe_for(folder, backend="unsloth", dtype="bfloat16"), with_engine=False)  # one a process
     move(unsloth)
-    unsloth.save_adapter(tmp_path / "adapter")
+    unsloth.save(tmp_path / "adapter")
     plain = load_policy(recipe_for(folder, backend="transformers", dtype="bfloat16"))
-    plain.load_adapter(tmp_path / "adapter")
+    plain.load(tmp_path / "adapter")
     gradients = []
     logps = []
     for policy in (unsloth, plain):

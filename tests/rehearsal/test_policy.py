@@ -97,7 +97,7 @@ def test_four_bits(architecture: str, tmp_path: Path) -> None:
     assert distance(ours[2], theirs[2]) < 5e-3
     assert all(float(gradient.abs().max()) > 0 for gradient in ours[2])
     loaded = load(folder, **model)
-    loaded.load_adapter(tmp_path / "adapter")
+    loaded.load(tmp_path / "adapter")
     again = measured(loaded)
     assert torch.equal(again[0], ours[0])
     assert distance(again[2], ours[2]) == 0

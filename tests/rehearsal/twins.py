@@ -23,11 +23,11 @@ def save_in_half(folder: Path, architecture: str = "llama", **changes: Any) -> P
 
 def twin(policy: Policy, folder: Path, adapter: Path, *, temperature: float = 1.0, **model: Any) -> Policy:
     """A transformers policy with the same adapter."""
-    policy.save_adapter(adapter)
+    policy.save(adapter)
     plain = load_transformers_policy(
         recipe_for(folder, **model).model, path=str(folder), temperature=temperature, with_reference=False, seed=1
     )
-    plain.load_adapter(adapter)
+    plain.load(adapter)
     return plain
 
 

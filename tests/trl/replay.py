@@ -44,10 +44,9 @@ class Gradients(TrainerCallback):
 
 
 def main(out: str, *records: str) -> None:
-    processes = Processes()
-    for record_file in records:
-        replay(Path(record_file), Path(out), processes)
-    processes.close()
+    with Processes() as processes:
+        for record_file in records:
+            replay(Path(record_file), Path(out), processes)
 
 
 def replay(record_file: Path, out: Path, processes: Processes) -> None:

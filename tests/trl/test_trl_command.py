@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -12,6 +13,11 @@ from pathlib import Path
 
 import pytest
 from commands import comparable, contents, environment, metrics
+
+from gtpo_cli.checkpoints import write_manifest
+from gtpo_cli.data import PromptOrder
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.types import Problem
 
 pytestmark = pytest.mark.trl
 
@@ -135,6 +141,32 @@ def test_a_run_that_is_resumed_goes_on_as_it_would_have(folder: Path, tmp_path: 
     assert comparable(run) == comparable(whole)
     expected, found = contents(whole), contents(run)
     assert found["model.safetensors"] == expected["model.safetensors"]
+
+
+def test_what_only_the_main_process_sees_ends_them_all(folder: Path, tmp_path: Path) -> None:
+    """It used to wait for the others, which waited for it."""
+    run = tmp_path / "runs" / "two"
+    shutil.copytree(folder / "runs" / "two", run)
+    recipe, newest = run / "recipe.yaml", run / "checkpoints" / "step-000006"
+    recipe.write_text(recipe.read_text().replace("action: warn", "action: stop"))
+    state = json.loads((newest / "state.json").read_text())
+    (newest / "state.json").write_text(json.dumps(state | {"stopped": "policy collapse"}))
+    (newest / "manifest.json").unlink()
+    write_manifest(newest)
+    out = run_in(tmp_path, [*TORCHRUN, "train", "--resume", "runs/two"], code=1)
+    assert "error: runs/two: the guard stopped this run at step 6 (policy collapse)" in out
+
+
+def test_a_run_of_a_thousand_million_steps_is_not_listed_first() -> None:
+    from gtpo_cli.integrations.trl_run import Rows
+
+    prompts = [(Problem(str(number), "q", "1"), (1,)) for number in range(7)]
+    recipe = load_recipe("tiny_arithmetic", ["training.max_steps=1000000000", "rollout.prompts_per_step=3"])
+    order = PromptOrder(recipe, prompts, full_steps=True)
+    rows = Rows(order, group_size=2, passes=2)
+    assert len(rows) == 10**9 * 3 * 2 * 2
+    (a, b, c), second = order.numbers(1), order.numbers(2)
+    assert list(itertools.islice(rows, 14)) == [a, a, b, b, c, c] * 2 + [second[0]] * 2
 
 
 def test_lora_with_iterations_on_two_processes_stops_and_goes_on(tmp_path: Path) -> None:

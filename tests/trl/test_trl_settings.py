@@ -278,7 +278,7 @@ arguments = grpo_arguments(
 )
 def reward(**_): raise AssertionError
 reward.completions = reward.groups = None
-trainer = make_trainer(recipe, policy, [], [], reward, RunKeeper(recipe, None, None, None), arguments, 0.3)
+trainer = make_trainer(recipe, policy, [], None, reward, RunKeeper(1), arguments, 0.3)
 reference = dict(trainer.ref_model.named_parameters())
 assert all(torch.equal(weight, reference[name]) for name, weight in policy.model.named_parameters())
 print(float(reference["model.norm.weight"].max()))

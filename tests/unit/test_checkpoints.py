@@ -35,6 +35,15 @@ def policy() -> TransformersPolicy:
     return TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64)
 
 
+def save(store: CheckpointStore, state: CheckpointState, policy: TransformersPolicy, training: dict[str, Any]) -> Path:
+    return store.save(state, policy.save, policy.trainable_parameters(), training)
+
+
+def training_of(store: CheckpointStore, step: int) -> dict[str, Any]:
+    with store.training(step) as loaded:
+        return loaded
+
+
 def draws() -> list[float]:
     return [
         *torch.rand(3).tolist(), random.random(), random.gauss(0, 1), *np.random.rand(2), float(np.random.randn()),
@@ -98,11 +107,11 @@ def test_random_states_on_a_machine_with_another_number_of_gpus(
 def test_save_and_load(tmp_path: Path, policy: TransformersPolicy) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep_last=2)
     state = CheckpointState(step=7, metrics_bytes=1234, best_step=5, best_value=0.5)
-    folder = store.save(state, policy, {"updater": {"x": torch.arange(3)}})
+    folder = save(store, state, policy, {"updater": {"x": torch.arange(3)}})
     assert folder.name == "step-000007"
     assert store.steps() == [7]
     assert store.load_state(7) == state
-    assert store.load_training(7)["updater"]["x"].tolist() == [0, 1, 2]
+    assert training_of(store, 7)["updater"]["x"].tolist() == [0, 1, 2]
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "model", "state.json", "training.pt"]
     store.check(7)
 
@@ -110,7 +119,7 @@ def test_save_and_load(tmp_path: Path, policy: TransformersPolicy) -> None:
 def test_retention_keeps_last_and_best(tmp_path: Path, policy: TransformersPolicy) -> None:
     store = CheckpointStore(tmp_path, keep_last=2)
     for step in range(1, 6):
-        store.save(CheckpointState(step, 0, best_step=2, best_value=1.0), policy, {})
+        save(store, CheckpointState(step, 0, best_step=2, best_value=1.0), policy, {})
     assert store.steps() == [2, 4, 5]
 
 
@@ -121,7 +130,7 @@ def test_what_was_left_half_written_is_no_checkpoint_and_does_not_disturb(
     (tmp_path / ".step-000003.tmp" / "model").mkdir(parents=True)
     (tmp_path / ".step-000003.tmp" / "training.pt").write_bytes(b"half")
     assert store.steps() == []
-    store.save(CheckpointState(3, 0), policy, {})
+    save(store, CheckpointState(3, 0), policy, {})
     assert store.steps() == [3]
     assert not (tmp_path / ".step-000003.tmp").exists()
 
@@ -130,14 +139,14 @@ def test_a_write_that_fails_leaves_the_earlier_one_and_says_so(
     tmp_path: Path, policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(tmp_path, keep_last=1)
-    store.save(CheckpointState(1, 0), policy, {})
+    save(store, CheckpointState(1, 0), policy, {})
 
     def disk_full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", disk_full)
     with pytest.raises(CheckpointError, match=r"No space left on device.*earlier ones are untouched"):
-        store.save(CheckpointState(2, 0), policy, {})
+        save(store, CheckpointState(2, 0), policy, {})
     assert store.steps() == [1]
     assert store.load_state(1).step == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
@@ -145,7 +154,7 @@ def test_a_write_that_fails_leaves_the_earlier_one_and_says_so(
 
 def test_broken_files_are_named(tmp_path: Path, policy: TransformersPolicy) -> None:
     store = CheckpointStore(tmp_path, keep_last=2)
-    store.save(CheckpointState(1, 0), policy, {})
+    save(store, CheckpointState(1, 0), policy, {})
     (store.path(1) / "state.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"state\.json: cannot be read"):
         store.load_state(1)
@@ -154,7 +163,7 @@ def test_broken_files_are_named(tmp_path: Path, policy: TransformersPolicy) -> N
         store.load_state(1)
     (store.path(1) / "training.pt").write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(CheckpointError, match=r"training\.pt: cannot be read"):
-        store.load_training(1)
+        training_of(store, 1)
 
 
 class Danger:
@@ -165,21 +174,21 @@ class Danger:
 def test_no_pickle_runs(tmp_path: Path, policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = CheckpointStore(tmp_path / "c", keep_last=2)
-    store.save(CheckpointState(1, 0), policy, {})
+    save(store, CheckpointState(1, 0), policy, {})
     file = store.path(1) / "training.pt"
     torch.save({"updater": Danger()}, file)
     with pytest.raises(CheckpointError):
-        store.load_training(1)
+        training_of(store, 1)
     file.write_bytes(pickle.dumps(Danger()))
     with pytest.raises(CheckpointError):
-        store.load_training(1)
+        training_of(store, 1)
     assert not (tmp_path / "danger").exists()
 
 
 def saved(folder: Path, policy: TransformersPolicy, *steps: int) -> CheckpointStore:
     store = CheckpointStore(folder, keep_last=9)
     for step in steps:
-        store.save(CheckpointState(step, 0), policy, {"updater": {"x": torch.arange(3)}})
+        save(store, CheckpointState(step, 0), policy, {"updater": {"x": torch.arange(3)}})
     return store
 
 
@@ -320,8 +329,8 @@ def test_a_fifo_is_no_file_of_a_checkpoint(tmp_path: Path, policy: TransformersP
     (store.path(3) / "manifest.json").write_text(json.dumps({name: {"bytes": 0, "sha256": "0"}}))
     readers: dict[str, Callable[[], object]] = {
         "state.json": lambda: store.load_state(3),
-        "training.pt": lambda: store.load_training(3),
-        "model/model.safetensors": lambda: policy.load_adapter(store.path(3) / "model"),
+        "training.pt": lambda: training_of(store, 3),
+        "model/model.safetensors": lambda: policy.load(store.path(3) / "model"),
     }
     for read in (lambda: store.check(3), readers[name]):
         with pytest.raises(CheckpointError):
@@ -336,7 +345,9 @@ Harm = Callable[[dict[str, Any]], object]
     [
         (lambda state: state["optimizer"]["state"].pop(0), "it has moments of 5 parameters, the run 6"),
         (lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(3)), "has another shape"),
-        (lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(torch.nan), "are not finite"),
+        (lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(torch.nan), "that is not finite"),
+        (lambda state: state["optimizer"]["state"][0]["exp_avg_sq"].fill_(-1), "a square, exp_avg_sq, below 0"),
+        (lambda state: state["optimizer"]["state"][0].update(step=torch.inf), "parameter 0 counts no steps"),
         (lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)), "parameter 0 counts no steps"),
         (lambda state: state["optimizer"]["state"][0].pop("exp_avg"), "parameter 0 lacks a moment"),
         (lambda state: state["optimizer"]["param_groups"].pop(), "its parameters are others"),
@@ -361,13 +372,57 @@ def test_an_optimiser_of_another_run_is_named(tmp_path: Path, harm: Harm, words:
     (tmp_path / "step-000003").mkdir()
     torch.save({"updater": state, "random": {}}, tmp_path / "step-000003" / "training.pt")
     store = CheckpointStore(tmp_path, keep_last=1)
-    loaded = store.load_training(3)
     with (
         pytest.raises(CheckpointError, match=r"training\.pt: cannot be read \(it does not fit this run: ") as caught,
-        store.using_training(3),
+        store.training(3) as loaded,
     ):
         updater.load_state_dict(loaded["updater"])
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ({"scale": 0.0}, "scale"), ({"scale": -1.0}, "scale"), ({"scale": torch.nan}, "scale"),
+        ({"scale": 1e39}, "scale"), ({"scale": 1e-39}, "scale"), ({"scale": "1"}, "scale"),
+        ({"_growth_tracker": -1}, "counts no steps"),
+        ({"_growth_tracker": 2000}, "counts no steps"), ({"_growth_tracker": 0.5}, "counts no steps"),
+    ],
+)  # fmt: skip
+def test_the_scale_of_a_loss_is_read_only_as_one(harm: dict[str, Any], words: str) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2, 3))]
+    updater = Updater(parameters, OptimizerRecipe(name="adamw"), total_steps=9, dtype=torch.float16)
+    updater.backward(parameters[0].sum())
+    updater.update()
+    state = updater.state_dict()
+    harmed = state | {"scaler": state["scaler"] | harm}
+    with pytest.raises(ValueError, match=words):
+        updater.load_state_dict(copy.deepcopy(harmed))
+    settings = {"growth_factor": torch.nan, "backoff_factor": 0.0, "growth_interval": 0}  # stay the run's own
+    updater.load_state_dict(copy.deepcopy(state | {"scaler": state["scaler"] | settings}))
+    assert updater.state_dict()["scaler"] == state["scaler"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda packed: packed.pop("absmax1"), "parameter 0 lacks a moment, absmax1"),
+        (lambda packed: packed.update(absmax2=torch.ones(1)), "parameter 0 has another shape than absmax2"),
+        (lambda packed: packed["absmax2"].fill_(-1.0), "parameter 0 has a square, absmax2, below 0"),
+        (lambda packed: packed["qmap1"].fill_(torch.nan), "parameter 0 has a moment, qmap1, that is not finite"),
+        (lambda packed: packed.update(state1=torch.zeros(3)), "parameter 0 has another shape than state1"),
+    ],
+)
+def test_moments_in_8_bits_of_another_run_are_named(harm: Harm, words: str) -> None:
+    pytest.importorskip("bitsandbytes", reason="8-bit optimisers need the extra bnb")
+    updater = Updater([torch.nn.Parameter(torch.ones(64, 128))], OptimizerRecipe(name="adamw_8bit"), total_steps=9)
+    updater.update()
+    state = copy.deepcopy(updater.state_dict())
+    updater.load_state_dict(copy.deepcopy(state))
+    moment = state["optimizer"]["state"][0]
+    harm(moment.get("__bnb_optimizer_quant_state__", moment))
+    with pytest.raises(ValueError, match=words):
+        updater.load_state_dict(state)
 
 
 @pytest.mark.parametrize("content", [[], {"updater": {}}, {"updater": [], "random": {}}, torch.zeros(3)])
@@ -375,4 +430,4 @@ def test_training_state_of_other_types_is_named(tmp_path: Path, content: Any) ->
     (tmp_path / "step-000003").mkdir()
     torch.save(content, tmp_path / "step-000003" / "training.pt")
     with pytest.raises(CheckpointError, match="it does not hold updater and random"):
-        CheckpointStore(tmp_path, keep_last=1).load_training(3)
+        training_of(CheckpointStore(tmp_path, keep_last=1), 3)

@@ -98,7 +98,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from gtpo_cli.run_folder import RunFolder
-with RunFolder(Path(sys.argv[1])).lock():
+with RunFolder(Path(sys.argv[1])).held(None):
     print("held", flush=True)
     time.sleep(100)
 """
@@ -110,12 +110,16 @@ def test_one_process_trains_a_run_and_its_end_frees_it(tmp_path: Path, recipe: R
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(CheckpointError, match="run: another process is training this run"), run.lock():
+        with pytest.raises(CheckpointError, match="run: another process is training this run"), run.held(None):
             pass
         other.kill()
-    with run.lock():
-        run.create(recipe)
-        run.discard_if_not_begun()
+
+    def fail() -> None:
+        assert run.recipe_file.exists()
+        raise RecipeError("no such model")
+
+    with pytest.raises(RecipeError, match="no such model"), run.held(recipe):
+        fail()
     assert not run.path.exists()
 
 
@@ -125,7 +129,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         pytest.raises(
             CheckpointError, match=r"file/run: cannot write the run folder \(Not a directory\); see output_dir"
         ),
-        RunFolder(tmp_path / "file" / "run").lock(),
+        RunFolder(tmp_path / "file" / "run").held(None),
     ):
         pass
 

@@ -63,9 +63,9 @@ def policies(folder: Path, tmp_path: Path, **model: Any) -> tuple[Any, Any]:
     rollout = {"temperature": 0.8}
     unsloth = load_policy(recipe_for(folder, rollout=rollout, backend="unsloth", **model))
     move(unsloth)
-    unsloth.save_adapter(tmp_path / "saved")
+    unsloth.save(tmp_path / "saved")
     plain = load_policy(recipe_for(folder, rollout=rollout, backend="transformers", **model))
-    plain.load_adapter(tmp_path / "saved")
+    plain.load(tmp_path / "saved")
     assert (type(unsloth).__name__, type(plain).__name__) == ("UnslothPolicy", "TransformersPolicy")
     return unsloth, plain
 
@@ -92,12 +92,12 @@ def test_logprobs_entropies_and_gradients_equal_those_of_the_transformers_policy
 
 def test_an_adapter_goes_both_ways_between_the_two(folder: Path, tmp_path: Path) -> None:
     unsloth, plain = policies(folder, tmp_path)
-    plain.save_adapter(tmp_path / "plain")
+    plain.save(tmp_path / "plain")
     with torch.no_grad():
         before = [parameter.clone() for parameter in unsloth.trainable_parameters()]
         for parameter in unsloth.trainable_parameters():
             parameter.zero_()
-    unsloth.load_adapter(tmp_path / "plain")
+    unsloth.load(tmp_path / "plain")
     assert all(torch.equal(a, b) for a, b in zip(before, unsloth.trainable_parameters(), strict=True))
 
 

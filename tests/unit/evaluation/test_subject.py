@@ -49,7 +49,7 @@ def trained_run(folder: Path, recipe: Recipe) -> tuple[RunFolder, Policy]:
         for parameter in policy.trainable_parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
     store = CheckpointStore(run.checkpoints, keep_last=1)
-    store.save(CheckpointState(step=3, metrics_bytes=0), policy, {})
+    store.save(CheckpointState(step=3, metrics_bytes=0), policy.save, policy.trainable_parameters(), {})
     return run, policy
 
 

@@ -101,7 +101,7 @@ def builtin(name: str = "builtin:tiny", **model: Any) -> Any:
 def test_other_models_go_through_their_own_forward(tmp_path: Path) -> None:
     for name in ("builtin:tiny", "builtin:weak"):
         assert isinstance(open_decoder(builtin(name), PROMPTS, 1), LeanDecoder)
-    builtin().save_adapter(tmp_path / "trained")
+    builtin().save(tmp_path / "trained")
     assert knows(builtin(str(tmp_path / "trained"), load_in_4bit=False, lora=None))  # a run that went on from it
     assert knows(policy_of("llama", **BUILTIN_SHAPE))
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}

@@ -236,12 +236,12 @@ def test_an_adapter_that_has_peft_import_a_module_is_refused(tmp_path: Path, cha
 
 def test_a_checkpoints_own_configuration_decides_nothing(sound: Path, tmp_path: Path) -> None:
     policy = load(sound)
-    policy.save_adapter(tmp_path)
+    policy.save(tmp_path)
     configured(num_hidden_layers=10**9)(tmp_path)
-    policy.load_adapter(tmp_path)
+    policy.load(tmp_path)
     weights("lm_head.weight", math.nan)(tmp_path)
     with pytest.raises(CheckpointError, match=r"the weights cannot be read \(they are not finite\)"):
-        load(sound).load_adapter(tmp_path)
+        load(sound).load(tmp_path)
 
 
 def test_names_that_are_no_folder(sound: Path) -> None:
@@ -260,12 +260,12 @@ def test_damaged_weights_of_a_checkpoint_are_a_checkpoint_error(
     sound: Path, tmp_path: Path, lora: LoraRecipe | None
 ) -> None:
     policy = load(sound, lora=lora)
-    policy.save_adapter(tmp_path)
-    policy.load_adapter(tmp_path)
+    policy.save(tmp_path)
+    policy.load(tmp_path)
     (weights,) = tmp_path.glob("*.safetensors")
     os.truncate(weights, 100)
     with pytest.raises(CheckpointError, match="the weights cannot be read"):
-        policy.load_adapter(tmp_path)
+        policy.load(tmp_path)
 
 
 # -- the hub ----------------------------------------------------------------------------------------------------------

@@ -131,5 +131,5 @@ def test_a_model_that_cannot_be_packed_is_padded_to_the_same_values() -> None:
 
 def test_saved_weights_do_not_name_our_attention(tmp_path: Any) -> None:
     model, tokenizer = random_model()
-    TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64).save_adapter(tmp_path)
+    TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64).save(tmp_path)
     assert "gtpo" not in (tmp_path / "config.json").read_text()

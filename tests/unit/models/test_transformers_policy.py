@@ -62,14 +62,14 @@ def test_the_reference_of_a_model_whose_weights_all_train_is_a_copy(tmp_path: Pa
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     base = save_model(tmp_path / "base")
     policy = load(base)
-    policy.save_adapter(tmp_path / "saved")
+    policy.save(tmp_path / "saved")
     with pytest.raises(CheckpointError, match="no full weights"):
-        load(base, lora=None).load_adapter(tmp_path / "saved")
+        load(base, lora=None).load(tmp_path / "saved")
     with pytest.raises(CheckpointError, match="no adapter"):
-        policy.load_adapter(base)
+        policy.load(base)
     wider = load(base, lora=LoraRecipe(rank=4, alpha=8, target_modules=("q_proj",)))
     with pytest.raises(CheckpointError, match="does not fit the recipe's adapter"):
-        wider.load_adapter(tmp_path / "saved")
+        wider.load(tmp_path / "saved")
     with pytest.raises(ModelError, match=r"this model has no attn_proj; it has .*q_proj"):
         load(base, lora=LoraRecipe(target_modules=("attn_proj",)))
     with pytest.raises(ModelError, match=r"no local folder.*builtin:tiny"):

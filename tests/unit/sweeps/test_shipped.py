@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.planning.doctor import check_recipe
+from gtpo_cli.planning.readiness import check_recipe
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_sweeps
 from gtpo_cli.report.comparison import recipe_differences
 from gtpo_cli.sweeps.spec import load_sweep

@@ -23,12 +23,11 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.tracking import check_metrics
-from gtpo_cli.training.audit import audit_metrics
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.samples import sample_rows
 from gtpo_cli.training.step import StepParts, StepResult, train_step
-from gtpo_cli.training.step_metrics import step_metrics
+from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 

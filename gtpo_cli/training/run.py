@@ -1,0 +1,223 @@
+"""One training run in its folder, whoever trains: gtpo's own loop (loop.py) and TRL's callback both drive it.
+
+A `Run` knows where training goes on from, and finishes each step: it logs the metrics, asks the guard, keeps the best,
+saves what is due, and says when to stop. A run that was resumed goes on as if it had not stopped: all that is decided
+here follows from the logged metrics and the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
+from gtpo_cli.errors import CheckpointError, GtpoError
+from gtpo_cli.models import Policy
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
+from gtpo_cli.training.best import Best, check_keep_best
+from gtpo_cli.training.guard import CollapseGuard
+from gtpo_cli.training.initial_entropy import filter_state
+from gtpo_cli.training.interrupts import reason
+from gtpo_cli.training.samples import write_samples
+from gtpo_cli.training.step import StepResult
+from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why the run ends here, in words; `save`: whether its weights are worth a checkpoint; `for_good`: whether a resume
+    has to stay there too."""
+
+    reason: str
+    save: bool = True
+    for_good: bool = False
+
+
+class Run:
+    """`state`: of the newest checkpoint, step 0 without any; `total_steps`: known once it begins; `stopped`: why it
+    ended before the last of them, else None; `signals`: those that came, for whoever trains to set."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        *,
+        resume: bool = False,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`resume`: from the newest checkpoint that is whole; damaged ones are set aside, which `say` is told.
+
+        Raises CheckpointError where none is whole, GtpoError where the guard stopped the run there, RecipeError for a
+        metric in `training.keep_best` that there is none of. The caller holds the folder (`RunFolder.held`).
+        """
+        self.recipe, self.folder, self._resume, self._say = recipe, folder, resume, say
+        self.store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
+        self.state = self._newest_state() if resume else CheckpointState(step=0, metrics_bytes=0)
+        if self.state.stopped is not None and recipe.training.guard.action != "warn":
+            raise GtpoError(
+                f"{folder.path}: the guard stopped this run at step {self.state.step} ({self.state.stopped}); start a "
+                "new run with a lower optimizer.learning_rate, or go on from the collapsed weights with "
+                f"training.guard.action: warn in {folder.recipe_file}"
+            )
+        check_keep_best(recipe)
+        self.signals: Sequence[int] = ()
+        self.total_steps = 0
+        self._trackers: Trackers | None = None
+        self.stopped: str | None = None
+        self._rollbacks = self.state.rollbacks
+        self._skipped = 0  # steps in a row without an update
+
+    @contextmanager
+    def begin(
+        self,
+        *,
+        save: Callable[[CheckpointState], None],
+        roll_back: Callable[[int, float], float] | None = None,
+        total_steps: int,
+        initial_entropy: float | None,
+        quiet: bool = False,
+    ) -> Iterator[Trackers]:
+        """Around the steps: trackers are open, and what was logged before a resume counts.
+
+        Args:
+            save: writes a checkpoint with this state.
+            roll_back: takes the weights and moments of the checkpoint of a step and multiplies the learning rate by a
+                factor; returns the new rate. Needed where `training.guard.action` is rollback.
+            initial_entropy: <H>_ini, nats; None where nothing is sampled (SFT).
+            quiet: no display.
+        Raises:
+            GtpoError: metrics.jsonl cannot be opened.
+        """
+        training, start = self.recipe.training, self.state.step
+        self._save, self._roll_back, self.total_steps = save, roll_back, total_steps
+        trackers = open_trackers(
+            self.recipe,
+            self.folder.path,
+            run_name=self.folder.name,
+            total_steps=total_steps,
+            start_step=start,
+            keep_bytes=self.state.metrics_bytes if self._resume else None,
+            initial_entropy=initial_entropy,
+            filter_on=filter_state(self.recipe, initial_entropy),
+            quiet=quiet,
+        )
+        with trackers as self._trackers:
+            history = read_metrics(self.folder.metrics_file) if start else []
+            self._guard = CollapseGuard(training.guard, history)
+            self._best = Best(training.keep_best, window=training.save_every, history=history)
+            for row in history:
+                self._count_skipped(row)
+            try:
+                yield trackers
+            finally:
+                del self._save, self._roll_back  # which hold the model
+
+    def warn(self, text: str) -> None:
+        """A line for the user: above the display while there is one."""
+        (self._say if self._trackers is None else self._trackers.warn)(text)
+
+    def record(self, number: int, result: StepResult, clock: Stopwatch, policy: Policy) -> dict[str, float]:
+        """The metrics of a policy-gradient step. Its completions go to samples/ where due, or where it was skipped."""
+        every = self.recipe.tracking.log_completions_every
+        if result.not_finite or number == 1 or number % every == 0:
+            file = write_samples(self.folder.samples, number, result, policy.tokenizer)
+            if result.not_finite:
+                self.warn(f"step {number} was skipped: {result.not_finite} was not finite; its completions: {file}")
+        metrics = step_metrics(result, clock)
+        if self.recipe.objective.audit:
+            metrics |= audit_metrics(result, policy.eos_token_ids)
+        return metrics
+
+    def finish_step(self, number: int, metrics: dict[str, float]) -> Stop | None:
+        """Log step `number`, then do what it calls for: warn, go back, save. Returns why the run ends here, None where
+        it goes on. Adds `guard/alarms` to the metrics of a step with rewards."""
+        assert self._trackers is not None, "begin comes first"
+        alarms = self._guard.observe(metrics)
+        if "train/strict_format_rate" in metrics:
+            metrics["guard/alarms"] = float(len(alarms))
+        self._trackers.log(number, metrics)
+        self._best.note(metrics)
+        self._count_skipped(metrics)
+        stop = self._after(number, alarms)
+        if stop is None and self.signals:
+            stop = Stop(reason(self.signals))
+        due = self.is_due(number, self.recipe.training.save_every)
+        if due if stop is None else stop.save:
+            best = self._best.choose(number, self.state) if due else (self.state.best_step, self.state.best_value)
+            for_good = stop.reason if stop is not None and stop.for_good else None
+            state = CheckpointState(number, self._trackers.position, *best, due, self._rollbacks, for_good)
+            self._save(state)
+            self.state = state
+        self.stopped = None if stop is None else stop.reason
+        return stop
+
+    def is_due(self, number: int, every: int | None) -> bool:
+        """Whether what is done every so many steps (None: never), and after the last, is done after step `number`."""
+        return every is not None and (number % every == 0 or number == self.total_steps)
+
+    @property
+    def step(self) -> int:
+        """Steps finished and saved."""
+        return self.state.step
+
+    def _count_skipped(self, metrics: Mapping[str, float]) -> None:
+        self._skipped = self._skipped + 1 if metrics.get("optim/skipped", 0.0) else 0
+
+    def _after(self, number: int, alarms: Sequence[str]) -> Stop | None:
+        """What a logged step calls for, by too many skipped ones or by the guard (`training.guard.action`)."""
+        if self._skipped >= self.recipe.training.max_bad_steps:
+            return Stop(
+                f"{self._skipped} steps in a row made no update, since a log-probability, the loss or the gradient was "
+                "not finite; try a lower optimizer.learning_rate in a new run",
+                save=False,
+            )
+        if not alarms:
+            return None
+        guard = self.recipe.training.guard
+        self.warn(f"step {number}: policy collapse: {'; '.join(alarms)}")
+        if guard.action == "warn":
+            return None
+        if guard.action == "stop":
+            return Stop(f"policy collapse: {alarms[0]}", for_good=True)
+        if self._rollbacks >= guard.max_rollbacks:
+            times = f"{self._rollbacks} rollback{'s' * (self._rollbacks != 1)}"
+            return Stop(f"policy collapse after {times}: {alarms[0]}", for_good=True)
+        step = self._good_checkpoint(before=number - guard.window)
+        if step is None:
+            return Stop(
+                f"policy collapse, and there is no earlier checkpoint to go back to: {alarms[0]}", for_good=True
+            )
+        assert self._roll_back is not None
+        rate = self._roll_back(step, guard.rollback_rate)
+        self._rollbacks += 1
+        self.warn(
+            f"step {number}: went back to the weights of step {step}; the learning rate is {rate:.3g} now (rollback "
+            f"{self._rollbacks} of {guard.max_rollbacks})"
+        )
+        return None
+
+    def _good_checkpoint(self, *, before: int) -> int | None:
+        """The best checkpoint, else the newest from before the collapse, that is whole; None without any."""
+        older = [step for step in reversed(self.store.scheduled_steps()) if step <= before]
+        for step in [self.state.best_step, *older] if self.state.best_step is not None else older:
+            try:
+                self.store.check(step)
+            except CheckpointError as error:
+                self.warn(str(error))
+                continue
+            return step
+        return None
+
+    def _newest_state(self) -> CheckpointState:
+        step, problems = self.store.newest_intact()
+        for problem in problems:
+            self._say(problem)
+        if step is None:
+            return CheckpointState(step=0, metrics_bytes=0)
+        for path in self.store.set_aside(after=step):
+            self._say(f"set aside as {path}; going on from step {step}")
+        return self.store.load_state(step)

@@ -1,0 +1,178 @@
+"""What a run does on the guard's word and on steps that cannot be taken: real policy, optimiser and checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import metrics
+from small_models import random_model
+
+from gtpo_cli.checkpoints import CheckpointState
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.training.loop import TrainedPolicy
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.run import Run, Stop
+
+GOOD = {
+    "entropy/mean": 0.3, "train/strict_format_rate": 0.9, "train/accuracy_rate": 0.4, "completions/length_mean": 50.0,
+    "completions/truncated_share": 0.05, "groups/uninformative_share": 0.3, "optim/skipped": 0.0,
+}  # fmt: skip
+BAD = GOOD | {"completions/truncated_share": 0.9}
+SKIPPED = {"optim/skipped": 1.0}
+
+
+class FedRun:
+    """A run of two-step windows with a checkpoint after every second step, fed with made-up metrics."""
+
+    def __init__(self, stack: ExitStack, folder: Path, *, resume: bool = False, **guard: Any) -> None:
+        model, tokenizer = random_model()
+        self.policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64)
+        settings = ", ".join(f"{name}: {value}" for name, value in ({"window": 2} | guard).items())
+        recipe = load_recipe("tiny_arithmetic", [
+            "optimizer={name: adamw, learning_rate: 0.01, warmup_ratio: 0.0, schedule: cosine}",
+            "tracking.wandb.mode=off", "training.keep_best=null", "training.keep_last=9", "training.save_every=2",
+            "training.max_bad_steps=3", f"training.guard={{{settings}}}",
+        ])  # fmt: skip
+        folder.mkdir(exist_ok=True)
+        self.folder, self.run = folder, Run(recipe, RunFolder(folder), resume=resume)
+        self.updater = Updater(self.policy.trainable_parameters(), recipe.optimizer, total_steps=40)
+        trained = TrainedPolicy(self.policy, self.updater, self.run.store)
+        if resume:
+            trained.restore(self.run.state.step)
+        self.number = self.run.state.step
+        self.weights_at: dict[int, torch.Tensor] = {}
+        stack.enter_context(
+            self.run.begin(
+                save=trained.save, roll_back=trained.roll_back, total_steps=40, initial_entropy=None, quiet=True
+            )
+        )
+
+    def step(self, row: dict[str, float]) -> Stop | None:
+        """One update with random gradients, then what the metrics call for."""
+        self.number += 1
+        torch.manual_seed(self.number)
+        for parameter in self.policy.trainable_parameters():
+            parameter.grad = torch.randn(parameter.shape)
+        self.updater.update()
+        self.updater.advance_schedule()
+        stop = self.run.finish_step(self.number, dict(row))
+        self.weights_at[self.number] = self.weights()
+        return stop
+
+    def weights(self) -> torch.Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in self.policy.trainable_parameters()])
+
+
+Fed = Callable[..., FedRun]
+
+
+@pytest.fixture
+def fed(tmp_path: Path) -> Iterator[Fed]:
+    """Makes runs in folders below tmp_path, of the name given."""
+    with ExitStack() as stack:
+        yield lambda name="run", **settings: FedRun(stack, tmp_path / name, **settings)
+
+
+def test_a_warning_lets_the_run_go_on(fed: Fed, capsys: pytest.CaptureFixture[str]) -> None:
+    run = fed()
+    assert [run.step(row) for row in [GOOD] * 3 + [BAD] * 4] == [None] * 7
+    assert [row["guard/alarms"] for row in metrics(run.folder)] == [0, 0, 0, 1, 0, 1, 0]
+    warning = "warning: step 4: policy collapse: over the last 2 steps 0.48 of the completions run into"
+    assert capsys.readouterr().out.startswith(warning)
+
+
+def test_stop_ends_it_with_what_was_seen(fed: Fed) -> None:
+    run = fed(action="stop")
+    stops = [run.step(row) for row in [GOOD] * 3 + [BAD]]
+    assert stops[:3] == [None] * 3
+    assert stops[3] is not None
+    assert stops[3].save
+    assert stops[3].reason.startswith("policy collapse: over the last 2 steps 0.48 of the completions")
+    assert run.run.stopped == run.run.state.stopped == stops[3].reason
+    assert run.run.state.step == 4
+
+
+@pytest.mark.parametrize("best", [2, None])
+def test_rollback_takes_the_best_weights_and_half_the_rate(
+    fed: Fed, capsys: pytest.CaptureFixture[str], best: int | None
+) -> None:
+    run = fed(action="rollback", max_rollbacks=2)
+    for _ in range(5):
+        run.step(GOOD)
+    run.run.state = CheckpointState(4, 0, best, None)
+    plain = fed("plain")
+    for _ in range(6):
+        plain.step(GOOD)
+    assert run.step(BAD) is None
+    back = 2 if best == 2 else 4  # without a best one: the newest from before the window of the alarm
+    assert torch.equal(run.weights(), run.weights_at[back])
+    assert run.updater.learning_rate == pytest.approx(plain.updater.learning_rate / 2)
+    warning = capsys.readouterr().out.splitlines()[-1]
+    assert warning.startswith(f"warning: step 6: went back to the weights of step {back}; the learning rate is")
+    assert warning.endswith("(rollback 1 of 2)")
+    moments = run.updater.optimizer.state_dict()["state"][0]
+    with run.run.store.training(back) as saved:
+        assert torch.equal(moments["exp_avg"], saved["updater"]["optimizer"]["state"][0]["exp_avg"])
+    run.step(GOOD)
+    plain.step(GOOD)
+    assert run.updater.learning_rate == pytest.approx(plain.updater.learning_rate / 2)  # the schedule went on
+
+
+def test_rollbacks_end_and_survive_a_resume(fed: Fed, tmp_path: Path) -> None:
+    run = fed(action="rollback", max_rollbacks=1)
+    for row in [GOOD] * 5 + [BAD]:
+        assert run.step(row) is None
+    shutil.copytree(run.folder, tmp_path / "resumed")
+    resumed = fed("resumed", resume=True, action="rollback", max_rollbacks=1)
+    assert resumed.number == 6
+    assert resumed.updater.learning_rate == run.updater.learning_rate
+    for one in (run, resumed):
+        assert one.step(BAD) is None
+        stop = one.step(BAD)
+        assert stop is not None
+        assert stop.reason.startswith("policy collapse after 1 rollback: ")
+        assert stop.for_good
+
+
+def test_a_damaged_checkpoint_is_no_place_to_go_back_to(fed: Fed, capsys: pytest.CaptureFixture[str]) -> None:
+    run = fed(action="rollback")
+    for _ in range(5):
+        run.step(GOOD)
+    (run.run.store.path(4) / "training.pt").write_bytes(b"")
+    assert run.step(BAD) is None
+    assert torch.equal(run.weights(), run.weights_at[2])
+    assert "step-000004/training.pt: damaged checkpoint" in capsys.readouterr().out
+
+
+def test_without_a_checkpoint_from_before_the_run_stops(fed: Fed) -> None:
+    run = fed(action="rollback")
+    run.step(GOOD)
+    run.step(GOOD)
+    stop = run.step(BAD | {"completions/truncated_share": 1.0})
+    assert stop is not None
+    assert "there is no earlier checkpoint to go back to" in stop.reason
+
+
+def test_too_many_bad_steps_in_a_row_stop_the_run_without_saving(fed: Fed) -> None:
+    run = fed()
+    assert [run.step(row) for row in [GOOD, SKIPPED, SKIPPED, GOOD, SKIPPED, SKIPPED]] == [None] * 6
+    stop = run.step(SKIPPED)
+    assert stop is not None
+    assert not stop.save
+    assert stop.reason.startswith("3 steps in a row made no update")
+    assert run.run.store.steps() == [2, 4, 6]
+
+
+def test_bad_steps_before_a_resume_count(fed: Fed, tmp_path: Path) -> None:
+    run = fed()
+    assert [run.step(SKIPPED) for _ in range(2)] == [None, None]
+    shutil.copytree(run.folder, tmp_path / "resumed")
+    assert fed("resumed", resume=True).step(SKIPPED) is not None
