@@ -55,7 +55,8 @@ class Verdict:
     (0..10). `strict_format` is true when all tags are there once each and in order, whatever mode the reward has;
     `complete_format` when the reward's own mode gave full marks. `correct` is true when the extracted answer equals
     the gold answer; the accuracy score asks more and less in mode released_code. `timed_out`: the comparison ran out of
-    time or memory. `plugins` holds the unweighted score of each user reward by name.
+    time or memory. `plugins` holds the unweighted score of each further reward
+    by name: the user's own, and `length` where that has a weight.
     """
 
     reward: float

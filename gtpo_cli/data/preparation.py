@@ -55,6 +55,11 @@ class PromptOrder:
             self._epoch, self._order = epoch, self._shuffled(epoch)
         return self._order[index * self.prompts_per_step : (index + 1) * self.prompts_per_step]
 
+    def more(self, number: int, attempt: int, count: int) -> list[Prompt]:
+        """`count` further prompts for step `number`, drawn from all; at most as many as a step has."""
+        drawn = random.Random(derive_seed(self._seed, f"resample {attempt}", number))
+        return drawn.sample(self._prompts, count)
+
     def _shuffled(self, epoch: int) -> list[int]:
         order = list(range(len(self._prompts)))
         if self._shuffle:
@@ -68,8 +73,8 @@ class Prepared:
 
     prompts: the usable problems with their prompts' token ids, in the order of the data. dropped: how many could not be
     used; `notes` say why, and what else a user should know. sampled, imitated: completions that training samples in
-    all, and references that it imitates instead (SFT). longest_prompt, longest_row: tokens of the longest prompt, and
-    with the longest completion that it may get.
+    all (what `objective.resample` samples again not counted), and references that it imitates instead (SFT).
+    longest_prompt, longest_row: tokens of the longest prompt, and with the longest completion that it may get.
     """
 
     prompts: list[Prompt]
@@ -104,6 +109,8 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
             raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
         dropped += len(unfit)
         notes += [summarise_dropped(unfit)] if unfit else []
+    if again := recipe.objective.resample:
+        notes.append(f"groups without reward spread are sampled again, {again} times at most (objective.resample)")
     order = PromptOrder(recipe, prompts, full_steps=full_steps)
     longest = max(len(ids) for _, ids in prompts)
     return Prepared(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError, RecipeError, RewardError
-from gtpo_cli.integrations.trl_config import SCALES
+from gtpo_cli.integrations.trl_config import loss_settings
 from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
@@ -33,8 +33,6 @@ _SAMPLING = "entropies and ratios would be of another distribution than the samp
 _TOOLS = "conflict tokens are not defined for completions with tokens of tools"
 # Settings of GRPOConfig under which its loss is Eq. 11 once the advantages are ours, and why not otherwise.
 _REQUIRED: dict[str, tuple[Any, str]] = {
-    "loss_type": ("grpo", "Eq. 11 averages over the tokens of a completion, then over completions"),
-    "importance_sampling_level": ("token", "the ratio of Eq. 11 is that of a token"),
     "multi_objective_aggregation": ("sum_then_normalize", "the reward is the weighted sum"),
     "mask_truncated_completions": (
         False,
@@ -65,8 +63,8 @@ _SWITCHED_OFF = {
     "entropy_target": "use_adaptive_entropy", "ref_model_mixup_alpha": "sync_ref_model",
     "ref_model_sync_steps": "sync_ref_model",
 }  # fmt: skip
-# Keys of the objective that are GRPOConfig's here.
-_SAID_TWICE = {"num_iterations": "num_iterations", "clip_epsilon": "epsilon", "kl_coef": "beta"}
+# Of what `loss_settings` says, keys of the objective that are GRPOConfig's to say where the objective does not.
+_SAID_TWICE = {"num_iterations": "num_iterations", "epsilon": "clip", "epsilon_high": "clip", "beta": "kl_coef"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +84,13 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
     """TRL's GRPOTrainer with GTPO's objective.
 
     Args:
-        objective: the recipe's section; what it says of name, iterations, clipping and KL is GRPOConfig's here
-            (`num_iterations`, `epsilon`, `beta`). GRPO is `ObjectiveRecipe(conflict={"enabled": False},
-            filter={"enabled": "never"}, entropy_coef=0)`.
+        objective: the recipe's section; where it is silent of iterations, clipping and KL, GRPOConfig decides
+            (`num_iterations`, `epsilon`, `epsilon_high`, `beta`). GRPO is `ObjectiveRecipe(conflict={"enabled":
+            False}, filter={"enabled": "never"}, entropy_coef=0)`; its `name` is not read.
         initial_entropy: <H>_ini in nats (`gtpo probe-entropy`); needed where `objective.filter.enabled` is auto.
         mask_truncated: leave completions without an end-of-sequence token out of the loss.
-        All others: GRPOTrainer's. `args` needs `loss_type="grpo"`, with a KL term `use_bias_correction_kl=False` too,
-            and `scale_rewards` as `objective.advantage_scale` says.
+        All others: GRPOTrainer's. `args` needs what `trl_config.loss_settings(objective)` says: for GTPO
+            `loss_type="grpo"`, `scale_rewards="group"`, and with a KL term `use_bias_correction_kl=False`.
     Raises:
         RecipeError: settings under which the loss would not be Eq. 11, all at once.
     """
@@ -194,18 +192,13 @@ def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy
         for name, (wanted, why) in required.items()
         if hasattr(args, name) and getattr(args, name) != wanted
     ]
-    if args.epsilon_high not in (None, args.epsilon):
-        problems.append(f"epsilon_high: must be None (Eq. 11 clips by epsilon on both sides), is {args.epsilon_high!r}")
-    if args.scale_rewards != (wanted := SCALES[objective.advantage_scale]):
-        problems.append(
-            f"scale_rewards: must be {wanted!r} (objective.advantage_scale is {objective.advantage_scale}), is "
-            f"{args.scale_rewards!r}"
-        )
-    for key, name in _SAID_TWICE.items():
-        if key in objective.model_fields_set and getattr(objective, key) != getattr(args, name):
-            problems.append(f"objective.{key}: is {getattr(objective, key)!r}, but {name} {getattr(args, name)!r}")
-    if args.beta != 0.0 and args.use_bias_correction_kl:
-        problems.append("use_bias_correction_kl: must be False (the KL term of Eq. 1 has no ratio), is True")
+    for name, wanted in loss_settings(objective).items():
+        found = args.epsilon if name == "epsilon_high" and args.epsilon_high is None else getattr(args, name)
+        settled = _SAID_TWICE.get(name) in {None, *objective.model_fields_set}
+        if name == "use_bias_correction_kl":
+            settled = args.beta != 0.0
+        if settled and found != wanted:
+            problems.append(f"{name}: must be {wanted!r} as the objective has it, is {found!r}")
     if objective.compat != "paper":
         problems.append("objective.compat: released_code is there in gtpo's own loop only")
     if objective.filter.enabled == "auto" and initial_entropy is None:

@@ -13,6 +13,7 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.models.engines import Engine
 from gtpo_cli.objective import importance
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.training.microbatch import AUTO_TOKENS
 
@@ -43,7 +44,8 @@ RECIPE_DECIDES = {
     "save_strategy", "save_steps", "save_total_limit", "bf16", "fp16", "use_cpu", "gradient_checkpointing",
     "gradient_checkpointing_kwargs", "ddp_find_unused_parameters", "max_steps", "per_device_train_batch_size",
     "gradient_accumulation_steps", "num_generations", "num_iterations", "shuffle_dataset", "max_completion_length",
-    "temperature", "top_p", "top_k", "loss_type", "scale_rewards", "beta", "epsilon", "use_bias_correction_kl",
+    "temperature", "top_p", "top_k", "loss_type", "scale_rewards", "beta", "epsilon", "epsilon_high",
+    "use_bias_correction_kl",
     "importance_sampling_level", "disable_dropout", "model_init_kwargs", "optim", "learning_rate", "adam_beta1",
     "adam_beta2", "weight_decay", "max_grad_norm", "warmup_steps", "lr_scheduler_type", "use_vllm",
     "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_importance_sampling_correction",
@@ -66,8 +68,40 @@ _INSTEAD = {
     "fsdp": "it is a setting of accelerate launch (accelerate config)",
     "fsdp_config": "it is a setting of accelerate launch (accelerate config)",
 }
-SCALES = {"std": "group", "none": "none"}  # objective.advantage_scale -> scale_rewards
+_SCALES = {"std": "group", "none": "none"}  # objective.advantage_scale -> scale_rewards
+_LOSSES = {"completion": "grpo", "token": "dapo", "budget": "dr_grpo", "sum": "luspo"}  # objective.average -> loss_type
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit"}
+
+
+def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
+    """The loss of `objective` in the words of GRPOConfig, once the advantages are its coefficients c.
+
+    Raises RecipeError for what TRL's losses cannot be.
+    """
+    bounds_weight = objective.clip.of == "weight"
+    problems = []
+    if bounds_weight and (objective.average, objective.ratio) != ("token", "token"):
+        problems.append(
+            "objective.clip.of: weight goes with average: token and ratio: token in TRL, whose cispo is that; use "
+            "those, or gtpo's own loop"
+        )
+    if objective.ratio == "sequence" and objective.conflict.enabled:
+        problems.append(
+            "objective.conflict.enabled: with ratio: sequence TRL has one coefficient for a completion, not one for "
+            "each token; use gtpo's own loop, or ratio: token"
+        )
+    if problems:
+        raise RecipeError(problems)
+    return {
+        "loss_type": "cispo" if bounds_weight else _LOSSES[objective.average],
+        "importance_sampling_level": objective.ratio,
+        "scale_rewards": _SCALES[objective.advantage_scale],
+        "epsilon": objective.clip.low,
+        "epsilon_high": objective.clip.high,
+        "num_iterations": objective.num_iterations,
+        "beta": objective.kl_coef,
+        "use_bias_correction_kl": False,
+    }
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -88,6 +122,10 @@ def check_recipe(recipe: Recipe) -> None:
             "rollout.importance_correction: truncated needs the sampler's probabilities, which TRL has from vLLM only; "
             "use rollout.engine: vllm, or none"
         )
+    try:
+        loss_settings(recipe.objective)
+    except RecipeError as error:
+        problems += error.problems
     if problems:
         raise RecipeError(problems)
 
@@ -190,14 +228,12 @@ def grpo_arguments(
         "gradient_checkpointing_kwargs": {"use_reentrant": False}, "ddp_find_unused_parameters": False,
         # batches
         "max_steps": updates, "per_device_train_batch_size": size, "gradient_accumulation_steps": pieces,
-        "num_generations": rollout.group_size, "num_iterations": objective.num_iterations, "shuffle_dataset": False,
+        "num_generations": rollout.group_size, "shuffle_dataset": False,
         # sampling
         "max_completion_length": rollout.max_completion_tokens, "temperature": rollout.temperature,
         "top_p": rollout.top_p, "top_k": rollout.top_k,
-        # objective: conflict, filter, entropy and scale are in the advantages
-        "loss_type": "grpo", "scale_rewards": SCALES[objective.advantage_scale],
-        "beta": objective.kl_coef, "epsilon": objective.clip.low,
-        "use_bias_correction_kl": False, "importance_sampling_level": "token", "disable_dropout": False,
+        # conflict, filter, entropy, baseline and scale are in the advantages
+        **loss_settings(objective), "disable_dropout": False,
         # update
         "optim": _OPTIMIZERS[optimizer.name], "learning_rate": optimizer.learning_rate,
         "adam_beta1": optimizer.betas[0], "adam_beta2": optimizer.betas[1], "weight_decay": optimizer.weight_decay,

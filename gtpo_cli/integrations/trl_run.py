@@ -118,6 +118,8 @@ def train(
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
     check_extra(extra, recipe)
     engine, recipe = choose_engine(recipe), on_transformers(recipe)
+    if recipe.objective.resample:
+        say("objective.resample: TRL samples each group once; those without reward spread are trained on as they are")
     run = Run(recipe, folder, resume=resume, say=say) if processes.is_main else None
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(recipe.rewards))

@@ -80,8 +80,9 @@ def recipe_of(config: Any) -> Recipe:
     objective, problems = recipe.objective, []
     if objective.name not in ("gtpo", "grpo"):
         problems.append(f"objective.name: {objective.name}: under verl there are gtpo and grpo; use gtpo train")
-    if (objective.ratio, objective.clip.of, objective.average) != ("token", "objective", "completion"):
-        problems.append("objective: ratio, clip.of and average are those of gtpo under verl; use gtpo train")
+    others = (objective.ratio, objective.clip.of, objective.average, objective.resample)
+    if others != ("token", "objective", "completion", 0):
+        problems.append("objective: ratio, clip.of, average and resample are gtpo's under verl; use gtpo train")
     if objective.compat != "paper":
         problems.append(f"objective.compat: {objective.compat}: there in gtpo's own loop only; use paper")
     if objective.filter.enabled == "auto" and objective.initial_entropy is None:

@@ -201,7 +201,7 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
         chosen["evaluation.benchmarks"] = [data["benchmark"]]
     longest = rollout.get("max_completion_tokens")
     if isinstance(longest, int) and longest > 0:  # anything else is refused where it stands
-        chosen["evaluation.max_completion_tokens"] = longest
+        chosen |= {"evaluation.max_completion_tokens": longest, "rewards.length.limit": longest}
     defaults: dict[str, Any] = {}
     for key, value in chosen.items():
         defaults = _merge(defaults, _nest(key, value))

@@ -34,6 +34,16 @@ class AccuracyRewardRecipe(Section):
     )
 
 
+class LengthRewardRecipe(Section):
+    weight: float = Field(0.0, ge=0.0, le=1000.0, description="factor of DAPO's soft length penalty (0 to -1); 0 = off")
+    limit: int = Field(
+        1500, ge=1, description="the penalty is -1 at this length; by default rollout.max_completion_tokens"
+    )
+    soft_tokens: int | None = Field(
+        None, ge=0, description="it falls from 0 over these last tokens before the limit; null = a fifth of the limit"
+    )
+
+
 class PluginRewardRecipe(Section):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
         description="dotted path pkg.module:function; called as function(problem, completion) -> float"
@@ -44,6 +54,7 @@ class PluginRewardRecipe(Section):
 class RewardsRecipe(Section):
     format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="are the tags there (0, 1, 10)")
     accuracy: AccuracyRewardRecipe = Field(default_factory=AccuracyRewardRecipe, description="is it right (0 or 10)")
+    length: LengthRewardRecipe = Field(default_factory=LengthRewardRecipe, description="is it too long (0 to -1)")
     plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")
     timeout_seconds: float = Field(
         5.0, gt=0.0, le=600.0, description="processor time; an answer that takes longer to compare scores 0"
@@ -69,5 +80,9 @@ class RewardsRecipe(Section):
             found.append(
                 "rewards.accuracy.equality: mode: released_code accepts the gold answer as a part of the answer; use "
                 "mode: strict for text"
+            )
+        if (self.length.soft_tokens or 0) > self.length.limit:
+            found.append(
+                f"rewards.length.soft_tokens: {self.length.soft_tokens} is more than the limit, {self.length.limit}"
             )
         return found

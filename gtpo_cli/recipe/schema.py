@@ -154,6 +154,12 @@ class ObjectiveRecipe(Section):
     entropy_coef: float = Field(0.1, ge=0.0, le=1000.0, description="gamma: mean entropy taken off the advantage")
     kl_coef: float = Field(0.0, ge=0.0, le=1000.0, description="beta; 0 runs no reference forward at all")
     num_iterations: int = Field(1, ge=1, le=1000, description="optimiser steps on one batch of completions")
+    resample: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="sample groups without reward spread again, with new prompts, so often at most",
+    )
     skip_uninformative_groups: bool = Field(False, description="do not train on groups whose rewards are all equal")
     initial_entropy: float | None = Field(
         None, ge=0.0, le=100.0, description="<H>_ini of the untrained policy, nats; null = probe before step 1"

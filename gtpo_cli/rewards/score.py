@@ -1,6 +1,6 @@
 """Completions -> verdicts: the one place that reads, compares and scores, for training and evaluation alike.
 
-`R = format.weight * format + accuracy.weight * accuracy + plug-ins`: docs/objective.md, section 2.
+`R` is the sum of format, accuracy, length penalty and plug-ins, each times its weight: docs/objective.md, section 2.
 """
 
 from __future__ import annotations
@@ -53,6 +53,18 @@ def _accuracy(gold: str, answer: str | None, mode: FormatMode, *, equal: bool, f
         holds_gold = answer is not None and bool(gold.strip()) and gold.strip() in answer
         equal = format_score == FULL_MARKS and (equal or holds_gold)
     return FULL_MARKS if equal else 0.0
+
+
+def length_penalty(tokens: int, *, truncated: bool, limit: int, soft_tokens: int | None = None) -> float:
+    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), 0 to -1.
+
+    0 up to `limit - soft_tokens` (None: a fifth of the limit), from there falling linearly to -1 at `limit`; -1 for a
+    truncated completion.
+    """
+    soft = limit // 5 if soft_tokens is None else soft_tokens
+    if truncated or tokens >= limit:
+        return -1.0
+    return -max(0, tokens - (limit - soft)) / max(1, soft)
 
 
 class Scorer:
@@ -124,7 +136,15 @@ class Scorer:
         format_score = format_reward(text, mode=mode, tags=tags)
         accuracy_score = _accuracy(problem.gold, answer, mode, equal=grade.equal, format_score=format_score)
         plugins = {name: call_plugin(name, plugin, problem, completion) for name, plugin in self._plugins.items()}
+        if recipe.length.weight:
+            plugins["length"] = length_penalty(
+                len(completion.token_ids),
+                truncated=completion.truncated,
+                limit=recipe.length.limit,
+                soft_tokens=recipe.length.soft_tokens,
+            )
         reward = recipe.format.weight * format_score + recipe.accuracy.weight * accuracy_score
+        reward += recipe.length.weight * plugins.get("length", 0.0)
         reward += sum(plugin.weight * plugins[plugin.name] for plugin in recipe.plugins)
         return Verdict(
             reward=reward,

@@ -60,6 +60,8 @@ _DECLARED = (
     Metric("conflict/backward_share", "share", None,
            "completion tokens in the backward mask / completion tokens (a token can be in both masks)"),
     Metric("groups/uninformative_share", "share", None, "groups whose rewards are all equal (every A is 0) / groups"),
+    Metric("groups/resampled_share", "share", "less",
+           "groups thrown away for want of reward spread / groups sampled; only with objective.resample"),
     Metric("completions/length_mean", "tokens", "less", "completion tokens / completions"),
     Metric("completions/truncated_share", "share", "less",
            "completions that ran into rollout.max_completion_tokens / completions"),

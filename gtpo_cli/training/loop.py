@@ -105,7 +105,7 @@ def _step_on_samples(parts: StepParts, order: PromptOrder, run: Run, number: int
     clock = Stopwatch()
     seed = derive_seed(run.recipe.seed, "sample", number)
     try:
-        result = train_step(parts, order.step(number), seed=seed, clock=clock)
+        result = train_step(parts, order.step(number), seed=seed, clock=clock, more=partial(order.more, number))
     except NotFiniteError as error:
         run.warn(f"step {number} was skipped: {error}")
         parts.updater.advance_schedule()

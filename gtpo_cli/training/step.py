@@ -15,7 +15,7 @@ Where this departs from the textbook:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -39,10 +39,13 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate, sample
+from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
+
+MorePrompts = Callable[[int, int], Sequence[Prompt]]  # (attempt, how many) -> prompts
 
 
 @dataclass(slots=True)
@@ -80,18 +83,21 @@ class StepResult:
     grad_norms: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
     learning_rate: float = 0.0
+    resampled_share: float | None = None  # of the groups sampled, those thrown away; None without objective.resample
     not_finite: str | None = None  # what was infinite or NaN, so that the step stopped there without an update
 
 
-def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock: Stopwatch) -> StepResult:
-    """Sample, score, and update the policy once (or `num_iterations` times) on the result."""
+def train_step(
+    parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock: Stopwatch, more: MorePrompts | None = None
+) -> StepResult:
+    """Sample, score, and update the policy once (or `num_iterations` times) on the result.
+
+    `more`: where `objective.resample` finds prompts in place of those whose groups have no reward spread.
+    """
     policy, updater, objective, rollout = parts.policy, parts.updater, parts.recipe.objective, parts.recipe.rollout
-    with clock.phase("sample"):
-        parts.sampler.sync(policy)
-        params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
-        groups = sample(parts.sampler, prompts, rollout.group_size, params, ended=parts.scorer.begin)  # o_1 ... o_G
-    with clock.phase("reward"):
-        groups = parts.scorer.score_groups(groups)  # R
+    parts.sampler.sync(policy)
+    groups = _sample_and_score(parts, prompts, seed, clock)  # o_1 ... o_G and their rewards R
+    groups, resampled_share = _resample(parts, groups, more, seed, clock)
     with clock.phase("train"):
         batch = collate(groups, device=policy.device)
         ids, mask = batch.completion_ids_BGT, batch.completion_mask_BGT
@@ -104,6 +110,7 @@ def train_step(parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock:
             groups, batch, A, spans, weights, shares, keep,
             logprobs_BGT=tokens_BGT, entropy_BGT=tokens_BGT.clone(), mean_entropy_BG=completions_BG,
             filtered_BG=completions_BG.bool(), coefficients_BGT=tokens_BGT.clone(), learning_rate=updater.learning_rate,
+            resampled_share=resampled_share,
         )  # fmt: skip
         reference = _reference_logprobs(parts, batch) if objective.kl_coef > 0 else None  # ln pi_ref, Eq. 1
         for iteration in range(objective.num_iterations):
@@ -185,6 +192,35 @@ def _micro_batches(
         trains_BG = step.keep_BG if objective.entropy_coef > 0 else step.keep_BG & (step.advantages_BG != 0)
         yield from ((micro, False) for micro in cut(step.batch, only_BG=~trains_BG))
     yield from ((micro, True) for micro in cut(step.batch, only_BG=trains_BG))
+
+
+def _sample_and_score(parts: StepParts, prompts: Sequence[Prompt], seed: int, clock: Stopwatch) -> list[Group]:
+    rollout = parts.recipe.rollout
+    params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
+    with clock.phase("sample"):
+        groups = sample(parts.sampler, prompts, rollout.group_size, params, ended=parts.scorer.begin)
+    with clock.phase("reward"):
+        return parts.scorer.score_groups(groups)
+
+
+def _resample(
+    parts: StepParts, groups: list[Group], more: MorePrompts | None, seed: int, clock: Stopwatch
+) -> tuple[list[Group], float | None]:
+    """The groups, with those without reward spread replaced by groups of new prompts (DAPO's dynamic sampling), and the
+    share of all groups sampled that was thrown away. What has no spread at the last attempt stays."""
+    attempts = parts.recipe.objective.resample
+    if more is None or not attempts:
+        return groups, None
+    thrown_away = 0
+    for attempt in range(attempts):
+        even = [place for place, group in enumerate(groups) if len({v.reward for v in group.verdicts}) == 1]
+        if not even:
+            break
+        thrown_away += len(even)
+        fresh = _sample_and_score(parts, more(attempt, len(even)), derive_seed(seed, "resample", attempt), clock)
+        for place, group in zip(even, fresh, strict=True):
+            groups[place] = group
+    return groups, thrown_away / (thrown_away + len(groups))
 
 
 def _not_finite(step: StepResult) -> str | None:

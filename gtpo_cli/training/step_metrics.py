@@ -21,6 +21,8 @@ def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
     metrics["optim/grad_norm"] = statistics.fmean(result.grad_norms or [math.nan])
     metrics["optim/skipped"] = float(result.not_finite is not None)
     metrics["optim/learning_rate"] = result.learning_rate
+    if result.resampled_share is not None:
+        metrics["groups/resampled_share"] = result.resampled_share
     if result.kl:
         metrics["policy/kl"] = statistics.fmean(result.kl)
     return metrics | time_metrics(clock, tokens=int(result.batch.lengths_BG.sum()), device=result.advantages_BG.device)

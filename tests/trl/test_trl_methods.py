@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.objective import policy_loss, terms
-from gtpo_cli.recipe.load import build_recipe
+trl = pytest.importorskip("trl")  # before what it brings
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
+
+from gtpo_cli.models.tiny import resolve_name  # noqa: E402
+from gtpo_cli.objective import policy_loss, terms  # noqa: E402
+from gtpo_cli.recipe.load import build_recipe  # noqa: E402
 
 pytestmark = pytest.mark.trl
 

@@ -45,6 +45,14 @@ VARIANTS = {
         "advantage_scale": "none", "entropy_coef": 2.0, "skip_uninformative_groups": True,
     },
     "gtpo, three iterations": {"filter": {"threshold": 0.2}, "num_iterations": 3, "clip_epsilon": 0.02},
+    "gtpo's corrections on dapo": {
+        "name": "dapo", "conflict": {"enabled": True}, "filter": {"enabled": "auto", "threshold": 0.15},
+        "entropy_coef": 0.1, "num_iterations": 2,
+    },
+    "cispo": {"name": "cispo", "num_iterations": 2},
+    "rloo": {"name": "rloo"},
+    "filter on gspo": {"name": "gspo", "filter": {"enabled": "auto", "threshold": 0.15}, "num_iterations": 2},
+    "dr_grpo": {"name": "dr_grpo"},
     "grpo with KL": {"name": "grpo", "kl_coef": 0.5, "num_iterations": 2},
 }  # fmt: skip
 

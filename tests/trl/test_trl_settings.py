@@ -38,7 +38,7 @@ SEVERAL = {"num_iterations": 3, "learning_rate": 5e-3}  # a ratio far enough fro
 REFUSED: dict[str, Any] = {
     "loss_type": "dapo", "importance_sampling_level": "sequence", "multi_objective_aggregation": "normalize_then_sum",
     "mask_truncated_completions": True, "top_entropy_quantile": 0.2, "entropy_coef": 0.1, "use_adaptive_entropy": True,
-    "delta": 2.0, "epsilon_high": 0.28, "off_policy_mask_threshold": 0.5, "sync_ref_model": True, "min_p": 0.1,
+    "delta": 2.0, "off_policy_mask_threshold": 0.5, "sync_ref_model": True, "min_p": 0.1,
     "repetition_penalty": 1.1, "generation_kwargs": {"min_p": 0.1}, "vllm_structured_outputs_regex": "a",
     "neftune_noise_alpha": 0.1, "label_smoothing_factor": 0.1, "data_seed": 1,
     "train_sampling_strategy": "group_by_length", "max_tool_calling_iterations": 3, "sapo_temperature_neg": 2.0,
@@ -55,6 +55,7 @@ HONOURED: dict[str, tuple[dict[str, Any], Any]] = {
     "generation_batch_size": (BATCHES, 16),
     "gradient_accumulation_steps": (BATCHES, 2),
     "epsilon": (SEVERAL, 1e-3),
+    "epsilon_high": (SEVERAL, 1e-3),
     "num_iterations": ({}, 2),
     "beta": ({"use_bias_correction_kl": False, "num_iterations": 2}, 0.5),
     "temperature": ({}, 0.7),
@@ -145,7 +146,7 @@ def test_a_key_of_the_objective_that_says_otherwise_is_refused(tmp_path: Path) -
     with pytest.raises(RecipeError) as caught:
         check_settings(config(tmp_path), objective, 0.3)
     assert [problem.split()[1] for problem in caught.value.problems] == [
-        "scale_rewards:", "objective.num_iterations:", "objective.clip_epsilon:", "objective.kl_coef:",
+        "scale_rewards:", "epsilon:", "epsilon_high:", "num_iterations:", "beta:",
     ]  # fmt: skip
     args = config(tmp_path, num_iterations=2, epsilon=0.1, beta=0.5, scale_rewards="none")
     check_settings(args, objective, 0.3)

@@ -164,3 +164,30 @@ def test_the_page_names_every_setting_and_every_refusal() -> None:
     for words in REFUSED:
         key, value = words.split("=")
         assert f"`{key}`" in page or f"`{key}: {value}`" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gtpo", ("grpo", "token", "group", 0.2, 0.2)),
+        ("grpo", ("grpo", "token", "group", 0.2, 0.2)),
+        ("dr_grpo", ("dr_grpo", "token", "none", 0.2, 0.2)),
+        ("dapo", ("dapo", "token", "group", 0.2, 0.28)),
+        ("gspo", ("grpo", "sequence", "group", 3e-4, 4e-4)),
+        ("cispo", ("cispo", "token", "group", 0.2, 5.0)),
+        ("rloo", ("luspo", "token", "none", 0.2, 0.2)),
+    ],
+)
+def test_every_method_in_the_words_of_trl(name: str, expected: tuple[object, ...]) -> None:
+    found = arguments(load_recipe("tiny_arithmetic", [f"objective.name={name}"]))
+    words = ("loss_type", "importance_sampling_level", "scale_rewards", "epsilon", "epsilon_high")
+    assert tuple(found[word] for word in words) == expected
+
+
+def test_what_no_loss_of_trl_is_is_refused() -> None:
+    with pytest.raises(
+        RecipeError, match=r"objective\.conflict\.enabled: with ratio: sequence TRL has one coefficient"
+    ):
+        check_recipe(load_recipe("tiny_arithmetic", ["objective.name=gspo", "objective.conflict.enabled=true"]))
+    with pytest.raises(RecipeError, match=r"objective\.clip\.of: weight goes with average: token"):
+        check_recipe(load_recipe("tiny_arithmetic", ["objective.name=cispo", "objective.average=completion"]))

@@ -79,3 +79,11 @@ def test_clip_epsilon_is_short_for_both_ends() -> None:
 def test_the_released_code_has_no_kl_term() -> None:
     with pytest.raises(RecipeError, match=r"objective\.kl_coef: the released code has no KL term"):
         recipe("objective.compat=released_code", "objective.kl_coef=0.04")
+
+
+def test_dapo_resamples_and_punishes_length() -> None:
+    dapo = recipe("objective.name=dapo", "rollout.max_completion_tokens=200")
+    assert (dapo.objective.resample, dapo.rewards.length.weight, dapo.rewards.length.limit) == (3, 5.0, 200)
+    assert (recipe().objective.resample, recipe().rewards.length.weight) == (0, 0.0)
+    with pytest.raises(RecipeError, match=r"rewards\.length\.soft_tokens: 300 is more than the limit, 200"):
+        recipe("rollout.max_completion_tokens=200", "rewards.length.soft_tokens=300")

@@ -8,6 +8,7 @@ import pytest
 from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer, accuracy_reward, format_reward
+from gtpo_cli.rewards.score import length_penalty
 from gtpo_cli.types import Completion, Group, Problem
 
 GOOD = "<reasoning>9+9</reasoning><answer>18</answer>"
@@ -167,3 +168,26 @@ def test_a_pathological_answer_costs_one_timeout_and_scores_0(scorer: Scorer) ->
 def test_a_plugin_that_cannot_be_loaded_fails_at_once() -> None:
     with pytest.raises(RewardError, match="no_such_module_anywhere"):
         Scorer(RewardsRecipe.model_validate({"plugins": [{"name": "no_such_module_anywhere:f", "weight": 1.0}]}))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "truncated", "penalty"),
+    [(0, False, 0.0), (80, False, 0.0), (81, False, -0.05), (90, False, -0.5), (99, False, -0.95), (100, False, -1.0),
+     (60, True, -1.0)],
+)  # fmt: skip
+def test_length_penalty_by_hand(tokens: int, truncated: bool, penalty: float) -> None:
+    assert length_penalty(tokens, truncated=truncated, limit=100, soft_tokens=20) == pytest.approx(penalty, abs=1e-12)
+    assert length_penalty(tokens, truncated=truncated, limit=100) == pytest.approx(penalty, abs=1e-12)  # a fifth
+    step = length_penalty(tokens, truncated=truncated, limit=100, soft_tokens=0)
+    assert step == (-1.0 if truncated or tokens >= 100 else 0.0)
+
+
+def test_the_length_penalty_is_a_part_of_the_reward() -> None:
+    recipe = RewardsRecipe.model_validate({"length": {"weight": 5.0, "limit": 10, "soft_tokens": 4}})
+    text = "<reasoning>r</reasoning><answer>4</answer>"
+    short, long = (Completion((1,) * n, (0.0,) * n, "stop", text) for n in (6, 8))
+    cut = Completion((1,) * 10, (0.0,) * 10, "length", text)
+    with Scorer(recipe, num_workers=1) as scorer:
+        verdicts = scorer.score(Problem("p", "2+2", "4"), [short, long, cut])
+    assert [verdict.reward for verdict in verdicts] == [20.0, 17.5, 15.0]
+    assert [verdict.plugins["length"] for verdict in verdicts] == [0.0, -0.5, -1.0]

@@ -394,6 +394,31 @@ def test_several_iterations_keep_what_the_first_fixed_and_clip(parts_for: Any) -
             torch.testing.assert_close(result.logprobs_BGT[b, g, : len(own)].double(), own, rtol=1e-5, atol=1e-5)
 
 
+def test_groups_without_spread_are_sampled_again_with_new_prompts(parts_for: Any) -> None:
+    """Only completions of problem a have rewards that differ, so groups of the others are replaced."""
+    plugin = "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]"
+    parts = parts_for(
+        recipe(NEVER, plugin, "objective.resample=3", "rewards.format.weight=0", "rewards.accuracy.weight=0")
+    )
+    asked: list[tuple[int, int]] = []
+
+    def more(attempt: int, count: int) -> list[Any]:
+        asked.append((attempt, count))
+        return [PROMPTS[0 if attempt == 1 and place == 0 else 1] for place in range(count)]
+
+    clock = Stopwatch()
+    result = train_step(parts, PROMPTS, seed=15, clock=clock, more=more)
+    assert asked == [(0, 2), (1, 2), (2, 1)]  # one of the two is problem a at the second attempt
+    assert [group.problem.id for group in result.groups] == ["a", "a", "b"]
+    assert result.resampled_share == pytest.approx(5 / 8)
+    assert step_metrics(result, clock)["groups/resampled_share"] == pytest.approx(5 / 8)
+    first, again = (group.completions for group in result.groups[:2])
+    assert first != again  # the second group of problem a has a seed of its own
+    repeated = train_step(parts_for(parts.recipe), PROMPTS, seed=15, clock=Stopwatch(), more=more)
+    assert repeated.groups == result.groups
+    assert train_step(parts, PROMPTS, seed=15, clock=Stopwatch()).resampled_share is None
+
+
 def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
     parts = parts_for(recipe("objective.filter.threshold=2.2", "objective.kl_coef=0.01"))
     clock = Stopwatch()
