@@ -1,4 +1,4 @@
-"""The records that rooms hand to each other. Frozen plain Python: no torch, only small derived values."""
+"""The records that packages hand to each other. Frozen plain Python: no torch, only small derived values."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ def export(
     gtpo export runs/my-run --format gguf --converter ~/llama.cpp --push me/my-model
     """
     from gtpo_cli.evaluation.subject import choose_checkpoint
+    from gtpo_cli.export.exporter import Request, export_run
     from gtpo_cli.export.push import check_push
     from gtpo_cli.export.push import push as upload
-    from gtpo_cli.export.run import Request, export_run
 
     if public and push is None:
         raise typer.BadParameter("--public is for --push NAME")

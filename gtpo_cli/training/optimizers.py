@@ -60,7 +60,7 @@ class Updater:
         Where that is infinite or NaN nothing is changed: not the weights, not the moments.
         """
         for parameter in self._parameters:
-            if parameter.grad is None:  # nothing owed a gradient: it is 0, and Adam's moments must see that
+            if parameter.grad is None:  # no loss reached it: its gradient is 0, and Adam's moments must see that
                 parameter.grad = torch.zeros_like(parameter)
         self._scaler.unscale_(self.optimizer)
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))

@@ -11,7 +11,7 @@ from policy_contract import recipe_for
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.evaluation.subject import choose_checkpoint
 from gtpo_cli.export.check import Difference
-from gtpo_cli.export.run import Request, export_run
+from gtpo_cli.export.exporter import Request, export_run
 from gtpo_cli.models import load_policy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
