@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
 
 from gtpo_cli.models.loading import keep_weights_differentiable
 from gtpo_cli.models.tiny import resolve_name
@@ -23,6 +22,7 @@ _SCALE = 0.02
 def shaped_policy(shape: ModelShape, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> TransformersPolicy:
     """A policy of that shape with 4-bit base weights and the recipe's adapter; its tokenizer is the built-in one."""
     from peft import LoraConfig, get_peft_model
+    from transformers import AutoTokenizer
 
     lora = recipe.model.lora
     assert lora is not None

@@ -25,6 +25,7 @@ NAMES = [
     "conflict/forward_share",
     "conflict/backward_share",
     "groups/uninformative_share",
+    "groups/resampled_share",
     "completions/length_mean",
     "completions/truncated_share",
     "completions/empty_share",
