@@ -95,7 +95,8 @@ def train_step(
     `more`: where `objective.resample` finds prompts in place of those whose groups have no reward spread.
     """
     policy, updater, objective, rollout = parts.policy, parts.updater, parts.recipe.objective, parts.recipe.rollout
-    parts.sampler.sync(policy)
+    with clock.phase("sample"):
+        parts.sampler.sync(policy)
     groups = _sample_and_score(parts, prompts, seed, clock)  # o_1 ... o_G and their rewards R
     groups, resampled_share = _resample(parts, groups, more, seed, clock)
     with clock.phase("train"):
