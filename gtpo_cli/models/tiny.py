@@ -64,5 +64,5 @@ def is_builtin(config: Any) -> bool:
 
 # What loading writes into a configuration, and what says how it was made.
 _NOT_THE_ARCHITECTURE = frozenset(
-    {"_name_or_path", "architectures", "dtype", "initializer_range", "transformers_version"}
+    {"_name_or_path", "architectures", "dtype", "initializer_range", "transformers_version", "use_cache"}
 )

@@ -24,7 +24,7 @@ Average = Literal["completion", "token", "sum"]
 
 
 class LossResult(NamedTuple):
-    """`loss`: scalar with gradient. `metrics`: detached means by name (see policy_loss)."""
+    """`loss`: scalar with gradient, in the log-probabilities' type. `metrics`: detached means, see policy_loss."""
 
     loss: Tensor
     metrics: dict[str, float]
@@ -117,5 +117,5 @@ def policy_loss(
         metrics["kl"] = float(kl.detach().masked_fill(~mask, 0.0).sum() / lengths_BG.sum().clamp(min=1))
     beyond = (r.detach() != within.detach()) & mask
     metrics["clipped_share"] = float(beyond.sum() / lengths_BG.sum().clamp(min=1))
-    J = (shares_BG * objective.masked_fill(~mask, 0.0).sum(dim=-1)).sum()
-    return LossResult(-J, metrics)
+    J = (shares_BG * objective.masked_fill(~mask, 0.0).sum(dim=-1)).sum()  # summed in float64
+    return LossResult(-J.to(logp.dtype), metrics)
