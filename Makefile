@@ -90,7 +90,7 @@ test-verl: $(VENV)-verl/.installed  ## the plug-in on the real verl, without its
 	$(VENV)-verl/bin/python -m pytest -m verl tests/verl
 
 test-slow: install-dev  ## long checks
-	$(BIN)/python -m pytest -m slow
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m slow
 
 lint: install-dev  ## ruff, mypy, layers, recipes
 	$(BIN)/ruff check .
