@@ -28,10 +28,10 @@ def run_with_bad_gradients(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: set[int], *changes: str
 ) -> tuple[Run, list[str]]:
     """A run in whose steps `bad` a gradient is NaN; what was said, too."""
-    prepare = loop.prepare
+    set_up = loop.set_up
 
     def spoiled(*arguments: Any, **options: Any) -> Any:
-        setup = prepare(*arguments, **options)
+        setup = set_up(*arguments, **options)
         calls = [0]
 
         def spoil(gradient: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ def run_with_bad_gradients(
         next(iter(setup.policy.trainable_parameters())).register_hook(spoil)
         return setup
 
-    monkeypatch.setattr(loop, "prepare", spoiled)
+    monkeypatch.setattr(loop, "set_up", spoiled)
     recipe = load_recipe("tiny_arithmetic", [*SMALL, f"output_dir={folder}", "run_name=run", *changes])
     run = RunFolder(folder / "run")
     run.create(recipe)
