@@ -176,6 +176,8 @@ class ObjectiveRecipe(Section):
         clip = written.get("clip") or {}
         if not isinstance(clip, dict) or {"low", "high"} & clip.keys():
             raise ValueError("clip_epsilon is short for clip.low and clip.high; write one or the other")
+        if clip.get("of") == "weight":
+            raise ValueError("clip_epsilon is a range around 1; with clip.of: weight write clip.high (CISPO: 5)")
         epsilon = written["clip_epsilon"]
         others = {key: value for key, value in written.items() if key != "clip_epsilon"}
         return others | {"clip": clip | {"low": epsilon, "high": epsilon}}
@@ -311,17 +313,30 @@ class Recipe(Section):
                 f"data.max_prompt_tokens: {self.data.max_prompt_tokens} leaves no room for a completion; "
                 f"set it below model.max_seq_length ({self.model.max_seq_length})"
             )
-        if self.objective.compat == "released_code" and self.objective.kl_coef > 0:
+        objective = self.objective
+        if objective.compat == "released_code" and objective.kl_coef > 0:
             problems.append(
                 "objective.kl_coef: the released code has no KL term in its loss; set it to 0, or use compat: paper"
             )
-        problems += self.rewards.problems()
+        switches = (objective.average, objective.ratio, objective.clip.of)
+        if objective.compat == "released_code" and switches != ("completion", "token", "objective"):
+            problems.append(
+                "objective.compat: the released code has its own average and ratio; leave average, ratio and clip.of "
+                "as name: gtpo has them, or use compat: paper"
+            )
+        if objective.clip.of == "weight" and objective.clip.high < 1:
+            problems.append(
+                f"objective.clip.high: {objective.clip.high:g} would shrink every weight, which is 1 at first; with "
+                "clip.of: weight it is the bound itself, 1 or more (CISPO: 5)"
+            )
+        rewards = self.rewards
+        problems += rewards.problems()
         if self.rewards.format.tags != TagsRecipe() and self.data.system_prompt == PAPER_SYSTEM_PROMPT:
             problems.append(
                 "data.system_prompt: the default asks for <reasoning> and <answer>, not for the tags of "
                 "rewards.format.tags; write one that names them, or set it to null"
             )
-        if self.rewards.format.weight == 0 and self.rewards.accuracy.weight == 0 and not self.rewards.plugins:
+        if not (rewards.format.weight or rewards.accuracy.weight or rewards.length.weight or rewards.plugins):
             problems.append("rewards: all weights are 0, so nothing can be learned; give one of them a weight")
         if self.training.eval_every is not None and self.evaluation.limit is None:
             problems.append("training.eval_every: bound these evaluations, e.g. with evaluation.limit: 100 (problems)")

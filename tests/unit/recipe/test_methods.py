@@ -69,7 +69,8 @@ def test_clip_epsilon_is_short_for_both_ends() -> None:
     assert switches(recipe("objective.clip_epsilon=0.1").objective)[3:6] == (0.1, 0.1, "objective")
     # of a method whose ends differ, too; what is clipped stays the method's
     assert switches(recipe("objective.name=dapo", "objective.clip_epsilon=0.1").objective)[3:5] == (0.1, 0.1)
-    assert switches(recipe("objective.name=cispo", "objective.clip_epsilon=0.9").objective)[3:6] == (0.9, 0.9, "weight")
+    with pytest.raises(RecipeError, match=r"clip_epsilon is a range around 1; with clip\.of: weight write clip\.high"):
+        recipe("objective.name=cispo", "objective.clip_epsilon=0.9")
     with pytest.raises(RecipeError, match="clip_epsilon is short for"):
         recipe("objective.clip_epsilon=0.1", "objective.clip.high=0.3")
     with pytest.raises(RecipeError, match=r"objective\.clip\.low: .*less than 1"):
@@ -79,6 +80,25 @@ def test_clip_epsilon_is_short_for_both_ends() -> None:
 def test_the_released_code_has_no_kl_term() -> None:
     with pytest.raises(RecipeError, match=r"objective\.kl_coef: the released code has no KL term"):
         recipe("objective.compat=released_code", "objective.kl_coef=0.04")
+
+
+def test_a_bound_of_the_weight_below_1_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"objective\.clip\.high: 0\.2 would shrink every weight"):
+        recipe("objective.clip.of=weight")  # with gtpo's clip range
+    assert recipe("objective.clip={of: weight, high: 1}").objective.clip.high == 1.0
+
+
+@pytest.mark.parametrize("other", ["name=dapo", "average=sum", "ratio=sequence", "clip={of: weight, high: 5}"])
+def test_the_released_code_has_its_own_average_and_ratio(other: str) -> None:
+    with pytest.raises(RecipeError, match=r"objective\.compat: the released code has its own average and ratio"):
+        recipe("objective.compat=released_code", f"objective.{other}")
+
+
+def test_a_length_penalty_alone_is_a_reward() -> None:
+    off = ["rewards.format.weight=0", "rewards.accuracy.weight=0"]
+    assert recipe(*off, "rewards.length.weight=1").rewards.length.weight == 1.0
+    with pytest.raises(RecipeError, match="all weights are 0"):
+        recipe(*off)
 
 
 def test_dapo_resamples_and_punishes_length() -> None:
