@@ -45,10 +45,6 @@ class LoadedProblems:
     problems: tuple[Problem, ...]
     dropped: tuple[DroppedRow, ...] = ()
 
-    def warning(self) -> str | None:
-        """One line that counts and names the dropped rows, or None when there are none."""
-        return summarise_dropped(self.dropped) if self.dropped else None
-
 
 @dataclass(frozen=True, slots=True)
 class HubSource:

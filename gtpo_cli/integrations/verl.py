@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gtpo_cli.data import PromptEncoder, encode_prompts, load_problems, summarise_dropped
+from gtpo_cli.data import PromptEncoder, usable_prompts
 from gtpo_cli.errors import ModelError, RecipeError
 from gtpo_cli.integrations.verl_advantages import set_token_advantages
 from gtpo_cli.recipe import Recipe, load_recipe
@@ -144,8 +144,8 @@ def check_config(config: Any, recipe: Recipe) -> None:
 class Problems(RLHFDataset):  # type: ignore[misc]
     """The problems of the recipe that `data.train_files` names, for `data.custom_cls`; without a Parquet file.
 
-    Prompts longer than `data.max_prompt_length` are left out. Raises DataError; ModelError where the tokenizer has no
-    chat template, or where verl would give the model other tokens than gtpo.
+    Prompts longer than `data.max_prompt_length`, or than the recipe's `data.max_prompt_tokens`, are left out. Raises
+    DataError; ModelError where the tokenizer has no chat template, or where verl would give the model other tokens.
     """
 
     def _download(self, use_origin_parquet: bool = False) -> None:
@@ -153,16 +153,17 @@ class Problems(RLHFDataset):  # type: ignore[misc]
 
     def _read_files_and_tokenize(self) -> None:
         recipe = load_recipe(self.data_files[0])
-        loaded = load_problems(recipe.data, seed=recipe.seed)
         encoder = PromptEncoder(self.tokenizer, recipe.data.system_prompt)
         if encoder.uses_plain_format:
             raise ModelError(
                 "actor_rollout_ref.model.path: the tokenizer has no chat template, and verl prompts through one; use "
                 "an instruct model, or give the tokenizer a chat_template"
             )
-        prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=self.max_prompt_length)
-        for line in filter(None, (loaded.warning(), summarise_dropped(too_long) if too_long else None)):
-            print(line)  # noqa: T201  # as verl tells what it reads
+        prompts, _, notes = usable_prompts(
+            recipe.data, recipe.rewards, self.tokenizer, max_seq_length=self.max_prompt_length + 1, seed=recipe.seed
+        )
+        for note in notes:
+            print(note)  # noqa: T201  # as verl tells what it reads
         rows = []
         for index, (problem, ids) in enumerate(prompts):
             messages = encoder.messages(problem.question)

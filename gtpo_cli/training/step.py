@@ -155,7 +155,7 @@ def accumulate(parts: StepParts, step: StepResult, old: Tensor | None, reference
                 (~passes, step.filtered_BG), (delta, step.keep_BG), (c, step.coefficients_BGT),
             ):  # fmt: skip
                 micro.put(measured, into=place)
-        c = micro.take(step.coefficients_BGT) * mask  # a group's other completions are in other micro-batches
+        c = micro.take(step.coefficients_BGT).masked_fill(~mask, 0.0)  # the group's others are in other micro-batches
         if reference is None and not bool(c.any()):
             continue
         loss, metrics = policy_loss(  # Eq. 11 / Eq. 1

@@ -17,7 +17,7 @@ import pytest
 
 from gtpo_cli.data import gold_check, load_problems
 from gtpo_cli.data.benchmarks import BENCHMARKS, hub_table, read_table
-from gtpo_cli.data.local import SourcedRow, Table
+from gtpo_cli.data.local import SourcedRow, Table, summarise_dropped
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.schema import DataRecipe, RewardsRecipe
 
@@ -72,7 +72,7 @@ def test_bad_rows_are_dropped_counted_and_named_with_file_and_line(tmp_path: Pat
         "9": "no column question: there is questoin, answer; did you mean questoin?",
         "10": "question is no text: list ['a']",
     }
-    warning = loaded.warning()
+    warning = summarise_dropped(loaded.dropped)
     assert warning is not None
     assert warning.startswith("dropped 8 rows (1 no question, ")
     assert f"{path}:2 no question; {path}:3 empty gold answer; " in warning
@@ -104,7 +104,7 @@ def test_a_gold_answer_may_be_any_text_where_it_is_not_compared_as_mathematics(
 
 def test_clean_data_warns_of_nothing(tmp_path: Path) -> None:
     path = write_json_lines(tmp_path / "a.jsonl", [{"question": "q", "answer": "1"}])
-    assert load_problems(local(path), seed=0, is_usable=all_usable).warning() is None
+    assert load_problems(local(path), seed=0, is_usable=all_usable).dropped == ()
 
 
 def test_a_file_without_a_usable_row_is_an_error_that_names_the_first(tmp_path: Path) -> None:
