@@ -91,7 +91,8 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
     """Read the recipe's data and count what a run does with it; no weights are needed.
 
     `max_seq_length`: most tokens of prompt and completion together, the recipe's or the model's own. For SFT only
-    problems stay whose reference fits too. `full_steps`: see `PromptOrder`. Raises DataError, ModelError.
+    problems stay whose reference fits too. `full_steps`: as TRL trains, which samples each group once too (see
+    `PromptOrder`). Raises DataError, ModelError.
     """
     prompts, dropped, notes = usable_prompts(
         recipe.data, recipe.rewards, tokenizer, max_seq_length=max_seq_length, seed=recipe.seed
@@ -109,7 +110,8 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
             raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
         dropped += len(unfit)
         notes += [summarise_dropped(unfit)] if unfit else []
-    if again := recipe.objective.resample:
+    again = recipe.objective.resample
+    if again and not full_steps:
         notes.append(f"groups without reward spread are sampled again, {again} times at most (objective.resample)")
     order = PromptOrder(recipe, prompts, full_steps=full_steps)
     longest = max(len(ids) for _, ids in prompts)

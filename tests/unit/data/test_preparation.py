@@ -101,3 +101,11 @@ def test_more_prompts_for_a_step_follow_from_seed_step_and_attempt() -> None:
     again = order(50, "rollout.prompts_per_step=8")
     assert [problem.id for problem, _ in again.more(3, 0, 8)] == drawn[0]
     assert [problem.id for problem, _ in again.more(4, 0, 8)] != drawn[0]
+
+
+def test_only_who_samples_again_says_so() -> None:
+    recipe = build_recipe(DOCUMENT, ["objective.name=dapo"], where="r")
+    tokenizer, context = load_tokenizer(recipe)
+    said = "groups without reward spread are sampled again, 3 times at most (objective.resample)"
+    assert said in prepare(recipe, tokenizer, context).notes
+    assert said not in prepare(recipe, tokenizer, context, full_steps=True).notes  # TRL
