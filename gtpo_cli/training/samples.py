@@ -15,7 +15,8 @@ from gtpo_cli.training.step import StepResult
 
 def sample_rows(result: StepResult) -> list[dict[str, Any]]:
     """One mapping for each completion: problem, text, rewards, advantage, <H>_i, delta, and per token: id, text,
-    log-probability, entropy, forward and backward mask (0/1), lambda, c. The tokens' texts are the caller's to add.
+    log-probability, entropy, forward and backward mask (0/1), lambda, c (times the weight of
+    `rollout.importance_correction`, where that is on). The tokens' texts are the caller's to add.
     """
     rows = []
     for b, group in enumerate(result.groups):
