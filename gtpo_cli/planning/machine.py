@@ -126,8 +126,10 @@ def wandb(mode: str) -> Finding:
     """Whether runs can be logged there, as `tracking.wandb.mode` asks."""
     if mode == "off":
         return Finding("wandb", "ok", "off in the recipe")
-    from wandb import Settings
-
+    try:
+        from wandb import Settings
+    except ImportError:
+        return Finding("wandb", "problem", "not installed", "pip install wandb; or tracking.wandb.mode: off")
     settings = Settings()
     if not (settings.api_key or _netrc_has(settings.base_url)):
         state: State = "problem" if mode == "online" else "note"
