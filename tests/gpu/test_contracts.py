@@ -45,14 +45,16 @@ class TestTransformersSampler(SamplerContract):
 
 @NEEDS_VLLM
 class TestPlainVllm(SamplerContract):
-    tolerance = 1e-3
-    moved = 0.1
+    """In 16 bits: vLLM's LoRA kernels for GPUs take nothing else."""
+
+    tolerance = 3e-2
+    moved = 0.3
 
     @pytest.fixture(scope="class")
     def pair(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
         folder = save_model(tmp_path_factory.mktemp("model"), **HEADS)
         rollout = {"engine": "vllm", "gpu_memory_utilization": 0.2}
-        recipe = recipe_for(folder, rollout=rollout, backend="transformers", max_seq_length=CONTEXT)
+        recipe = recipe_for(folder, rollout=rollout, backend="transformers", max_seq_length=CONTEXT, dtype="bfloat16")
         policy = load_policy(recipe)
         move(policy)
         return policy, load_sampler(policy, recipe)
