@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import forks
 import pytest
 from commands import GTPO, SHARED, Run, environment
 
@@ -28,10 +29,7 @@ def gtpo(tmp_path: Path) -> Run:
     """gtpo("train", "--quiet") -> the finished process, with text output. Fails the test on an unexpected exit code."""
 
     def run(*arguments: str, code: int = 0, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*GTPO, *arguments],
-            cwd=tmp_path, capture_output=True, text=True, timeout=timeout, env=environment(), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        done = forks.run([*GTPO, *arguments], cwd=tmp_path, timeout=timeout, env=environment())
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

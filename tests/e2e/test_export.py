@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from commands import GTPO, Run, environment
 
@@ -55,10 +56,8 @@ def by_plain_transformers(folder: Path) -> list[str]:
 
 
 def by_the_policy(folder: Path, run: str) -> list[str]:
-    done = subprocess.run(
-        [*GTPO, "generate", run, "--greedy"],
-        cwd=folder, input="\n".join(QUESTIONS) + "\n", capture_output=True, text=True, env=environment(), timeout=200,
-    )  # fmt: skip
+    typed = "\n".join(QUESTIONS) + "\n"
+    done = forks.run([*GTPO, "generate", run, "--greedy"], cwd=folder, input=typed.encode(), env=environment())
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     return [lines[i + 1] for i, line in enumerate(lines) if line.startswith("question> ")]
