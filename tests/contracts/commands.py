@@ -17,6 +17,7 @@ SHARED = ROOT.parent / "shared"
 GTPO = [str(Path(sys.executable).parent / "gtpo")]
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Prepared = Callable[..., None]
 
 
 def environment() -> dict[str, str]:
