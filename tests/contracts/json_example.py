@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forks
 from commands import GTPO, ROOT, environment
 
 EXAMPLE = ROOT / "examples" / "json_extraction"
@@ -23,16 +24,11 @@ def run_readme(folder: Path, *, extra: dict[str, list[str]]) -> str:
     for line in block.strip().splitlines():
         program, *arguments = shlex.split(line, comments=True)
         arguments += extra.get(arguments[0], [])
-        command = [sys.executable, *arguments] if program == "python" else [*GTPO, *arguments]
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-        )
+        if program == "python":
+            command = [sys.executable, *arguments]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, env=environment())
+        else:
+            done = forks.run([*GTPO, *arguments], cwd=folder, env=environment(), timeout=900)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         said.append(f"$ {line}\n{done.stdout}")
     return "\n".join(said)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import forks
 from commands import GTPO, comparable, contents, environment
 
 # Probe, checkpoints, the best one, several iterations, evaluations, samples of every step.
@@ -27,7 +27,7 @@ def resume(name: str) -> list[str]:
 
 def gtpo(folder: Path, arguments: list[str], *, code: int = 0) -> str:
     """Standard output and error of a gtpo that must end with this exit code."""
-    done = subprocess.run([*GTPO, *arguments], cwd=folder, env=environment(), capture_output=True, text=True)
+    done = forks.run([*GTPO, *arguments], cwd=folder, env=environment())
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+import forks
 import pytest
+import small_runs
 from commands import GTPO, SHARED, Run, environment
+
+_prepared: dict[str, Path] = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,11 +35,24 @@ def gtpo(tmp_path: Path) -> Run:
     """gtpo("train", "--quiet") -> the finished process, with text output. Fails the test on an unexpected exit code."""
 
     def run(*arguments: str, code: int = 0, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*GTPO, *arguments],
-            cwd=tmp_path, capture_output=True, text=True, timeout=timeout, env=environment(), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        done = forks.run([*GTPO, *arguments], cwd=tmp_path, timeout=timeout, env=environment())
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
     return run
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """prepared(["train", ...], ["eval", ...]): what these commands leave in an empty folder, in the test's. The same
+    ones are run once in a session, and copied from then on."""
+
+    def prepare(*commands: list[str]) -> None:
+        key = json.dumps(commands)
+        if key not in _prepared:
+            _prepared[key] = tmp_path_factory.mktemp("prepared")
+            for command in commands:
+                small_runs.gtpo(_prepared[key], command)
+        shutil.copytree(_prepared[key], tmp_path, dirs_exist_ok=True)
+
+    return prepare

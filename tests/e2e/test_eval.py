@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import GTPO, Run, environment
+from commands import GTPO, Prepared, Run, environment
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
@@ -29,8 +29,8 @@ def stored(run: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.json*"))}
 
 
-def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, tmp_path: Path) -> None:
-    gtpo(*TRAIN)
+def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
+    prepared(TRAIN)
     run = tmp_path / "runs" / "one"
     whole = gtpo(*EVAL, timeout=600)
     assert len(table(whole.stdout)) == 27
@@ -56,8 +56,8 @@ def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, tmp_path: 
     assert stored(run) == expected
 
 
-def test_a_finished_evaluation_is_read_and_its_scores_are_json(gtpo: Run, tmp_path: Path) -> None:
-    gtpo(*TRAIN)
+def test_a_finished_evaluation_is_read_and_its_scores_are_json(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
+    prepared(TRAIN)
     arguments = ["eval", "--pass-k", "1,4", "--maj-k", "4", "--limit", "12", "--json"]
     (first,) = json.loads(gtpo(*arguments).stdout)
     assert (first["benchmark"], first["subject"], first["problems"], first["samples"]) == (
@@ -89,15 +89,15 @@ def test_an_adapter_is_evaluated_on_its_base_and_step_zero_knowledge_is_the_base
     )  # a bare model is no run: the latest is still the trained one
 
 
-def test_audit_lists_what_the_grader_may_have_missed(gtpo: Run, tmp_path: Path) -> None:
-    gtpo(*TRAIN)
+def test_audit_lists_what_the_grader_may_have_missed(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
+    prepared(TRAIN)
     output = gtpo("eval", "--audit", "--pass-k", "2", "--limit", "8").stdout
     assert "audit of step-000004: " in output
     assert "judged wrong, but it looks right" in output
 
 
-def test_local_data_and_several_benchmarks(gtpo: Run, tmp_path: Path) -> None:
-    gtpo(*TRAIN)
+def test_local_data_and_several_benchmarks(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
+    prepared(TRAIN)
     for name, column in (("gsm8k", "question"), ("amc23", "problem")):
         folder = tmp_path / "data" / name
         folder.mkdir(parents=True)

@@ -13,8 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
-from commands import GTPO, Run, environment
+from commands import GTPO, Prepared, Run, environment
 
 from gtpo_cli.export.gguf import SCRIPT
 
@@ -55,18 +56,18 @@ def by_plain_transformers(folder: Path) -> list[str]:
 
 
 def by_the_policy(folder: Path, run: str) -> list[str]:
-    done = subprocess.run(
-        [*GTPO, "generate", run, "--greedy"],
-        cwd=folder, input="\n".join(QUESTIONS) + "\n", capture_output=True, text=True, env=environment(), timeout=200,
-    )  # fmt: skip
+    typed = "\n".join(QUESTIONS) + "\n"
+    done = forks.run([*GTPO, "generate", run, "--greedy"], cwd=folder, input=typed.encode(), env=environment())
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     return [lines[i + 1] for i, line in enumerate(lines) if line.startswith("question> ")]
 
 
 @pytest.mark.parametrize("changes", [[], LORA], ids=["all weights", "adapter"])
-def test_plain_transformers_give_the_policy_s_answers(changes: list[str], gtpo: Run, tmp_path: Path) -> None:
-    gtpo(*TRAIN, *changes)
+def test_plain_transformers_give_the_policy_s_answers(
+    changes: list[str], gtpo: Run, prepared: Prepared, tmp_path: Path
+) -> None:
+    prepared([*TRAIN, *changes])
     expected = by_the_policy(tmp_path, "runs/one")
     assert len(set(expected)) == len(QUESTIONS)
     said = gtpo("export", "runs/one", "--dtype", "float32").stdout
@@ -177,10 +178,10 @@ def export_to(hub: str, folder: Path, *arguments: str, code: int = 0, token: str
 
 
 def test_a_push_reaches_the_hub_private_and_the_token_nothing_else(
-    gtpo: Run, hub: tuple[type[Hub], str], tmp_path: Path
+    prepared: Prepared, hub: tuple[type[Hub], str], tmp_path: Path
 ) -> None:
     served, address = hub
-    gtpo(*TRAIN)
+    prepared(TRAIN)
     said = export_to(address, tmp_path, "--push", "me/demo")
     assert f"pushed to {address}/me/demo" in said
     assert served.made.get("visibility") == "private" or served.made.get("private") is True  # by the library's age
@@ -203,8 +204,8 @@ def test_a_push_reaches_the_hub_private_and_the_token_nothing_else(
     assert "there is no token" in export_to(address, tmp_path, "--push", "me/demo", code=2, token=None)
 
 
-def test_a_push_that_cannot_be_is_refused_before_the_work(gtpo: Run, tmp_path: Path) -> None:
-    gtpo(*TRAIN)
+def test_a_push_that_cannot_be_is_refused_before_the_work(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
+    prepared(TRAIN)
     assert "is no name of a model on the hub" in gtpo("export", "--push", "a/b/c", code=2).stderr
     offline = gtpo("export", "--push", "me/demo", code=2).stderr
     assert "the hub cannot be reached (HF_HUB_OFFLINE is set)" in offline

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from commands import GTPO, Run, environment
 
@@ -46,12 +47,9 @@ def answers(output: str) -> list[str]:
 
 
 def pipe(folder: Path, arguments: list[str], questions: bytes) -> str:
-    done = subprocess.run(
-        [*GTPO, "generate", *arguments],
-        cwd=folder, input=questions, capture_output=True, env=environment(), timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
+    done = forks.run([*GTPO, "generate", *arguments], cwd=folder, input=questions, env=environment())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -247,10 +245,7 @@ def test_an_empty_line_ends_and_a_full_context_is_said(tmp_path: Path, endless: 
     started.clear()
     assert output.endswith("next: gtpo recipes list\r\n")
     assert code == 0
-    ask = subprocess.run(
-        [*GTPO, "generate", "runs/untrained", "2+2", "--temperature", "0"],
-        cwd=tmp_path, capture_output=True, text=True, env=environment(),
-    )  # fmt: skip
+    ask = forks.run([*GTPO, "generate", "runs/untrained", "2+2", "--temperature", "0"], cwd=tmp_path, env=environment())
     prompt = 1 + 1 + 3 + 1  # <s> <user> 2+2 <assistant>
     assert f"length   {100 - prompt} tokens, truncated: prompt and answer fill the context of 100 tokens" in ask.stdout
 

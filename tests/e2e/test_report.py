@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import Run
+from commands import Prepared, Run
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TRAIN = [
@@ -25,12 +25,15 @@ TRAIN = [
 
 
 @pytest.fixture
-def three_runs(gtpo: Run, tmp_path: Path) -> Path:
+def three_runs(prepared: Prepared, tmp_path: Path) -> Path:
     """GTPO, GRPO and SFT on the built-in task, evaluated."""
+    commands = []
     for name in ("gtpo", "grpo", "sft"):
-        gtpo(*TRAIN, "--set", f"run_name={name}", "--set", f"objective.name={name}",
-             "--set", "objective.initial_entropy=0.16")  # fmt: skip
-        gtpo("eval", f"runs/{name}", "--pass-k", "4", "--limit", "12", *(["--base"] if name == "gtpo" else []))
+        names = ["--set", f"run_name={name}", "--set", f"objective.name={name}"]
+        commands.append([*TRAIN, *names, "--set", "objective.initial_entropy=0.16"])
+        base = ["--base"] if name == "gtpo" else []
+        commands.append(["eval", f"runs/{name}", "--pass-k", "4", "--limit", "12", *base])
+    prepared(*commands)
     return tmp_path
 
 

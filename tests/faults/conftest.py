@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forks
 import pytest
-from commands import environment
+from commands import GTPO, environment
 from small_models import random_model
 from small_runs import Whole, gtpo, train
 
@@ -24,10 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
-    command = [sys.executable, str(FOLDER / "killed_at_a_change.py"), "0", *train("whole")]
+    command = [str(FOLDER / "killed_at_a_change.py"), "0", *train("whole")]
+    forks.run([*GTPO, "--version"], cwd=folder, env=environment())  # which waits for the libraries
     start = time.monotonic()
-    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
+    done = forks.run(command, cwd=folder, env=environment())
     seconds = time.monotonic() - start
+    assert done.returncode == 0, done.stderr
     return Whole(folder / "runs" / "whole", int(done.stdout.rpartition("changes ")[2]), seconds)
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import forks
 import pytest
 from commands import GTPO, environment
 from small_runs import Whole, assert_equal, finish, resume, train
 
-KILLER = [sys.executable, str(Path(__file__).parent / "killed_at_a_change.py")]
+KILLER = str(Path(__file__).parent / "killed_at_a_change.py")
 KILLS = 36
 AT_ONCE = 2  # runs side by side
 
@@ -30,17 +30,10 @@ class Moment:
 
     def kill(self, folder: Path, arguments: list[str]) -> bool:
         """Start gtpo and kill it then; False when it was done before."""
-        command = [*KILLER, str(self.change), *arguments] if self.change else [*GTPO, *arguments]
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        try:
-            output = process.communicate(timeout=self.seconds or None)[0]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output = process.communicate()[0]
-        assert process.returncode in (0, -signal.SIGKILL), output.decode()
-        return process.returncode != 0
+        command = [KILLER, str(self.change), *arguments] if self.change else [*GTPO, *arguments]
+        done = forks.run(command, cwd=folder, env=environment(), timeout=self.seconds or 300)
+        assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
+        return done.returncode != 0
 
 
 def chains(whole: Whole) -> Iterator[list[Moment]]:

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import pytest
 from commands import comparable, contents, environment, metrics
 
@@ -35,9 +36,10 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 
 def run_in(folder: Path, command: list[str], *, code: int = 0) -> str:
-    done = subprocess.run(
-        command, cwd=folder, env=_environment(), capture_output=True, text=True, timeout=200, check=False
-    )
+    if command[: len(GTPO)] == GTPO:
+        done = forks.run(command, cwd=folder, env=_environment())
+    else:
+        done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True, timeout=200)
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
     return done.stdout + done.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -13,6 +14,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+
+
+def pytest_collection_finish() -> None:
+    """What the imports left stays: the garbage collector need not walk through it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ def test_the_package_alone_imports_nothing_heavy() -> None:
     assert imported_by("import gtpo_cli; dir(gtpo_cli); gtpo_cli.__version__") == set()
 
 
+@pytest.mark.slow
 def test_a_name_imports_only_its_room() -> None:
     assert "torch" not in imported_by("from gtpo_cli import accuracy_reward, load_recipe, pass_at_k, Problem")
     assert "torch" in imported_by("from gtpo_cli import policy_loss")  # the check above can see it
@@ -69,6 +70,7 @@ def test_mypy_sees_every_name_with_its_type(tmp_path: Path) -> None:
     assert 'expression has type "float", variable has type "int"' in done.stdout
 
 
+@pytest.mark.slow
 def test_the_page_names_what_there_is_and_what_needs_torch() -> None:
     page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]

@@ -94,6 +94,7 @@ def test_gtpos_requirements_without_what_training_needs_not(wheelhouse: Any) -> 
     assert have == {"typer": "0.29.2", "torch": "2.11.0"}
 
 
+@pytest.mark.slow
 def test_training_asks_for_nothing_that_is_left_out(wheelhouse: Any, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({wheelhouse.NOT_FOR_TRAINING!r}))\n"  # None: import fails

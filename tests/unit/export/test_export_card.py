@@ -159,6 +159,7 @@ def test_hostile_prompts_stay_in_their_block(tmp_path: Path) -> None:
     assert fenced("plain", "yaml") == "```yaml\nplain\n```"
 
 
+@pytest.mark.slow
 def test_no_file_of_an_export_names_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_thisIsNoTokenButASecret")
     run = moved_run(tmp_path / "run", recipe_on(save_model(tmp_path / "base"), system_prompt="Answer."))
@@ -175,6 +176,7 @@ def test_no_file_of_an_export_names_the_machine(tmp_path: Path, monkeypatch: pyt
         assert "base after 3 steps" in card
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [None, PAPER_SYSTEM_PROMPT, HOSTILE], ids=["none", "the paper's", "hostile"])
 @pytest.mark.parametrize("kind", ["built in", "stories260k", "tokenizers/llama-3.1", "tokenizers/qwen2.5"])
 def test_a_lone_user_message_gets_the_ids_of_training(kind: str, system: str | None, request: Any) -> None:

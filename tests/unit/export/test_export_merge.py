@@ -84,6 +84,7 @@ def test_auto_is_bfloat16_rounded_once(base: Path, run: RunFolder, tmp_path: Pat
     assert json.loads((done.path / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+@pytest.mark.slow
 def test_a_16_bit_base_keeps_its_type_and_the_bits_of_what_did_not_train(tmp_path: Path) -> None:
     base = save_model(tmp_path / "base")
     config = base / "config.json"
@@ -101,6 +102,7 @@ def test_a_16_bit_base_keeps_its_type_and_the_bits_of_what_did_not_train(tmp_pat
     assert all((found[name] == wanted[name].half()).double().mean() > 0.999 for name in half)
 
 
+@pytest.mark.slow
 @needs_bnb
 def test_a_run_in_4_bits_is_merged_into_the_full_precision_base(base: Path, tmp_path: Path) -> None:
     run = moved_run(tmp_path / "run", recipe_on(base, load_in_4bit=True))
@@ -116,6 +118,7 @@ def test_a_run_in_4_bits_is_merged_into_the_full_precision_base(base: Path, tmp_
     assert "4 bits (NF4)" in " ".join(done.notes)
 
 
+@pytest.mark.slow
 @needs_bnb
 def test_a_base_that_is_only_there_in_4_bits_is_dequantised(base: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -151,12 +154,14 @@ def test_another_base_is_found_out_and_nothing_is_left(run: RunFolder, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
+@pytest.mark.slow
 def test_a_base_of_other_shapes_is_named(run: RunFolder, tmp_path: Path) -> None:
     other = save_model(tmp_path / "other", hidden_size=32)
     with pytest.raises(ExportError, match="the adapter does not fit this base"):
         export(run, base=str(other), out=tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_an_adapter_on_shared_output_weights_is_not_merged(tmp_path: Path) -> None:
     base = save_model(tmp_path / "base", tie_word_embeddings=True)
     lora = LORA | {"target_modules": ["q_proj", "lm_head"]}
@@ -165,6 +170,7 @@ def test_an_adapter_on_shared_output_weights_is_not_merged(tmp_path: Path) -> No
         export(run)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_exported_byte_for_byte_without_the_path_of_its_base(
     base: Path, run: RunFolder, tmp_path: Path
 ) -> None:
@@ -178,6 +184,7 @@ def test_an_adapter_is_exported_byte_for_byte_without_the_path_of_its_base(
     assert done.difference.largest < 1e-5
 
 
+@pytest.mark.slow
 def test_full_weights_are_exported_as_they_are(base: Path, tmp_path: Path) -> None:
     run = moved_run(tmp_path / "run", recipe_on(base, lora=None))
     done = export(run, dtype="float32")

@@ -98,6 +98,7 @@ def test_greedy_needs_neither_seed_nor_temperature() -> None:
     assert first[1].logprobs != second[1].logprobs  # these are at the temperature
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.5, 1.0, 0), (1.6, 0.7, 0), (1.0, 1.0, 4), (0.9, 0.9, 20)]
 )

@@ -333,6 +333,7 @@ def nobody_listens() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_name_that_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
     lines, seconds = asked(hub, tmp_path)
     assert len(lines) == 2
@@ -342,6 +343,7 @@ def test_a_name_that_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
     assert seconds < 20
 
 
+@pytest.mark.slow
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_remedy_is_told(tmp_path: Path) -> None:
     """Each of these took 24 seconds of retries."""
     endpoint = nobody_listens()
@@ -357,6 +359,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_remedy_is_told(tmp_p
     assert seconds < 10
 
 
+@pytest.mark.slow
 def test_offline_by_the_users_own_switch(hub: str, tmp_path: Path) -> None:
     lines, _ = asked(hub, tmp_path, offline="1")
     assert all("the hub was not asked (HF_HUB_OFFLINE is set)" in line for line in lines)

@@ -106,6 +106,7 @@ def test_the_optimiser_state_is_that_of_the_real_optimiser(name: str) -> None:
     assert stored == pytest.approx(STATE_BYTES[name] * weight.numel(), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("rank", [64, 0])

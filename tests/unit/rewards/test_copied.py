@@ -120,6 +120,7 @@ def graded(rewards: RewardsRecipe) -> tuple[list[bool], list[bool]]:
     return trained, [completion.correct for completion in evaluated.completions]
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_ask_the_recipe() -> None:
     assert graded(RewardsRecipe()) == ([False, True], [False, True])
     allowed = RewardsRecipe.model_validate({"accuracy": {"reject_copied": False}})

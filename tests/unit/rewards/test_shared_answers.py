@@ -120,6 +120,7 @@ def test_every_gsm8k_gold_equals_its_rewritings() -> None:
             assert equal_without_algebra(gold, spelling) is True, (gold, spelling)
 
 
+@pytest.mark.slow
 def test_math_golds_do_not_equal_the_next_one(workers: EqualityWorkers, math_golds: list[str]) -> None:
     pairs = list(itertools.pairwise(math_golds[:150]))
     assert unequal(workers, pairs) == pairs

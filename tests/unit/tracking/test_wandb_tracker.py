@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # processes with the real wandb in them
+
 TIMEOUT = 60.0  # seconds; a prompt would wait for ever
 
 RUN = """

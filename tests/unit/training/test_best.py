@@ -109,6 +109,7 @@ def run_to_its_end(folder: Path, *interrupted_after: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_interrupted_or_not_best_metrics_and_weights_are_the_same(tmp_path: Path) -> None:
     whole, interrupted = run_to_its_end(tmp_path / "whole"), run_to_its_end(tmp_path / "interrupted", 3, 5, 8, 11)
     assert sum(row["guard/alarms"] > 0 for row in comparable(whole)) >= 2

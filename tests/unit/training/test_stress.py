@@ -90,6 +90,7 @@ def test_it_is_for_gpus_unless_asked_for() -> None:
     assert wants_stress(True, policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["gtpo", "sft"])
 def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str) -> None:
     rows = {}
@@ -109,6 +110,7 @@ def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str) -> 
     assert len(rows["true"]) == 3
 
 
+@pytest.mark.slow
 def test_an_engine_that_seeds_the_process_when_it_starts_does_not_change_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

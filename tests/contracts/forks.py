@@ -1,0 +1,108 @@
+"""Commands in processes forked from one that has imported the libraries.
+
+A short command spends most of its time importing torch and transformers. Here that is done once: `run` asks a server
+(this file as a program), which forks a process for each command. That process has the arguments, folder, streams and
+exit code of one started anew, and it imports gtpo's own modules itself, in the order in which the command needs them.
+What is about starts, signals, limits and streams starts a process of its own (subprocess, commands.GTPO).
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = (
+    "torch._dynamo", "transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto", "peft", "math_verify", "matplotlib.figure", "rich.console",
+    "matplotlib.backends.backend_agg",
+)  # fmt: skip
+STREAMS = ("stdin", "stdout", "stderr")
+
+_idle: list[subprocess.Popen[str]] = []  # servers; a second one is started for a command beside another
+_environments: dict[str, dict[str, str]] = {}
+
+
+def run(
+    command: list[str], *, cwd: Path, env: dict[str, str], input: bytes = b"", timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run with text output, killed after `timeout` seconds; `command` is the file of a Python program, or
+    `python -m MODULE`, and its arguments. Libraries read `env` when they are imported: all calls have the same."""
+    assert env == _environments.setdefault("all", env)
+    server = _idle.pop() if _idle else _started(env)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: Path(folder) / name for name in STREAMS}
+        files["stdin"].write_bytes(input)
+        request = {"command": command, "cwd": str(cwd), **{name: str(file) for name, file in files.items()}}
+        assert server.stdin is not None
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        clock = threading.Timer(timeout, os.kill, (_answer(server), signal.SIGKILL))
+        clock.start()
+        code = _answer(server)
+        clock.cancel()
+        _idle.append(server)
+        return subprocess.CompletedProcess(command, code, files["stdout"].read_text(), files["stderr"].read_text())
+
+
+def _started(env: dict[str, str]) -> subprocess.Popen[str]:
+    program = [sys.executable, __file__]
+    server = subprocess.Popen(program, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(server.communicate)  # it ends with its input
+    return server
+
+
+def _answer(server: subprocess.Popen[str]) -> int:
+    assert server.stdout is not None
+    return int(server.stdout.readline())
+
+
+def _serve() -> dict[str, Any]:
+    """The request, in each process that is forked for one; the server itself ends with its input."""
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    gc.freeze()
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            request: dict[str, Any] = json.loads(line)
+            return request
+        _say(pid)
+        _say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    os._exit(0)
+
+
+def _say(number: int) -> None:
+    sys.stdout.write(f"{number}\n")
+    sys.stdout.flush()
+
+
+def _become(request: dict[str, Any]) -> None:
+    for number, name in enumerate(STREAMS):
+        file = os.open(request[name], os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin = os.fdopen(0, closefd=False)  # the server's has read ahead
+    os.chdir(request["cwd"])
+    program, *arguments = request["command"]
+    if program == sys.executable:
+        _, module, *arguments = arguments
+        sys.argv, sys.path[0] = [module, *arguments], request["cwd"]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = request["command"], str(Path(program).parent)
+        runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _become(_serve())
