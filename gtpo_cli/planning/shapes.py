@@ -68,7 +68,7 @@ PUBLISHED = {
 
 def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
     """The shape, and where it is from. Raises ModelError with the remedy."""
-    from gtpo_cli.models.loading import load_config
+    from gtpo_cli.models.loading import load_config  # which loads torch
 
     try:
         config = load_config(recipe, resolve_name(recipe.name))

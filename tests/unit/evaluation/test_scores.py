@@ -69,6 +69,16 @@ def test_scores_by_hand(scorer: Scorer) -> None:
     assert results.ks("maj") == [1, 4]
 
 
+def test_a_reward_that_not_every_completion_has_is_left_out(scorer: Scorer) -> None:
+    """As after a kill and a change of rewards.length.weight."""
+    some = graded("5", correct=True, plugins={"a:b": 2.0, "length": -1.0})
+    all_ = graded("5", correct=True, plugins={"a:b": 4.0})
+    problems = [EvaluatedProblem(f"a/{n}", "2+3", "5", row) for n, row in enumerate([(some, all_), (all_, all_)])]
+    results = score_problems(problems, EvaluationRecipe(samples=2, pass_k=(1,), majority_k=()), scorer, seed=1)
+    assert results.scores["a:b"].values == (3.0, 4.0)
+    assert "length" not in results.scores
+
+
 def test_results_and_problems_survive_the_disk(scorer: Scorer) -> None:
     results = score_problems([FIRST, SECOND], SETTINGS, scorer, seed=1)
     assert parse_json(json.dumps(asdict(results)), Results) == results
