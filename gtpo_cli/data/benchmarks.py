@@ -19,7 +19,6 @@ from gtpo_cli.data.gold import UnusableRowError, boxed_gold, column_gold, gsm8k_
 from gtpo_cli.data.local import (
     DroppedRow,
     Row,
-    SourcedRow,
     Table,
     find_split_file,
     nearest,
@@ -129,7 +128,7 @@ def read_table(
         chunk = list(islice(rows, CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - len(problems))))
         if not chunk:
             break
-        read = [_read_row(row, spec, f"{id_prefix}/{number}") for number, row in chunk]
+        read = [_read_row(source, row, spec, f"{id_prefix}/{number}") for number, (source, row) in chunk]
         verdicts = iter(is_usable([item.gold for item in read if isinstance(item, Problem)]))
         for item in read:
             if isinstance(item, DroppedRow):
@@ -169,23 +168,23 @@ def hub_table(benchmark: str, hub: HubSource, split: str) -> Table:
             why = f"the hub cannot be reached ({said})"
         raise DataError(f"{hub.id}: {why}; {offline}") from error
     where = f"{hub.id}[{split}]"
-    rows = (SourcedRow(f"{where}:{number}", row) for number, row in enumerate(dataset, start=1))
+    rows = ((f"{where}:{number}", row) for number, row in enumerate(dataset, start=1))
     return Table(where, tuple(dataset.column_names), rows)
 
 
-def _read_row(row: SourcedRow | DroppedRow, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:
-    if isinstance(row, DroppedRow):
-        return row
+def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:
+    if isinstance(row, str):
+        return DroppedRow(source, row)
     try:
-        if fault := _missing_column(spec, row.values):
+        if fault := _missing_column(spec, row):
             raise UnusableRowError(fault)
-        question = text_in(row.values, spec.question)
+        question = text_in(row, spec.question)
         if question is None:
             raise UnusableRowError("no question")
-        gold, solution = spec.read_gold(row.values)
+        gold, solution = spec.read_gold(row)
     except UnusableRowError as error:
-        return DroppedRow(row.source, str(error))
-    return Problem(id=problem_id, question=question, gold=gold, solution=solution, source=row.source)
+        return DroppedRow(source, str(error))
+    return Problem(id=problem_id, question=question, gold=gold, solution=solution, source=source)
 
 
 def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:
