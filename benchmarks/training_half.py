@@ -11,8 +11,9 @@ import torch
 from measure import Figure, interleaved, median_ratio, write
 from transformers import AutoTokenizer
 
+from gtpo_cli.models.packing import rows_without_gaps
 from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.models.transformers_policy import TransformersPolicy, rows_without_gaps
+from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import TokenBatch
 
 TITLE = "Training half of a step"

@@ -215,14 +215,12 @@ def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> McNemar:
     return McNemar(only_before, only_after, min(1.0, 2 * tail / 2**discordant))
 
 
-def sign_flip_test(
-    differences: Sequence[float], *, exact_up_to: int = 16, samples: int = 100_000, seed: int = 0
-) -> float:
+def sign_flip_test(differences: Sequence[float], *, exact_up_to: int = 16) -> float:
     """Two-sided p-value of the hypothesis that paired differences are as likely positive as negative.
 
     Fisher's randomisation test for pairs: under the hypothesis each difference could as well have had the other sign.
     p is the share of the 2^n sign patterns whose mean is at least as far from 0 as the one seen; all of them up to
-    `exact_up_to` differences, else `samples` drawn ones (and the one seen). With n seeds no p is below 2 / 2^n: five
+    `exact_up_to` differences, else 100,000 drawn ones (and the one seen). With n seeds no p is below 2 / 2^n: five
     say at best 0.0625. For differences of 0 and 1 (did it happen, yes or no) this is McNemar's exact test. Raises
     ValueError without differences.
     """
@@ -233,7 +231,7 @@ def sign_flip_test(
     if count <= exact_up_to:
         patterns = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
     else:
-        drawn = np.random.default_rng(seed).integers(0, 2, size=(samples, count))
+        drawn = np.random.default_rng(0).integers(0, 2, size=(100_000, count))
         patterns = np.concatenate([np.ones((1, count)), 1 - 2 * drawn])
     sums = np.abs(patterns @ seen)
     return float(np.mean(sums >= abs(seen.sum()) - 1e-12 * np.abs(seen).sum()))

@@ -1,8 +1,8 @@
 """The one reader of files that may be anybody's: run folders, checkpoints, configurations of models.
 
-A file is read only if it is one (a FIFO would be waited for without an end, a device never ends), only up to a bound,
-and only into the shape that is asked for: pydantic checks every value strictly. Whatever else comes is the caller's
-error with what is wrong; nothing passes on half-read.
+A file is read only if it is one (a FIFO would be waited for without an end, a device never ends), only up to a bound
+(each line, where it has lines), and only into the shape that is asked for: pydantic checks every value strictly.
+Whatever else comes is the caller's error with what is wrong; nothing passes on half-read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from io import BufferedReader
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -26,7 +27,7 @@ from gtpo_cli.text import describe, one_line
 T = TypeVar("T")
 Wrong = Callable[[str], GtpoError]  # what is wrong with the file -> the error that says where, what and the remedy
 
-MAX_BYTES = 2**30  # of a file that is read whole
+MAX_BYTES = 2**30  # of a file that is read whole, or of a line
 _STEP = re.compile(r"step-([0-9]{6,12})")
 
 # Numbers as they come out of a run: squares and sums of them are finite too.
@@ -52,7 +53,10 @@ def open_regular(file: Path) -> BufferedReader:
 def read_bytes(file: Path) -> bytes:
     """The content of a regular file. Raises OSError, also for more than MAX_BYTES."""
     with open_regular(file) as stream:
-        content = stream.read(MAX_BYTES + 1)
+        return _up_to_bound(file, stream.read(MAX_BYTES + 1))
+
+
+def _up_to_bound(file: Path, content: bytes) -> bytes:
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"is larger than {MAX_BYTES // 2**20} MiB", str(file))
     return content
@@ -72,11 +76,15 @@ def read_json_lines(
     `cut`: the file may end within a line, as a kill leaves it, which is left out.
     """
     with walled(lambda reason: wrong(0, reason)):
-        lines = read_bytes(file).split(b"\n")
-    for number, line in enumerate(lines[:-1] if cut or not lines[-1] else lines, start=1):
-        with walled(lambda reason, number=number: wrong(number, reason)):  # type: ignore[misc]
-            row = parse_json(line, shape)
-        yield row
+        stream = open_regular(file)
+    with stream:
+        for number in count(1):
+            with walled(lambda reason, number=number: wrong(number, reason)):  # type: ignore[misc]
+                line = _up_to_bound(file, stream.readline(MAX_BYTES + 1))
+                if not line or (cut and not line.endswith(b"\n")):
+                    return
+                row = parse_json(line, shape)
+            yield row
 
 
 def parse_json(content: bytes | str, shape: type[T]) -> T:

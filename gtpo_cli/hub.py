@@ -55,7 +55,7 @@ def _connection_failure(endpoint: str) -> str | None:
 
     try:
         get_session().head(endpoint, timeout=httpx.Timeout(_SECONDS, connect=_SECONDS_TO_CONNECT))
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.InvalidURL) as error:
         return f"{endpoint}: {error or 'no answer'}"
     except httpx.HTTPError:
         return None  # it was reached, or is only slow: the library knows better

@@ -32,7 +32,7 @@ from gtpo_cli.rewards.extract import TAGS
 from gtpo_cli.rollout import sample
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.sft import SftParts, imitate
+from gtpo_cli.training.sft import imitate
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group, Problem
 
@@ -159,14 +159,14 @@ def build(arguments: argparse.Namespace) -> TransformersPolicy:
         warmup_ratio=0.05,
     )
     updater = Updater(policy.trainable_parameters(), recipe, total_steps=arguments.steps)
-    parts = SftParts(policy, updater, MicroBatchSize("auto", longest_row=64, packed=policy.packs, warn=print))
+    size = MicroBatchSize("auto", longest_row=64, packed=policy.packs, warn=print)
     for step in range(arguments.steps):
         rows = range(step * arguments.batch, (step + 1) * arguments.batch)
         groups = [
             Group(repeated[i], encoder.encode(repeated[i].question), (completion_of(texts[i], tokenizer),))
             for i in rows
         ]
-        metrics = imitate(parts, groups, clock=Stopwatch())
+        metrics = imitate(policy, updater, size, groups, clock=Stopwatch())
         if (step + 1) % 100 == 0:
             print(f"step {step + 1}: loss {metrics['optim/loss']:.4f}")
     return policy

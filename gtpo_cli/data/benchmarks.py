@@ -8,7 +8,7 @@ rewards cannot compare with anything (it could never score).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,7 +19,6 @@ from gtpo_cli.data.gold import UnusableRowError, boxed_gold, column_gold, gsm8k_
 from gtpo_cli.data.local import (
     DroppedRow,
     Row,
-    SourcedRow,
     Table,
     find_split_file,
     nearest,
@@ -69,6 +68,11 @@ class BenchmarkSpec:
     read_gold: Callable[[Row], tuple[str, str | None]]
     hub: HubSource | None = None
 
+    @property
+    def columns(self) -> tuple[tuple[str, ...], ...]:
+        """Of each group one column must be there."""
+        return self.question, *self.needs
+
 
 def load_problems(data: DataRecipe, *, seed: int, is_usable: UsableCheck | None = None) -> LoadedProblems:
     """The problems of a recipe's `data` section: from `data.path`, else the hub; `arithmetic` is generated from `seed`.
@@ -104,21 +108,19 @@ def gold_check(rewards: RewardsRecipe) -> UsableCheck | None:
     """The `is_usable` of a recipe: None (see `load_problems`), or one that takes any text, where answers are not
     compared as mathematics: as text, or not rewarded at all (plug-ins read the gold answer as they like).
     """
-    return _any_text if rewards.takes_any_gold else None
-
-
-def _any_text(golds: Sequence[str]) -> Sequence[bool]:
-    return [True] * len(golds)  # `column_gold` has dropped the empty ones
+    return (lambda golds: [True] * len(golds)) if rewards.takes_any_gold else None  # the empty ones are dropped before
 
 
 def read_table(
     table: Table, spec: BenchmarkSpec, id_prefix: str, limit: int | None, is_usable: UsableCheck
 ) -> LoadedProblems:
     """Turn the rows of a table into problems with ids "<id_prefix>/<row>" (rows counted from 1, bad ones included)."""
-    if table.columns is not None and (fault := _missing_column(spec, table.columns)):
-        raise DataError(f"{table.where}: {fault}; {_COLUMNS_REMEDY}")
-    if table.columns is not None and (twice := _ambiguous_column(spec, table.columns)):
-        raise DataError(f"{table.where}: two columns are called {twice}; rename the one that is not meant")
+    if table.columns is not None:
+        if fault := _missing_column(spec, table.columns):
+            raise DataError(f"{table.where}: {fault}; {_COLUMNS_REMEDY}")
+        twice = [name for names in spec.columns for name in names if table.columns.count(name) > 1]
+        if twice:
+            raise DataError(f"{table.where}: two columns are called {twice[0]}; rename the one that is not meant")
     problems: list[Problem] = []
     dropped: list[DroppedRow] = []
     rows = enumerate(table.rows, start=1)
@@ -126,7 +128,7 @@ def read_table(
         chunk = list(islice(rows, CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - len(problems))))
         if not chunk:
             break
-        read = [_read_row(row, spec, f"{id_prefix}/{number}") for number, row in chunk]
+        read = [_read_row(source, row, spec, f"{id_prefix}/{number}") for number, (source, row) in chunk]
         verdicts = iter(is_usable([item.gold for item in read if isinstance(item, Problem)]))
         for item in read:
             if isinstance(item, DroppedRow):
@@ -136,9 +138,8 @@ def read_table(
             else:
                 dropped.append(DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}"))
     if not problems:
-        if not dropped:
-            raise DataError(f"{table.where}: no usable problem; it has no rows")
-        raise DataError(f"{table.where}: no usable problem; {summarise_dropped(dropped)}; {_remedy(dropped)}")
+        why = f"{summarise_dropped(dropped)}; {_remedy(dropped)}" if dropped else "it has no rows"
+        raise DataError(f"{table.where}: no usable problem; {why}")
     return LoadedProblems(tuple(problems), tuple(dropped))
 
 
@@ -158,44 +159,37 @@ def hub_table(benchmark: str, hub: HubSource, split: str) -> Table:
     try:
         with only_the_cache_if_unreachable():
             dataset = load_dataset(hub.id, hub.config, split=hub.splits[split])
-    except DatasetNotFoundError as error:
-        raise DataError(
-            f"{hub.id}: the hub has no such data set, or this machine's login may not read it; {offline}"
-        ) from error
-    except (ConnectionError, httpx.HTTPError) as error:
-        raise DataError(
-            f"{hub.id}: the hub cannot be reached ({one_line(str(error)) or type(error).__name__}); {offline}"
-        ) from error
-    except (OSError, ValueError, DatasetsError) as error:
-        raise DataError(
-            f"{hub.id}: cannot be loaded ({one_line(str(error)) or type(error).__name__}); {offline}"
-        ) from error
+    except (OSError, ValueError, DatasetsError, httpx.HTTPError) as error:
+        said = one_line(str(error)) or type(error).__name__
+        why = f"cannot be loaded ({said})"
+        if isinstance(error, DatasetNotFoundError):
+            why = "the hub has no such data set, or this machine's login may not read it"
+        elif isinstance(error, (ConnectionError, httpx.HTTPError)):
+            why = f"the hub cannot be reached ({said})"
+        raise DataError(f"{hub.id}: {why}; {offline}") from error
     where = f"{hub.id}[{split}]"
-    return Table(where, tuple(dataset.column_names), _hub_rows(where, dataset))
+    rows = ((f"{where}:{number}", row) for number, row in enumerate(dataset, start=1))
+    return Table(where, tuple(dataset.column_names), rows)
 
 
-def _hub_rows(where: str, dataset: Iterable[Row]) -> Iterator[SourcedRow | DroppedRow]:
-    return (SourcedRow(f"{where}:{number}", row) for number, row in enumerate(dataset, start=1))
-
-
-def _read_row(row: SourcedRow | DroppedRow, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:
-    if isinstance(row, DroppedRow):
-        return row
+def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:
+    if isinstance(row, str):
+        return DroppedRow(source, row)
     try:
-        if fault := _missing_column(spec, row.values):
+        if fault := _missing_column(spec, row):
             raise UnusableRowError(fault)
-        question = text_in(row.values, spec.question)
+        question = text_in(row, spec.question)
         if question is None:
             raise UnusableRowError("no question")
-        gold, solution = spec.read_gold(row.values)
+        gold, solution = spec.read_gold(row)
     except UnusableRowError as error:
-        return DroppedRow(row.source, str(error))
-    return Problem(id=problem_id, question=question, gold=gold, solution=solution, source=row.source)
+        return DroppedRow(source, str(error))
+    return Problem(id=problem_id, question=question, gold=gold, solution=solution, source=source)
 
 
 def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:
     there = list(columns)
-    for names in (spec.question, *spec.needs):
+    for names in spec.columns:
         if not any(name in there for name in names):
             listed = ", ".join(_listed(name) for name in there[:20]) or "none"
             return f"no column {' or '.join(names)}: there is {listed}{nearest(names[0], there)}"
@@ -205,11 +199,6 @@ def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:
 def _listed(column: str) -> str:
     column = column if len(column) <= 40 else column[:37] + "..."
     return column if column.isprintable() else ascii(column)
-
-
-def _ambiguous_column(spec: BenchmarkSpec, columns: Sequence[str]) -> str | None:
-    wanted = {name for names in (spec.question, *spec.needs) for name in names}
-    return next((name for name in columns if name in wanted and columns.count(name) > 1), None)
 
 
 _COLUMNS_REMEDY = "with benchmark: local, data.columns says which to read"
@@ -240,10 +229,9 @@ def _home(path: str) -> Path:
 
 
 def _local_spec(columns: ColumnsRecipe) -> BenchmarkSpec:
-    needs = ((columns.answer,),) if columns.solution is None else ((columns.answer,), (columns.solution,))
     return BenchmarkSpec(
         question=(columns.question,),
-        needs=needs,
+        needs=tuple((name,) for name in (columns.answer, columns.solution) if name is not None),
         read_gold=partial(column_gold, answer=columns.answer, solution=columns.solution),
     )
 

@@ -1,7 +1,7 @@
 """Rows from files on this machine: JSON Lines, CSV and Parquet, read as a stream, each row with its file and line.
 
-A row that cannot be read is not an error: it comes out as a `DroppedRow` that says why, so that one broken line does
-not cost the other million. A file that cannot be opened at all is a `DataError`.
+A row that cannot be read is not an error: it comes out as the reason why, so that one broken line does not cost the
+other million. A file that cannot be opened at all is a `DataError`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Row = Mapping[str, Any]
 
 # A longer line is no problem anybody could train on; it is skipped in pieces and never held whole.
 MAX_LINE_BYTES = 16 * 1024 * 1024
+_TOO_LONG = f"line too long: more than {MAX_LINE_BYTES // 2**20} MiB"
 PARQUET_BATCH_ROWS = 256
 
 # How files begin that are not what their suffix says.
@@ -49,12 +50,8 @@ class DroppedRow:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SourcedRow:
-    """A row with the place it came from, written as in `DroppedRow.source`."""
-
-    source: str
-    values: Row
+# Where a row came from, as in `DroppedRow.source`, and its values, or as in `DroppedRow.reason` why it has none.
+SourcedRow = tuple[str, Row | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class Table:
 
     where: str
     columns: tuple[str, ...] | None
-    rows: Iterable[SourcedRow | DroppedRow]
+    rows: Iterable[SourcedRow]
 
 
 def summarise_dropped(dropped: Sequence[DroppedRow], *, shown: int = 3) -> str:
@@ -136,14 +133,13 @@ def _json_lines_table(path: Path) -> Table:
     return Table(str(path), None, _json_lines_rows(path))
 
 
-def _json_lines_rows(path: Path) -> Iterator[SourcedRow | DroppedRow]:
+def _json_lines_rows(path: Path) -> Iterator[SourcedRow]:
     with _explained(path), path.open("rb") as file:
         for number, line in enumerate(_lines(file), start=1):
-            source = f"{path}:{number}"
             if line is None:
-                yield DroppedRow(source, f"line too long: more than {MAX_LINE_BYTES // 2**20} MiB")
+                yield f"{path}:{number}", _TOO_LONG
             elif line.strip():
-                yield _json_row(source, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+                yield f"{path}:{number}", _json_row(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
 
 
 def _lines(file: IO[AnyStr]) -> Iterator[AnyStr | None]:
@@ -157,24 +153,24 @@ def _lines(file: IO[AnyStr]) -> Iterator[AnyStr | None]:
         yield None
 
 
-def _json_row(source: str, line: bytes) -> SourcedRow | DroppedRow:
+def _json_row(line: bytes) -> Row | str:
     try:
         values = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return DroppedRow(source, f"not UTF-8: {error.reason} at byte {error.start} of the line")
+        return f"not UTF-8: {error.reason} at byte {error.start} of the line"
     except json.JSONDecodeError as error:
         if b"\0" in line:
-            return DroppedRow(source, "not JSON: NUL bytes; is the file UTF-8 text?")
+            return "not JSON: NUL bytes; is the file UTF-8 text?"
         if line.strip() in (b"[", b"{"):
-            return DroppedRow(source, "not JSON: one document over several lines; write one object a line")
-        return DroppedRow(source, f"not JSON: {one_line(str(error))}")
+            return "not JSON: one document over several lines; write one object a line"
+        return f"not JSON: {one_line(str(error))}"
     except RecursionError:
-        return DroppedRow(source, "not JSON: nested too deep")
+        return "not JSON: nested too deep"
     except ValueError:  # Python's limit on integers, the only other one
-        return DroppedRow(source, f"not JSON: a number of more than {sys.get_int_max_str_digits()} digits; quote it")
+        return f"not JSON: a number of more than {sys.get_int_max_str_digits()} digits; quote it"
     if not isinstance(values, dict):
-        return DroppedRow(source, f"no JSON object: a {type(values).__name__}; write one object a line")
-    return SourcedRow(source, values)
+        return f"no JSON object: a {type(values).__name__}; write one object a line"
+    return values
 
 
 def _csv_table(path: Path) -> Table:
@@ -192,7 +188,7 @@ def _csv_table(path: Path) -> Table:
     return Table(str(path), columns, _csv_rows(path, columns))
 
 
-def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | DroppedRow]:
+def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow]:
     with _explained(path), _open_csv(path) as file:
         lines = _CsvLines(file)
         reader = csv.reader(lines, strict=True)
@@ -205,14 +201,14 @@ def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow | Dro
             except StopIteration:
                 return
             except csv.Error as error:
-                yield DroppedRow(source, f"not CSV: {error}")
+                yield source, f"not CSV: {error}"
                 continue
             if lines.skipped > skipped:
-                yield DroppedRow(source, f"line too long: more than {MAX_LINE_BYTES // 2**20} MiB")
+                yield source, _TOO_LONG
             elif fields and len(fields) != len(columns):
-                yield DroppedRow(source, f"wrong number of fields: {len(fields)}, the header has {len(columns)}")
+                yield source, f"wrong number of fields: {len(fields)}, the header has {len(columns)}"
             elif fields:
-                yield SourcedRow(source, dict(zip(columns, fields, strict=True)))
+                yield source, dict(zip(columns, fields, strict=True))
 
 
 class _CsvLines:
@@ -247,7 +243,7 @@ def _parquet_table(path: Path) -> Table:
     return Table(str(path), tuple(file.schema_arrow.names), _parquet_rows(path, file))
 
 
-def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow | DroppedRow]:
+def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow]:
     import pyarrow as pa
 
     number = 0
@@ -256,18 +252,17 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow | DroppedRow]:
             for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
                 for index in range(batch.num_rows):
                     number += 1
-                    yield _parquet_row(f"{path}:{number}", batch, index)
+                    yield f"{path}:{number}", _parquet_row(batch, index)
         except (pa.ArrowException, OSError) as error:
             reason = one_line(str(error))
             raise DataError(f"{path}: is damaged after row {number} ({reason}); get it again") from error
 
 
-def _parquet_row(source: str, batch: Any, index: int) -> SourcedRow | DroppedRow:
+def _parquet_row(batch: Any, index: int) -> Row | str:
     try:
-        values = {name: _cell(column[index]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        return {name: _cell(column[index]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
     except UnicodeDecodeError as error:
-        return DroppedRow(source, f"not UTF-8: {error.reason} at byte {error.start} of a text")
-    return SourcedRow(source, values)
+        return f"not UTF-8: {error.reason} at byte {error.start} of a text"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

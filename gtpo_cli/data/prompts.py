@@ -88,7 +88,8 @@ class PromptEncoder:
         if not self.uses_plain_format:
             self._check_template_ends()
             self.folds_system_prompt = bool(self._system) and not self._takes_system_message()
-            self._check_template()
+            if _PROBE_QUESTION not in self._apply_template(_PROBE_QUESTION):
+                raise self._refused("leaves the user's message out")
 
     def encode(self, question: str, *, at_most: int | None = None) -> tuple[int, ...]:
         """Token ids of the prompt, beginning-of-sequence token (at most one) included. Raises ModelError.
@@ -135,7 +136,9 @@ class PromptEncoder:
         template = self._tokenizer.chat_template
         if isinstance(template, dict):
             template = template.get("default")
-        if isinstance(template, str) and not _ends(template, self._system, _special_tokens(self._tokenizer)):
+        special = getattr(self._tokenizer, "special_tokens_map", {}).items()
+        tokens = tuple((name, token) for name, token in special if isinstance(token, str))
+        if isinstance(template, str) and not _ends(template, self._system, tokens):
             memory = template_probe.MEMORY_BYTES // 2**20
             raise self._refused(f"does not render a question within {template_probe.SECONDS} s and {memory} MiB")
 
@@ -144,10 +147,6 @@ class PromptEncoder:
             return self._system in self._apply_template(_PROBE_QUESTION)
         except ModelError:  # "System role not supported": tried again without; a second failure is reported
             return False
-
-    def _check_template(self) -> None:
-        if _PROBE_QUESTION not in self._apply_template(_PROBE_QUESTION):
-            raise self._refused("leaves the user's message out")
 
     def _refused(self, what_it_does: str) -> ModelError:
         return ModelError(
@@ -185,11 +184,6 @@ def counted_up_to(at_most: int) -> int:
 def said_count(ids: int, at_most: int) -> str:
     """How many tokens a text has that `token_ids` gave so many of: "130", "over 5120"."""
     return str(ids) if ids <= counted_up_to(at_most) else f"over {counted_up_to(at_most)}"
-
-
-def _special_tokens(tokenizer: Any) -> tuple[tuple[str, str], ...]:
-    tokens = getattr(tokenizer, "special_tokens_map", {})
-    return tuple((name, token) for name, token in tokens.items() if isinstance(token, str))
 
 
 @cache

@@ -110,10 +110,7 @@ def sample_and_grade(
     """`samples` completions of each prompt, graded, with their entropies."""
     settings = recipe.evaluation
     params = SamplingParams(
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        max_completion_tokens=settings.max_completion_tokens,
-        seed=seed,
+        settings.temperature, settings.top_p, max_completion_tokens=settings.max_completion_tokens, seed=seed
     )
     groups = sample(subject.sampler, prompts, samples, params)
     return grade(groups, mean_entropies(subject.policy, groups), scorer)
@@ -158,7 +155,9 @@ def score_problems(
 
     Each score is a mean over problems, with a 95 % bootstrap interval over problems. Names: `records.Results`.
     """
-    rows = [_scores_of(problem, settings, scorer, seed) for problem in problems]
+    given = [completion.plugins for problem in problems for completion in problem.completions]
+    rewards = [name for name in given[0] if all(name in plugins for plugins in given)]
+    rows = [_scores_of(problem, settings, rewards, scorer, seed) for problem in problems]
     table = [list(row.values()) for row in rows]
     intervals = bootstrap_means(table, seed=derive_seed(seed, "evaluation bootstrap"))
     scores = {
@@ -173,7 +172,9 @@ def score_problems(
     )
 
 
-def _scores_of(problem: EvaluatedProblem, settings: EvaluationRecipe, scorer: Scorer, seed: int) -> dict[str, float]:
+def _scores_of(
+    problem: EvaluatedProblem, settings: EvaluationRecipe, rewards: Sequence[str], scorer: Scorer, seed: int
+) -> dict[str, float]:
     completions = problem.completions
     correct = [completion.correct for completion in completions]
     votes = equal_votes(problem, scorer) if settings.majority_k else []
@@ -190,7 +191,7 @@ def _scores_of(problem: EvaluatedProblem, settings: EvaluationRecipe, scorer: Sc
         "timed_out_share": fmean(completion.timed_out for completion in completions),
         "mean_entropy": fmean(completion.mean_entropy for completion in completions),
         "mean_length": fmean(completion.tokens for completion in completions),
-        **{name: fmean(completion.plugins[name] for completion in completions) for name in completions[0].plugins},
+        **{name: fmean(completion.plugins[name] for completion in completions) for name in rewards},
     }
 
 

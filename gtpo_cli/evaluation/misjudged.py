@@ -107,5 +107,5 @@ def _value(text: str) -> float | None:
     numerator, _, denominator = text.partition("/")
     try:
         return float(Fraction(numerator) / Fraction(denominator or "1"))
-    except (ZeroDivisionError, OverflowError):
+    except (ArithmeticError, ValueError):  # by 0, beyond a float, of more digits than Python reads
         return None

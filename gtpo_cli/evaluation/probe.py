@@ -68,13 +68,8 @@ def probe_entropy(
     truncated = tokens = 0
     for start in range(0, len(chosen), _PROMPTS_AT_ONCE):
         block = chosen[start : start + _PROMPTS_AT_ONCE]
-        params = SamplingParams(
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            max_completion_tokens=rollout.max_completion_tokens,
-            seed=derive_seed(recipe.seed, "probe", start),
-        )
+        seed = derive_seed(recipe.seed, "probe", start)
+        params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
         groups = sample(sampler, block, probe.completions_per_prompt, params)
         by_prompt.extend(mean_entropies(policy, groups))
         truncated += sum(completion.truncated for group in groups for completion in group.completions)

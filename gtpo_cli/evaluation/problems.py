@@ -60,11 +60,14 @@ def _path(recipe: Recipe, name: str, split: str, data_path: Path | None) -> str 
         return str(folder if folder.is_dir() else data_path)
     if name != recipe.data.benchmark or recipe.data.path is None:
         if name == "local":
-            raise DataError("benchmark local: name the file, or the folder with a file a split: --data-path PATH")
+            raise DataError(
+                "benchmark local: name the file, or the folder with a file a split: gtpo eval --data-path PATH"
+            )
         return None
     if not Path(recipe.data.path).expanduser().is_dir() and split != recipe.data.split:
         raise DataError(
-            f"data.path: {recipe.data.path} is the one file that was trained on, so it holds nothing to test on; "
-            "name another with --data-path, or give data.path a folder with a file a split (train.jsonl, test.jsonl)"
+            f"data.path: {recipe.data.path} is the one file that was trained on, so it holds nothing to test on; name "
+            "another with gtpo eval --data-path, or give data.path a folder with a file a split (train.jsonl, "
+            "test.jsonl)"
         )
     return recipe.data.path

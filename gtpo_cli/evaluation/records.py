@@ -134,8 +134,8 @@ _K = re.compile(r"(\w+)@([1-9][0-9]{0,8})")
 
 
 def is_user_reward(score: str) -> bool:
-    """Whether a score is a user reward (`pkg.module:function`, in points), by its name."""
-    return ":" in score
+    """Whether a score is in points, by its name: a user reward (`pkg.module:function`), or DAPO's length penalty."""
+    return ":" in score or score == "length"
 
 
 def problem_digest(question: str, gold: str) -> str:

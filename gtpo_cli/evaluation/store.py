@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
-from gtpo_cli.files import own_folder, read_bytes, read_json, read_json_lines, walled
+from gtpo_cli.files import open_regular, own_folder, read_json, read_json_lines, walled
 from gtpo_cli.run_folder import RunFolder, locked, write_atomically
 
 
@@ -68,8 +68,7 @@ class StoredEvaluation:
                 self.samples_file.unlink(missing_ok=True)
             write_atomically(self.path / "conditions.json", json.dumps(asdict(self.conditions), indent=2) + "\n")
             if os.path.lexists(self.samples_file):  # drop the line that a kill cut
-                whole = read_bytes(self.samples_file).rpartition(b"\n")
-                os.truncate(self.samples_file, len(whole[0]) + len(whole[1]))
+                os.truncate(self.samples_file, _whole_lines(self.samples_file))
         return self.problems()
 
     def append(self, problems: Sequence[EvaluatedProblem]) -> None:
@@ -107,6 +106,16 @@ def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:
     with walled(lambda why: EvaluationError(f"{run.evaluation}: cannot be looked through ({why})")):
         files = sorted(run.evaluation.glob("*/*/results.json"), key=lambda file: (file.lstat().st_mtime, str(file)))
     return [_read(file.parent) for file in files]
+
+
+def _whole_lines(file: Path) -> int:
+    """How many bytes the lines that end take."""
+    whole = position = 0
+    with open_regular(file) as stream:
+        while piece := stream.read(2**20):
+            whole = position + piece.rfind(b"\n") + 1 if b"\n" in piece else whole
+            position += len(piece)
+    return whole
 
 
 def _read(path: Path) -> StoredEvaluation:

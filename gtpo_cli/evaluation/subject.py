@@ -77,8 +77,13 @@ def load_frozen(
     full_weights = checkpoint is not None and checkpoint.has_full_weights
     try:
         with _relative_names_explained(recipe):
-            measured = _for_measuring(_of_checkpoint(recipe, checkpoint), temperature, streaming=streaming)
-            policy = load_policy(measured, trains=False)
+            of_checkpoint = _of_checkpoint(recipe, checkpoint)
+            measured = on_transformers(of_checkpoint) if streaming else of_checkpoint
+            changes = {
+                "rollout": measured.rollout.model_copy(update={"temperature": temperature}),
+                "objective": measured.objective.model_copy(update={"kl_coef": 0.0}),  # no reference model is loaded
+            }
+            policy = load_policy(measured.model_copy(update=changes), trains=False)
         if checkpoint is not None and not full_weights:
             policy.load(checkpoint.model)
     except ModelError as error:
@@ -136,17 +141,6 @@ def _of_checkpoint(recipe: Recipe, checkpoint: Checkpoint | None) -> Recipe:
         return recipe
     model = recipe.model.model_copy(update={"name": str(checkpoint.model), "revision": None})
     return recipe.model_copy(update={"model": model})
-
-
-def _for_measuring(recipe: Recipe, temperature: float, *, streaming: bool) -> Recipe:
-    """The recipe with the temperature of the measurement, and without a KL term: no reference model is loaded."""
-    recipe = on_transformers(recipe) if streaming else recipe
-    return recipe.model_copy(
-        update={
-            "rollout": recipe.rollout.model_copy(update={"temperature": temperature}),
-            "objective": recipe.objective.model_copy(update={"kl_coef": 0.0}),
-        }
-    )
 
 
 @contextmanager

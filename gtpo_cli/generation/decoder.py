@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -58,11 +58,6 @@ class Prefill:
         self.hidden: Tensor = output.last_hidden_state[:, -1].repeat_interleave(n, dim=0)
         self.positions = mask.sum(dim=-1).repeat_interleave(n)
         self.mask = mask.repeat_interleave(n, dim=0) if padded else None
-
-    def keys_and_values(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each block, (R, heads, width, d)."""
-        for layer in self.cache.layers:
-            yield layer.keys, layer.values
 
 
 class ModelDecoder:

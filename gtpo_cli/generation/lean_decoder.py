@@ -52,7 +52,8 @@ class LeanDecoder:
 
         prefill = Prefill(policy, prompts, n)
         self._hidden, self._positions, self._used = prefill.hidden, prefill.positions, prefill.width
-        self._cache = [torch.stack(pair) for pair in prefill.keys_and_values()]  # of each block, (2, R, heads, C, d)
+        # of each block, (2, R, heads, C, d)
+        self._cache = [torch.stack((layer.keys, layer.values)) for layer in prefill.cache.layers]
         # -inf at the padding left of short prompts, added to the scores
         self._mask: Tensor | None = None
         if prefill.mask is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gtpo_cli.models.engines import Engines, choose_engines
 from gtpo_cli.models.policy import Policy
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import Recipe
 
 __all__ = ["Engines", "Policy", "choose_engines", "load_policy", "load_tokenizer"]
@@ -18,8 +19,6 @@ def load_policy(recipe: Recipe, *, with_engine: bool = True, trains: bool = True
     will be sampled. `trains`: the weights that are trained are in float32, whatever the type of computation; False
     where they are only measured.
     """
-    from gtpo_cli.models.tiny import resolve_name
-
     settings: dict[str, Any] = {
         "path": resolve_name(recipe.model.name),
         "temperature": recipe.rollout.temperature,
@@ -44,7 +43,6 @@ def load_tokenizer(recipe: Recipe) -> tuple[Any, int]:
     Raises ModelError with the remedy.
     """
     from gtpo_cli.models.loading import context_length, load_tokenizer
-    from gtpo_cli.models.tiny import resolve_name
 
     path = resolve_name(recipe.model.name)
     return load_tokenizer(recipe.model, path), context_length(recipe.model, path)

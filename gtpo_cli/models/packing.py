@@ -1,4 +1,5 @@
-"""Completions of a few prompts as one row without padding, in which every prompt stands once.
+"""Completions of a few prompts as one row without padding, in which every prompt stands once; or as padded rows, for
+models that cannot be packed.
 
 The completions of a group share their prompt, and under a causal mask the prompt does not see them: its keys and values
 are the same for all. So the row is [prompts | completions], every linear layer works on real tokens only, and attention
@@ -80,6 +81,28 @@ def packed_hidden_states(backbone: Any, packed: Packed, *, in_unsloth: bool = Fa
         inputs |= {"attention_mask": packed.mask_R1TK[:1, :, :1, :1], "packed": packed}
     hidden_1NH: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
     return hidden_1NH[0]
+
+
+def rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """Input ids (R, W) of the completions that have tokens, as [prompt | completion | padding], and where each real
+    completion token is predicted.
+
+    The second result indexes the flattened (R * W) hidden states, in the order of completion_ids[completion_mask]: the
+    hidden state at place p predicts the token at p + 1. The last token of a row predicts nothing and is left out.
+    """
+    row_BG = batch.lengths_BG > 0
+    group_R = row_BG.nonzero()[:, 0]
+    mask_RT, ids_RT = batch.completion_mask_BGT[row_BG], batch.completion_ids_BGT[row_BG]
+    prompt_R1 = batch.prompt_mask_BP.sum(dim=-1)[group_R, None]
+    width = int((prompt_R1[:, 0] + mask_RT.sum(dim=-1)).max()) - 1
+    (R, T), P = ids_RT.shape, batch.prompt_ids_BP.shape[-1]
+    place_W = torch.arange(width, device=ids_RT.device).expand(R, width)
+    from_prompt = batch.prompt_ids_BP[group_R].gather(-1, place_W.clamp(max=P - 1))
+    from_completion = ids_RT.gather(-1, (place_W - prompt_R1).clamp(0, T - 1))
+    ids_RW = torch.where(place_W < prompt_R1, from_prompt, from_completion)
+    row_R1 = torch.arange(R, device=ids_RT.device)[:, None]
+    places_RT = row_R1 * width + prompt_R1 - 1 + torch.arange(T, device=ids_RT.device)
+    return ids_RW, places_RT[mask_RT]
 
 
 def pack(batch: TokenBatch, *, dtype: torch.dtype) -> Packed:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.errors import ModelError
+from gtpo_cli.files import step_of
 
 BUILTIN_PREFIX = "builtin:"
 
@@ -36,10 +37,12 @@ def resolve_name(name: str) -> str:
 
 def _weights_of_run(run: Path, checkpoints: Path) -> Path:
     """The weights of a run's newest checkpoint. Raises ModelError where there are none, or only an adapter."""
-    folders = sorted(path for path in checkpoints.glob("step-*") if (path / "model").is_dir())
-    if not folders:
+    saved = {
+        step: path for path in checkpoints.glob("step-*") if (step := step_of(path.name)) and (path / "model").is_dir()
+    }
+    if not saved:
         raise ModelError(f"model.name: the run {run} has no checkpoint yet; train it first")
-    weights = folders[-1] / "model"
+    weights = saved[max(saved)] / "model"
     if not (weights / "config.json").is_file():
         raise ModelError(
             f"model.name: the run {run} trained an adapter, which is no model by itself; "

@@ -26,7 +26,14 @@ from gtpo_cli.models.loading import (
     nf4_config,
     quiet,
 )
-from gtpo_cli.models.packing import Packed, can_pack, pack, packed_hidden_states, use_packed_attention
+from gtpo_cli.models.packing import (
+    Packed,
+    can_pack,
+    pack,
+    packed_hidden_states,
+    rows_without_gaps,
+    use_packed_attention,
+)
 from gtpo_cli.objective.batch import TokenBatch
 from gtpo_cli.objective.released_code import clamped_entropy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
@@ -280,28 +287,6 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the adapter's random half
         return get_peft_model(model, config)
-
-
-def rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    """Input ids (R, W) of the completions that have tokens, as [prompt | completion | padding], and where each real
-    completion token is predicted.
-
-    The second result indexes the flattened (R * W) hidden states, in the order of completion_ids[completion_mask]: the
-    hidden state at place p predicts the token at p + 1. The last token of a row predicts nothing and is left out.
-    """
-    row_BG = batch.lengths_BG > 0
-    group_R = row_BG.nonzero()[:, 0]
-    mask_RT, ids_RT = batch.completion_mask_BGT[row_BG], batch.completion_ids_BGT[row_BG]
-    prompt_R1 = batch.prompt_mask_BP.sum(dim=-1)[group_R, None]
-    width = int((prompt_R1[:, 0] + mask_RT.sum(dim=-1)).max()) - 1
-    (R, T), P = ids_RT.shape, batch.prompt_ids_BP.shape[-1]
-    place_W = torch.arange(width, device=ids_RT.device).expand(R, width)
-    from_prompt = batch.prompt_ids_BP[group_R].gather(-1, place_W.clamp(max=P - 1))
-    from_completion = ids_RT.gather(-1, (place_W - prompt_R1).clamp(0, T - 1))
-    ids_RW = torch.where(place_W < prompt_R1, from_prompt, from_completion)
-    row_R1 = torch.arange(R, device=ids_RT.device)[:, None]
-    places_RT = row_R1 * width + prompt_R1 - 1 + torch.arange(T, device=ids_RT.device)
-    return ids_RW, places_RT[mask_RT]
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

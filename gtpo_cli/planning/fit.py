@@ -52,16 +52,21 @@ def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = No
     shape, source = read_shape(recipe.model)
     engines = engines or choose_engines(recipe, gpu=True, installed=LIBRARIES)
     counts, notes = None, list[str]()
+    if shape.positions and shape.positions < recipe.model.max_seq_length:
+        notes.append(f"the model's context is {shape.positions} tokens, so model.max_seq_length is that")
+        model = recipe.model.model_copy(update={"max_seq_length": shape.positions})
+        recipe = recipe.model_copy(update={"model": model})
+    context = recipe.model.max_seq_length
     if read_data:
         try:
             counts = prepare(recipe, *load_tokenizer(recipe))
-            notes = counts.notes
+            notes += counts.notes
             step = {"prompts_per_step": counts.order.prompts_per_step}  # as the data allow
             recipe = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update=step)})
         except GtpoError as error:
-            notes = [f"steps and prompts are not known here: {error}"]
-    prompt = counts.longest_prompt if counts else recipe.data.max_prompt_tokens if read_data else 0
-    completion = min(recipe.rollout.max_completion_tokens, recipe.model.max_seq_length - prompt)
+            notes.append(f"steps and prompts are not known here: {error}")
+    prompt = counts.longest_prompt if counts else min(recipe.data.max_prompt_tokens, context - 1) if read_data else 0
+    completion = min(recipe.rollout.max_completion_tokens, context - prompt)
     need = partial(memory_of, recipe, shape, engines, prompt_tokens=prompt)
     if gpu is None:
         gpu = next((size for size in SIZES if _best(need, completion, size) is not None), SIZES[-1])
@@ -69,7 +74,7 @@ def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = No
     memory = best or need(completion_tokens=completion, gpu=gpu, limit=1)
     longest = 0
     if read_data:  # the last length that fits with one completion in a forward
-        room = range(1, recipe.model.max_seq_length - prompt + 1)
+        room = range(1, context - prompt + 1)
         longest = bisect(
             room, False, key=lambda length: not fits(need(completion_tokens=length, gpu=gpu, limit=1), gpu)
         )

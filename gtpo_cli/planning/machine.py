@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 State = Literal["ok", "note", "problem"]
 _SECONDS = 5.0  # for a host to answer
+_DRIVER_SECONDS = 30.0
 _ENOUGH_DISK = 20 * 2**30  # checkpoints of an 8B model's adapter and optimiser, with the model in the cache
 GPU_LIBRARIES = {"bitsandbytes": "bnb", "unsloth": "cuda", "vllm": "cuda", "vllm-bnb-plugin": "cuda"}  # -> our extra
 
@@ -100,13 +101,12 @@ def no_gpu(weights: int, *, needed: bool) -> Finding:
 
 
 def driver_version() -> str | None:
-    """The NVIDIA driver's version, None where there is no driver."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
+    """The NVIDIA driver's version, None where there is no driver, or one that does not answer."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    done = subprocess.run(
-        [command, "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, timeout=30
-    )
     lines = done.stdout.split()
     return lines[0] if done.returncode == 0 and lines else None
 
@@ -156,7 +156,7 @@ def answers(url: str) -> bool:
 
     try:
         httpx.head(url, timeout=_SECONDS, follow_redirects=True)
-    except httpx.HTTPError:
+    except (httpx.HTTPError, httpx.InvalidURL):
         return False
     return True
 

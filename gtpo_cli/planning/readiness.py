@@ -12,11 +12,15 @@ from pathlib import Path
 
 from gtpo_cli.errors import DataError, ModelError, NotReadyError, RecipeError, RewardError
 from gtpo_cli.hub import OFFLINE_REMEDY, cached_snapshot, missing_weights, why_unreachable
+from gtpo_cli.models.engines import choose_engines, gpu_capability, on_transformers, why_auto_is_slow
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
+from gtpo_cli.planning.shapes import read_shape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
+from gtpo_cli.rewards.registry import load_plugin, missing_module
+from gtpo_cli.training.best import check_keep_best
 
 _TOO_LARGE_FOR_A_CPU = 10**9  # weights; a training step of them takes minutes there
 
@@ -29,9 +33,8 @@ def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
     return [
         *machine.software(),
         *_gpu(recipe),
-        *machine.gpu_libraries(_libraries_for(recipe)),
-        *_choice(recipe),
-        *(() if recipe is None else _recipe_needs(recipe, run_plugins=False)),
+        *machine.gpu_libraries(set() if recipe is None else _libraries_for(recipe)),
+        *(() if recipe is None else (*_choice(recipe), *_recipe_needs(recipe, run_plugins=False))),
         machine.hub(),
         machine.wandb("auto" if recipe is None else recipe.tracking.wandb.mode),
         machine.disk(output_dir),
@@ -44,10 +47,7 @@ def problems_of(recipe: Recipe, *, run_plugins: bool, resumed: bool = False, by_
     `run_plugins`: import the reward plug-ins, which runs their code. `resumed`: memory was enough before, whatever the
     plan says. `by_trl`: TRL's trainer, which holds the policy on transformers.
     """
-    if by_trl:
-        from gtpo_cli.models.engines import on_transformers
-
-        recipe = on_transformers(recipe)
+    recipe = on_transformers(recipe) if by_trl else recipe
     findings: list[Finding] = []
     if not recipe.model.name.startswith(BUILTIN_PREFIX):
         findings += _gpu(recipe, with_memory=not (resumed or by_trl), read_data=False)
@@ -67,9 +67,6 @@ def check_recipe(recipe: Recipe) -> list[str]:
 
     Raises RecipeError for what works on no machine.
     """
-    from gtpo_cli.rewards.registry import missing_module
-    from gtpo_cli.training.best import check_keep_best
-
     check_keep_best(recipe)
     absent = {plugin.name: missing_module(plugin.name) for plugin in recipe.rewards.plugins}
     return [f"reward {name}: there is no module {module} here" for name, module in absent.items() if module]
@@ -93,8 +90,6 @@ def _gpu(recipe: Recipe | None, *, with_memory: bool = True, read_data: bool = T
 
 def _weights(model: ModelRecipe) -> int:
     """Of a recipe's model; 0 where that is not known."""
-    from gtpo_cli.planning.shapes import read_shape
-
     try:
         return read_shape(model)[0].parameters
     except ModelError:
@@ -106,7 +101,6 @@ def memory_finding(recipe: Recipe, gpu: float, *, read_data: bool = True) -> Fin
 
     Without `read_data` at once, and a problem only where not even the shortest prompts would fit.
     """
-    from gtpo_cli.models.engines import choose_engines, gpu_capability
     from gtpo_cli.planning.fit import make_plan
 
     capability = gpu_capability()
@@ -127,10 +121,8 @@ def memory_finding(recipe: Recipe, gpu: float, *, read_data: bool = True) -> Fin
     return Finding("memory", "problem", needed, remedy)
 
 
-def _libraries_for(recipe: Recipe | None) -> set[str]:
-    """Those of the GPU path that the recipe names; without a recipe, none."""
-    if recipe is None:
-        return set()
+def _libraries_for(recipe: Recipe) -> set[str]:
+    """Those of the GPU path that the recipe names."""
     needed = {str(recipe.model.backend), str(recipe.rollout.engine)} & GPU_LIBRARIES.keys()
     if recipe.model.load_in_4bit or recipe.optimizer.name != "adamw":
         needed.add("bitsandbytes")
@@ -139,12 +131,8 @@ def _libraries_for(recipe: Recipe | None) -> set[str]:
     return needed
 
 
-def _choice(recipe: Recipe | None) -> Iterator[Finding]:
+def _choice(recipe: Recipe) -> Iterator[Finding]:
     """What the recipe's backend and engine come to here."""
-    if recipe is None:
-        return
-    from gtpo_cli.models.engines import choose_engines, why_auto_is_slow
-
     try:
         engines = choose_engines(recipe)
     except ModelError as error:
@@ -173,8 +161,6 @@ def _recipe_needs(recipe: Recipe, *, run_plugins: bool) -> Iterator[Finding]:
 
 
 def _rewards(recipe: Recipe, *, run_plugins: bool) -> str:
-    from gtpo_cli.rewards.registry import load_plugin
-
     remarks = check_recipe(recipe)
     for plugin in recipe.rewards.plugins if run_plugins else ():
         load_plugin(plugin.name)

@@ -23,6 +23,7 @@ class ModelShape:
     vocabulary: int
     tied: bool  # one matrix is both input and output embedding
     quantized: bool = False  # the weights are stored in fewer bits than 16
+    positions: int | None = None  # most tokens of a row
 
     @property
     def linear_layers(self) -> dict[str, tuple[int, int]]:
@@ -68,7 +69,7 @@ PUBLISHED = {
 
 def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
     """The shape, and where it is from. Raises ModelError with the remedy."""
-    from gtpo_cli.models.loading import load_config
+    from gtpo_cli.models.loading import load_config  # which loads torch
 
     try:
         config = load_config(recipe, resolve_name(recipe.name))
@@ -93,6 +94,7 @@ def _shape_of(config: Any, name: str) -> ModelShape:
             vocabulary=config.vocab_size,
             tied=bool(config.tie_word_embeddings),
             quantized=quantized,
+            positions=getattr(config, "max_position_embeddings", None),
         )
     except AttributeError as error:
         raise ModelError(

@@ -64,6 +64,8 @@ class Table:
 
 def score_words(name: str) -> str:
     """A score's name as a user reads it."""
+    if name == "length":  # of DAPO, in points; the length itself is mean_length
+        return "length penalty"
     return SCORES[name][0] if name in SCORES else name.replace("first_pass@", "first-k pass@")
 
 

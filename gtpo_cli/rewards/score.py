@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from gtpo_cli.rewards.equality import Equality, EqualityWorkers, Pair, answers_equal, same_text
@@ -84,9 +83,7 @@ class Scorer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from statistics import fmean
-from types import TracebackType
-from typing import Self
 
 from gtpo_cli.errors import DataError
 from gtpo_cli.evaluation.measure import sample_and_grade
@@ -21,12 +19,12 @@ from gtpo_cli.seeds import derive_seed
 class HeldOut:
     """The test problems of `evaluation.benchmarks`, asked again every `training.eval_every` steps.
 
-    The same seed each time: what changes between two evaluations is the policy. A context manager, which ends the
-    grading processes. Raises DataError when there is nothing to test on.
+    The same seed each time: what changes between two evaluations is the policy. Raises DataError when there is nothing
+    to test on.
     """
 
-    def __init__(self, recipe: Recipe, policy: Policy, sampler: Sampler) -> None:
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, policy: Policy, sampler: Sampler, scorer: Scorer) -> None:
+        self._recipe, self._scorer = recipe, scorer
         self._subject = Subject(policy, sampler)
         self._benchmarks = []
         for name in recipe.evaluation.benchmarks:
@@ -35,15 +33,6 @@ class HeldOut:
             except DataError as error:
                 raise DataError(f"training.eval_every: nothing to evaluate on: {error}") from error
             self._benchmarks.append(benchmark)
-        self._scorer = Scorer(recipe.rewards)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._scorer.close()
 
     def evaluate(self) -> dict[str, float]:
         """The metrics `eval/...` of the policy as it is now. Raises GenerationError, RewardError."""

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation.probe import probe_entropy
 from gtpo_cli.generation import Sampler
-from gtpo_cli.objective import filter_is_on
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.training.setup import Say, Setup
+from gtpo_cli.training.setup import Setup
 
 
-def find_initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: Sampler, say: Say) -> float:
+def find_initial_entropy(
+    recipe: Recipe, run: RunFolder, setup: Setup, sampler: Sampler, say: Callable[[str], None]
+) -> float:
     """<H>_ini: the recipe's, else what this run measured before, else measured now, before step 1."""
-    given = recipe.objective.initial_entropy
-    recorded = run.initial_entropy()
-    if recorded is not None:
+    if (recorded := run.initial_entropy()) is not None:
         return recorded
-    if given is not None:
+    if (given := recipe.objective.initial_entropy) is not None:
         run.write_initial_entropy({"initial_entropy": given, "source": "recipe"})
         return given
     if run.metrics_file.exists() and run.metrics_file.stat().st_size:
@@ -27,22 +28,18 @@ def find_initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: 
     prompts = min(recipe.objective.probe.num_prompts, len(setup.data.prompts))
     say(f"measuring the initial entropy <H>_ini on the first {prompts} problems")
     probe = probe_entropy(setup.policy, sampler, setup.data.prompts, recipe)
+    measured, low, high = probe.interval
     run.write_initial_entropy(
         {
-            "initial_entropy": probe.initial_entropy,
+            "initial_entropy": measured,
             "source": "probe",
-            "interval_95": [probe.interval.low, probe.interval.high],
+            "interval_95": [low, high],
             "prompts": len(probe.by_prompt),
             "completions_per_prompt": recipe.objective.probe.completions_per_prompt,
         }
     )
     say(
-        f"initial entropy <H>_ini = {probe.initial_entropy:.4f} nats "
-        f"(95 % interval {probe.interval.low:.4f} to {probe.interval.high:.4f}, {len(probe.by_prompt)} prompts)"
+        f"initial entropy <H>_ini = {measured:.4f} nats "
+        f"(95 % interval {low:.4f} to {high:.4f}, {len(probe.by_prompt)} prompts)"
     )
-    return probe.initial_entropy
-
-
-def filter_state(recipe: Recipe, initial_entropy: float | None) -> bool | None:
-    """Whether completions can be filtered; None where nothing is sampled (SFT)."""
-    return None if initial_entropy is None else filter_is_on(initial_entropy, recipe.objective.filter.enabled)
+    return measured

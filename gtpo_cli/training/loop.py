@@ -25,7 +25,7 @@ from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import set_up
-from gtpo_cli.training.sft import SftParts, sft_step
+from gtpo_cli.training.sft import sft_step
 from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.training.stress import stress_step, wants_stress
@@ -63,33 +63,30 @@ def train(
         held_out = None
         if recipe.training.eval_every is not None:
             assert sampler is not None
-            held_out = stack.enter_context(HeldOut(recipe, policy, sampler))
-        initial_entropy = None
-        if recipe.objective.name != "sft":
-            assert sampler is not None
-            initial_entropy = find_initial_entropy(recipe, folder, setup, sampler, say)
+            held_out = HeldOut(recipe, policy, sampler, scorer)
         updater = Updater(
             policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps, dtype=policy.dtype
         )
+        step: Callable[[int], dict[str, float]]
+        if recipe.objective.name == "sft":
+            initial_entropy = None
+            step = lambda number: sft_step(  # noqa: E731
+                policy, updater, micro, order.step(number), tags=recipe.rewards.format.tags, clock=Stopwatch()
+            )
+        else:
+            assert sampler is not None
+            initial_entropy = find_initial_entropy(recipe, folder, setup, sampler, say)
+            parts = StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, micro)
+            step = partial(_step_on_samples, parts, order, run)
         trained = TrainedPolicy(policy, updater, run.store)
         if run.step and (other_gpus := trained.restore(run.step)):
             say(other_gpus)
-        step: Callable[[int], dict[str, float]]
-        if initial_entropy is None or sampler is None:
-            sft = SftParts(policy, updater, micro, recipe.rewards.format.tags)
-            step = lambda number: sft_step(sft, order.step(number), clock=Stopwatch())  # noqa: E731
-        else:
-            parts = StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, micro)
-            step = partial(_step_on_samples, parts, order, run)
         trackers = stack.enter_context(
             run.begin(
-                save=trained.save,
-                roll_back=trained.roll_back,
-                total_steps=order.total_steps,
-                initial_entropy=initial_entropy,
-                quiet=quiet,
+                save=trained.save, roll_back=trained.roll_back, total_steps=order.total_steps,
+                initial_entropy=initial_entropy, quiet=quiet,
             )
-        )
+        )  # fmt: skip
         run.signals = stack.enter_context(interrupt_flag())
         for number in range(run.step + 1, order.total_steps + 1):
             metrics = step(number)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal, Protocol
-
-from torch import Tensor
+from typing import Literal
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models.work_limit import WorkLimit
@@ -16,10 +14,8 @@ from gtpo_cli.objective import MicroBatch, TokenBatch, Unit
 AUTO_TOKENS = 16_384
 
 
-class Cut(Protocol):
-    """Cuts a batch, or `only_BG` of its completions, into micro-batches of the size that fits."""
-
-    def __call__(self, batch: TokenBatch, *, only_BG: Tensor | None = None) -> Iterator[MicroBatch]: ...
+# `cut(batch)` gives micro-batches of the size that fits, `cut(batch, only_BG=...)` those of some of its completions.
+Cut = Callable[..., Iterator[MicroBatch]]
 
 
 class MicroBatchSize:

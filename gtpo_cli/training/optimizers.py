@@ -6,15 +6,13 @@ import importlib.util
 import math
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.schema import OptimizerRecipe
-
-Schedule = Literal["cosine", "linear", "constant"]
 
 
 class Updater:
@@ -154,11 +152,11 @@ def _is_rate(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
 
 
-def schedule_factor(schedule: Schedule, step: int, *, warmup: int, total: int) -> float:
+def schedule_factor(schedule: str, step: int, *, warmup: int, total: int) -> float:
     """What the learning rate is multiplied with at a step (from 0): up from 0 in `warmup` steps, then as scheduled.
 
-    cosine: (1 + cos(pi t)) / 2, linear: 1 - t, with t from 0 after the warm-up to 1 after the last step; constant: 1.
-    Equal to transformers.get_scheduler, whose import takes a second of every start.
+    "cosine": (1 + cos(pi t)) / 2, "linear": 1 - t, with t from 0 after the warm-up to 1 after the last step;
+    "constant": 1. Equal to transformers.get_scheduler, whose import takes seconds of every start.
     """
     if step < warmup:
         return step / max(1, warmup)
@@ -167,7 +165,7 @@ def schedule_factor(schedule: Schedule, step: int, *, warmup: int, total: int) -
     if schedule == "linear":
         return max(0.0, (total - step) / max(1, total - warmup))
     done = (step - warmup) / max(1, total - warmup)
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * 0.5 * 2.0 * done)))
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * done)))
 
 
 def _optimizer(parameters: list[torch.nn.Parameter], recipe: OptimizerRecipe) -> torch.optim.Optimizer:

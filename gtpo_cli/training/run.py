@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError, GtpoError
 from gtpo_cli.models import Policy
+from gtpo_cli.objective import filter_is_on
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
 from gtpo_cli.training.best import Best, check_keep_best
 from gtpo_cli.training.guard import CollapseGuard
-from gtpo_cli.training.initial_entropy import filter_state
 from gtpo_cli.training.interrupts import reason
 from gtpo_cli.training.samples import write_samples
 from gtpo_cli.training.step import StepResult
@@ -93,6 +93,7 @@ class Run:
             GtpoError: metrics.jsonl cannot be opened.
         """
         training, start = self.recipe.training, self.state.step
+        filters = self.recipe.objective.filter.enabled
         self._save, self._roll_back, self.total_steps = save, roll_back, total_steps
         trackers = open_trackers(
             self.recipe,
@@ -102,7 +103,7 @@ class Run:
             start_step=start,
             keep_bytes=self.state.metrics_bytes if self._resume else None,
             initial_entropy=initial_entropy,
-            filter_on=filter_state(self.recipe, initial_entropy),
+            filter_on=None if initial_entropy is None else filter_is_on(initial_entropy, filters),
             quiet=quiet,
         )
         with trackers as self._trackers:

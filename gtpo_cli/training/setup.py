@@ -18,8 +18,6 @@ from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -30,7 +28,7 @@ class Setup:
     facts: dict[str, Any]
 
 
-def set_up(recipe: Recipe, *, say: Say, samples: bool = True, full_steps: bool = False) -> Setup:
+def set_up(recipe: Recipe, *, say: Callable[[str], None], samples: bool = True, full_steps: bool = False) -> Setup:
     """Prepare the data, then load the model; `say` gets one line for each thing a user should know.
 
     `samples`: whether anything will be sampled; where not, no engine is started. `full_steps`: as in `data.prepare`.

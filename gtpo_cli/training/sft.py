@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gtpo_cli.data import Prompt, reference_completion
 from gtpo_cli.models import Policy
@@ -22,36 +21,35 @@ from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 
 
-@dataclass(slots=True)
-class SftParts:
-    """Everything an SFT step works with; made once for a run."""
-
-    policy: Policy
-    updater: Updater
-    micro_batch: MicroBatchSize
-    tags: TagNames = PAPER_TAGS
-
-
-def sft_step(parts: SftParts, prompts: Sequence[Prompt], *, clock: Stopwatch) -> dict[str, float]:
+def sft_step(
+    policy: Policy,
+    updater: Updater,
+    micro_batch: MicroBatchSize,
+    prompts: Sequence[Prompt],
+    *,
+    tags: TagNames = PAPER_TAGS,
+    clock: Stopwatch,
+) -> dict[str, float]:
     """Update the policy once on the references of these problems; returns the step's metrics."""
-    tokenizer = parts.policy.tokenizer
-    groups = [Group(problem, ids, (reference_completion(problem, tokenizer, parts.tags),)) for problem, ids in prompts]
-    return imitate(parts, groups, clock=clock)
+    groups = [Group(problem, ids, (reference_completion(problem, policy.tokenizer, tags),)) for problem, ids in prompts]
+    return imitate(policy, updater, micro_batch, groups, clock=clock)
 
 
-def imitate(parts: SftParts, groups: Sequence[Group], *, clock: Stopwatch) -> dict[str, float]:
+def imitate(
+    policy: Policy, updater: Updater, micro_batch: MicroBatchSize, groups: Sequence[Group], *, clock: Stopwatch
+) -> dict[str, float]:
     """Update the policy once on the completions of these groups, whatever they are; returns the step's metrics."""
     with clock.phase("train"):
-        batch = collate(groups, device=parts.policy.device)
+        batch = collate(groups, device=policy.device)
         totals = {"loss": 0.0, "entropy": 0.0}
-        learning_rate = parts.updater.learning_rate
-        parts.micro_batch.run(lambda cut: totals.update(_accumulate(parts, batch, cut)), batch)
+        learning_rate = updater.learning_rate
+        micro_batch.run(lambda cut: totals.update(_accumulate(policy, updater, batch, cut)), batch)
         grad_norm = math.nan
         if math.isfinite(totals["loss"]):
-            grad_norm = parts.updater.update()
+            grad_norm = updater.update()
         else:
-            parts.updater.zero_grad()
-        parts.updater.advance_schedule()
+            updater.zero_grad()
+        updater.advance_schedule()
     tokens = int(batch.lengths_BG.sum())
     return {
         "optim/loss": totals["loss"],
@@ -60,18 +58,18 @@ def imitate(parts: SftParts, groups: Sequence[Group], *, clock: Stopwatch) -> di
         "optim/skipped": float(not math.isfinite(grad_norm)),
         "entropy/mean": totals["entropy"],
         "completions/length_mean": tokens / int(batch.lengths_BG.numel()),
-    } | time_metrics(clock, tokens=tokens, device=parts.policy.device)
+    } | time_metrics(clock, tokens=tokens, device=policy.device)
 
 
-def _accumulate(parts: SftParts, batch: TokenBatch, cut: Cut) -> dict[str, float]:
+def _accumulate(policy: Policy, updater: Updater, batch: TokenBatch, cut: Cut) -> dict[str, float]:
     """Gradients of the mean over all reference tokens, as much at a time as `cut` gives."""
-    parts.updater.zero_grad()
+    updater.zero_grad()
     tokens = batch.lengths_BG.sum()
     loss_sum, entropy_sum = 0.0, 0.0
     for micro in cut(batch):
-        logp, H = parts.policy.token_logprobs(micro.batch)
+        logp, H = policy.token_logprobs(micro.batch)
         loss = -logp.sum() / tokens  # 0 at padding; the denominator is the whole step's
-        parts.updater.backward(loss)
+        updater.backward(loss)
         loss_sum += float(loss.detach())
         lengths = micro.batch.lengths_BG
         entropy_sum += float((H.sum(dim=-1) / lengths.clamp(min=1)).sum())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 # What a user asks first, where the run has it: name of the metric, words, how it is shown.
 _SUMMARISED = (
@@ -14,6 +16,7 @@ _SUMMARISED = (
     ("entropy/mean", "entropy", "{:.3f} nats"),
     ("completions/length_mean", "length", "{:.1f} tokens"),
 )
+_REWARD = re.compile(r"rewards/(.*)_mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +36,14 @@ class Change:
 
 
 def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
-    """Changes of the main metrics, and of user rewards, that every step has; empty for less than two steps."""
-    if len(rows) < 2:
-        return []
-    steps = math.ceil(len(rows) / 20)
-    user_rewards = [name for name in rows[0] if name.startswith("rewards/") and name.endswith("_mean")]
-    named = [(name, name.removeprefix("rewards/").removesuffix("_mean"), "{:.2f}") for name in user_rewards]
+    """Changes of the main metrics, and of user rewards, over the steps that have them; none for less than two."""
+    rewards = dict.fromkeys(match[0] for row in rows for name in row if (match := _REWARD.fullmatch(name)))
     result: list[Change] = []
-    for name, words, shown in (*_SUMMARISED, *named):
+    for name, words, shown in (*_SUMMARISED, *((name, _REWARD.sub(r"\1", name), "{:.2f}") for name in rewards)):
         if name == "optim/loss" and result:
             continue  # a policy-gradient loss says nothing about progress; only SFT's does
-        if all(name in row for row in rows):
-            first, last = (sum(row[name] for row in part) / len(part) for part in (rows[:steps], rows[-steps:]))
-            result.append(Change(name, words, first, last, steps, shown))
+        values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
+        if len(values) > 1:
+            steps = math.ceil(len(values) / 20)
+            result.append(Change(name, words, fmean(values[:steps]), fmean(values[-steps:]), steps, shown))
     return result

@@ -125,7 +125,7 @@ def test_a_limit_counts_usable_problems_and_reads_no_further() -> None:
     def rows() -> Iterator[SourcedRow]:
         for number in range(1, 100_000):
             read.append(number)
-            yield SourcedRow(f"t:{number}", {"question": "q", "answer": "x" if number <= 3 else str(number)})
+            yield f"t:{number}", {"question": "q", "answer": "x" if number <= 3 else str(number)}
 
     loaded = read_table(Table("t", None, rows()), BENCHMARKS["amc23"], "t", 4, numbers_only)
     assert [problem.gold for problem in loaded.problems] == ["4", "5", "6", "7"]

@@ -13,16 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpo_cli.data import DroppedRow, summarise_dropped
-from gtpo_cli.data.local import MAX_LINE_BYTES, SourcedRow, find_split_file, open_table
+from gtpo_cli.data.local import MAX_LINE_BYTES, find_split_file, open_table
 from gtpo_cli.errors import DataError
 
 
 def rows_of(path: Path) -> list[tuple[str, object]]:
     """(place within the file, values or reason) of each row."""
-    return [
-        (row.source.removeprefix(f"{path}:"), dict(row.values) if isinstance(row, SourcedRow) else row.reason)
-        for row in open_table(path).rows
-    ]
+    return [(source.removeprefix(f"{path}:"), row) for source, row in open_table(path).rows]
 
 
 def test_json_lines_name_each_bad_line_and_keep_the_good_ones(tmp_path: Path) -> None:

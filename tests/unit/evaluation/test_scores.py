@@ -13,6 +13,7 @@ from gtpo_cli.evaluation.measure import equal_votes, grade, score_problems
 from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
 from gtpo_cli.files import parse_json
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
+from gtpo_cli.report.tables import score_number, score_words
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.types import Completion, Group, Problem
 
@@ -67,6 +68,21 @@ def test_scores_by_hand(scorer: Scorer) -> None:
     assert results.dropped == 3
     assert results.ks("pass") == [1, 2, 4]
     assert results.ks("maj") == [1, 4]
+
+
+def test_a_reward_that_not_every_completion_has_is_left_out(scorer: Scorer) -> None:
+    """As after a kill and a change of rewards.length.weight."""
+    some = graded("5", correct=True, plugins={"a:b": 2.0, "length": -1.0})
+    all_ = graded("5", correct=True, plugins={"a:b": 4.0})
+    problems = [EvaluatedProblem(f"a/{n}", "2+3", "5", row) for n, row in enumerate([(some, all_), (all_, all_)])]
+    results = score_problems(problems, EvaluationRecipe(samples=2, pass_k=(1,), majority_k=()), scorer, seed=1)
+    assert results.scores["a:b"].values == (3.0, 4.0)
+    assert "length" not in results.scores
+
+
+def test_the_length_penalty_is_in_points_and_not_called_as_the_length() -> None:
+    assert score_number("length", -0.25) == "-0.250 points"
+    assert (score_words("length"), score_words("mean_length")) == ("length penalty", "length")
 
 
 def test_results_and_problems_survive_the_disk(scorer: Scorer) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gtpo_cli import files
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, Results, Score
@@ -48,6 +49,19 @@ def test_evaluations_from_before_tags_and_user_rewards_keep_their_folder(tmp_pat
     assert parse_json(json.dumps(old), Conditions) == CONDITIONS
     line = json.dumps(asdict(problem(1)), ensure_ascii=False).replace(', "plugins": {}', "")
     assert parse_json(line, EvaluatedProblem) == problem(1)
+
+
+def test_an_evaluation_may_be_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5,000 problems with 64 completions each are more than a gibibyte."""
+    stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
+    stored.open()
+    stored.append([problem(number) for number in range(20)])
+    monkeypatch.setattr(files, "MAX_BYTES", 2 * stored.samples_file.stat().st_size // 20)
+    assert stored.open() == [problem(number) for number in range(20)]
+    long = stored.samples_file.read_bytes().replace(b"\n", b" ")
+    stored.samples_file.write_bytes(long + b"\n")
+    with pytest.raises(EvaluationError, match=r"samples\.jsonl:1: is no evaluated problem \(is larger than"):
+        stored.problems()
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

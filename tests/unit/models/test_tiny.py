@@ -94,4 +94,8 @@ def test_a_run_folder_names_its_newest_full_weights(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="trained an adapter"):
         resolve_name(str(tmp_path))
     random_model()[0].save_pretrained(folder)
+    (tmp_path / "checkpoints" / "step-000010-copy" / "model").mkdir(parents=True)  # a user's own
     assert resolve_name(str(tmp_path)) == str(folder)
+    last = tmp_path / "checkpoints" / "step-1000000" / "model"
+    (tmp_path / "checkpoints" / "step-000010").rename(last.parent)
+    assert resolve_name(str(tmp_path)) == str(last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import threading
 import time
@@ -20,6 +21,7 @@ from small_models import random_model
 
 from gtpo_cli import hub
 from gtpo_cli.errors import NotReadyError, RecipeError
+from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import answers, disk, package, requirements
 from gtpo_cli.planning.readiness import _gpu, check_ready, check_recipe, examine, memory_finding, problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
@@ -40,6 +42,21 @@ def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
     assert finding.remedy == "small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan says which"
     (finding,) = _gpu(load_recipe("tiny_arithmetic"))
     assert finding.state == "note"
+
+
+@pytest.mark.parametrize("script", ["#!/bin/sh\nexec sleep 60\n", "no program\n"])
+def test_a_driver_that_does_not_answer_is_none(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia-smi").write_text(script)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(machine, "_DRIVER_SECONDS", 0.3)
+    assert machine.driver_version() is None
+
+
+@pytest.mark.parametrize("address", ["http://host:port", "https://a\0b"])
+def test_an_address_that_is_none_is_not_reached(address: str) -> None:
+    assert not answers(address)
+    assert hub._connection_failure(address) is not None
 
 
 def test_packages_against_their_pins() -> None:

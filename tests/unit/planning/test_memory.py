@@ -245,6 +245,17 @@ def test_the_longest_completion_is_the_last_that_fits() -> None:
     assert 0 < plan.longest_completion < 5500 - 512
 
 
+def test_no_row_is_longer_than_the_models_own_context() -> None:
+    """builtin:tiny has 2048 positions, whatever the recipe allows."""
+    settings = ["model.max_seq_length=100000", "rollout.max_completion_tokens=90000", "data.max_prompt_tokens=90000"]
+    plan = make_plan(load_recipe("tiny_arithmetic", settings), gpu=80 * GIB)
+    assert plan.prompt_tokens + plan.completion_tokens == 2048
+    assert plan.prompt_tokens + plan.longest_completion == 2048
+    assert "the model's context is 2048 tokens, so model.max_seq_length is that" in plan.notes
+    unread = make_plan(load_recipe("tiny_arithmetic", [*settings, "data.split=none"]), gpu=80 * GIB)
+    assert (unread.prompt_tokens, unread.completion_tokens) == (2047, 1)
+
+
 def test_rows_are_halved_until_they_fit() -> None:
     settings = ["data.max_prompt_tokens=512", "rollout.gpu_memory_utilization=0.6"]
     plans = [make_plan(load_recipe("qwen3b_gsm8k", settings), gpu=size * GIB) for size in (8, 80)]

@@ -15,7 +15,7 @@ from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rewards import Tags
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.sft import SftParts, sft_step
+from gtpo_cli.training.sft import sft_step
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Problem
 
@@ -35,7 +35,7 @@ def test_loss_and_gradient_equal_torchs_cross_entropy(micro: int) -> None:
     before = copy.deepcopy(model)
     size = MicroBatchSize(micro, longest_row=100, packed=True, warn=print)
     gradients = recorded_gradients(updater)
-    metrics = sft_step(SftParts(policy, updater, size), PROMPTS, clock=Stopwatch())
+    metrics = sft_step(policy, updater, size, PROMPTS, clock=Stopwatch())
 
     logits, targets = [], []
     for problem, prompt in PROMPTS:
@@ -79,12 +79,12 @@ def test_a_step_that_is_not_finite_changes_nothing() -> None:
     policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=256)
     recipe = OptimizerRecipe(name="adamw", warmup_ratio=0.0, learning_rate=1e-2)
     updater = Updater(policy.trainable_parameters(), recipe, total_steps=3)
-    parts = SftParts(policy, updater, MicroBatchSize(8, longest_row=100, packed=True, warn=print))
+    size = MicroBatchSize(8, longest_row=100, packed=True, warn=print)
     before = copy.deepcopy(model.state_dict())
     hook = next(policy.trainable_parameters()).register_hook(lambda gradient: gradient * torch.inf)
-    metrics = sft_step(parts, PROMPTS, clock=Stopwatch())
+    metrics = sft_step(policy, updater, size, PROMPTS, clock=Stopwatch())
     assert metrics["optim/skipped"] == 1.0
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     hook.remove()
-    assert sft_step(parts, PROMPTS, clock=Stopwatch())["optim/skipped"] == 0.0
+    assert sft_step(policy, updater, size, PROMPTS, clock=Stopwatch())["optim/skipped"] == 0.0
     assert not all(torch.equal(before[name], value) for name, value in model.state_dict().items())

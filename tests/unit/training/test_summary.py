@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gtpo_cli.training.summary import changes
@@ -25,6 +27,14 @@ def test_short_runs_and_metrics_that_are_not_there() -> None:
     assert changes([{"step": 1.0}, {"step": 2.0}]) == []
     mixed = [{"optim/loss": 1.0, "entropy/mean": 1.0}, {"optim/loss": 2.0}]
     assert [change.name for change in changes(mixed)] == ["optim/loss"]
+
+
+def test_a_skipped_step_takes_nothing_from_the_summary() -> None:
+    """One at which nothing could be sampled has no figures, one whose loss was not finite has NaN for some."""
+    measured = [{"train/accuracy_rate": value, "entropy/mean": value} for value in (0.25, 0.5, 0.75)]
+    skipped = [{"optim/skipped": 1.0}, {"train/accuracy_rate": 0.5, "entropy/mean": math.nan, "optim/skipped": 1.0}]
+    seen = {change.words: (change.first, change.last) for change in changes([skipped[0], *measured, skipped[1]])}
+    assert seen == {"accuracy": (0.25, 0.5), "entropy": (0.25, 0.75)}
 
 
 def test_user_rewards_are_called_by_their_names() -> None:
