@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gtpo_cli.cli.options import JsonOption
 from gtpo_cli.cli.printing import print_table, suggest
 from gtpo_cli.text import markdown_sentence, one_line
 
@@ -24,7 +25,7 @@ def compare(
         typer.Argument(metavar="A B", help="Run folders; runs/a@base or runs/a@600 for one of its subjects."),
     ],
     benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", metavar="NAME", help="Only this one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: JsonOption = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown on standard output.")] = False,
 ) -> None:
     """Is B better than A, and by how much? Evaluated runs side by side on the problems they share.

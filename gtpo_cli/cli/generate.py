@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import RUNS, TrustOption, find_run, typed_checkpoint
+from gtpo_cli.cli.options import CheckpointOption, TargetArgument, TrustOption, find_trained, names_run
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import GenerationError
 
@@ -21,24 +21,20 @@ if TYPE_CHECKING:
     from gtpo_cli.evaluation.subject import Checkpoint
     from gtpo_cli.recipe import Recipe
     from gtpo_cli.rewards import Scorer
-    from gtpo_cli.run_folder import RunFolder
     from gtpo_cli.types import Completion, Problem
 
 _NAME = re.compile(r"[\w.:~/\\-]+")  # a folder or hub id that is not here; anything else on its own is a question
 
 
 def generate(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN|MODEL", help="A run folder, builtin:tiny, a hub id or a model folder."),
-    ] = None,
+    target: TargetArgument = None,
     question: Annotated[
         str | None, typer.Argument(metavar="QUESTION", help="Without it: questions are read from the keyboard.")
     ] = None,
     gold: Annotated[
         str | None, typer.Option("--gold", metavar="ANSWER", help="The right answer: shows verdict and reward.")
     ] = None,
-    checkpoint: Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")] = "best",
+    checkpoint: CheckpointOption = "best",
     base: Annotated[bool, typer.Option("--base", help="Ask the untrained model of the run.")] = False,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, max=100.0, help="Softmax temperature; 0 = --greedy.")
@@ -70,8 +66,8 @@ def generate(
     from gtpo_cli.evaluation.session import Session
     from gtpo_cli.generation import SamplingParams
 
-    chosen = _find_target(target, checkpoint, base=base, trust=trust_remote_code)
-    settings = chosen.recipe.evaluation
+    recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=trust_remote_code)
+    settings = recipe.evaluation
     params = SamplingParams(
         temperature=temperature or settings.temperature,
         top_p=top_p or settings.top_p,
@@ -80,11 +76,10 @@ def generate(
     greedy = greedy or temperature == 0.0
     how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
     with contextlib.ExitStack() as stack:
-        problem, scorer = _judge(question, gold, chosen.recipe, stack)
-        print(f"{chosen.words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
-        seed = chosen.recipe.seed if seed is None else seed
-        session = Session(chosen.recipe, chosen.checkpoint, params, greedy=greedy, seed=seed)
-        asked = _Asked(session, chosen.recipe, params.max_completion_tokens, count)
+        problem, scorer = _judge(question, gold, recipe, stack)
+        print(f"{words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
+        session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
+        asked = _Asked(session, recipe, params.max_completion_tokens, count)
         if question is None:
             _answer_questions(asked)
         else:
@@ -95,41 +90,20 @@ def generate(
 # -- what is asked ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A checkpoint of a run, or without one the recipe's untrained model."""
-
-    run: RunFolder | None
-    recipe: Recipe
-    checkpoint: Checkpoint | None
-
-    @property
-    def words(self) -> str:
-        if self.checkpoint is not None:
-            assert self.run is not None
-            return f"{self.run.path}, step {self.checkpoint.step} of {self.recipe.model.name}"
-        return f"{self.recipe.model.name}, untrained" if self.run else self.recipe.model.name
-
-
-def _find_target(target: str | None, which: str, *, base: bool, trust: bool) -> _Target:
-    from gtpo_cli.evaluation.subject import choose_checkpoint
+def _find_model(target: str | None, which: str, *, base: bool, trust: bool) -> tuple[Recipe, Checkpoint | None, str]:
+    """A recipe, a checkpoint of its run or None for its untrained model, and what to call that."""
     from gtpo_cli.recipe import build_recipe
 
-    is_run = target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
-    if not is_run:
-        assert target is not None
-        if not Path(target).exists() and not _NAME.fullmatch(target):
-            raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
-        if which != "best":
-            raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
-        plain = {"name": target, "load_in_4bit": False, "lora": None}
-        return _Target(None, build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=target), None)
-    run = find_run(target, what="generate")
-    recipe = run.recipe_to_run(trust_remote_code=trust)
-    # The folder of an untrained model that was evaluated has a recipe, and neither metrics nor checkpoints.
-    untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
-    chosen = None if base or untrained else choose_checkpoint(run, typed_checkpoint(which))
-    return _Target(run, recipe, chosen)
+    if target is None or names_run(target):
+        run, recipe, chosen = find_trained(target, None if base else which, what="generate", trust=trust)
+        name = recipe.model.name
+        return recipe, chosen, f"{run.path}, step {chosen.step} of {name}" if chosen else f"{name}, untrained"
+    if not Path(target).exists() and not _NAME.fullmatch(target):
+        raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
+    if which != "best":
+        raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
+    plain = {"name": target, "load_in_4bit": False, "lora": None}
+    return build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=target), None, target
 
 
 def _judge(

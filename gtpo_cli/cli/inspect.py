@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import find_run
+from gtpo_cli.cli.options import RunArgument, find_run
 from gtpo_cli.cli.printing import suggest
 
 
 def inspect(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder (default: the latest).")] = None,
+    run: RunArgument = None,
     step: Annotated[int | None, typer.Option(metavar="N", help="A stored step (default: the newest).")] = None,
     problem: Annotated[
         str | None, typer.Option(metavar="N|ID|all", help="Which problem of the step (default: one with differences).")

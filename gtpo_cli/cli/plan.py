@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption
+from gtpo_cli.cli.options import DEFAULT_RECIPE, RecipeOption, SetOption
 from gtpo_cli.cli.printing import suggest
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def plan(
     from gtpo_cli.planning.fit import make_plan
     from gtpo_cli.recipe import load_recipe
 
-    name = recipe or "tiny_arithmetic"
+    name = recipe or DEFAULT_RECIPE
     loaded = load_recipe(name, set_ or [])
     size = _bytes(gpu) if gpu else _found()
     made = make_plan(loaded, gpu=size)

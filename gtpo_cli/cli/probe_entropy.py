@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption, TrustOption
+from gtpo_cli.cli.options import DEFAULT_RECIPE, RUNS, JsonOption, RecipeOption, SetOption, TrustOption, as_typed
 from gtpo_cli.cli.printing import suggest
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ _BAR_WIDTH = 40
 def probe_entropy(
     recipe: RecipeOption = None,
     set_: SetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: JsonOption = False,
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Measure the initial entropy <H>_ini of the untrained model, which decides about the entropy filter.
@@ -45,12 +43,11 @@ def probe_entropy(
     for note in notes:
         print(f"note: {note}")
     _print(name, loaded, measured)
-    overrides = [part for override in set_ or [] for part in ("--set", override)]
-    suggest("train", "--recipe", name, *overrides, "--set", f"objective.initial_entropy={measured.initial_entropy:.6f}")
+    found = f"objective.initial_entropy={measured.initial_entropy:.6f}"
+    suggest("train", "--recipe", name, *as_typed([*(set_ or []), found]))
 
 
 def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: bool) -> tuple[Recipe, str]:
-    from gtpo_cli.cli.train import DEFAULT_RECIPE
     from gtpo_cli.recipe import load_recipe
     from gtpo_cli.run_folder import latest_run
 

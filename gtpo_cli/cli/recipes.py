@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import SetOption
+from gtpo_cli.cli.options import DEFAULT_RECIPE, SetOption, as_typed
 from gtpo_cli.cli.printing import suggest
 
 app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True)
@@ -21,7 +21,6 @@ def list_recipes() -> None:
     Each file says so in its first two lines, so that a list loads no model and asks no hub; a test holds the figures
     against the plan.
     """
-    from gtpo_cli.cli.train import DEFAULT_RECIPE
     from gtpo_cli.recipe import shipped_recipes
 
     rows = [("recipe", "memory", "time", "what it is for")]
@@ -51,8 +50,7 @@ def show(
     from gtpo_cli.recipe import dump_recipe, load_recipe
 
     print(dump_recipe(load_recipe(recipe, set_ or [])), end="")
-    overrides = [part for override in set_ or [] for part in ("--set", override)]
-    suggest("train", "--recipe", recipe, *overrides, comment=True)
+    suggest("train", "--recipe", recipe, *as_typed(set_), comment=True)
 
 
 @app.command("copy")

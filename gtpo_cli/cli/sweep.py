@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import SetOption
+from gtpo_cli.cli.options import QuietOption, SetOption, as_typed
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.progress import count_progress, duration
 from gtpo_cli.cli.streams import output_is_extra
@@ -38,7 +38,7 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List variants, runs and the time they should take, and stop.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Named variants of a recipe times seeds, and what their differences are worth: every figure of the paper.
 
@@ -60,8 +60,7 @@ def sweep(
         only=tuple(only.split(",")) if only else None,
     )  # fmt: skip
     options = {"--recipe": recipe, "--only": only, "--seeds": seeds, "--jobs": jobs if jobs > 1 else None, "--out": out}
-    typed = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair)]
-    typed += [part for override in set_ or () for part in ("--set", override)]
+    typed = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair), *as_typed(set_)]
     if dry_run:
         _print_plan(loaded, jobs)
         suggest("sweep", *typed, comment=True)
