@@ -57,10 +57,6 @@ class Request:
     hub_name: str | None = None
     trust_remote_code: bool = False
 
-    @property
-    def name(self) -> str:
-        return self.run.name or self.run.path.resolve().name
-
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
@@ -97,7 +93,7 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
         found = measure(read_back(request.format, aside, recipe.model, policy.device), policy.answers)
         difference, rounding = _check(request, policy.reference, written, found)
         exported = Exported(
-            request.name, checkpoint.step, request.format, written.dtype, written.base, len(policy.answers),
+            request.run.name, checkpoint.step, request.format, written.dtype, written.base, len(policy.answers),
             difference, rounding, (*written.notes, *_cost(request, written, difference)),
         )  # fmt: skip
         card = model_card(run, recipe, exported, prompting, hub_name=request.hub_name)
@@ -147,7 +143,7 @@ def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, as
     )  # fmt: skip
     if request.format == "gguf":
         _free_memory()
-        converter, target = gguf.find_converter(request.converter), aside / f"{request.name}-{written.dtype}.gguf"
+        converter, target = gguf.find_converter(request.converter), aside / f"{request.run.name}-{written.dtype}.gguf"
         gguf.convert(converter, model, target, written.dtype)
         shutil.rmtree(model)
     return written

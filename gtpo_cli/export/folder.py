@@ -49,7 +49,8 @@ class _Record:
 
 def check_free(folder: Path) -> None:
     """Raise ExportError where the folder holds anything but an earlier export, which a new one replaces."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+    own_name = folder.name not in ("", "..")  # which the folder that it is written in first takes after
+    if not own_name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ExportError(f"{folder}: is no folder of its own; name another with --out")
     if not folder.is_dir():
         return

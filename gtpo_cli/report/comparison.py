@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,13 @@ from gtpo_cli.estimators import Interval, McNemar, mcnemar, paired_bootstrap_mea
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.report.run_record import BASE
+from gtpo_cli.report.run_record import BASE, differing
 from gtpo_cli.report.tables import score_interval
 from gtpo_cli.run_folder import RunFolder
 
 _SHOWN_IDS = 10
 _FEW_PROBLEMS = 20  # with fewer a percentile bootstrap is too sure of itself
 _ROUNDING = 1e-12  # by so much a resampled mean of differences that cancel may miss 0
-# Conditions that may differ between two sides and are then said; what was asked of the models is compared row by row.
-_SAID = (
-    "model", "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt",
-    "seed", "tags", "equality", "reject_copied",
-)  # fmt: skip
 _UNCOMPARED = {"run_name", "output_dir"}  # keys of a recipe that every run has its own value of
 
 
@@ -45,8 +40,8 @@ class Side:
     def evaluations(self) -> dict[str, list[StoredEvaluation]]:
         """Benchmark -> the finished evaluations of the subject, oldest first."""
         found = find_evaluations(self.run)
-        trained = [stored.conditions.subject for stored in found if stored.conditions.subject != BASE]
-        chosen = self.subject or (trained[-1] if trained else BASE)
+        newest = max((stored.conditions.subject for stored in found), default=BASE)  # "base" < "step-..."
+        chosen = self.subject or newest
         by_benchmark: dict[str, list[StoredEvaluation]] = {}
         for stored in found:
             if stored.conditions.subject == chosen:
@@ -136,6 +131,7 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         )
     one, other = before.results(), after.results()
     ids = _shared_ids(before, one, after, other)
+    differ = differing(before.conditions, after.conditions, "model", "seed")  # problems are compared one by one
     names = [name for name in one.scores if name in other.scores]
     before_PM, after_PM = _values(one, names, ids), _values(other, names, ids)
     means = before_PM.mean(axis=0).tolist(), after_PM.mean(axis=0).tolist()
@@ -148,7 +144,7 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         after=after,
         shared=len(ids),
         left_out=len(set(one.problem_ids) ^ set(other.problem_ids)),
-        notes=tuple(_condition_notes(before, after)),
+        notes=tuple(f"{key} differs: {a!r} and {b!r}" for key, a, b in differ),
         differences=tuple(map(Difference, names, *means, intervals)),
         test=mcnemar(first_before, first_after),
         only_before=_where(ids, first_before, first_after),
@@ -275,10 +271,3 @@ def _solved(stored: StoredEvaluation, results: Results, ids: Sequence[str], *, f
 
 def _where(ids: Sequence[str], here: Sequence[bool], there: Sequence[bool]) -> tuple[str, ...]:
     return tuple(id_ for id_, h, t in zip(ids, here, there, strict=True) if h and not t)
-
-
-def _condition_notes(before: StoredEvaluation, after: StoredEvaluation) -> Iterator[str]:
-    one, other = asdict(before.conditions), asdict(after.conditions)
-    for key in _SAID:
-        if one[key] != other[key]:
-            yield f"{key} differs: {one[key]!r} and {other[key]!r}"

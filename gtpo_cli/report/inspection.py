@@ -106,16 +106,9 @@ class InspectedGroup:
     completions: list[StoredCompletion]
 
     @property
-    def problem(self) -> str:
-        return self.completions[0].problem
-
-    @property
-    def question(self) -> str:
-        return self.completions[0].question
-
-    @property
-    def gold(self) -> str:
-        return self.completions[0].gold
+    def first(self) -> StoredCompletion:
+        """Which says what the problem is."""
+        return self.completions[0]
 
     @property
     def informative(self) -> bool:
@@ -150,17 +143,19 @@ class InspectedGroup:
 
     def reasons(self, completion: StoredCompletion, conflict: ConflictRecipe) -> list[str]:
         """In words, for each token of a completion: why it has its lambda."""
-        return [self._reason(completion, place, conflict) for place in range(len(completion.token_ids))]
-
-    def _reason(self, completion: StoredCompletion, place: int, conflict: ConflictRecipe) -> str:
+        every = None
         if not conflict.enabled:
-            return "conflict correction is off: every lambda is 1"
-        if completion.advantage == 0:
-            return "A = 0: this completion is neither rewarded nor punished, so nothing conflicts with it"
+            every = "conflict correction is off: every lambda is 1"
+        elif completion.advantage == 0:
+            every = "A = 0: this completion is neither rewarded nor punished, so nothing conflicts with it"
+        places = range(len(completion.tokens))
+        return [every or self._reason(completion, place, conflict.alignment) for place in places]
+
+    def _reason(self, completion: StoredCompletion, place: int, alignment: str) -> str:
         token = completion.tokens[place]
         reasons = []
         for backward, marked, side in ((False, token.forward, "start"), (True, token.backward, "end")):
-            partners = self.partners(completion, place, conflict.alignment, backward=backward)
+            partners = self.partners(completion, place, alignment, backward=backward)
             if partners:
                 distance = len(completion.tokens) - 1 - place if backward else place
                 shared = f"shared with {', '.join(map(str, partners))}, {distance} from the {side}"
@@ -178,22 +173,17 @@ class InspectedStep:
     groups: list[InspectedGroup]
     objective: ObjectiveRecipe
 
-    @property
-    def coefficients_stored(self) -> bool:
-        """Whether every row has the coefficients; runs of older versions do not."""
-        return all(completion.coefficient is not None for group in self.groups for completion in group.completions)
-
     def choose(self, problem: str | None) -> list[InspectedGroup]:
         """Groups by number, problem id, or "all"; by default the first with a difference in reward."""
         if problem is None:
             return [next((group for group in self.groups if group.informative), self.groups[0])]
         if problem == "all":
             return self.groups
-        chosen = [group for group in self.groups if problem in (str(group.number), group.problem)]
+        chosen = [group for group in self.groups if problem in (str(group.number), group.first.problem)]
         if not chosen:
             raise EvaluationError(
                 f"step {self.step} has no problem {problem}; there are 1 to {len(self.groups)}: "
-                + ", ".join(group.problem for group in self.groups)
+                + ", ".join(group.first.problem for group in self.groups)
             )
         return chosen
 

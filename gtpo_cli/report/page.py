@@ -14,7 +14,7 @@ from gtpo_cli.files import own_folder
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
 from gtpo_cli.report.comparison import recipe_differences
-from gtpo_cli.report.figures import Chart, page_svg, write_charts
+from gtpo_cli.report.figures import Chart, on_page, write_charts
 from gtpo_cli.report.inspection import read_completions, stored_steps
 from gtpo_cli.report.run_record import BASE, RunRecord
 from gtpo_cli.report.tables import (
@@ -76,13 +76,12 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
 
 def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
     """The page."""
-    from markupsafe import Markup
-
     return filled(
+        "gtpo_cli.report",
         "report.html.j2",
         title="gtpo: " + ", ".join(run.name for run in runs),
         runs=runs,
-        charts=[(chart, Markup(page_svg(chart))) for chart in charts],  # our own drawing
+        charts=on_page(charts),
         table=benchmark_table(runs),
         scores=other_scores_table(runs),
         style=style,
@@ -99,16 +98,13 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
     )
 
 
-def filled(template: str, **values: Any) -> str:
-    """A page from one of the templates beside this module. All text is escaped, and a missing value is an error."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def filled(package: str, template: str, **values: Any) -> str:
+    """A page from a package's template. All text is escaped, and a missing value is an error."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader("gtpo_cli.report")])  # here is what all pages share
     environment = Environment(
-        loader=PackageLoader("gtpo_cli.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template(template).render(values)
 

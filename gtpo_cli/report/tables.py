@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import is_user_reward
-from gtpo_cli.report.run_record import Evaluated, Evaluation, RunRecord, evaluated
+from gtpo_cli.report.run_record import Evaluated, Evaluation, RunRecord, differing, evaluated
 from gtpo_cli.text import markdown_text, one_line
 
 ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"))
@@ -29,11 +29,6 @@ SCORES = {
     "mean_length": ("length", "tokens"),
 }
 _DIGITS = {"%": 1, "tokens": 1, "nats": 3, "points": 3}
-# Conditions that may differ between the rows of a table, and are then said below it.
-_NOTED = (
-    "data_digest", "problems", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "tags",
-    "equality", "reject_copied",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +206,13 @@ def _formatted(row: Row, bold: str, cell: str) -> list[str]:
 
 def _note(evaluation: Evaluation, first: Evaluation, notes: list[str]) -> int | None:
     """The number of the note, added where it is new, that says how conditions differ from the first evaluation's."""
-    one, other = first.conditions, evaluation.conditions
-    pairs = [(key, getattr(other, key), getattr(one, key)) for key in _NOTED]
-    differ = [f"{key} {here}, not {there}" for key, here, there in pairs if here != there]
-    differ += ["another system prompt"] if one.system_prompt != other.system_prompt else []
+    differ = [
+        "another system prompt" if key == "system_prompt" else f"{key} {here}, not {there}"
+        for key, there, here in differing(first.conditions, evaluation.conditions, "data_digest", "problems")
+    ]
     if not differ:
         return None
-    text = f"evaluated differently from the first row of {one.benchmark}: " + "; ".join(differ)
+    text = f"evaluated differently from the first row of {first.conditions.benchmark}: " + "; ".join(differ)
     if text not in notes:
         notes.append(text)
     return notes.index(text) + 1

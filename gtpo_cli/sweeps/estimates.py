@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_json
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, bootstrap_means, paired_bootstrap_means, sign_flip_test
@@ -137,12 +136,12 @@ def runs_csv(sweep: Sweep, estimates: Estimates) -> str:
 
 
 def as_json(sweep: Sweep, estimates: Estimates) -> str:
-    """Everything, for programs."""
-    document: dict[str, Any] = {
+    """Everything, for programs; null where a run diverged."""
+    document = {
         "sweep": sweep.name,
         "baseline": sweep.baseline,
         "figures": {name: figure.text for name, figure in sweep.figures.items()},
         "runs": estimates.values,
-        "table": [asdict(cell) for cell in estimates.cells],
+        "table": estimates.cells,
     }
-    return json.dumps(document, indent=2) + "\n"
+    return to_json(document, indent=2, inf_nan_mode="null").decode() + "\n"

@@ -4,7 +4,7 @@
 """
 
 from gtpo_cli.tracking.jsonl import JsonlTracker, read_metrics
-from gtpo_cli.tracking.metrics import METRICS, Metric, check_metrics, find_metric, metrics_table
+from gtpo_cli.tracking.metrics import METRICS, Metric, find_metric, metrics_table
 from gtpo_cli.tracking.tracker import METRICS_FILE, Tracker, Trackers, open_trackers
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Metric",
     "Tracker",
     "Trackers",
-    "check_metrics",
     "find_metric",
     "metrics_table",
     "open_trackers",

@@ -136,12 +136,6 @@ def find_metric(name: str) -> Metric:
     raise ValueError(f"{name} is not a declared metric; declare it in gtpo_cli/tracking/metrics.py")
 
 
-def check_metrics(names: Iterable[str]) -> None:
-    """Raises ValueError, naming the first of `names` that is declared nowhere (a programming error)."""
-    for name in names:
-        find_metric(name)
-
-
 def in_order(names: Iterable[str]) -> list[str]:
     """`names` in the declared order; user rewards last, by name."""
     return sorted(names, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))

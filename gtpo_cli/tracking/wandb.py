@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.recipe.schema import WandbRecipe
+from gtpo_cli.recipe.schema import Recipe
 
 # Seconds. A network that is away must not hold up training for long, at the start or at the end.
 INIT_TIMEOUT = 30.0
@@ -21,17 +21,15 @@ FINISH_TIMEOUT = 60.0
 class WandbTracker:
     """Logs each step to wandb, under the declared names, with `step` as wandb's step too.
 
-    `settings.mode`: "auto" is online when wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE does
-    not say otherwise, else offline. When going online fails (no key in mode "online", no network, a refused key),
+    Mode "auto" is online when wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE does not say
+    otherwise, else offline. When going online fails (no key in mode "online", no network, a refused key),
     `warn` is told and the run is recorded offline. `resumed`: go on under the id that the run's first part left in its
     folder. Raises whatever wandb raises when it cannot even record offline; the caller decides what that is worth.
     """
 
     def __init__(
         self,
-        config: Mapping[str, Any],
-        settings: WandbRecipe,
-        run_name: str,
+        recipe: Recipe,
         run_dir: Path,
         *,
         resumed: bool = False,
@@ -41,6 +39,7 @@ class WandbTracker:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb  # the library: absolute imports do not see this module under that name
 
+        settings = recipe.tracking.wandb
         folder = run_dir / "wandb"
         folder.mkdir(parents=True, exist_ok=True)  # else wandb would go to a temporary folder
         id_file = folder / "run_id"
@@ -48,9 +47,9 @@ class WandbTracker:
 
         def start(mode: Any) -> Any:
             return wandb.init(
-                mode=mode, project=settings.project, entity=settings.entity, name=run_name, tags=list(settings.tags),
-                config=dict(config), dir=run_dir, id=resume_id, resume="allow" if resume_id else None,
-                settings=_settings(),
+                mode=mode, project=settings.project, entity=settings.entity, name=run_dir.absolute().name,
+                tags=list(settings.tags), config=recipe.model_dump(mode="json"), dir=run_dir, id=resume_id,
+                resume="allow" if resume_id else None, settings=_settings(),
             )  # fmt: skip
 
         wandb.setup(settings=_settings())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation.probe import probe_entropy
 from gtpo_cli.generation import Sampler
-from gtpo_cli.objective import filter_is_on
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.setup import Say, Setup
@@ -41,8 +40,3 @@ def find_initial_entropy(recipe: Recipe, run: RunFolder, setup: Setup, sampler: 
         f"(95 % interval {probe.interval.low:.4f} to {probe.interval.high:.4f}, {len(probe.by_prompt)} prompts)"
     )
     return probe.initial_entropy
-
-
-def filter_state(recipe: Recipe, initial_entropy: float | None) -> bool | None:
-    """Whether completions can be filtered; None where nothing is sampled (SFT)."""
-    return None if initial_entropy is None else filter_is_on(initial_entropy, recipe.objective.filter.enabled)

@@ -19,7 +19,6 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
 from gtpo_cli.training.best import Best, check_keep_best
 from gtpo_cli.training.guard import CollapseGuard
-from gtpo_cli.training.initial_entropy import filter_state
 from gtpo_cli.training.interrupts import reason
 from gtpo_cli.training.samples import write_samples
 from gtpo_cli.training.step import StepResult
@@ -97,12 +96,10 @@ class Run:
         trackers = open_trackers(
             self.recipe,
             self.folder.path,
-            run_name=self.folder.name,
             total_steps=total_steps,
             start_step=start,
             keep_bytes=self.state.metrics_bytes if self._resume else None,
             initial_entropy=initial_entropy,
-            filter_on=filter_state(self.recipe, initial_entropy),
             quiet=quiet,
         )
         with trackers as self._trackers:

@@ -89,6 +89,8 @@ def test_of_a_run_its_newest_checkpoint_is_taken_and_the_evaluation_that_shares_
     side = find_side(str(tmp_path / "a"))
     (found,) = compare(side, find_side(str(tmp_path / "b")))
     assert (found.before.path, found.after.path) == (whole.path, other.path)
+    store(a, scorer, BEFORE, subject="step-000005")  # evaluated later, and an older checkpoint
+    assert compare(side, find_side(str(tmp_path / "b")))[0].before.path == whole.path
     (base,) = compare(find_side(f"{tmp_path / 'a'}@base"), side)
     assert (base.before.conditions.subject, base.after.conditions.subject) == ("base", "step-000010")
     with pytest.raises(EvaluationError, match="not both evaluated on math"):
