@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gtpo_cli.recipe import Recipe
     from gtpo_cli.rewards import Scorer
     from gtpo_cli.types import Completion, Problem
+
+    Judge = Callable[[Completion], bool]
 
 _NAME = re.compile(r"[\w.:~/\\-]+")  # a folder or hub id that is not here; anything else on its own is a question
 
@@ -76,14 +78,14 @@ def generate(
     greedy = greedy or temperature == 0.0
     how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
     with contextlib.ExitStack() as stack:
-        problem, scorer = _judge(question, gold, recipe, stack)
+        verdict = _judge(question, gold, recipe, stack)
         print(f"{words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
         session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
-        asked = _Asked(session, recipe, params.max_completion_tokens, count)
+        asked = _Asked(session, recipe, params.max_completion_tokens, count, verdict)
         if question is None:
             _answer_questions(asked)
         else:
-            asked.answer(question, problem, scorer)
+            asked.answer(question)
     suggest("recipes", "list")
 
 
@@ -106,18 +108,17 @@ def _find_model(target: str | None, which: str, *, base: bool, trust: bool) -> t
     return build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=target), None, target
 
 
-def _judge(
-    question: str | None, gold: str | None, recipe: Recipe, stack: contextlib.ExitStack
-) -> tuple[Problem | None, Scorer | None]:
-    """The problem and what scores it, where there is a gold answer: before a model is loaded for nothing."""
+def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contextlib.ExitStack) -> Judge | None:
+    """Who prints the verdict, where there is a gold answer: found before a model is loaded for nothing."""
     if question is None or gold is None:
-        return None, None
+        return None
     from gtpo_cli.rewards import Scorer, gold_is_usable
     from gtpo_cli.types import Problem
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is no answer that could be compared")
-    return Problem("question", question, gold, source="--gold"), stack.enter_context(Scorer(recipe.rewards))
+    problem, scorer = Problem("question", question, gold, source="--gold"), stack.enter_context(Scorer(recipe.rewards))
+    return lambda completion: _print_verdict(problem, completion, scorer, recipe)
 
 
 def _answer_questions(asked: _Asked) -> None:
@@ -164,14 +165,15 @@ def _piped() -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A session whose answers are printed, `count` to each question."""
+    """A session whose answers are printed, `count` to each question, with their verdicts where somebody judges."""
 
     session: Session
     recipe: Recipe
     max_tokens: int
     count: int
+    judge: Judge | None
 
-    def answer(self, question: str, problem: Problem | None = None, scorer: Scorer | None = None) -> None:
+    def answer(self, question: str) -> None:
         """Raises GenerationError for a question that is too long."""
         right = 0
         for number in range(1, self.count + 1):
@@ -179,9 +181,9 @@ class _Asked:
                 print(f"-- answer {number} of {self.count}")
             completion = _show(self.session.answer(question))
             self._explain(completion)
-            if problem is not None and scorer is not None:
-                right += _print_verdict(problem, completion, scorer, self.recipe)
-        if problem is not None and self.count > 1:
+            if self.judge is not None:
+                right += self.judge(completion)
+        if self.judge is not None and self.count > 1:
             print(f"{right} of {self.count} correct")
 
     def _explain(self, completion: Completion) -> None:

@@ -17,7 +17,7 @@ from typing import Literal
 from gtpo_cli.checkpoints import flush_to_disk
 from gtpo_cli.errors import ExportError
 from gtpo_cli.export.check import Difference
-from gtpo_cli.files import read_json
+from gtpo_cli.files import read_json, writing
 from gtpo_cli.run_folder import package_versions
 
 RECORD = "export.json"
@@ -74,21 +74,19 @@ def written_aside(folder: Path) -> Iterator[Path]:
     Raises ExportError where the disk refuses.
     """
     aside, before = (folder.with_name(f".{folder.name}.{word}") for word in ("tmp", "old"))
+    remedy = "make room, or name another folder with --out"
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        yield aside
-        flush_to_disk(aside)
-        shutil.rmtree(before, ignore_errors=True)
-        if folder.is_dir():
-            folder.rename(before)
-        aside.rename(folder)
-        shutil.rmtree(before, ignore_errors=True)
-        flush_to_disk(folder.parent, recursive=False)
-    except OSError as error:
-        raise ExportError(
-            f"{folder}: cannot be written ({error.strerror or error}); make room, or name another folder with --out"
-        ) from error
+        with writing(lambda why: ExportError(f"{folder}: cannot be written ({why}); {remedy}")):
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            yield aside
+            flush_to_disk(aside)
+            shutil.rmtree(before, ignore_errors=True)
+            if folder.is_dir():
+                folder.rename(before)
+            aside.rename(folder)
+            shutil.rmtree(before, ignore_errors=True)
+            flush_to_disk(folder.parent, recursive=False)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if before.is_dir() and not folder.exists():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from gtpo_cli.estimators import Interval, McNemar, mcnemar, paired_bootstrap_mea
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.report.run_record import BASE, differing
+from gtpo_cli.report.run_record import differing
 from gtpo_cli.report.tables import score_interval
 from gtpo_cli.run_folder import RunFolder
 
@@ -29,24 +29,12 @@ _ROUNDING = 1e-12  # by so much a resampled mean of differences that cancel may 
 _UNCOMPARED = {"run_name", "output_dir"}  # keys of a recipe that every run has its own value of
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side: a run, and which of its subjects (None: its newest evaluated checkpoint, else the untrained model)."""
+class Side(NamedTuple):
+    """A run, and the finished evaluations of one of its subjects: benchmark -> oldest first."""
 
     name: str
     run: RunFolder
-    subject: str | None
-
-    def evaluations(self) -> dict[str, list[StoredEvaluation]]:
-        """Benchmark -> the finished evaluations of the subject, oldest first."""
-        found = find_evaluations(self.run)
-        newest = max((stored.conditions.subject for stored in found), default=BASE)  # "base" < "step-..."
-        chosen = self.subject or newest
-        by_benchmark: dict[str, list[StoredEvaluation]] = {}
-        for stored in found:
-            if stored.conditions.subject == chosen:
-                by_benchmark.setdefault(stored.conditions.benchmark, []).append(stored)
-        return by_benchmark
+    evaluations: dict[str, list[StoredEvaluation]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +75,32 @@ class Comparison:
 
 
 def find_side(text: str) -> Side:
-    """ "runs/a@base", "runs/a@600" -> that run's side. Raises EvaluationError when the run or its evaluations are not
-    there."""
+    """ "runs/a@base", "runs/a@600" -> that run's side; "runs/a": of its newest evaluated checkpoint, else of the
+    untrained model. Raises EvaluationError when the run or its evaluations are not there."""
     path, _, subject = text.rpartition("@") if "@" in text and not Path(text).exists() else (text, "", "")
     step = re.fullmatch(r"(?:step-)?([0-9]{1,12})", subject)
     subject = f"step-{int(step[1]):06d}" if step else subject
     run = RunFolder(Path(path))
     if not run.recipe_file.is_file():
         raise EvaluationError(f"{path}: is no run folder (recipe.yaml is missing)")
-    side = Side(text, run, subject or None)
-    if not side.evaluations():
-        there = sorted({stored.conditions.subject for stored in find_evaluations(run)})
-        if there:
-            raise EvaluationError(f"{path}: nothing was evaluated of {subject}; there is {', '.join(there)}")
+    found = find_evaluations(run)
+    there = sorted({stored.conditions.subject for stored in found})  # "base" < "step-..."
+    if not there:
         raise EvaluationError(f"{path}: has no finished evaluation; make one: gtpo eval {path}")
+    subject = subject or there[-1]
+    if subject not in there:
+        raise EvaluationError(f"{path}: nothing was evaluated of {subject}; there is {', '.join(there)}")
+    side = Side(text, run, {})
+    for stored in found:
+        if stored.conditions.subject == subject:
+            side.evaluations.setdefault(stored.conditions.benchmark, []).append(stored)
     return side
 
 
 def compare(before: Side, after: Side, *, benchmark: str | None = None) -> list[Comparison]:
     """All benchmarks (or the one named) that both sides were evaluated on. Raises EvaluationError: see `compare_pair`,
     and where there is none."""
-    one, other = before.evaluations(), after.evaluations()
+    one, other = before.evaluations, after.evaluations
     shared = [name for name in one if name in other and benchmark in (None, name)]
     if not shared:
         asked = f"on {benchmark}" if benchmark else "on the same benchmark"

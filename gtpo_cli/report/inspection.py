@@ -5,7 +5,6 @@ Reads samples/step-000050.jsonl, which training writes every `tracking.log_compl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
@@ -78,15 +77,6 @@ class StoredCompletion:
     def number(self) -> int:
         """Counts from 1 within the group."""
         return self.completion + 1
-
-    @property
-    def truncated(self) -> bool:
-        return self.finish_reason == "length"
-
-    @property
-    def rewards(self) -> Mapping[str, float]:
-        """The parts of the reward, unweighted, by name."""
-        return {"format": self.format, "accuracy": self.accuracy, **self.plugins}
 
     @cached_property
     def tokens(self) -> list[Token]:

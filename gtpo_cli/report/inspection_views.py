@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.files import own_folder
+from gtpo_cli.files import own_folder, writing
 from gtpo_cli.recipe.schema import LN_2, ConflictRecipe, filter_is_on
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, StoredCompletion, Token
 from gtpo_cli.run_folder import write_atomically
@@ -62,14 +62,15 @@ def rules(step: InspectedStep) -> list[str]:
 
 def headline(completion: StoredCompletion) -> str:
     """Two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths."""
-    parts = ", ".join(f"{name} {score:g}" for name, score in completion.rewards.items())
+    rewards = {"format": completion.format, "accuracy": completion.accuracy, **completion.plugins}
+    parts = ", ".join(f"{name} {score:g}" for name, score in rewards.items())
     answer = "no answer in tags" if completion.extracted is None else f"answer {completion.extracted!r}"
     cs = completion.coefficient
     coefficients = f", c {min(cs):+.3f} to {max(cs):+.3f}" if cs else ""
     delta = int(completion.kept)
     return (
         f"#{completion.number}  reward {completion.reward:g} ({parts}), {answer}"
-        f"{', truncated' if completion.truncated else ''}\n"
+        f"{', truncated' if completion.finish_reason == 'length' else ''}\n"
         f"A {completion.advantage:+.3f}, <H> {completion.mean_entropy:.4f}, delta {delta}{coefficients}; "
         f"{len(completion.token_ids)} tokens, {sum(completion.forward)} forward, {sum(completion.backward)} backward"
     )
@@ -90,13 +91,9 @@ def visible(text: str) -> str:
 
 def write_page(step: InspectedStep, file: Path) -> Path:
     """Write the page; its path. Raises EvaluationError when it cannot be written."""
-    try:
+    with writing(lambda why: EvaluationError(f"{file}: cannot be written ({why}); name another file with --out")):
         own_folder(file.parent)
         write_atomically(file, render(step))
-    except OSError as error:
-        raise EvaluationError(
-            f"{file}: cannot be written ({error.strerror or error}); name another file with --out"
-        ) from error
     return file
 
 

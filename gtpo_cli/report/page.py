@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import EvaluatedCompletion
-from gtpo_cli.files import own_folder
+from gtpo_cli.files import own_folder, writing
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
 from gtpo_cli.report.comparison import recipe_differences
@@ -58,7 +58,8 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
     """
     charts = [*training_charts(runs), *evaluation_charts(runs)]
     page = folder / "report.html"
-    try:
+    remedy = "name a folder with --out"
+    with writing(lambda why: EvaluationError(f"{folder}: the report cannot be written ({why}); {remedy}")):
         own_folder(folder)
         write_charts(charts, folder / "charts")
         if any(run.evaluations for run in runs):
@@ -67,10 +68,6 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
             write_atomically(folder / "table.tex", latex(table))
             write_atomically(folder / "table.csv", csv_text(runs))
         write_atomically(page, render(runs, charts))
-    except OSError as error:
-        raise EvaluationError(
-            f"{folder}: the report cannot be written ({error.strerror or error}); name a folder with --out"
-        ) from error
     return page
 
 

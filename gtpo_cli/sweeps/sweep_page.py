@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.files import writing
 from gtpo_cli.report.charts import CURVES, Curve, running_mean, steps_chart, style, window
 from gtpo_cli.report.figures import Chart, label_text, on_page, write_charts
 from gtpo_cli.report.page import filled
@@ -38,12 +39,10 @@ def write_results(sweep: Sweep, estimates: Estimates) -> Path:
         sweep.folder / "results.json": as_json(sweep, estimates),
         page: _render(sweep, estimates, charts),
     }
-    try:
+    with writing(lambda why: EvaluationError(f"{sweep.folder}: the results cannot be written ({why})")):
         write_charts(charts, sweep.folder / "charts")
         for file, text in files.items():
             write_atomically(file, text)
-    except OSError as error:
-        raise EvaluationError(f"{sweep.folder}: the results cannot be written ({error.strerror or error})") from error
     return page
 
 

@@ -106,7 +106,8 @@ def test_sides_that_are_not_there(scorer: Scorer, tmp_path: Path) -> None:
         find_side(f"{run.path}@base")
     with pytest.raises(EvaluationError, match="is no run folder"):
         find_side(str(tmp_path / "nowhere"))
-    assert find_side(str(run.path)).subject is None
+    (found,) = find_side(str(run.path)).evaluations["arithmetic"]
+    assert found.conditions.subject == "step-000010"
 
 
 def test_a_missing_first_pass_is_read_from_the_samples(scorer: Scorer, tmp_path: Path) -> None:
