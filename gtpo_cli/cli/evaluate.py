@@ -148,7 +148,7 @@ def _bare_model(
         plain = {"name": model, "load_in_4bit": False, "lora": None}
         trained_on = {"benchmark": (benchmarks or ["gsm8k"])[0]}
         loaded = build_recipe({"model": plain, "data": trained_on}, overrides, where=model)
-    name = re.sub(r"[^\w.-]+", "-", model).strip("-.")
+    name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or Path(model).resolve().name  # of "." and ".."
     return RunFolder(Path(loaded.output_dir) / "models" / name), loaded
 
 

@@ -179,7 +179,7 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[Evaluated]
             else:
                 label, (colour, line) = one.name, style(one.place)
                 if places.count(one.place) > 1:  # the run's checkpoints: its colour, a line each
-                    label = f"{one.name} {one.evaluation.conditions.subject}"
+                    label = one.model
                     line = style(one.place + index - places.index(one.place))[1]
             intervals = np.array([scores[f"{family}@{k}"].interval for k in ks])
             axes.plot(ks, intervals[:, 0], line, color=colour, label=label_text(label))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -27,8 +27,8 @@ class Token(NamedTuple):
     id: int
     logprob: float
     entropy: float
-    forward: bool
-    backward: bool
+    forward: int  # 1 or 0, as stored
+    backward: int
     weight: float
     coefficient: float | None
 
@@ -68,10 +68,16 @@ class StoredCompletion:
 
     def __post_init__(self) -> None:
         """Raises ValueError where the columns of the tokens are not of one length."""
-        columns = (self.token_texts, self.token_ids, self.logprobs, self.entropy, self.forward, self.backward,
-                   self.weights, self.token_ids if self.coefficient is None else self.coefficient)  # fmt: skip
-        if len({len(column) for column in columns}) > 1:
+        if len({len(column) for column in self._columns()}) > 1:
             raise ValueError("tokens and their figures: there are not as many of each")
+
+    def _columns(self) -> tuple[list[Any], ...]:
+        """What `Token` holds, each for all tokens."""
+        coefficients = [None] * len(self.token_ids) if self.coefficient is None else self.coefficient
+        return (
+            self.token_texts, self.token_ids, self.logprobs, self.entropy, self.forward, self.backward, self.weights,
+            coefficients,
+        )  # fmt: skip
 
     @property
     def number(self) -> int:
@@ -80,12 +86,7 @@ class StoredCompletion:
 
     @cached_property
     def tokens(self) -> list[Token]:
-        spans = map(bool, self.forward), map(bool, self.backward)
-        coefficients = [None] * len(self.token_ids) if self.coefficient is None else self.coefficient
-        columns = (
-            self.token_texts, self.token_ids, self.logprobs, self.entropy, *spans, self.weights, coefficients
-        )  # fmt: skip
-        return list(map(Token, *columns))
+        return [Token(*row) for row in zip(*self._columns(), strict=True)]
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,10 @@ class Evaluated(NamedTuple):
     place: int | None
     evaluation: Evaluation
 
+    @property
+    def model(self) -> str:
+        return self.name if self.place is None else f"{self.name} {self.evaluation.conditions.subject}"
+
 
 def read_run(run: RunFolder) -> RunRecord:
     """Raises GtpoError, naming the file, for what is there and cannot be read."""

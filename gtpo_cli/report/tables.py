@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import is_user_reward
-from gtpo_cli.report.run_record import Evaluated, Evaluation, RunRecord, differing, evaluated
+from gtpo_cli.report.run_record import Evaluation, RunRecord, differing, evaluated
 from gtpo_cli.text import markdown_text, one_line
 
 ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"))
@@ -94,7 +94,7 @@ def benchmark_table(runs: Sequence[RunRecord]) -> Table:
         for family, estimator in ESTIMATORS:
             lines = [_cells(one.evaluation, [f"{family}@{k}" for k in every_k]) for one in shown]
             rows += [
-                Row(benchmark, estimator, one.method, _model(one), cells, best, note)
+                Row(benchmark, estimator, one.method, one.model, cells, best, note)
                 for one, cells, best, note in zip(shown, lines, _best(lines), noted, strict=True)
                 if any(cells)
             ]
@@ -106,7 +106,7 @@ def other_scores_table(runs: Sequence[RunRecord]) -> Table:
     every = (name for run in runs for evaluation in run.evaluations for name in evaluation.results.scores)
     names = (*SCORES, *dict.fromkeys(name for name in every if is_user_reward(name)))
     rows = (
-        Row(benchmark, "", one.method, _model(one), _cells(one.evaluation, names))
+        Row(benchmark, "", one.method, one.model, _cells(one.evaluation, names))
         for benchmark, shown in evaluated(runs).items()
         for one in shown
     )
@@ -158,7 +158,7 @@ def csv_text(runs: Sequence[RunRecord]) -> str:
             c = one.evaluation.conditions
             for name, score in one.evaluation.results.scores.items():
                 writer.writerow(
-                    [*map(csv_cell, (benchmark, c.split, one.method, _model(one), c.subject)), c.problems, c.samples,
+                    [*map(csv_cell, (benchmark, c.split, one.method, one.model, c.subject)), c.problems, c.samples,
                      c.temperature, csv_cell(name), *map(repr, score.interval)]
                 )  # fmt: skip
     return stream.getvalue()
@@ -175,10 +175,6 @@ def escape_latex(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {character: "\\" + character for character in "&%$#_{}"}
     return "".join(special.get(character, character) for character in one_line(text))
-
-
-def _model(one: Evaluated) -> str:
-    return one.name if one.place is None else f"{one.name} {one.evaluation.conditions.subject}"
 
 
 def _cells(evaluation: Evaluation, names: Sequence[str]) -> tuple[Interval | None, ...]:

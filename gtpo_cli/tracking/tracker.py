@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from gtpo_cli.tracking.console import ConsoleTracker
 
-METRICS_FILE = "metrics.jsonl"
-
 
 class Tracker(Protocol):
     """Takes the metrics of finished steps somewhere. `metrics` holds any subset of the declared ones, unordered."""
@@ -135,7 +133,7 @@ def open_trackers(
 
     console = console or Console()
     warn = _warn_on(console)
-    record = JsonlTracker(run_dir / METRICS_FILE, keep_bytes=keep_bytes)
+    record = JsonlTracker(run_dir / "metrics.jsonl", keep_bytes=keep_bytes)
     others: list[Tracker] = []
     try:
         if recipe.tracking.tensorboard:
