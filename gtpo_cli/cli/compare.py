@@ -10,7 +10,7 @@ import typer
 
 from gtpo_cli.cli.options import JsonOption
 from gtpo_cli.cli.printing import print_table, suggest
-from gtpo_cli.text import markdown_sentence, one_line
+from gtpo_cli.text import markdown_sentence, markdown_table, one_line
 
 if TYPE_CHECKING:
     from gtpo_cli.report.comparison import Comparison, Side
@@ -125,10 +125,8 @@ def _print_recipes(sides: Sequence[Side], say: Callable[[str], None], draw: Call
 
 
 def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> None:
-    rule = ["---:" if column in numbers else "---" for column in range(len(header))]
-    for line in (header, rule, *rows):
-        print("| " + " | ".join(markdown_sentence(one_line(cell, most=1000)) for cell in line) + " |")
-    print()
+    cells = [[markdown_sentence(one_line(cell, most=1000)) for cell in row] for row in (header, *rows)]
+    print(markdown_table(cells[0], cells[1:], numbers=numbers))
 
 
 def _say_markdown(text: str) -> None:

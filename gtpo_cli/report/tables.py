@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import is_user_reward
 from gtpo_cli.report.run_record import Evaluation, RunRecord, differing, evaluated
-from gtpo_cli.text import markdown_text, one_line
+from gtpo_cli.text import markdown_table, markdown_text, one_line
 
 ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"))
 # Scores that belong to no k: words and unit. Shares are shown in percent.
@@ -115,15 +115,15 @@ def other_scores_table(runs: Sequence[RunRecord]) -> Table:
 
 def markdown(table: Table) -> str:
     """GitHub's table syntax; best of each column bold; intervals in brackets."""
-    lines = ["| benchmark | estimator | method | model | " + " | ".join(f"k = {k}" for k in table.columns) + " |"]
-    lines.append("|---" * 4 + "|---:" * len(table.columns) + "|")
+    rows = []
     for row in table.rows:
         names = [markdown_text(name) for name in (row.benchmark, row.estimator, row.method, row.model)]
         names[3] += f" [{row.note}]" if row.note else ""
-        lines.append("| " + " | ".join((*names, *_formatted(row, "**{}**", "{} ({} to {})"))) + " |")
-    lines += ["", "Percent; in brackets 95 % bootstrap intervals over problems."]
+        rows.append([*names, *_formatted(row, "**{}**", "{} ({} to {})")])
+    header = ["benchmark", "estimator", "method", "model", *(f"k = {k}" for k in table.columns)]
+    lines = ["Percent; in brackets 95 % bootstrap intervals over problems."]
     lines += [f"[{number}] {markdown_text(note)}" for number, note in enumerate(table.notes, start=1)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([markdown_table(header, rows, numbers=range(4, len(header))), *lines]) + "\n"
 
 
 def latex(table: Table) -> str:

@@ -16,6 +16,7 @@ from gtpo_cli.estimators import Interval, bootstrap_means, paired_bootstrap_mean
 from gtpo_cli.report.charts import running_mean
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.spec import Figure, Sweep, SweepRun
+from gtpo_cli.text import markdown_table
 from gtpo_cli.tracking import read_metrics
 
 Row = Mapping[str, float]
@@ -106,14 +107,13 @@ def _cell(sweep: Sweep, values: Mapping[str, Row], variant: str, figure: str) ->
 
 def markdown(estimates: Estimates) -> str:
     """A row for each variant and figure."""
-    lines = ["| figure | variant | seeds | mean (95 % interval) | difference (95 % interval) | p |", "|---" * 6 + "|"]
+    header = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p")
+    rows = []
     for cell in estimates.cells:
         difference = "" if cell.difference is None else shown(cell.difference, signed=True)
         p_value = "" if cell.p_value is None else f"{cell.p_value:.3f}"
-        lines.append(
-            f"| {cell.figure} | {cell.variant} | {cell.seeds} | {shown(cell.mean)} | {difference} | {p_value} |"
-        )
-    return "\n".join(lines) + "\n"
+        rows.append((cell.figure, cell.variant, str(cell.seeds), shown(cell.mean), difference, p_value))
+    return markdown_table(header, rows)
 
 
 def shown(interval: Interval, *, signed: bool = False) -> str:
