@@ -10,6 +10,7 @@ import typer
 
 from gtpo_cli.cli.options import JsonOption
 from gtpo_cli.cli.printing import print_table, suggest
+from gtpo_cli.errors import EvaluationError
 from gtpo_cli.text import markdown_sentence, markdown_table, one_line
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def compare(
 
     gtpo compare runs/gtpo@base runs/gtpo
     """
-    from gtpo_cli.errors import EvaluationError
     from gtpo_cli.report.comparison import cautions, find_side
     from gtpo_cli.report.comparison import compare as compare_sides
 

@@ -26,15 +26,16 @@ from gtpo_cli.cli.options import (
 from gtpo_cli.cli.printing import print_audit, print_scores, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
-from gtpo_cli.errors import WORDS, Ended
+from gtpo_cli.errors import WORDS, Ended, EvaluationError
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe
+from gtpo_cli.recipe.schema import Benchmark as Name
+from gtpo_cli.run_folder import RunFolder, write_atomically
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.problems import Benchmark
     from gtpo_cli.evaluation.records import Results
     from gtpo_cli.evaluation.store import StoredEvaluation
     from gtpo_cli.evaluation.subject import Checkpoint
-    from gtpo_cli.recipe import Recipe
-    from gtpo_cli.run_folder import RunFolder
 
     Finished = dict[tuple[str, str], tuple[StoredEvaluation, Results]]  # by benchmark and subject
 
@@ -138,9 +139,6 @@ def _bare_model(
     model: str, recipe: str | None, benchmarks: list[str] | None, overrides: list[str]
 ) -> tuple[RunFolder, Recipe]:
     """A model without a run gets a folder of its own: <output_dir>/models/<name>."""
-    from gtpo_cli.recipe import build_recipe, load_recipe
-    from gtpo_cli.run_folder import RunFolder
-
     named = [f"model.name={json.dumps(model)}", *overrides]
     if recipe is not None or model.startswith("builtin:"):
         loaded = load_recipe(recipe or DEFAULT_RECIPE, named)
@@ -154,9 +152,6 @@ def _bare_model(
 
 def _begin(run: RunFolder, recipe: Recipe) -> None:
     """Write the folder of a model without a run: not before its tokenizer and the problems were there."""
-    from gtpo_cli.recipe import dump_recipe
-    from gtpo_cli.run_folder import write_atomically
-
     run.path.mkdir(parents=True, exist_ok=True)
     write_atomically(run.recipe_file, dump_recipe(recipe))
 
@@ -198,9 +193,6 @@ def _ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
 
 def _benchmark_name(name: str) -> str:
     from typing import get_args
-
-    from gtpo_cli.errors import EvaluationError
-    from gtpo_cli.recipe.schema import Benchmark as Name
 
     known = get_args(Name)
     if name not in known:

@@ -15,11 +15,11 @@ import typer
 from gtpo_cli.cli.options import CheckpointOption, TargetArgument, TrustOption, find_trained, names_run
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import GenerationError
+from gtpo_cli.recipe import Recipe, build_recipe
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.session import Session
     from gtpo_cli.evaluation.subject import Checkpoint
-    from gtpo_cli.recipe import Recipe
     from gtpo_cli.rewards import Scorer
     from gtpo_cli.types import Completion, Problem
 
@@ -94,8 +94,6 @@ def generate(
 
 def _find_model(target: str | None, which: str, *, base: bool, trust: bool) -> tuple[Recipe, Checkpoint | None, str]:
     """A recipe, a checkpoint of its run or None for its untrained model, and what to call that."""
-    from gtpo_cli.recipe import build_recipe
-
     if target is None or names_run(target):
         run, recipe, chosen = find_trained(target, None if base else which, what="generate", trust=trust)
         name = recipe.model.name

@@ -9,6 +9,7 @@ import typer
 
 from gtpo_cli.cli.options import RunArgument, find_run
 from gtpo_cli.cli.printing import suggest
+from gtpo_cli.errors import EvaluationError
 
 
 def inspect(
@@ -33,7 +34,6 @@ def inspect(
 
     gtpo inspect runs/my-run --html
     """
-    from gtpo_cli.errors import EvaluationError
     from gtpo_cli.report.inspection import read_step
     from gtpo_cli.report.inspection_views import print_step, print_tokens, write_page
     from gtpo_cli.tracking.console import Console

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gtpo_cli.errors import CheckpointError
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.run_folder import RunFolder, latest_run
+
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.subject import Checkpoint
-    from gtpo_cli.recipe import Recipe
-    from gtpo_cli.run_folder import RunFolder
 
 RUNS = Path("runs")  # where a run is looked for when none is named; recipes put them there unless output_dir says
 DEFAULT_RECIPE = "tiny_arithmetic"
@@ -52,9 +54,6 @@ def find_run(run: str | None, *, what: str) -> RunFolder:
 
     Raises CheckpointError when there is none.
     """
-    from gtpo_cli.errors import CheckpointError
-    from gtpo_cli.run_folder import RunFolder, latest_run
-
     if run is None:
         latest = latest_run(RUNS)
         if latest is None:

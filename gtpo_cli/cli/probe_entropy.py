@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from gtpo_cli.cli.options import DEFAULT_RECIPE, RUNS, JsonOption, RecipeOption, SetOption, TrustOption, as_typed
 from gtpo_cli.cli.printing import suggest
+from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.run_folder import latest_run
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.probe import EntropyProbe
-    from gtpo_cli.recipe import Recipe
 
 _BARS = 12
 _BAR_WIDTH = 40
@@ -48,9 +49,6 @@ def probe_entropy(
 
 
 def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: bool) -> tuple[Recipe, str]:
-    from gtpo_cli.recipe import load_recipe
-    from gtpo_cli.run_folder import latest_run
-
     if recipe is None and (latest := latest_run(RUNS)) is not None:
         return latest.recipe_to_run(overrides, trust_remote_code=trust), str(latest.recipe_file)
     recipe = recipe or DEFAULT_RECIPE

@@ -11,6 +11,7 @@ from gtpo_cli.cli.options import QuietOption, SetOption, as_typed
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.progress import count_progress, duration
 from gtpo_cli.cli.streams import output_is_extra
+from gtpo_cli.recipe import read_mapping, shipped_sweeps
 
 if TYPE_CHECKING:
     from gtpo_cli.sweeps.spec import Sweep
@@ -84,8 +85,6 @@ def sweep(
 
 
 def _list() -> None:
-    from gtpo_cli.recipe import read_mapping, shipped_sweeps
-
     for name, path in shipped_sweeps().items():
         file = read_mapping(path)
         print(f"{name:<22} {len(file['variants']):>2} variants  {file['about']}")

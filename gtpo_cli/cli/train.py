@@ -22,10 +22,10 @@ from gtpo_cli.cli.options import (
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import WORDS, NotReadyError
+from gtpo_cli.recipe import Recipe, dump_recipe, find_recipe, load_recipe
+from gtpo_cli.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from gtpo_cli.recipe import Recipe
-    from gtpo_cli.run_folder import RunFolder
     from gtpo_cli.training.run import Run
 
 # Exit codes of a run that stopped before its last step, saved: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), by
@@ -107,7 +107,6 @@ def _train_by_trl(
 
     extra = parse_extra(settings)
     from gtpo_cli.integrations.trl_run import Processes, train
-    from gtpo_cli.run_folder import RunFolder
 
     with Processes() as processes:
         try:
@@ -139,8 +138,6 @@ def _held(folder: RunFolder, recipe: Recipe, *, resume: bool) -> Iterator[None]:
 
 def _named(recipe: str, overrides: list[str]) -> Recipe:
     """The recipe with a run name: its own, or its file's name and the time."""
-    from gtpo_cli.recipe import find_recipe, load_recipe
-
     loaded = load_recipe(recipe, overrides)
     name = loaded.run_name or f"{find_recipe(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     return loaded.model_copy(update={"run_name": name})
@@ -172,7 +169,6 @@ def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     from gtpo_cli.data import prepare
     from gtpo_cli.models import load_tokenizer
     from gtpo_cli.planning.readiness import problems_of
-    from gtpo_cli.recipe import dump_recipe
 
     print(dump_recipe(recipe))
     for problem in problems_of(recipe, run_plugins=False, by_trl=by_trl):
