@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from gtpo_cli.recipe.schema import Recipe
@@ -92,9 +91,7 @@ class Trackers(AbstractContextManager["Trackers"]):
             self._display = None
             self._record.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _switch_off(self, tracker: Tracker, error: Exception, since: str = "") -> None:
@@ -153,8 +150,7 @@ def open_trackers(
 def _open_wandb(recipe: Recipe, run_dir: Path, warn: Callable[[str], None], *, resumed: bool) -> list[Tracker]:
     """wandb in a thread of its own; nothing where it cannot be opened."""
     try:
-        from gtpo_cli.tracking.background import BackgroundTracker
-        from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, WandbTracker
+        from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, BackgroundTracker, WandbTracker
 
         tracker = WandbTracker(recipe, run_dir, resumed=resumed, warn=warn)
     except Exception as error:  # noqa: BLE001 - foreign code, a network and an account: nothing in it is worth a run
