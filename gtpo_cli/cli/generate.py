@@ -16,12 +16,12 @@ from gtpo_cli.cli.options import CheckpointOption, TargetArgument, TrustOption, 
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.types import Completion, Problem
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.session import Session
     from gtpo_cli.evaluation.subject import Checkpoint
     from gtpo_cli.rewards import Scorer
-    from gtpo_cli.types import Completion, Problem
 
     Judge = Callable[[Completion], bool]
 
@@ -111,7 +111,6 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
     if question is None or gold is None:
         return None
     from gtpo_cli.rewards import Scorer, gold_is_usable
-    from gtpo_cli.types import Problem
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is no answer that could be compared")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,7 @@ from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.progress import count_progress, duration
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.recipe import read_mapping, shipped_sweeps
-
-if TYPE_CHECKING:
-    from gtpo_cli.sweeps.spec import Sweep
+from gtpo_cli.sweeps.spec import Sweep, as_overrides, load_sweep
 
 EXIT_FAILED = 1
 
@@ -54,7 +52,6 @@ def sweep(
         _list()
         return
     from gtpo_cli.sweeps.execute import execute
-    from gtpo_cli.sweeps.spec import load_sweep
 
     loaded = load_sweep(
         name, recipe=recipe, overrides=set_ or (), folder=out, seeds=_seeds(seeds),
@@ -102,7 +99,6 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 def _print_plan(sweep: Sweep, jobs: int) -> None:
     from gtpo_cli.sweeps.execute import check_what_is_there, seconds_left, seconds_of
-    from gtpo_cli.sweeps.spec import as_overrides
 
     check_what_is_there(sweep)
     print(f"recipe {sweep.recipe}" + "".join(f", {override}" for override in sweep.shared))
