@@ -109,7 +109,7 @@ def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:
     return [_read(file.parent) for file in files]
 
 
-def telling_evaluations(run: RunFolder) -> list[StoredEvaluation]:
+def largest_evaluations(run: RunFolder) -> list[StoredEvaluation]:
     """Of a run's finished evaluations the one to show for each benchmark and subject: most problems, then most
     completions, then the newest. The untrained model first, then checkpoints by step. Raises as `find_evaluations`."""
 

@@ -16,7 +16,7 @@ import yaml
 
 from gtpo_cli.data.benchmarks import BENCHMARKS
 from gtpo_cli.evaluation.records import Conditions, Score
-from gtpo_cli.evaluation.store import telling_evaluations
+from gtpo_cli.evaluation.store import largest_evaluations
 from gtpo_cli.export.folder import Exported
 from gtpo_cli.export.prompting import Prompting
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
@@ -107,7 +107,7 @@ def _head(recipe: Recipe, exported: Exported) -> dict[str, Any]:
 def _evaluations(run: RunFolder, step: int) -> Iterator[tuple[Conditions, Mapping[str, Score], Mapping[str, Score]]]:
     """Of each benchmark the largest evaluation of this step, its scores, and those of the base where it was asked the
     same."""
-    found = {(stored.conditions.benchmark, stored.conditions.subject): stored for stored in telling_evaluations(run)}
+    found = {(stored.conditions.benchmark, stored.conditions.subject): stored for stored in largest_evaluations(run)}
     for (benchmark, subject), stored in found.items():
         if subject != f"step-{step:06d}":
             continue

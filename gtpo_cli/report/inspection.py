@@ -120,16 +120,17 @@ class InspectedGroup:
 
         With `prefix` alignment they must also agree on everything before it (after it).
         """
-        way = -1 if backward else 1
-        own = completion.token_ids[::way]
-        at = len(own) - 1 - place if backward else place
-        first = 0 if alignment == "prefix" else at
+        at = len(completion.token_ids) - 1 - place if backward else place  # counted from that end
+
+        def part(ids: list[int]) -> list[int]:
+            first = 0 if alignment == "prefix" else at
+            return ids[len(ids) - 1 - at : len(ids) - first] if backward else ids[first : at + 1]
+
+        own = part(completion.token_ids)
         return [
             other.number
             for other in self.completions
-            if other.advantage * completion.advantage < 0
-            and len(other.token_ids) > at
-            and other.token_ids[::way][first : at + 1] == own[first : at + 1]
+            if other.advantage * completion.advantage < 0 and len(other.token_ids) > at and part(other.token_ids) == own
         ]
 
     def reasons(self, completion: StoredCompletion, conflict: ConflictRecipe) -> list[str]:

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from gtpo_cli.errors import EvaluationError, GtpoError
 from gtpo_cli.evaluation.records import Conditions, Results
-from gtpo_cli.evaluation.store import StoredEvaluation, telling_evaluations
+from gtpo_cli.evaluation.store import StoredEvaluation, largest_evaluations
 from gtpo_cli.files import read_json
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
@@ -81,7 +81,7 @@ def read_run(run: RunFolder) -> RunRecord:
         environment=environment,
         initial_entropy=run.initial_entropy(),
         rows=read_metrics(run.metrics_file) if os.path.lexists(run.metrics_file) else [],
-        evaluations=tuple(Evaluation(stored, stored.results()) for stored in telling_evaluations(run)),
+        evaluations=tuple(Evaluation(stored, stored.results()) for stored in largest_evaluations(run)),
     )
     if not record.rows and not record.evaluations:
         raise EvaluationError(f"{run.path}: there is nothing to report yet: no step and no evaluation")
