@@ -112,6 +112,15 @@ def walled(wrong: Wrong) -> Iterator[None]:
         raise wrong(reason(error)) from error
 
 
+@contextmanager
+def writing(wrong: Wrong) -> Iterator[None]:
+    """Around writing of ours: what the operating system refuses becomes `wrong(why)`."""
+    try:
+        yield
+    except OSError as error:
+        raise wrong(reason(error)) from error
+
+
 def reason(error: BaseException) -> str:
     """What an exception says, in one line."""
     if isinstance(error, ValidationError):

@@ -61,7 +61,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.path.name or self.path.resolve().name  # "." has none
 
     @contextlib.contextmanager
     def held(self, recipe: Recipe | None) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container, Iterable, Sequence
 
 _NAME_LENGTH = 60
 
@@ -47,6 +48,13 @@ def markdown_text(text: str) -> str:
 def markdown_sentence(text: str) -> str:
     """A sentence of ours, in which names that others gave may stand, for Markdown: no HTML, link, code or table."""
     return re.sub(r"([\\`<>\[\]|!&])", r"\\\1", printable(text))
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Container[int] = ()) -> str:
+    """A table of cells that are Markdown already; `numbers`: the columns that stand to the right."""
+    rule = "|".join("---:" if column in numbers else "---" for column in range(len(header)))
+    lines = [f"| {' | '.join(header)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
 
 
 def file_name(name: str) -> str:

@@ -40,7 +40,7 @@ def recipe_page() -> str:
         "They hold where the recipe is silent.",
         "",
     ]
-    others = {name: method.switches for name, method in METHODS.items() if method.switches}
+    others = {name: switches for name, switches in METHODS.items() if switches}
     shared = {
         key: value for key, value in others["grpo"].items() if all(one.get(key) == value for one in others.values())
     }

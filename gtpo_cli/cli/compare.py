@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gtpo_cli.cli.options import JsonOption
 from gtpo_cli.cli.printing import print_table, suggest
-from gtpo_cli.text import markdown_sentence, one_line
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.text import markdown_sentence, markdown_table, one_line
 
 if TYPE_CHECKING:
     from gtpo_cli.report.comparison import Comparison, Side
@@ -24,7 +26,7 @@ def compare(
         typer.Argument(metavar="A B", help="Run folders; runs/a@base or runs/a@600 for one of its subjects."),
     ],
     benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", metavar="NAME", help="Only this one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: JsonOption = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown on standard output.")] = False,
 ) -> None:
     """Is B better than A, and by how much? Evaluated runs side by side on the problems they share.
@@ -36,7 +38,6 @@ def compare(
 
     gtpo compare runs/gtpo@base runs/gtpo
     """
-    from gtpo_cli.errors import EvaluationError
     from gtpo_cli.report.comparison import cautions, find_side
     from gtpo_cli.report.comparison import compare as compare_sides
 
@@ -124,10 +125,8 @@ def _print_recipes(sides: Sequence[Side], say: Callable[[str], None], draw: Call
 
 
 def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> None:
-    rule = ["---:" if column in numbers else "---" for column in range(len(header))]
-    for line in (header, rule, *rows):
-        print("| " + " | ".join(markdown_sentence(one_line(cell, most=1000)) for cell in line) + " |")
-    print()
+    cells = [[markdown_sentence(one_line(cell, most=1000)) for cell in row] for row in (header, *rows)]
+    print(markdown_table(cells[0], cells[1:], numbers=numbers))
 
 
 def _say_markdown(text: str) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption
 from gtpo_cli.cli.printing import suggest
+from gtpo_cli.recipe import load_recipe
 
 EXIT_CANNOT_START = 1
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
@@ -19,7 +20,6 @@ def doctor(recipe: RecipeOption = None, set_: SetOption = None) -> None:
     With --recipe: for that recipe, else for the built-in model. Exit code 1 when it cannot start.
     """
     from gtpo_cli.planning.readiness import examine
-    from gtpo_cli.recipe import load_recipe
 
     loaded = load_recipe(recipe, set_ or []) if recipe is not None else None
     findings = examine(loaded, output_dir=Path(loaded.output_dir) if loaded is not None else RUNS)

@@ -7,45 +7,43 @@ import functools
 import json
 import re
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption, TrustOption, find_run, typed_checkpoint
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.options import (
+    DEFAULT_RECIPE,
+    CheckpointOption,
+    JsonOption,
+    RecipeOption,
+    SetOption,
+    TargetArgument,
+    TrustOption,
+    find_trained,
+    names_run,
+)
+from gtpo_cli.cli.printing import print_audit, print_scores, suggest
+from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
-from gtpo_cli.errors import WORDS, Ended
+from gtpo_cli.errors import WORDS, Ended, EvaluationError
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe
+from gtpo_cli.recipe.schema import Benchmark as Name
+from gtpo_cli.run_folder import RunFolder, write_atomically
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.problems import Benchmark
     from gtpo_cli.evaluation.records import Results
     from gtpo_cli.evaluation.store import StoredEvaluation
-    from gtpo_cli.evaluation.subject import Checkpoint, SubjectLoader
-    from gtpo_cli.recipe import Recipe
-    from gtpo_cli.rewards import Scorer
-    from gtpo_cli.run_folder import RunFolder
+    from gtpo_cli.evaluation.subject import Checkpoint
+
+    Finished = dict[tuple[str, str], tuple[StoredEvaluation, Results]]  # by benchmark and subject
 
 BASE = "base"
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What is evaluated, and where it is stored. Without a checkpoint: an untrained model."""
-
-    run: RunFolder
-    recipe: Recipe
-    checkpoint: Checkpoint | None
-    is_new: bool = False  # has no folder yet
-
-
 def evaluate(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN|MODEL", help="A run folder, builtin:tiny, a hub id or a model folder."),
-    ] = None,
+    target: TargetArgument = None,
     benchmark: Annotated[
         list[str] | None, typer.Option("--benchmark", "-b", metavar="NAME", help="Which problems; may be repeated.")
     ] = None,
@@ -58,11 +56,11 @@ def evaluate(
         Path | None, typer.Option(help="Local data: a file, or a folder with a file a split (or such folders).")
     ] = None,
     split: Annotated[str, typer.Option(help="The split of the benchmark.")] = "test",
-    checkpoint: Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")] = "best",
+    checkpoint: CheckpointOption = "best",
     base: Annotated[bool, typer.Option("--base", help="Evaluate the untrained model beside the trained.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="List answers that the grader may have misjudged.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Sample anew what is stored already.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: JsonOption = False,
     recipe: RecipeOption = None,
     set_: SetOption = None,
     trust_remote_code: TrustOption = False,
@@ -76,99 +74,71 @@ def evaluate(
 
     gtpo eval runs/my-run --benchmark aime24 --benchmark amc23 --pass-k 64
     """
-    from gtpo_cli.evaluation.subject import SubjectLoader
-    from gtpo_cli.rewards import Scorer
-
-    found = _find_target(target, checkpoint, recipe, benchmark, set_ or [], trust=trust_remote_code)
-    chosen = _with_options(found, benchmark, pass_k, maj_k, limit)
-    subjects = [BASE] if chosen.checkpoint is None else [f"step-{chosen.checkpoint.step:06d}"]
-    if base and BASE not in subjects:
-        subjects.insert(0, BASE)
-    finished: dict[tuple[str, str], tuple[StoredEvaluation, Results]] = {}
-    say = _silent if as_json else _say
-    benchmarks = _load_benchmarks(chosen, split, data_path, say)
-    if found.is_new:
-        _begin(found)
+    if names_run(target):
+        if recipe is not None:
+            raise typer.BadParameter("a run has its own recipe; leave --recipe out, or override keys with --set")
+        run, loaded, chosen = find_trained(
+            target, checkpoint, what="eval", overrides=set_ or [], trust=trust_remote_code
+        )
+    else:
+        (run, loaded), chosen = _bare_model(str(target), recipe, benchmark, set_ or []), None
+    asked = _with_options(loaded, benchmark, pass_k, maj_k, limit)
+    subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
+    benchmarks = _load_benchmarks(asked, chosen, split, data_path, quiet=as_json)
+    if not names_run(target):
+        _begin(run, loaded)
     if not as_json:  # the store has everything
         output_is_extra()
     try:
-        loader = SubjectLoader(chosen.recipe, chosen.checkpoint)
-        with Scorer(chosen.recipe.rewards) as scorer:
-            for subject in subjects:
-                for loaded, done in zip(
-                    benchmarks, _evaluate(chosen, subject, loader, benchmarks, scorer, again, as_json), strict=True
-                ):
-                    finished[loaded.name, subject] = done
+        finished = _evaluate(run, asked, chosen, subjects, benchmarks, again=again, quiet=as_json)
     except (KeyboardInterrupt, Ended) as end:
         number = end.number if isinstance(end, Ended) else signal.SIGINT
         raise Ended(number, f"{WORDS[number]}: what was sampled is stored, and the same command continues") from None
     if as_json:
         print(json.dumps(_document(finished)))
         return
-    _print(chosen, benchmarks, subjects, finished, audit=audit)
-    both = chosen.checkpoint is not None and len(subjects) > 1
-    if both:
-        suggest("compare", f"{chosen.run.path}@{BASE}", chosen.run.path)
+    for one in benchmarks:
+        _print(one, asked, {subject: finished[one.name, subject] for subject in subjects}, audit=audit)
+    if len(subjects) > 1:
+        suggest("compare", f"{run.path}@{BASE}", run.path)
     else:
-        suggest("report", chosen.run.path)
+        suggest("report", run.path)
 
 
 def _evaluate(
-    target: _Target,
-    subject: str,
-    loader: SubjectLoader,
+    run: RunFolder,
+    recipe: Recipe,
+    checkpoint: Checkpoint | None,
+    subjects: list[str],
     benchmarks: list[Benchmark],
-    scorer: Scorer,
+    *,
     again: bool,
     quiet: bool,
-) -> list[tuple[StoredEvaluation, Results]]:
-    from gtpo_cli.cli.progress import count_progress
+) -> Finished:
     from gtpo_cli.evaluation.measure import evaluate as run_evaluation
     from gtpo_cli.evaluation.measure import find_evaluation
+    from gtpo_cli.evaluation.subject import SubjectLoader
+    from gtpo_cli.rewards import Scorer
 
-    load = functools.partial(loader.load, trained=subject != BASE)  # called only if something has to be sampled
-    done = []
-    for benchmark in benchmarks:
-        stored = find_evaluation(target.recipe, target.run, benchmark, subject)
-        with count_progress(f"{benchmark.name} {subject}", quiet=quiet) as progress:
-            results = run_evaluation(target.recipe, load, benchmark, stored, scorer, again=again, progress=progress)
-        done.append((stored, results))
-    return done
+    loader, finished = SubjectLoader(recipe, checkpoint), {}
+    with Scorer(recipe.rewards) as scorer:
+        for subject in subjects:
+            load = functools.partial(loader.load, trained=subject != BASE)  # called only if something is to be sampled
+            for benchmark in benchmarks:
+                stored = find_evaluation(recipe, run, benchmark, subject)
+                with count_progress(f"{benchmark.name} {subject}", quiet=quiet) as progress:
+                    results = run_evaluation(recipe, load, benchmark, stored, scorer, again=again, progress=progress)
+                finished[benchmark.name, subject] = stored, results
+    return finished
 
 
 # -- what is evaluated ------------------------------------------------------------------------------------------------
 
 
-def _find_target(
-    target: str | None,
-    which: str,
-    recipe: str | None,
-    benchmarks: list[str] | None,
-    overrides: list[str],
-    *,
-    trust: bool,
-) -> _Target:
-    from gtpo_cli.evaluation.subject import choose_checkpoint
-
-    is_run = target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
-    if not is_run:
-        assert target is not None
-        return _bare_model(target, recipe, benchmarks, overrides)
-    if recipe is not None:
-        raise typer.BadParameter("a run has its own recipe; leave --recipe out, or override keys with --set")
-    run = find_run(target, what="eval")
-    loaded = run.recipe_to_run(overrides, trust_remote_code=trust)
-    if not run.metrics_file.exists() and not run.checkpoints.exists():
-        return _Target(run, loaded, None)  # the folder of an untrained model that was evaluated before
-    return _Target(run, loaded, choose_checkpoint(run, typed_checkpoint(which)))
-
-
-def _bare_model(model: str, recipe: str | None, benchmarks: list[str] | None, overrides: list[str]) -> _Target:
+def _bare_model(
+    model: str, recipe: str | None, benchmarks: list[str] | None, overrides: list[str]
+) -> tuple[RunFolder, Recipe]:
     """A model without a run gets a folder of its own: <output_dir>/models/<name>."""
-    from gtpo_cli.cli.train import DEFAULT_RECIPE
-    from gtpo_cli.recipe import build_recipe, load_recipe
-    from gtpo_cli.run_folder import RunFolder
-
     named = [f"model.name={json.dumps(model)}", *overrides]
     if recipe is not None or model.startswith("builtin:"):
         loaded = load_recipe(recipe or DEFAULT_RECIPE, named)
@@ -176,25 +146,21 @@ def _bare_model(model: str, recipe: str | None, benchmarks: list[str] | None, ov
         plain = {"name": model, "load_in_4bit": False, "lora": None}
         trained_on = {"benchmark": (benchmarks or ["gsm8k"])[0]}
         loaded = build_recipe({"model": plain, "data": trained_on}, overrides, where=model)
-    name = re.sub(r"[^\w.-]+", "-", model).strip("-.")
-    run = RunFolder(Path(loaded.output_dir) / "models" / name)
-    return _Target(run, loaded, None, is_new=True)
+    name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or Path(model).resolve().name  # of "." and ".."
+    return RunFolder(Path(loaded.output_dir) / "models" / name), loaded
 
 
-def _begin(target: _Target) -> None:
+def _begin(run: RunFolder, recipe: Recipe) -> None:
     """Write the folder of a model without a run: not before its tokenizer and the problems were there."""
-    from gtpo_cli.recipe import dump_recipe
-    from gtpo_cli.run_folder import write_atomically
-
-    target.run.path.mkdir(parents=True, exist_ok=True)
-    write_atomically(target.run.recipe_file, dump_recipe(target.recipe))
+    run.path.mkdir(parents=True, exist_ok=True)
+    write_atomically(run.recipe_file, dump_recipe(recipe))
 
 
 def _with_options(
-    target: _Target, benchmarks: list[str] | None, pass_k: str | None, maj_k: str | None, limit: int | None
-) -> _Target:
-    """The target with its recipe's `evaluation` section as the options say."""
-    settings = target.recipe.evaluation
+    recipe: Recipe, benchmarks: list[str] | None, pass_k: str | None, maj_k: str | None, limit: int | None
+) -> Recipe:
+    """The recipe with its `evaluation` section as the options say."""
+    settings = recipe.evaluation
     changes: dict[str, Any] = {}
     if benchmarks:
         changes["benchmarks"] = tuple(_benchmark_name(name) for name in benchmarks)
@@ -207,8 +173,7 @@ def _with_options(
         changes["samples"] = samples
         changes["pass_k"] = asked_pass or tuple(k for k in settings.pass_k if k <= samples)
         changes["majority_k"] = asked_majority or tuple(k for k in settings.majority_k if k <= samples)
-    recipe = target.recipe.model_copy(update={"evaluation": settings.model_copy(update=changes)})
-    return _Target(target.run, recipe, target.checkpoint)
+    return recipe.model_copy(update={"evaluation": settings.model_copy(update=changes)})
 
 
 def _ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
@@ -229,9 +194,6 @@ def _ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
 def _benchmark_name(name: str) -> str:
     from typing import get_args
 
-    from gtpo_cli.errors import EvaluationError
-    from gtpo_cli.recipe.schema import Benchmark as Name
-
     known = get_args(Name)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -241,21 +203,19 @@ def _benchmark_name(name: str) -> str:
 
 
 def _load_benchmarks(
-    target: _Target, split: str, data_path: Path | None, say: Callable[[str], None]
+    recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None, *, quiet: bool
 ) -> list[Benchmark]:
     from gtpo_cli.evaluation.measure import check_settings
     from gtpo_cli.evaluation.problems import load_benchmark
     from gtpo_cli.evaluation.subject import load_prompting
 
-    check_settings(target.recipe.evaluation)
-    tokenizer, longest = load_prompting(target.recipe, target.checkpoint)
+    check_settings(recipe.evaluation)
+    tokenizer, longest = load_prompting(recipe, checkpoint)
     benchmarks = []
-    for name in target.recipe.evaluation.benchmarks:
-        loaded = load_benchmark(
-            target.recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path
-        )
-        for note in loaded.notes:
-            say(note)
+    for name in recipe.evaluation.benchmarks:
+        loaded = load_benchmark(recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path)
+        for note in () if quiet else loaded.notes:
+            print(note, flush=True)
         benchmarks.append(loaded)
     return benchmarks
 
@@ -263,15 +223,7 @@ def _load_benchmarks(
 # -- what is said -----------------------------------------------------------------------------------------------------
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _silent(text: str) -> None:
-    pass
-
-
-def _document(finished: dict[tuple[str, str], tuple[StoredEvaluation, Results]]) -> list[dict[str, Any]]:
+def _document(finished: Finished) -> list[dict[str, Any]]:
     return [
         {
             "benchmark": benchmark,
@@ -290,24 +242,16 @@ def _document(finished: dict[tuple[str, str], tuple[StoredEvaluation, Results]])
 
 
 def _print(
-    target: _Target,
-    benchmarks: list[Benchmark],
-    subjects: list[str],
-    finished: dict[tuple[str, str], tuple[StoredEvaluation, Results]],
-    *,
-    audit: bool,
+    benchmark: Benchmark, recipe: Recipe, finished: dict[str, tuple[StoredEvaluation, Results]], *, audit: bool
 ) -> None:
-    from gtpo_cli.cli.printing import print_audit, print_scores
-
-    for benchmark in benchmarks:
-        settings = target.recipe.evaluation
-        print(
-            f"\n{benchmark.name} {benchmark.split}: {len(benchmark.prompts)} problems, {settings.samples} completions "
-            f"each, temperature {settings.temperature:g}; mean (95 % interval over problems)"
-        )
-        print_scores({subject: finished[benchmark.name, subject][1] for subject in subjects})
-        for subject in subjects:
-            stored, _ = finished[benchmark.name, subject]
-            if audit:
-                print_audit(subject, stored.problems())
-            print(f"{subject}: {stored.path}")
+    """The scores of all subjects on a benchmark, and where they are stored."""
+    settings = recipe.evaluation
+    print(
+        f"\n{benchmark.name} {benchmark.split}: {len(benchmark.prompts)} problems, {settings.samples} completions "
+        f"each, temperature {settings.temperature:g}; mean (95 % interval over problems)"
+    )
+    print_scores({subject: results for subject, (_, results) in finished.items()})
+    for subject, (stored, _) in finished.items():
+        if audit:
+            print_audit(subject, stored.problems())
+        print(f"{subject}: {stored.path}")

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gtpo_cli.cli.options import TrustOption, find_run, typed_checkpoint
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.options import CheckpointOption, RunArgument, TrustOption, find_checkpoint, find_run
+from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import output_is_extra
 
 if TYPE_CHECKING:
     from gtpo_cli.export.folder import Exported
 
 
-class Format(enum.StrEnum):
-    adapter = "adapter"
-    merged = "merged"
-    gguf = "gguf"
-
-
-class Dtype(enum.StrEnum):
-    auto = "auto"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    float32 = "float32"
-
-
 def export(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder (default: the latest run).")] = None,
+    run: RunArgument = None,
     format_: Annotated[
-        Format, typer.Option("--format", "-f", help="merged: the whole model; adapter: LoRA only; gguf: llama.cpp's.")
-    ] = Format.merged,
-    checkpoint: Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of the run.")] = "best",
+        Literal["adapter", "merged", "gguf"],
+        typer.Option("--format", "-f", help="merged: the whole model; adapter: LoRA only; gguf: llama.cpp's."),
+    ] = "merged",
+    checkpoint: CheckpointOption = "best",
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where to write (default: the run's export/FORMAT).")
     ] = None,
     dtype: Annotated[
-        Dtype, typer.Option(help="Type of the weights; auto = the base's own where it has 16 bits, else bfloat16.")
-    ] = Dtype.auto,
+        Literal["auto", "bfloat16", "float16", "float32"],
+        typer.Option(help="Type of the weights; auto = the base's own where it has 16 bits, else bfloat16."),
+    ] = "auto",
     base: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +54,6 @@ def export(
 
     gtpo export runs/my-run --format gguf --converter ~/llama.cpp --push me/my-model
     """
-    from gtpo_cli.evaluation.subject import choose_checkpoint
     from gtpo_cli.export.exporter import Request, export_run
     from gtpo_cli.export.push import check_push
     from gtpo_cli.export.push import push as upload
@@ -74,24 +61,20 @@ def export(
     if public and push is None:
         raise typer.BadParameter("--public is for --push NAME")
     folder = find_run(run, what="export")
-    chosen = choose_checkpoint(folder, typed_checkpoint(checkpoint))
+    chosen = find_checkpoint(folder, checkpoint)
     if push is not None:
         check_push(push, public=public)
     output_is_extra()
-    where = out or folder.export / format_.value
+    where = out or folder.export / format_
     request = Request(
-        folder, chosen, format_.value, where, dtype=dtype.value, base=base, revision=revision, converter=converter,
+        folder, chosen, format_, where, dtype=dtype, base=base, revision=revision, converter=converter,
         hub_name=push, trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    _print(export_run(request, say=_say), where)
+    _print(export_run(request, say=say), where)
     if push is not None:
         print(f"pushed to {upload(where, push, public=public, message=f'gtpo export, step {chosen.step}')}")
     evaluated = any(folder.evaluation.glob(f"*/step-{chosen.step:06d}-*/results.json"))
     suggest("report" if evaluated else "eval", folder.path)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def _print(done: Exported, folder: Path) -> None:

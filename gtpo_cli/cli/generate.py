@@ -5,40 +5,38 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import RUNS, TrustOption, find_run, typed_checkpoint
+from gtpo_cli.cli.options import CheckpointOption, TargetArgument, TrustOption, find_trained, names_run
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import GenerationError
+from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.types import Completion, Problem
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.session import Session
     from gtpo_cli.evaluation.subject import Checkpoint
-    from gtpo_cli.recipe import Recipe
     from gtpo_cli.rewards import Scorer
-    from gtpo_cli.run_folder import RunFolder
-    from gtpo_cli.types import Completion, Problem
+
+    Judge = Callable[[Completion], bool]
 
 _NAME = re.compile(r"[\w.:~/\\-]+")  # a folder or hub id that is not here; anything else on its own is a question
 
 
 def generate(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN|MODEL", help="A run folder, builtin:tiny, a hub id or a model folder."),
-    ] = None,
+    target: TargetArgument = None,
     question: Annotated[
         str | None, typer.Argument(metavar="QUESTION", help="Without it: questions are read from the keyboard.")
     ] = None,
     gold: Annotated[
         str | None, typer.Option("--gold", metavar="ANSWER", help="The right answer: shows verdict and reward.")
     ] = None,
-    checkpoint: Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")] = "best",
+    checkpoint: CheckpointOption = "best",
     base: Annotated[bool, typer.Option("--base", help="Ask the untrained model of the run.")] = False,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, max=100.0, help="Softmax temperature; 0 = --greedy.")
@@ -70,8 +68,8 @@ def generate(
     from gtpo_cli.evaluation.session import Session
     from gtpo_cli.generation import SamplingParams
 
-    chosen = _find_target(target, checkpoint, base=base, trust=trust_remote_code)
-    settings = chosen.recipe.evaluation
+    recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=trust_remote_code)
+    settings = recipe.evaluation
     params = SamplingParams(
         temperature=temperature or settings.temperature,
         top_p=top_p or settings.top_p,
@@ -80,70 +78,44 @@ def generate(
     greedy = greedy or temperature == 0.0
     how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
     with contextlib.ExitStack() as stack:
-        problem, scorer = _judge(question, gold, chosen.recipe, stack)
-        print(f"{chosen.words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
-        seed = chosen.recipe.seed if seed is None else seed
-        session = Session(chosen.recipe, chosen.checkpoint, params, greedy=greedy, seed=seed)
-        asked = _Asked(session, chosen.recipe, params.max_completion_tokens, count)
+        verdict = _judge(question, gold, recipe, stack)
+        print(f"{words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
+        session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
+        asked = _Asked(session, recipe, params.max_completion_tokens, count, verdict)
         if question is None:
             _answer_questions(asked)
         else:
-            asked.answer(question, problem, scorer)
+            asked.answer(question)
     suggest("recipes", "list")
 
 
 # -- what is asked ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A checkpoint of a run, or without one the recipe's untrained model."""
-
-    run: RunFolder | None
-    recipe: Recipe
-    checkpoint: Checkpoint | None
-
-    @property
-    def words(self) -> str:
-        if self.checkpoint is not None:
-            assert self.run is not None
-            return f"{self.run.path}, step {self.checkpoint.step} of {self.recipe.model.name}"
-        return f"{self.recipe.model.name}, untrained" if self.run else self.recipe.model.name
+def _find_model(target: str | None, which: str, *, base: bool, trust: bool) -> tuple[Recipe, Checkpoint | None, str]:
+    """A recipe, a checkpoint of its run or None for its untrained model, and what to call that."""
+    if target is None or names_run(target):
+        run, recipe, chosen = find_trained(target, None if base else which, what="generate", trust=trust)
+        name = recipe.model.name
+        return recipe, chosen, f"{run.path}, step {chosen.step} of {name}" if chosen else f"{name}, untrained"
+    if not Path(target).exists() and not _NAME.fullmatch(target):
+        raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
+    if which != "best":
+        raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
+    plain = {"name": target, "load_in_4bit": False, "lora": None}
+    return build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=target), None, target
 
 
-def _find_target(target: str | None, which: str, *, base: bool, trust: bool) -> _Target:
-    from gtpo_cli.evaluation.subject import choose_checkpoint
-    from gtpo_cli.recipe import build_recipe
-
-    is_run = target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
-    if not is_run:
-        assert target is not None
-        if not Path(target).exists() and not _NAME.fullmatch(target):
-            raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
-        if which != "best":
-            raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
-        plain = {"name": target, "load_in_4bit": False, "lora": None}
-        return _Target(None, build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=target), None)
-    run = find_run(target, what="generate")
-    recipe = run.recipe_to_run(trust_remote_code=trust)
-    # The folder of an untrained model that was evaluated has a recipe, and neither metrics nor checkpoints.
-    untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
-    chosen = None if base or untrained else choose_checkpoint(run, typed_checkpoint(which))
-    return _Target(run, recipe, chosen)
-
-
-def _judge(
-    question: str | None, gold: str | None, recipe: Recipe, stack: contextlib.ExitStack
-) -> tuple[Problem | None, Scorer | None]:
-    """The problem and what scores it, where there is a gold answer: before a model is loaded for nothing."""
+def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contextlib.ExitStack) -> Judge | None:
+    """Who prints the verdict, where there is a gold answer: found before a model is loaded for nothing."""
     if question is None or gold is None:
-        return None, None
+        return None
     from gtpo_cli.rewards import Scorer, gold_is_usable
-    from gtpo_cli.types import Problem
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is no answer that could be compared")
-    return Problem("question", question, gold, source="--gold"), stack.enter_context(Scorer(recipe.rewards))
+    problem, scorer = Problem("question", question, gold, source="--gold"), stack.enter_context(Scorer(recipe.rewards))
+    return lambda completion: _print_verdict(problem, completion, scorer, recipe)
 
 
 def _answer_questions(asked: _Asked) -> None:
@@ -190,14 +162,15 @@ def _piped() -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A session whose answers are printed, `count` to each question."""
+    """A session whose answers are printed, `count` to each question, with their verdicts where somebody judges."""
 
     session: Session
     recipe: Recipe
     max_tokens: int
     count: int
+    judge: Judge | None
 
-    def answer(self, question: str, problem: Problem | None = None, scorer: Scorer | None = None) -> None:
+    def answer(self, question: str) -> None:
         """Raises GenerationError for a question that is too long."""
         right = 0
         for number in range(1, self.count + 1):
@@ -205,9 +178,9 @@ class _Asked:
                 print(f"-- answer {number} of {self.count}")
             completion = _show(self.session.answer(question))
             self._explain(completion)
-            if problem is not None and scorer is not None:
-                right += _print_verdict(problem, completion, scorer, self.recipe)
-        if problem is not None and self.count > 1:
+            if self.judge is not None:
+                right += self.judge(completion)
+        if self.judge is not None and self.count > 1:
             print(f"{right} of {self.count} correct")
 
     def _explain(self, completion: Completion) -> None:

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import find_run
+from gtpo_cli.cli.options import RunArgument, find_run
 from gtpo_cli.cli.printing import suggest
+from gtpo_cli.errors import EvaluationError
 
 
 def inspect(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder (default: the latest).")] = None,
+    run: RunArgument = None,
     step: Annotated[int | None, typer.Option(metavar="N", help="A stored step (default: the newest).")] = None,
     problem: Annotated[
         str | None, typer.Option(metavar="N|ID|all", help="Which problem of the step (default: one with differences).")
@@ -33,7 +34,6 @@ def inspect(
 
     gtpo inspect runs/my-run --html
     """
-    from gtpo_cli.errors import EvaluationError
     from gtpo_cli.report.inspection import read_step
     from gtpo_cli.report.inspection_views import print_step, print_tokens, write_page
     from gtpo_cli.tracking.console import Console

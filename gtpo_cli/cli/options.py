@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gtpo_cli.errors import CheckpointError
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.run_folder import RunFolder, latest_run
+
 if TYPE_CHECKING:
-    from gtpo_cli.run_folder import RunFolder
+    from gtpo_cli.evaluation.subject import Checkpoint
 
 RUNS = Path("runs")  # where a run is looked for when none is named; recipes put them there unless output_dir says
+DEFAULT_RECIPE = "tiny_arithmetic"
 
+RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder (default: the latest run).")]
+TargetArgument = Annotated[
+    str | None, typer.Argument(metavar="RUN|MODEL", help="A run folder, builtin:tiny, a hub id or a model folder.")
+]
+CheckpointOption = Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 TrustOption = Annotated[
     bool,
     typer.Option(
@@ -31,14 +44,16 @@ SetOption = Annotated[
 ]
 
 
+def as_typed(overrides: Sequence[str] | None) -> list[str]:
+    """Overrides as options of the next command: --set for each."""
+    return [part for override in overrides or [] for part in ("--set", override)]
+
+
 def find_run(run: str | None, *, what: str) -> RunFolder:
     """The run folder named, or the latest one in runs/. `what` is the command line without it, for the message.
 
     Raises CheckpointError when there is none.
     """
-    from gtpo_cli.errors import CheckpointError
-    from gtpo_cli.run_folder import RunFolder, latest_run
-
     if run is None:
         latest = latest_run(RUNS)
         if latest is None:
@@ -54,6 +69,24 @@ def find_run(run: str | None, *, what: str) -> RunFolder:
     return folder
 
 
-def typed_checkpoint(text: str) -> str | int:
-    """What --checkpoint says: a step where it is digits, else the word."""
-    return int(text) if re.fullmatch("[0-9]{1,12}", text) else text
+def names_run(target: str | None) -> bool:
+    """Whether RUN|MODEL is a run, the latest one where there is nothing; else it is a model."""
+    return target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
+
+
+def find_checkpoint(run: RunFolder, which: str) -> Checkpoint:
+    """best, last, or a step. Raises CheckpointError."""
+    from gtpo_cli.evaluation.subject import choose_checkpoint
+
+    return choose_checkpoint(run, int(which) if re.fullmatch("[0-9]{1,12}", which) else which)
+
+
+def find_trained(
+    target: str | None, which: str | None, *, what: str, overrides: Sequence[str] = (), trust: bool
+) -> tuple[RunFolder, Recipe, Checkpoint | None]:
+    """The run, its recipe, and its checkpoint: best, last or a step; None is asked for as None, and found where the
+    folder is that of an untrained model that was evaluated. Raises CheckpointError, RecipeError."""
+    run = find_run(target, what=what)
+    recipe = run.recipe_to_run(overrides, trust_remote_code=trust)
+    untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
+    return run, recipe, None if untrained or which is None else find_checkpoint(run, which)

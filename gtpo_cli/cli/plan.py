@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption
+from gtpo_cli.cli.options import DEFAULT_RECIPE, RecipeOption, SetOption
 from gtpo_cli.cli.printing import suggest
+from gtpo_cli.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     from gtpo_cli.planning.fit import Plan
-    from gtpo_cli.recipe import Recipe
 
 EXIT_DOES_NOT_FIT = 1
 
@@ -32,9 +32,8 @@ def plan(
     Exit code 1 when the recipe does not fit.
     """
     from gtpo_cli.planning.fit import make_plan
-    from gtpo_cli.recipe import load_recipe
 
-    name = recipe or "tiny_arithmetic"
+    name = recipe or DEFAULT_RECIPE
     loaded = load_recipe(name, set_ or [])
     size = _bytes(gpu) if gpu else _found()
     made = make_plan(loaded, gpu=size)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 AUDIT_ROWS = 20
 
 
+def say(text: str) -> None:
+    """Print a line at once, also where the output is no terminal."""
+    print(text, flush=True)
+
+
 def suggest(*arguments: str | Path, comment: bool = False) -> None:
     """Print the command that comes next, as it can be typed here: the last line of every command.
 

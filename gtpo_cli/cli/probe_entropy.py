@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption, TrustOption
+from gtpo_cli.cli.options import DEFAULT_RECIPE, RUNS, JsonOption, RecipeOption, SetOption, TrustOption, as_typed
 from gtpo_cli.cli.printing import suggest
+from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.run_folder import latest_run
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.probe import EntropyProbe
-    from gtpo_cli.recipe import Recipe
 
 _BARS = 12
 _BAR_WIDTH = 40
@@ -22,7 +21,7 @@ _BAR_WIDTH = 40
 def probe_entropy(
     recipe: RecipeOption = None,
     set_: SetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: JsonOption = False,
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Measure the initial entropy <H>_ini of the untrained model, which decides about the entropy filter.
@@ -45,15 +44,11 @@ def probe_entropy(
     for note in notes:
         print(f"note: {note}")
     _print(name, loaded, measured)
-    overrides = [part for override in set_ or [] for part in ("--set", override)]
-    suggest("train", "--recipe", name, *overrides, "--set", f"objective.initial_entropy={measured.initial_entropy:.6f}")
+    found = f"objective.initial_entropy={measured.initial_entropy:.6f}"
+    suggest("train", "--recipe", name, *as_typed([*(set_ or []), found]))
 
 
 def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: bool) -> tuple[Recipe, str]:
-    from gtpo_cli.cli.train import DEFAULT_RECIPE
-    from gtpo_cli.recipe import load_recipe
-    from gtpo_cli.run_folder import latest_run
-
     if recipe is None and (latest := latest_run(RUNS)) is not None:
         return latest.recipe_to_run(overrides, trust_remote_code=trust), str(latest.recipe_file)
     recipe = recipe or DEFAULT_RECIPE

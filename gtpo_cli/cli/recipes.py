@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import SetOption
+from gtpo_cli.cli.options import DEFAULT_RECIPE, SetOption, as_typed
 from gtpo_cli.cli.printing import suggest
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.files import write_aside
+from gtpo_cli.recipe import dump_recipe, find_recipe, load_recipe, shipped_recipes
 
 app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True)
 
@@ -21,9 +24,6 @@ def list_recipes() -> None:
     Each file says so in its first two lines, so that a list loads no model and asks no hub; a test holds the figures
     against the plan.
     """
-    from gtpo_cli.cli.train import DEFAULT_RECIPE
-    from gtpo_cli.recipe import shipped_recipes
-
     rows = [("recipe", "memory", "time", "what it is for")]
     for name, path in shipped_recipes().items():
         about, needs = (line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines()[:2])
@@ -48,11 +48,8 @@ def show(
     set_: SetOption = None,
 ) -> None:
     """A recipe as training would use it: every key with its value."""
-    from gtpo_cli.recipe import dump_recipe, load_recipe
-
     print(dump_recipe(load_recipe(recipe, set_ or [])), end="")
-    overrides = [part for override in set_ or [] for part in ("--set", override)]
-    suggest("train", "--recipe", recipe, *overrides, comment=True)
+    suggest("train", "--recipe", recipe, *as_typed(set_), comment=True)
 
 
 @app.command("copy")
@@ -61,10 +58,6 @@ def copy(
     target: Annotated[Path | None, typer.Argument(help="File to write (default: NAME.yaml here).")] = None,
 ) -> None:
     """Copy a shipped recipe to a file of your own, to change it."""
-    from gtpo_cli.errors import RecipeError
-    from gtpo_cli.files import write_aside
-    from gtpo_cli.recipe import find_recipe
-
     source = find_recipe(recipe)
     written = target or Path(source.name)
     if written.is_dir():
@@ -85,9 +78,7 @@ def check(
 
     What this machine lacks for one: gtpo doctor --recipe, or gtpo train --dry-run.
     """
-    from gtpo_cli.errors import RecipeError
     from gtpo_cli.planning.readiness import check_recipe
-    from gtpo_cli.recipe import load_recipe, shipped_recipes
 
     failed = False
     shipped = {} if recipe else shipped_recipes()

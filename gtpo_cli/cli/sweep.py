@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import SetOption
+from gtpo_cli.cli.options import QuietOption, SetOption, as_typed
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.progress import count_progress, duration
 from gtpo_cli.cli.streams import output_is_extra
-
-if TYPE_CHECKING:
-    from gtpo_cli.sweeps.spec import Sweep
+from gtpo_cli.recipe import read_mapping, shipped_sweeps
+from gtpo_cli.sweeps.spec import Sweep, as_overrides, load_sweep
 
 EXIT_FAILED = 1
 
@@ -38,7 +37,7 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List variants, runs and the time they should take, and stop.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Named variants of a recipe times seeds, and what their differences are worth: every figure of the paper.
 
@@ -53,15 +52,13 @@ def sweep(
         _list()
         return
     from gtpo_cli.sweeps.execute import execute
-    from gtpo_cli.sweeps.spec import load_sweep
 
     loaded = load_sweep(
         name, recipe=recipe, overrides=set_ or (), folder=out, seeds=_seeds(seeds),
         only=tuple(only.split(",")) if only else None,
     )  # fmt: skip
     options = {"--recipe": recipe, "--only": only, "--seeds": seeds, "--jobs": jobs if jobs > 1 else None, "--out": out}
-    typed = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair)]
-    typed += [part for override in set_ or () for part in ("--set", override)]
+    typed = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair), *as_typed(set_)]
     if dry_run:
         _print_plan(loaded, jobs)
         suggest("sweep", *typed, comment=True)
@@ -85,8 +82,6 @@ def sweep(
 
 
 def _list() -> None:
-    from gtpo_cli.recipe import read_mapping, shipped_sweeps
-
     for name, path in shipped_sweeps().items():
         file = read_mapping(path)
         print(f"{name:<22} {len(file['variants']):>2} variants  {file['about']}")
@@ -104,7 +99,6 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 def _print_plan(sweep: Sweep, jobs: int) -> None:
     from gtpo_cli.sweeps.execute import check_what_is_there, seconds_left, seconds_of
-    from gtpo_cli.sweeps.spec import as_overrides
 
     check_what_is_there(sweep)
     print(f"recipe {sweep.recipe}" + "".join(f", {override}" for override in sweep.shared))

@@ -5,32 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gtpo_cli.cli.options import RecipeOption, SetOption, TrustOption, find_run
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.options import (
+    DEFAULT_RECIPE,
+    QuietOption,
+    RecipeOption,
+    SetOption,
+    TrustOption,
+    as_typed,
+    find_run,
+)
+from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import WORDS, NotReadyError
+from gtpo_cli.recipe import Recipe, dump_recipe, find_recipe, load_recipe
+from gtpo_cli.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from gtpo_cli.recipe import Recipe
-    from gtpo_cli.run_folder import RunFolder
     from gtpo_cli.training.run import Run
 
 # Exit codes of a run that stopped before its last step, saved: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), by
 # itself.
 EXITS = {word: 128 + number for number, word in WORDS.items()}
 EXIT_STOPPED = 3
-DEFAULT_RECIPE = "tiny_arithmetic"
-
-
-class Engine(StrEnum):
-    gtpo = "gtpo"
-    trl = "trl"
 
 
 def train(
@@ -43,12 +44,12 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved recipe, prompts and steps, and stop.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    quiet: QuietOption = False,
     force: Annotated[
         bool, typer.Option("--force", help="Start even where this machine seems to lack something (gtpo doctor).")
     ] = False,
     engine: Annotated[
-        Engine | None,
+        Literal["gtpo", "trl"] | None,
         typer.Option("--engine", help="Whose trainer: gtpo's own, or TRL's, for several GPUs (docs/trl.md)."),
     ] = None,
     trl: Annotated[
@@ -77,14 +78,13 @@ def train(
     else:
         loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
         if dry_run:
-            _print_plan(loaded, by_trl=engine is Engine.trl)
-            overrides = [part for override in set_ or [] for part in ("--set", override)]
-            suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *overrides, comment=True)
+            _print_plan(loaded, by_trl=engine == "trl")
+            suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *as_typed(set_), comment=True)
             return
         from gtpo_cli.run_folder import RunFolder
 
         folder = RunFolder(Path(loaded.output_dir) / (loaded.run_name or ""))
-    by_trl = engine is Engine.trl or (engine is None and resume and folder.trl.is_dir())
+    by_trl = engine == "trl" or (engine is None and resume and folder.trl.is_dir())
     if trl and not by_trl:
         raise typer.BadParameter("--trl is for --engine trl")
     if by_trl:
@@ -94,7 +94,7 @@ def train(
         with _held(folder, loaded, resume=resume):
             from gtpo_cli.training.loop import train as train_here
 
-            done = train_here(loaded, folder, resume=resume, quiet=quiet, say=_say)
+            done = train_here(loaded, folder, resume=resume, quiet=quiet, say=say)
     if done is not None:
         _print_end(done)
 
@@ -107,7 +107,6 @@ def _train_by_trl(
 
     extra = parse_extra(settings)
     from gtpo_cli.integrations.trl_run import Processes, train
-    from gtpo_cli.run_folder import RunFolder
 
     with Processes() as processes:
         try:
@@ -118,7 +117,7 @@ def _train_by_trl(
             raise typer.Exit(2) from error
         folder = RunFolder(Path(processes.agree(str(folder.path))))
         with _held(folder, recipe, resume=resume) if processes.is_main else nullcontext():
-            return train(recipe, folder, processes, resume=resume, quiet=quiet, say=_say, extra=extra)
+            return train(recipe, folder, processes, resume=resume, quiet=quiet, say=say, extra=extra)
 
 
 def _check_ready(recipe: Recipe, *, force: bool, resumed: bool, by_trl: bool = False) -> None:
@@ -133,18 +132,12 @@ def _check_ready(recipe: Recipe, *, force: bool, resumed: bool, by_trl: bool = F
 def _held(folder: RunFolder, recipe: Recipe, *, resume: bool) -> Iterator[None]:
     with folder.held(None if resume else recipe):
         output_is_extra()
-        _say(f"{'resuming' if resume else 'training'} {folder.path}")
+        say(f"{'resuming' if resume else 'training'} {folder.path}")
         yield
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def _named(recipe: str, overrides: list[str]) -> Recipe:
     """The recipe with a run name: its own, or its file's name and the time."""
-    from gtpo_cli.recipe import find_recipe, load_recipe
-
     loaded = load_recipe(recipe, overrides)
     name = loaded.run_name or f"{find_recipe(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     return loaded.model_copy(update={"run_name": name})
@@ -176,7 +169,6 @@ def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     from gtpo_cli.data import prepare
     from gtpo_cli.models import load_tokenizer
     from gtpo_cli.planning.readiness import problems_of
-    from gtpo_cli.recipe import dump_recipe
 
     print(dump_recipe(recipe))
     for problem in problems_of(recipe, run_plugins=False, by_trl=by_trl):

@@ -118,6 +118,21 @@ def _whole_lines(file: Path) -> int:
     return whole
 
 
+def largest_evaluations(run: RunFolder) -> list[StoredEvaluation]:
+    """Of a run's finished evaluations the one to show for each benchmark and subject: most problems, then most
+    completions, then the newest. The untrained model first, then checkpoints by step. Raises as `find_evaluations`."""
+
+    def size(evaluation: StoredEvaluation) -> tuple[int, int]:
+        return evaluation.conditions.problems, evaluation.conditions.samples
+
+    chosen: dict[tuple[str, str], StoredEvaluation] = {}
+    for stored in find_evaluations(run):  # oldest first
+        key = (stored.conditions.benchmark, stored.conditions.subject)
+        if key not in chosen or size(stored) >= size(chosen[key]):
+            chosen[key] = stored
+    return [chosen[key] for key in sorted(chosen)]  # "base" < "step-..."
+
+
 def _read(path: Path) -> StoredEvaluation:
     file = path / "conditions.json"
     remedy = f"delete {path} and evaluate again"

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from gtpo_cli.data.benchmarks import BENCHMARKS
-from gtpo_cli.evaluation.records import Conditions, Results, Score
-from gtpo_cli.evaluation.store import find_evaluations
+from gtpo_cli.evaluation.records import Conditions, Score
+from gtpo_cli.evaluation.store import largest_evaluations
 from gtpo_cli.export.folder import Exported
 from gtpo_cli.export.prompting import Prompting
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
@@ -107,18 +107,13 @@ def _head(recipe: Recipe, exported: Exported) -> dict[str, Any]:
 def _evaluations(run: RunFolder, step: int) -> Iterator[tuple[Conditions, Mapping[str, Score], Mapping[str, Score]]]:
     """Of each benchmark the largest evaluation of this step, its scores, and those of the base where it was asked the
     same."""
-    chosen: dict[tuple[str, str], tuple[Conditions, Results]] = {}
-    for stored in find_evaluations(run):  # oldest first
-        found = stored.conditions
-        key = (found.benchmark, found.subject)
-        if key not in chosen or (found.problems, found.samples) >= (chosen[key][0].problems, chosen[key][0].samples):
-            chosen[key] = found, stored.results()
-    for (benchmark, subject), (conditions, results) in chosen.items():
-        if subject == f"step-{step:06d}":
-            base, base_results = chosen.get((benchmark, "base"), (None, None))
-            as_asked = base and replace(base, subject=subject, model=conditions.model, seed=conditions.seed)
-            same = base_results is not None and as_asked == conditions
-            yield conditions, results.scores, base_results.scores if base_results and same else {}
+    found = {(stored.conditions.benchmark, stored.conditions.subject): stored for stored in largest_evaluations(run)}
+    for (benchmark, subject), stored in found.items():
+        if subject != f"step-{step:06d}":
+            continue
+        asked, base = stored.conditions, found.get((benchmark, "base"))
+        as_asked = replace(base.conditions, subject=subject, model=asked.model, seed=asked.seed) if base else None
+        yield asked, stored.results().scores, base.results().scores if base and as_asked == asked else {}
 
 
 def _interval(score: Score, name: str) -> str:

@@ -22,7 +22,6 @@ from gtpo_cli.export.card import model_card
 from gtpo_cli.export.check import (
     BOUND_OF_ANOTHER_BASE,
     Answer,
-    Difference,
     Measured,
     Reference,
     compare,
@@ -56,10 +55,6 @@ class Request:
     converter: str | None = None
     hub_name: str | None = None
     trust_remote_code: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.run.name or self.run.path.resolve().name
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +90,7 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
         say("loading it back")
         _free_memory()
         found = measure(read_back(request.format, aside, recipe.model, policy.device), policy.answers)
-        difference, rounding = _check(request, policy.reference, written, found)
-        exported = Exported(
-            request.name, checkpoint.step, request.format, written.dtype, written.base, len(policy.answers),
-            difference, rounding, (*written.notes, *_cost(request, written, difference)),
-        )  # fmt: skip
+        exported = _judge(request, policy, written, found)
         card = model_card(run, recipe, exported, prompting, hub_name=request.hub_name)
         (aside / CARD).write_text(card, encoding="utf-8")
         write_record(aside, exported)
@@ -147,42 +138,36 @@ def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, as
     )  # fmt: skip
     if request.format == "gguf":
         _free_memory()
-        converter, target = gguf.find_converter(request.converter), aside / f"{request.name}-{written.dtype}.gguf"
+        converter, target = gguf.find_converter(request.converter), aside / f"{request.run.name}-{written.dtype}.gguf"
         gguf.convert(converter, model, target, written.dtype)
         shutil.rmtree(model)
     return written
 
 
-def _check(
-    request: Request, policy: Reference, written: Written, found: Measured
-) -> tuple[Difference, Difference | None]:
-    """The differences from the run's policy, and from what should have been written where that is something else."""
-    expected, where = written.expected or policy, str(request.out)
-    rounding = compare(expected, found)
+def _judge(request: Request, policy: _Policy, written: Written, found: Measured) -> Exported:
+    """The difference from the run's policy, where something else was to be written the rounding from that too, and what
+    this cost. Raises ExportError where what was read back is not what was trained."""
+    expected, where = written.expected or policy.reference, str(request.out)
+    difference, rounding, notes = compare(expected, found), None, written.notes
     require(
-        rounding, bound=rounding_bound(written.dtype, expected.trained.dtype, found.dtype), where=where,
+        difference, bound=rounding_bound(written.dtype, expected.trained.dtype, found.dtype), where=where,
         remedy="call the command again; if that does not help, use --format adapter and report this",
     )  # fmt: skip
-    if written.expected is None:
-        return rounding, None
-    difference = compare(Reference(policy.trained), found)
-    again = "is this the base that the run trained on? See --base and --revision"
-    require(difference, bound=BOUND_OF_ANOTHER_BASE, where=where, remedy=again)
-    return difference, rounding
-
-
-def _cost(request: Request, written: Written, difference: Difference) -> tuple[str, ...]:
-    """What it means that the export is not the policy that was trained."""
-    if written.expected is None:
-        return ()
-    if request.base is not None:
-        trained, now = "the run's own base", f"{written.base}, named with --base"
-    else:
+    if written.expected is not None:
+        difference, rounding = compare(Reference(policy.reference.trained), found), difference
+        again = "is this the base that the run trained on? See --base and --revision"
+        require(difference, bound=BOUND_OF_ANOTHER_BASE, where=where, remedy=again)
         trained, now = "its base rounded to 4 bits (NF4)", "that base in full precision"
-    return (
-        f"The adapter was trained on {trained} and is merged into {now}: the difference from the policy "
-        f"({difference.mean:.2g} nats on average) is what this costs, not an error of the export.",
-    )
+        if request.base is not None:
+            trained, now = "the run's own base", f"{written.base}, named with --base"
+        notes += (
+            f"The adapter was trained on {trained} and is merged into {now}: the difference from the policy "
+            f"({difference.mean:.2g} nats on average) is what this costs, not an error of the export.",
+        )
+    return Exported(
+        request.run.name, request.checkpoint.step, request.format, written.dtype, written.base, len(policy.answers),
+        difference, rounding, notes,
+    )  # fmt: skip
 
 
 def _free_memory() -> None:

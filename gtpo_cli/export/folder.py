@@ -17,7 +17,7 @@ from typing import Literal
 from gtpo_cli.checkpoints import flush_to_disk
 from gtpo_cli.errors import ExportError
 from gtpo_cli.export.check import Difference
-from gtpo_cli.files import read_json
+from gtpo_cli.files import read_json, writing
 from gtpo_cli.run_folder import package_versions
 
 RECORD = "export.json"
@@ -49,7 +49,8 @@ class _Record:
 
 def check_free(folder: Path) -> None:
     """Raise ExportError where the folder holds anything but an earlier export, which a new one replaces."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+    own_name = folder.name not in ("", "..")  # which the folder that it is written in first takes after
+    if not own_name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ExportError(f"{folder}: is no folder of its own; name another with --out")
     if not folder.is_dir():
         return
@@ -73,21 +74,19 @@ def written_aside(folder: Path) -> Iterator[Path]:
     Raises ExportError where the disk refuses.
     """
     aside, before = (folder.with_name(f".{folder.name}.{word}") for word in ("tmp", "old"))
+    remedy = "make room, or name another folder with --out"
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        yield aside
-        flush_to_disk(aside)
-        shutil.rmtree(before, ignore_errors=True)
-        if folder.is_dir():
-            folder.rename(before)
-        aside.rename(folder)
-        shutil.rmtree(before, ignore_errors=True)
-        flush_to_disk(folder.parent, recursive=False)
-    except OSError as error:
-        raise ExportError(
-            f"{folder}: cannot be written ({error.strerror or error}); make room, or name another folder with --out"
-        ) from error
+        with writing(lambda why: ExportError(f"{folder}: cannot be written ({why}); {remedy}")):
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            yield aside
+            flush_to_disk(aside)
+            shutil.rmtree(before, ignore_errors=True)
+            if folder.is_dir():
+                folder.rename(before)
+            aside.rename(folder)
+            shutil.rmtree(before, ignore_errors=True)
+            flush_to_disk(folder.parent, recursive=False)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if before.is_dir() and not folder.exists():

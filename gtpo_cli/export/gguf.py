@@ -71,13 +71,8 @@ def convert(converter: Path, model: Path, target: Path, dtype: str) -> None:
         raise ExportError(f"{converter}: did not end within {_TIMEOUT // 3600} hours") from error
     if done.returncode != 0 or not target.is_file():
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()] or ["no word"]
+        why = [line for line in lines if "Error" in line] or lines  # the last line that names an error, else the last
         raise ExportError(
-            f"{converter}: failed (exit code {done.returncode}): {_telling(lines)[:300]}; does this llama.cpp know the "
+            f"{converter}: failed (exit code {done.returncode}): {why[-1].strip()[:300]}; does this llama.cpp know the "
             "model and its tokenizer? Update it, or use --format merged"
         )
-
-
-def _telling(lines: list[str]) -> str:
-    """The line that says why: the last one that names an error, else the last."""
-    errors = [line for line in lines if "Error" in line]
-    return (errors or lines)[-1].strip()

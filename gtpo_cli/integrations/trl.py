@@ -127,13 +127,13 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if "tool_mask" in output:
             raise RecipeError(f"GTPOTrainer: {_TOOLS}")
-        self.seen = self._look(output)
+        self.seen = self._gather_step(output)
         rows, T = output["completion_ids"].shape
         first = self.accelerator.process_index * rows
         output["advantages"] = self.seen.parts.coefficients_BGT.flatten(0, 1)[first : first + rows, :T]
         return output
 
-    def _look(self, output: dict[str, Any]) -> StepSeen:
+    def _gather_step(self, output: dict[str, Any]) -> StepSeen:
         """The completions of all processes, and what the objective makes of them."""
         ids, mask = output["completion_ids"], output["completion_mask"]
         logprobs, entropy = self._measure(output)

@@ -70,7 +70,6 @@ _INSTEAD = {
 }
 _SCALES = {"std": "group", "none": "none"}  # objective.advantage_scale -> scale_rewards
 _LOSSES = {"completion": "grpo", "token": "dapo", "budget": "dr_grpo", "sum": "luspo"}  # objective.average -> loss_type
-_OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit"}
 
 
 def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
@@ -235,9 +234,9 @@ def grpo_arguments(
         # conflict, filter, entropy, baseline and scale are in the advantages
         **loss_settings(objective), "disable_dropout": False,
         # update
-        "optim": _OPTIMIZERS[optimizer.name], "learning_rate": optimizer.learning_rate,
-        "adam_beta1": optimizer.betas[0], "adam_beta2": optimizer.betas[1], "weight_decay": optimizer.weight_decay,
-        "max_grad_norm": optimizer.max_grad_norm, "warmup_steps": warmup,
+        "optim": "adamw_torch" if optimizer.name == "adamw" else optimizer.name,
+        "learning_rate": optimizer.learning_rate, "adam_beta1": optimizer.betas[0], "adam_beta2": optimizer.betas[1],
+        "weight_decay": optimizer.weight_decay, "max_grad_norm": optimizer.max_grad_norm, "warmup_steps": warmup,
         "lr_scheduler_type": "constant_with_warmup" if optimizer.schedule == "constant" else optimizer.schedule,
     }  # fmt: skip
     if engine == "vllm":

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -47,6 +47,8 @@ from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.step import StepResult
 
+T = TypeVar("T")
+
 PATIENCE = timedelta(hours=6)  # of processes that wait for the main one, which measures the initial entropy
 
 
@@ -56,11 +58,8 @@ class Processes:
     def __init__(self) -> None:
         """Raises ModelError where accelerate was asked for several and started one."""
         # accelerate launch sets the first where it was asked for several; who starts several sets one of the others
-        asked, started = (
-            "MASTER_ADDR" in os.environ,
-            {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} & set(os.environ),
-        )
-        if asked and not started:
+        started = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} & set(os.environ)
+        if "MASTER_ADDR" in os.environ and not started:
             raise ModelError(
                 "accelerate launch started one process though several were asked for: with --cpu it needs mpirun and "
                 "--mpirun_hostfile for that; torchrun --nproc_per_node 2 -m gtpo_cli train ... needs neither"
@@ -75,9 +74,9 @@ class Processes:
     def count(self) -> int:
         return int(self._state.num_processes)
 
-    def agree(self, text: str) -> str:
-        """The main process's text, in all of them. Waits for all."""
-        agreed: list[str] = broadcast_object_list([text])
+    def agree(self, value: T) -> T:
+        """The main process's value, in all of them. Waits for all."""
+        agreed: list[T] = broadcast_object_list([value])
         return agreed[0]
 
     def __enter__(self) -> Self:
@@ -127,7 +126,7 @@ def train(
         setup = set_up(_without_reference(recipe), say=say, full_steps=True)
         policy, order, prompts = setup.policy, setup.data.order, setup.data.prompts
         assert isinstance(policy, TransformersPolicy)
-        start = int(processes.agree(str(run.step if run else 0)))
+        start = processes.agree(run.step if run else 0)
         arguments = grpo_arguments(
             recipe, folder.trl, engine, processes=processes.count, prompts_per_step=order.prompts_per_step,
             longest_prompt=setup.data.longest_prompt, max_seq_length=policy.max_seq_length,
@@ -136,7 +135,7 @@ def train(
         measured = math.nan
         if run:
             measured = find_initial_entropy(recipe, folder, setup, load_sampler(policy, recipe), say)
-        initial_entropy = float(processes.agree(str(measured)))
+        initial_entropy = processes.agree(measured)
         keeper = RunKeeper(recipe.objective.num_iterations, run, policy)
         if run:
             folder.write_environment(setup.facts | _facts(arguments, processes, extra))

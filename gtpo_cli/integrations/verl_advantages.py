@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import GenerationError, RecipeError
-from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
+from gtpo_cli.objective.terms import token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.training.step_metrics import objective_metrics
 
 _NEEDED = ("responses", "response_mask", "token_level_rewards", "entropy")  # verl 0.9's names, each (N, T)
 
@@ -61,7 +62,7 @@ def set_token_advantages(data: Any, objective: ObjectiveRecipe, *, initial_entro
     advantages_NT[index_BG] = parts.coefficients_BGT
     data.batch["advantages"] = advantages_NT
     data.batch["returns"] = advantages_NT
-    return _metrics(parts, mask_NT[index_BG])
+    return objective_metrics(parts, mask_NT[index_BG])
 
 
 def _group_rows(uids: Sequence[Any], real_N: Tensor) -> Tensor:
@@ -89,21 +90,6 @@ def _group_rows(uids: Sequence[Any], real_N: Tensor) -> Tensor:
     if size < 2:
         raise GenerationError("a group of 1 has no advantage; set actor_rollout_ref.rollout.n to 2 or more")
     return torch.tensor(list(groups.values()))
-
-
-def _metrics(parts: TokenCoefficients, mask_BGT: Tensor) -> dict[str, float]:
-    tokens = int(mask_BGT.sum())
-    forward, backward = parts.spans
-    entropy = parts.mean_entropy_BG[mask_BGT.any(dim=-1)]
-    return {
-        "entropy/mean": float(entropy.mean()),
-        "entropy/max": float(entropy.max()),
-        "entropy/filtered_share": float(parts.filtered_BG.float().mean()),
-        "conflict/share": int((forward | backward).sum()) / tokens,
-        "conflict/forward_share": int(forward.sum()) / tokens,
-        "conflict/backward_share": int(backward.sum()) / tokens,
-        "groups/uninformative_share": float((parts.advantages_BG == 0).all(dim=1).float().mean()),
-    }
 
 
 def _check_contiguous(mask_NT: Tensor) -> None:

@@ -4,11 +4,12 @@ from gtpo_cli.objective.advantages import group_advantages
 from gtpo_cli.objective.batch import MicroBatch, TokenBatch, Unit
 from gtpo_cli.objective.coefficients import coefficients
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
-from gtpo_cli.objective.entropy import LN_2, filter_is_on, keep_mask, mean_entropy
+from gtpo_cli.objective.entropy import keep_mask, mean_entropy
 from gtpo_cli.objective.gradient_audit import gradient_audit, token_places
 from gtpo_cli.objective.importance import importance_weights
 from gtpo_cli.objective.loss import LossResult, policy_loss, token_shares
 from gtpo_cli.objective.released_code import clamped_entropy, released_divisor, released_shares, released_weights
+from gtpo_cli.recipe.schema import LN_2, filter_is_on
 
 __all__ = [
     "LN_2",

@@ -6,14 +6,10 @@ The per-token entropy itself comes out of the same forward pass as the log-proba
 
 from __future__ import annotations
 
-import math
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-LN_2 = math.log(2.0)
-FilterMode = Literal["auto", "always", "never"]
+from gtpo_cli.recipe.schema import LN_2, FilterMode, filter_is_on
 
 
 def mean_entropy(entropy_BGT: Tensor, completion_mask_BGT: Tensor) -> Tensor:
@@ -30,17 +26,6 @@ def mean_entropy(entropy_BGT: Tensor, completion_mask_BGT: Tensor) -> Tensor:
     mask = completion_mask_BGT.bool()
     total = entropy_BGT.detach().float().masked_fill(~mask, 0.0).sum(dim=-1)
     return total / mask.sum(dim=-1).clamp(min=1)
-
-
-def filter_is_on(initial_entropy: float, enabled: FilterMode = "auto") -> bool:
-    """Whether completions can be filtered at all in this run.
-
-    `auto` is the paper's rule: on if the untrained policy's mean entropy <H>_ini (nats) is below ln 2, always ln 2
-    whatever the threshold of the filter itself. Equality keeps all completions. (Eq. 10; docs/objective.md, section 5)
-    """
-    if enabled not in ("auto", "always", "never"):
-        raise ValueError(f"enabled must be 'auto', 'always' or 'never', got {enabled!r}")
-    return enabled == "always" or (enabled == "auto" and initial_entropy < LN_2)
 
 
 def keep_mask(

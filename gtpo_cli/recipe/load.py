@@ -190,8 +190,7 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     if str(model.get("name", "")).startswith("builtin:"):
         chosen |= BUILTIN_DEFAULTS
-    if method := METHODS.get(str(objective.get("name", "gtpo"))):
-        chosen |= method.switches
+    chosen |= METHODS.get(str(objective.get("name", "gtpo")), {})
     if "clip_epsilon" in objective:  # short for both
         ends = ("objective.clip.low", "objective.clip.high")
         chosen = {key: value for key, value in chosen.items() if key not in ends}

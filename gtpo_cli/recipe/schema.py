@@ -16,12 +16,14 @@ from gtpo_cli.recipe.rewards import TagsRecipe
 from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
 
 LN_2 = math.log(2.0)
+FilterMode = Literal["auto", "always", "never"]
 
 PAPER_SYSTEM_PROMPT = """\
 You are a helpful assistant for solving math problems.
 Given a question, first think step by step between <reasoning> and </reasoning>.
 Then, give the final answer between <answer> and </answer>.
 """
+
 
 # What `objective.compat: released_code` changes where a recipe is silent (docs/objective.md, section 9).
 RELEASED_CODE_DEFAULTS: dict[str, Any] = {
@@ -115,8 +117,19 @@ class ConflictRecipe(Section):
     negative_weight: float = Field(0.0, ge=0.0, le=100.0, description="lambda of a conflict token where A < 0")
 
 
+def filter_is_on(initial_entropy: float, enabled: FilterMode = "auto") -> bool:
+    """Whether completions can be filtered at all in a run (objective.filter.enabled).
+
+    `auto` is the paper's rule: on if the untrained policy's mean entropy <H>_ini (nats) is below ln 2, always ln 2
+    whatever the threshold of the filter itself. Equality keeps all completions. (Eq. 10; docs/objective.md, section 5)
+    """
+    if enabled not in ("auto", "always", "never"):
+        raise ValueError(f"enabled must be 'auto', 'always' or 'never', got {enabled!r}")
+    return enabled == "always" or (enabled == "auto" and initial_entropy < LN_2)
+
+
 class FilterRecipe(Section):
-    enabled: Literal["auto", "always", "never"] = Field(
+    enabled: FilterMode = Field(
         "auto", description="auto: on when the untrained policy's mean entropy is below ln 2 (Eq. 10)"
     )
     threshold: float = Field(LN_2, gt=0.0, le=100.0, description="theta, nats: completions above are filtered")

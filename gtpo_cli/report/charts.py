@@ -6,7 +6,7 @@ white and on black).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from gtpo_cli.text import file_name
 from gtpo_cli.tracking import find_metric
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -95,13 +96,12 @@ def window(steps: int) -> int:
 
 def running_mean(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """Mean of the last `size` values at each place (fewer at the start); values that are not finite are left out."""
-    finite = np.isfinite(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
-    counts = np.concatenate([[0], np.cumsum(finite)])
-    start = np.maximum(0, np.arange(len(values)) + 1 - size)
-    number = counts[1:] - counts[start]
+    finite, ones = np.isfinite(values), np.ones(size)
+    # Each sum by itself: differences of cumulative sums would lose what is small after one large value.
+    sums = np.convolve(np.where(finite, values, 0.0), ones)[: len(values)]
+    counts = np.convolve(finite, ones)[: len(values)]
     with np.errstate(invalid="ignore"):
-        return np.where(number > 0, (sums[1:] - sums[start]) / np.maximum(1, number), np.nan)
+        return np.where(counts > 0, sums / counts, np.nan)
 
 
 # -- drawing ----------------------------------------------------------------------------------------------------------
@@ -114,26 +114,13 @@ def _worth_drawing(curve: Curve, runs: Sequence[RunRecord]) -> bool:
     return any(curve.metric in row for row in rows)
 
 
-def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
-    """Runs keep their place, and with it their colour; None is not drawn."""
+def steps_chart(curve: Curve, how: str, draw_lines: Callable[[Axes], None]) -> Chart:
+    """The chart of a curve over steps, whose lines `draw_lines` puts in; `how` says in the caption what they are."""
     metric = find_metric(curve.metric)
-    drawn = [(style(index), run) for index, run in enumerate(runs) if run is not None]
-    size = window(max(len(run.rows) for _, run in drawn))
-    caption = f"{curve.metric}: {metric.formula}. Faint: every step; line: mean of the last {size} steps."
-    if any(_held_out(curve, run) for _, run in drawn):
-        caption += " Points: test problems, evaluated during training."
 
     def draw(ink: str) -> Figure:
         figure, axes = new_figure(ink, curve.title)
-        for (colour, line), run in drawn:
-            label: str | None = label_text(run.name)
-            steps, values = _column(run, curve.metric)
-            if len(steps):
-                axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.7)
-                axes.plot(steps, running_mean(values, size), line, color=colour, label=label)
-                label = None
-            for name in _held_out(curve, run):  # SFT has test points and no curve
-                axes.plot(*_column(run, name), "o", color=colour, markersize=3.5, markeredgewidth=0, label=label)
+        draw_lines(axes)
         if curve.line is not None:
             level, words = curve.line
             axes.axhline(level, color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -144,7 +131,29 @@ def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
         add_legend(figure, axes, ink)
         return figure
 
-    return Chart(curve.name, curve.title, caption, draw)
+    return Chart(curve.name, curve.title, f"{curve.metric}: {metric.formula}. {how}", draw)
+
+
+def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
+    """Runs keep their place, and with it their colour; None is not drawn."""
+    drawn = [(style(index), run) for index, run in enumerate(runs) if run is not None]
+    size = window(max(len(run.rows) for _, run in drawn))
+    how = f"Faint: every step; line: mean of the last {size} steps."
+    if any(_held_out(curve, run) for _, run in drawn):
+        how += " Points: test problems, evaluated during training."
+
+    def draw_lines(axes: Axes) -> None:
+        for (colour, line), run in drawn:
+            label: str | None = label_text(run.name)
+            steps, values = _column(run, curve.metric)
+            if len(steps):
+                axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.7)
+                axes.plot(steps, running_mean(values, size), line, color=colour, label=label)
+                label = None
+            for name in _held_out(curve, run):  # SFT has test points and no curve
+                axes.plot(*_column(run, name), "o", color=colour, markersize=3.5, markeredgewidth=0, label=label)
+
+    return steps_chart(curve, how, draw_lines)
 
 
 def _held_out(curve: Curve, run: RunRecord) -> list[str]:
@@ -160,12 +169,18 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[Evaluated]
 
     def draw(ink: str) -> Figure:
         figure, axes = new_figure(ink, f"{title}, {benchmark}")
+        places = [one.place for one in shown]
         for index, one in enumerate(shown):
             ks, scores = one.evaluation.results.ks(family), one.evaluation.results.scores
             if not ks:
                 continue
-            label = f"{one.name} (base)" if one.place is None else one.name
-            colour, line = (_BASE_COLOUR, style(index)[1]) if one.place is None else style(one.place)
+            if one.place is None:
+                label, colour, line = f"{one.name} (base)", _BASE_COLOUR, style(index)[1]
+            else:
+                label, (colour, line) = one.name, style(one.place)
+                if places.count(one.place) > 1:  # the run's checkpoints: its colour, a line each
+                    label = one.model
+                    line = style(one.place + index - places.index(one.place))[1]
             intervals = np.array([scores[f"{family}@{k}"].interval for k in ks])
             axes.plot(ks, intervals[:, 0], line, color=colour, label=label_text(label))
             axes.fill_between(ks, intervals[:, 1], intervals[:, 2], color=colour, alpha=0.18, linewidth=0)

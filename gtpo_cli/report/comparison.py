@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,39 +19,22 @@ from gtpo_cli.estimators import Interval, McNemar, mcnemar, paired_bootstrap_mea
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.report.run_record import BASE
+from gtpo_cli.report.run_record import differing
 from gtpo_cli.report.tables import score_interval
 from gtpo_cli.run_folder import RunFolder
 
 _SHOWN_IDS = 10
 _FEW_PROBLEMS = 20  # with fewer a percentile bootstrap is too sure of itself
 _ROUNDING = 1e-12  # by so much a resampled mean of differences that cancel may miss 0
-# Conditions that may differ between two sides and are then said; what was asked of the models is compared row by row.
-_SAID = (
-    "model", "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt",
-    "seed", "tags", "equality", "reject_copied",
-)  # fmt: skip
 _UNCOMPARED = {"run_name", "output_dir"}  # keys of a recipe that every run has its own value of
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side: a run, and which of its subjects (None: its newest evaluated checkpoint, else the untrained model)."""
+class Side(NamedTuple):
+    """A run, and the finished evaluations of one of its subjects: benchmark -> oldest first."""
 
     name: str
     run: RunFolder
-    subject: str | None
-
-    def evaluations(self) -> dict[str, list[StoredEvaluation]]:
-        """Benchmark -> the finished evaluations of the subject, oldest first."""
-        found = find_evaluations(self.run)
-        trained = [stored.conditions.subject for stored in found if stored.conditions.subject != BASE]
-        chosen = self.subject or (trained[-1] if trained else BASE)
-        by_benchmark: dict[str, list[StoredEvaluation]] = {}
-        for stored in found:
-            if stored.conditions.subject == chosen:
-                by_benchmark.setdefault(stored.conditions.benchmark, []).append(stored)
-        return by_benchmark
+    evaluations: dict[str, list[StoredEvaluation]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,27 +75,32 @@ class Comparison:
 
 
 def find_side(text: str) -> Side:
-    """ "runs/a@base", "runs/a@600" -> that run's side. Raises EvaluationError when the run or its evaluations are not
-    there."""
+    """ "runs/a@base", "runs/a@600" -> that run's side; "runs/a": of its newest evaluated checkpoint, else of the
+    untrained model. Raises EvaluationError when the run or its evaluations are not there."""
     path, _, subject = text.rpartition("@") if "@" in text and not Path(text).exists() else (text, "", "")
     step = re.fullmatch(r"(?:step-)?([0-9]{1,12})", subject)
     subject = f"step-{int(step[1]):06d}" if step else subject
     run = RunFolder(Path(path))
     if not run.recipe_file.is_file():
         raise EvaluationError(f"{path}: is no run folder (recipe.yaml is missing)")
-    side = Side(text, run, subject or None)
-    if not side.evaluations():
-        there = sorted({stored.conditions.subject for stored in find_evaluations(run)})
-        if there:
-            raise EvaluationError(f"{path}: nothing was evaluated of {subject}; there is {', '.join(there)}")
+    found = find_evaluations(run)
+    there = sorted({stored.conditions.subject for stored in found})  # "base" < "step-..."
+    if not there:
         raise EvaluationError(f"{path}: has no finished evaluation; make one: gtpo eval {path}")
+    subject = subject or there[-1]
+    if subject not in there:
+        raise EvaluationError(f"{path}: nothing was evaluated of {subject}; there is {', '.join(there)}")
+    side = Side(text, run, {})
+    for stored in found:
+        if stored.conditions.subject == subject:
+            side.evaluations.setdefault(stored.conditions.benchmark, []).append(stored)
     return side
 
 
 def compare(before: Side, after: Side, *, benchmark: str | None = None) -> list[Comparison]:
     """All benchmarks (or the one named) that both sides were evaluated on. Raises EvaluationError: see `compare_pair`,
     and where there is none."""
-    one, other = before.evaluations(), after.evaluations()
+    one, other = before.evaluations, after.evaluations
     shared = [name for name in one if name in other and benchmark in (None, name)]
     if not shared:
         asked = f"on {benchmark}" if benchmark else "on the same benchmark"
@@ -136,6 +124,7 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         )
     one, other = before.results(), after.results()
     ids = _shared_ids(before, one, after, other)
+    differ = differing(before.conditions, after.conditions, "model", "seed")  # problems are compared one by one
     names = [name for name in one.scores if name in other.scores]
     before_PM, after_PM = _values(one, names, ids), _values(other, names, ids)
     means = before_PM.mean(axis=0).tolist(), after_PM.mean(axis=0).tolist()
@@ -148,7 +137,7 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         after=after,
         shared=len(ids),
         left_out=len(set(one.problem_ids) ^ set(other.problem_ids)),
-        notes=tuple(_condition_notes(before, after)),
+        notes=tuple(f"{key} differs: {a!r} and {b!r}" for key, a, b in differ),
         differences=tuple(map(Difference, names, *means, intervals)),
         test=mcnemar(first_before, first_after),
         only_before=_where(ids, first_before, first_after),
@@ -275,10 +264,3 @@ def _solved(stored: StoredEvaluation, results: Results, ids: Sequence[str], *, f
 
 def _where(ids: Sequence[str], here: Sequence[bool], there: Sequence[bool]) -> tuple[str, ...]:
     return tuple(id_ for id_, h, t in zip(ids, here, there, strict=True) if h and not t)
-
-
-def _condition_notes(before: StoredEvaluation, after: StoredEvaluation) -> Iterator[str]:
-    one, other = asdict(before.conditions), asdict(after.conditions)
-    for key in _SAID:
-        if one[key] != other[key]:
-            yield f"{key} differs: {one[key]!r} and {other[key]!r}"

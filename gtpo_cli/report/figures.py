@@ -20,6 +20,7 @@ from gtpo_cli.text import one_line
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -98,6 +99,13 @@ def write_charts(charts: Sequence[Chart], folder: Path) -> None:
 
 
 # -- ways out --------------------------------------------------------------------------------------------------------
+
+
+def on_page(charts: Sequence[Chart]) -> list[tuple[Chart, Markup]]:
+    """Each chart with its SVG element, which a template need not escape: it is our own drawing."""
+    from markupsafe import Markup
+
+    return [(chart, Markup(page_svg(chart))) for chart in charts]
 
 
 def page_svg(chart: Chart) -> str:

@@ -5,11 +5,10 @@ Reads samples/step-000050.jsonl, which training writes every `tracking.log_compl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -28,8 +27,8 @@ class Token(NamedTuple):
     id: int
     logprob: float
     entropy: float
-    forward: bool
-    backward: bool
+    forward: int  # 1 or 0, as stored
+    backward: int
     weight: float
     coefficient: float | None
 
@@ -69,33 +68,25 @@ class StoredCompletion:
 
     def __post_init__(self) -> None:
         """Raises ValueError where the columns of the tokens are not of one length."""
-        columns = (self.token_texts, self.token_ids, self.logprobs, self.entropy, self.forward, self.backward,
-                   self.weights, self.token_ids if self.coefficient is None else self.coefficient)  # fmt: skip
-        if len({len(column) for column in columns}) > 1:
+        if len({len(column) for column in self._columns()}) > 1:
             raise ValueError("tokens and their figures: there are not as many of each")
+
+    def _columns(self) -> tuple[list[Any], ...]:
+        """What `Token` holds, each for all tokens."""
+        coefficients = [None] * len(self.token_ids) if self.coefficient is None else self.coefficient
+        return (
+            self.token_texts, self.token_ids, self.logprobs, self.entropy, self.forward, self.backward, self.weights,
+            coefficients,
+        )  # fmt: skip
 
     @property
     def number(self) -> int:
         """Counts from 1 within the group."""
         return self.completion + 1
 
-    @property
-    def truncated(self) -> bool:
-        return self.finish_reason == "length"
-
-    @property
-    def rewards(self) -> Mapping[str, float]:
-        """The parts of the reward, unweighted, by name."""
-        return {"format": self.format, "accuracy": self.accuracy, **self.plugins}
-
     @cached_property
     def tokens(self) -> list[Token]:
-        spans = map(bool, self.forward), map(bool, self.backward)
-        coefficients = [None] * len(self.token_ids) if self.coefficient is None else self.coefficient
-        columns = (
-            self.token_texts, self.token_ids, self.logprobs, self.entropy, *spans, self.weights, coefficients
-        )  # fmt: skip
-        return list(map(Token, *columns))
+        return [Token(*row) for row in zip(*self._columns(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -106,16 +97,9 @@ class InspectedGroup:
     completions: list[StoredCompletion]
 
     @property
-    def problem(self) -> str:
-        return self.completions[0].problem
-
-    @property
-    def question(self) -> str:
-        return self.completions[0].question
-
-    @property
-    def gold(self) -> str:
-        return self.completions[0].gold
+    def first(self) -> StoredCompletion:
+        """Which says what the problem is."""
+        return self.completions[0]
 
     @property
     def informative(self) -> bool:
@@ -136,31 +120,34 @@ class InspectedGroup:
 
         With `prefix` alignment they must also agree on everything before it (after it).
         """
-        way = -1 if backward else 1
-        own = completion.token_ids[::way]
-        at = len(own) - 1 - place if backward else place
-        first = 0 if alignment == "prefix" else at
+        at = len(completion.token_ids) - 1 - place if backward else place  # counted from that end
+
+        def part(ids: list[int]) -> list[int]:
+            first = 0 if alignment == "prefix" else at
+            return ids[len(ids) - 1 - at : len(ids) - first] if backward else ids[first : at + 1]
+
+        own = part(completion.token_ids)
         return [
             other.number
             for other in self.completions
-            if other.advantage * completion.advantage < 0
-            and len(other.token_ids) > at
-            and other.token_ids[::way][first : at + 1] == own[first : at + 1]
+            if other.advantage * completion.advantage < 0 and len(other.token_ids) > at and part(other.token_ids) == own
         ]
 
     def reasons(self, completion: StoredCompletion, conflict: ConflictRecipe) -> list[str]:
         """In words, for each token of a completion: why it has its lambda."""
-        return [self._reason(completion, place, conflict) for place in range(len(completion.token_ids))]
-
-    def _reason(self, completion: StoredCompletion, place: int, conflict: ConflictRecipe) -> str:
+        every = None
         if not conflict.enabled:
-            return "conflict correction is off: every lambda is 1"
-        if completion.advantage == 0:
-            return "A = 0: this completion is neither rewarded nor punished, so nothing conflicts with it"
+            every = "conflict correction is off: every lambda is 1"
+        elif completion.advantage == 0:
+            every = "A = 0: this completion is neither rewarded nor punished, so nothing conflicts with it"
+        places = range(len(completion.tokens))
+        return [every or self._reason(completion, place, conflict.alignment) for place in places]
+
+    def _reason(self, completion: StoredCompletion, place: int, alignment: str) -> str:
         token = completion.tokens[place]
         reasons = []
         for backward, marked, side in ((False, token.forward, "start"), (True, token.backward, "end")):
-            partners = self.partners(completion, place, conflict.alignment, backward=backward)
+            partners = self.partners(completion, place, alignment, backward=backward)
             if partners:
                 distance = len(completion.tokens) - 1 - place if backward else place
                 shared = f"shared with {', '.join(map(str, partners))}, {distance} from the {side}"
@@ -178,22 +165,17 @@ class InspectedStep:
     groups: list[InspectedGroup]
     objective: ObjectiveRecipe
 
-    @property
-    def coefficients_stored(self) -> bool:
-        """Whether every row has the coefficients; runs of older versions do not."""
-        return all(completion.coefficient is not None for group in self.groups for completion in group.completions)
-
     def choose(self, problem: str | None) -> list[InspectedGroup]:
         """Groups by number, problem id, or "all"; by default the first with a difference in reward."""
         if problem is None:
             return [next((group for group in self.groups if group.informative), self.groups[0])]
         if problem == "all":
             return self.groups
-        chosen = [group for group in self.groups if problem in (str(group.number), group.problem)]
+        chosen = [group for group in self.groups if problem in (str(group.number), group.first.problem)]
         if not chosen:
             raise EvaluationError(
                 f"step {self.step} has no problem {problem}; there are 1 to {len(self.groups)}: "
-                + ", ".join(group.problem for group in self.groups)
+                + ", ".join(group.first.problem for group in self.groups)
             )
         return chosen
 

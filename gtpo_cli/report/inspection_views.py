@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.files import own_folder
-from gtpo_cli.recipe.schema import LN_2, ConflictRecipe
+from gtpo_cli.files import own_folder, writing
+from gtpo_cli.recipe.schema import LN_2, ConflictRecipe, filter_is_on
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, StoredCompletion, Token
 from gtpo_cli.run_folder import write_atomically
 
@@ -49,9 +49,10 @@ def rules(step: InspectedStep) -> list[str]:
             f"filter {state}: <H>_ini = {initial:.4f}, ln 2 = {LN_2:.4f}; delta = 0 where <H> > "
             f"{entropy_filter.threshold:.4f}" + (" and A < 0" if entropy_filter.only_negative else "")
         )
+    stored = all(completion.coefficient is not None for group in step.groups for completion in group.completions)
     lines.append(
         f"c = delta (A - gamma <H>) lambda multiplied a token's ratio, gamma = {objective.entropy_coef:g}"
-        if step.coefficients_stored
+        if stored
         else "the coefficients c were not stored: an older version trained this step"
     )
     if objective.compat == "released_code":
@@ -59,21 +60,17 @@ def rules(step: InspectedStep) -> list[str]:
     return lines
 
 
-def filter_is_on(initial_entropy: float, enabled: str) -> bool:
-    """`gtpo_cli.objective.filter_is_on`, said again without torch; a test holds the two together."""
-    return enabled == "always" or (enabled == "auto" and initial_entropy < LN_2)
-
-
 def headline(completion: StoredCompletion) -> str:
     """Two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths."""
-    parts = ", ".join(f"{name} {score:g}" for name, score in completion.rewards.items())
+    rewards = {"format": completion.format, "accuracy": completion.accuracy, **completion.plugins}
+    parts = ", ".join(f"{name} {score:g}" for name, score in rewards.items())
     answer = "no answer in tags" if completion.extracted is None else f"answer {completion.extracted!r}"
     cs = completion.coefficient
     coefficients = f", c {min(cs):+.3f} to {max(cs):+.3f}" if cs else ""
     delta = int(completion.kept)
     return (
         f"#{completion.number}  reward {completion.reward:g} ({parts}), {answer}"
-        f"{', truncated' if completion.truncated else ''}\n"
+        f"{', truncated' if completion.finish_reason == 'length' else ''}\n"
         f"A {completion.advantage:+.3f}, <H> {completion.mean_entropy:.4f}, delta {delta}{coefficients}; "
         f"{len(completion.token_ids)} tokens, {sum(completion.forward)} forward, {sum(completion.backward)} backward"
     )
@@ -94,13 +91,9 @@ def visible(text: str) -> str:
 
 def write_page(step: InspectedStep, file: Path) -> Path:
     """Write the page; its path. Raises EvaluationError when it cannot be written."""
-    try:
+    with writing(lambda why: EvaluationError(f"{file}: cannot be written ({why}); name another file with --out")):
         own_folder(file.parent)
         write_atomically(file, render(step))
-    except OSError as error:
-        raise EvaluationError(
-            f"{file}: cannot be written ({error.strerror or error}); name another file with --out"
-        ) from error
     return file
 
 
@@ -109,6 +102,7 @@ def render(step: InspectedStep) -> str:
     from gtpo_cli.report.page import filled
 
     return filled(
+        "gtpo_cli.report",
         "inspect.html.j2",
         title=f"{step.run.name}, step {step.step}",
         rules=rules(step),
@@ -140,10 +134,9 @@ def print_step(console: Console, step: InspectedStep, groups: Sequence[Inspected
 
 def _print_group(console: Console, group: InspectedGroup) -> None:
     console.print()
-    console.print(Text(f"problem {group.number}, {group.problem}: {group.question}", style="bold"))
-    console.print(
-        Text(f"gold {group.gold}; reward {group.reward_mean:.2f} on average, standard deviation {group.reward_std:.2f}")
-    )
+    console.print(Text(f"problem {group.number}, {group.first.problem}: {group.first.question}", style="bold"))
+    rewards = f"reward {group.reward_mean:.2f} on average, standard deviation {group.reward_std:.2f}"
+    console.print(Text(f"gold {group.first.gold}; {rewards}"))
     if not group.informative:
         console.print(Text("all rewards are equal, so every A is 0 and nothing conflicts"))
     for completion in group.completions:
@@ -155,28 +148,29 @@ def _print_group(console: Console, group: InspectedGroup) -> None:
 
 def token_lines(completion: StoredCompletion, width: int) -> Iterator[Text]:
     """Tokens in rows of at most `width` cells, each row followed by its marks where there are any."""
-    row, marks, used = Text(_INDENT), Text(_INDENT), 0
-    for token in completion.tokens:
-        shown = visible(token.text)
-        cells = cell_len(shown)
-        if used and used + cells > width:
-            yield from _with_marks(row, marks)
-            row, marks, used = Text(_INDENT), Text(_INDENT), 0
-        row.append(shown, style_of(token))
-        marks.append(token.mark.ljust(cells, token.mark))
+    for row in _rows(completion.tokens, width):
+        yield Text.assemble(_INDENT, *((visible(token.text), style_of(token)) for token in row))
+        marks = "".join(token.mark * cell_len(visible(token.text)) for token in row)
+        if marks.strip():
+            yield Text(_INDENT + marks.rstrip())
+
+
+def _rows(tokens: Sequence[Token], width: int) -> Iterator[list[Token]]:
+    """A row ends at `width` cells, and after a token with a line break."""
+    row: list[Token] = []
+    used = 0
+    for token in tokens:
+        cells = cell_len(visible(token.text))
+        if row and used + cells > width:
+            yield row
+            row, used = [], 0
+        row.append(token)
         used += cells
         if "\n" in token.text:
-            yield from _with_marks(row, marks)
-            row, marks, used = Text(_INDENT), Text(_INDENT), 0
-    if used:
-        yield from _with_marks(row, marks)
-
-
-def _with_marks(row: Text, marks: Text) -> Iterator[Text]:
-    yield row
-    if marks.plain.strip():
-        marks.rstrip()
-        yield marks
+            yield row
+            row, used = [], 0
+    if row:
+        yield row
 
 
 def style_of(token: Token) -> str:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import EvaluatedCompletion
-from gtpo_cli.files import own_folder
+from gtpo_cli.files import own_folder, writing
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
 from gtpo_cli.report.comparison import recipe_differences
-from gtpo_cli.report.figures import Chart, page_svg, write_charts
+from gtpo_cli.report.figures import Chart, on_page, write_charts
 from gtpo_cli.report.inspection import read_completions, stored_steps
 from gtpo_cli.report.run_record import BASE, RunRecord
 from gtpo_cli.report.tables import (
@@ -58,7 +58,8 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
     """
     charts = [*training_charts(runs), *evaluation_charts(runs)]
     page = folder / "report.html"
-    try:
+    remedy = "name a folder with --out"
+    with writing(lambda why: EvaluationError(f"{folder}: the report cannot be written ({why}); {remedy}")):
         own_folder(folder)
         write_charts(charts, folder / "charts")
         if any(run.evaluations for run in runs):
@@ -67,22 +68,17 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
             write_atomically(folder / "table.tex", latex(table))
             write_atomically(folder / "table.csv", csv_text(runs))
         write_atomically(page, render(runs, charts))
-    except OSError as error:
-        raise EvaluationError(
-            f"{folder}: the report cannot be written ({error.strerror or error}); name a folder with --out"
-        ) from error
     return page
 
 
 def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
     """The page."""
-    from markupsafe import Markup
-
     return filled(
+        "gtpo_cli.report",
         "report.html.j2",
         title="gtpo: " + ", ".join(run.name for run in runs),
         runs=runs,
-        charts=[(chart, Markup(page_svg(chart))) for chart in charts],  # our own drawing
+        charts=on_page(charts),
         table=benchmark_table(runs),
         scores=other_scores_table(runs),
         style=style,
@@ -99,16 +95,13 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
     )
 
 
-def filled(template: str, **values: Any) -> str:
-    """A page from one of the templates beside this module. All text is escaped, and a missing value is an error."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def filled(package: str, template: str, **values: Any) -> str:
+    """A page from a package's template. All text is escaped, and a missing value is an error."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader("gtpo_cli.report")])  # here is what all pages share
     environment = Environment(
-        loader=PackageLoader("gtpo_cli.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template(template).render(values)
 

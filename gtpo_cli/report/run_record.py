@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from gtpo_cli.errors import EvaluationError, GtpoError
 from gtpo_cli.evaluation.records import Conditions, Results
-from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
+from gtpo_cli.evaluation.store import StoredEvaluation, largest_evaluations
 from gtpo_cli.files import read_json
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
@@ -35,7 +35,7 @@ class Evaluation:
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run as a report shows it. `rows`: metrics.jsonl, empty for a model that was only evaluated. `evaluations`: one
-    for each benchmark and subject, see `_most_telling`."""
+    for each benchmark and subject."""
 
     name: str
     run: RunFolder
@@ -60,6 +60,10 @@ class Evaluated(NamedTuple):
     place: int | None
     evaluation: Evaluation
 
+    @property
+    def model(self) -> str:
+        return self.name if self.place is None else f"{self.name} {self.evaluation.conditions.subject}"
+
 
 def read_run(run: RunFolder) -> RunRecord:
     """Raises GtpoError, naming the file, for what is there and cannot be read."""
@@ -71,34 +75,30 @@ def read_run(run: RunFolder) -> RunRecord:
             lambda why: GtpoError(f"{file}: cannot be read ({why}); delete it: it only informs"),
         )
     record = RunRecord(
-        name=run.name or run.path.resolve().name,
+        name=run.name,
         run=run,
         recipe=run.recipe(),
         environment=environment,
         initial_entropy=run.initial_entropy(),
         rows=read_metrics(run.metrics_file) if os.path.lexists(run.metrics_file) else [],
-        evaluations=_most_telling([Evaluation(stored, stored.results()) for stored in find_evaluations(run)]),
+        evaluations=tuple(Evaluation(stored, stored.results()) for stored in largest_evaluations(run)),
     )
     if not record.rows and not record.evaluations:
         raise EvaluationError(f"{run.path}: there is nothing to report yet: no step and no evaluation")
     return record
 
 
-def _most_telling(evaluations: list[Evaluation]) -> tuple[Evaluation, ...]:
-    """Of several evaluations of one subject on one benchmark: most problems, then most completions, then the newest.
+# How models are asked and graded; which problems, which model and which seed is apart.
+_ASKED = (
+    "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt", "tags",
+    "equality", "reject_copied",
+)  # fmt: skip
 
-    The untrained model first, then checkpoints by step.
-    """
 
-    def size(evaluation: Evaluation) -> tuple[int, int]:
-        return evaluation.conditions.problems, evaluation.conditions.samples
-
-    chosen: dict[tuple[str, str], Evaluation] = {}
-    for evaluation in evaluations:  # oldest first
-        key = (evaluation.conditions.benchmark, evaluation.conditions.subject)
-        if key not in chosen or size(evaluation) >= size(chosen[key]):
-            chosen[key] = evaluation
-    return tuple(chosen[key] for key in sorted(chosen))  # "base" < "step-..."
+def differing(one: Conditions, other: Conditions, *more: str) -> list[tuple[str, Any, Any]]:
+    """(condition, its value in each) where two evaluations did not ask or grade alike; `more`: further conditions."""
+    pairs = [(key, getattr(one, key), getattr(other, key)) for key in (*_ASKED, *more)]
+    return [(key, here, there) for key, here, there in pairs if here != there]
 
 
 def evaluated(runs: Sequence[RunRecord]) -> dict[str, list[Evaluated]]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import is_user_reward
-from gtpo_cli.report.run_record import Evaluated, Evaluation, RunRecord, evaluated
-from gtpo_cli.text import markdown_text, one_line
+from gtpo_cli.report.run_record import Evaluation, RunRecord, differing, evaluated
+from gtpo_cli.text import markdown_table, markdown_text, one_line
 
 ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"))
 # Scores that belong to no k: words and unit. Shares are shown in percent.
@@ -29,11 +29,6 @@ SCORES = {
     "mean_length": ("length", "tokens"),
 }
 _DIGITS = {"%": 1, "tokens": 1, "nats": 3, "points": 3}
-# Conditions that may differ between the rows of a table, and are then said below it.
-_NOTED = (
-    "data_digest", "problems", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "tags",
-    "equality", "reject_copied",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +96,7 @@ def benchmark_table(runs: Sequence[RunRecord]) -> Table:
         for family, estimator in ESTIMATORS:
             lines = [_cells(one.evaluation, [f"{family}@{k}" for k in every_k]) for one in shown]
             rows += [
-                Row(benchmark, estimator, one.method, _model(one), cells, best, note)
+                Row(benchmark, estimator, one.method, one.model, cells, best, note)
                 for one, cells, best, note in zip(shown, lines, _best(lines), noted, strict=True)
                 if any(cells)
             ]
@@ -113,7 +108,7 @@ def other_scores_table(runs: Sequence[RunRecord]) -> Table:
     every = (name for run in runs for evaluation in run.evaluations for name in evaluation.results.scores)
     names = (*SCORES, *dict.fromkeys(name for name in every if is_user_reward(name)))
     rows = (
-        Row(benchmark, "", one.method, _model(one), _cells(one.evaluation, names))
+        Row(benchmark, "", one.method, one.model, _cells(one.evaluation, names))
         for benchmark, shown in evaluated(runs).items()
         for one in shown
     )
@@ -122,15 +117,15 @@ def other_scores_table(runs: Sequence[RunRecord]) -> Table:
 
 def markdown(table: Table) -> str:
     """GitHub's table syntax; best of each column bold; intervals in brackets."""
-    lines = ["| benchmark | estimator | method | model | " + " | ".join(f"k = {k}" for k in table.columns) + " |"]
-    lines.append("|---" * 4 + "|---:" * len(table.columns) + "|")
+    rows = []
     for row in table.rows:
         names = [markdown_text(name) for name in (row.benchmark, row.estimator, row.method, row.model)]
         names[3] += f" [{row.note}]" if row.note else ""
-        lines.append("| " + " | ".join((*names, *_formatted(row, "**{}**", "{} ({} to {})"))) + " |")
-    lines += ["", "Percent; in brackets 95 % bootstrap intervals over problems."]
+        rows.append([*names, *_formatted(row, "**{}**", "{} ({} to {})")])
+    header = ["benchmark", "estimator", "method", "model", *(f"k = {k}" for k in table.columns)]
+    lines = ["Percent; in brackets 95 % bootstrap intervals over problems."]
     lines += [f"[{number}] {markdown_text(note)}" for number, note in enumerate(table.notes, start=1)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([markdown_table(header, rows, numbers=range(4, len(header))), *lines]) + "\n"
 
 
 def latex(table: Table) -> str:
@@ -165,7 +160,7 @@ def csv_text(runs: Sequence[RunRecord]) -> str:
             c = one.evaluation.conditions
             for name, score in one.evaluation.results.scores.items():
                 writer.writerow(
-                    [*map(csv_cell, (benchmark, c.split, one.method, _model(one), c.subject)), c.problems, c.samples,
+                    [*map(csv_cell, (benchmark, c.split, one.method, one.model, c.subject)), c.problems, c.samples,
                      c.temperature, csv_cell(name), *map(repr, score.interval)]
                 )  # fmt: skip
     return stream.getvalue()
@@ -182,10 +177,6 @@ def escape_latex(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {character: "\\" + character for character in "&%$#_{}"}
     return "".join(special.get(character, character) for character in one_line(text))
-
-
-def _model(one: Evaluated) -> str:
-    return one.name if one.place is None else f"{one.name} {one.evaluation.conditions.subject}"
 
 
 def _cells(evaluation: Evaluation, names: Sequence[str]) -> tuple[Interval | None, ...]:
@@ -213,13 +204,13 @@ def _formatted(row: Row, bold: str, cell: str) -> list[str]:
 
 def _note(evaluation: Evaluation, first: Evaluation, notes: list[str]) -> int | None:
     """The number of the note, added where it is new, that says how conditions differ from the first evaluation's."""
-    one, other = first.conditions, evaluation.conditions
-    pairs = [(key, getattr(other, key), getattr(one, key)) for key in _NOTED]
-    differ = [f"{key} {here}, not {there}" for key, here, there in pairs if here != there]
-    differ += ["another system prompt"] if one.system_prompt != other.system_prompt else []
+    differ = [
+        "another system prompt" if key == "system_prompt" else f"{key} {here}, not {there}"
+        for key, there, here in differing(first.conditions, evaluation.conditions, "data_digest", "problems")
+    ]
     if not differ:
         return None
-    text = f"evaluated differently from the first row of {one.benchmark}: " + "; ".join(differ)
+    text = f"evaluated differently from the first row of {first.conditions.benchmark}: " + "; ".join(differ)
     if text not in notes:
         notes.append(text)
     return notes.index(text) + 1

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_json
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, bootstrap_means, paired_bootstrap_means, sign_flip_test
 from gtpo_cli.report.charts import running_mean
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.spec import Figure, Sweep, SweepRun
+from gtpo_cli.text import markdown_table
 from gtpo_cli.tracking import read_metrics
 
 Row = Mapping[str, float]
@@ -107,14 +107,13 @@ def _cell(sweep: Sweep, values: Mapping[str, Row], variant: str, figure: str) ->
 
 def markdown(estimates: Estimates) -> str:
     """A row for each variant and figure."""
-    lines = ["| figure | variant | seeds | mean (95 % interval) | difference (95 % interval) | p |", "|---" * 6 + "|"]
+    header = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p")
+    rows = []
     for cell in estimates.cells:
         difference = "" if cell.difference is None else shown(cell.difference, signed=True)
         p_value = "" if cell.p_value is None else f"{cell.p_value:.3f}"
-        lines.append(
-            f"| {cell.figure} | {cell.variant} | {cell.seeds} | {shown(cell.mean)} | {difference} | {p_value} |"
-        )
-    return "\n".join(lines) + "\n"
+        rows.append((cell.figure, cell.variant, str(cell.seeds), shown(cell.mean), difference, p_value))
+    return markdown_table(header, rows)
 
 
 def shown(interval: Interval, *, signed: bool = False) -> str:
@@ -137,12 +136,12 @@ def runs_csv(sweep: Sweep, estimates: Estimates) -> str:
 
 
 def as_json(sweep: Sweep, estimates: Estimates) -> str:
-    """Everything, for programs."""
-    document: dict[str, Any] = {
+    """Everything, for programs; null where a run diverged."""
+    document = {
         "sweep": sweep.name,
         "baseline": sweep.baseline,
         "figures": {name: figure.text for name, figure in sweep.figures.items()},
         "runs": estimates.values,
-        "table": [asdict(cell) for cell in estimates.cells],
+        "table": estimates.cells,
     }
-    return json.dumps(document, indent=2) + "\n"
+    return to_json(document, indent=2, inf_nan_mode="null").decode() + "\n"

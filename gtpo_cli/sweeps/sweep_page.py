@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.report.charts import CURVES, Curve, running_mean, style, window
-from gtpo_cli.report.figures import Chart, add_legend, label_text, new_figure, page_svg, share_axis, write_charts
+from gtpo_cli.files import writing
+from gtpo_cli.report.charts import CURVES, Curve, running_mean, steps_chart, style, window
+from gtpo_cli.report.figures import Chart, label_text, on_page, write_charts
+from gtpo_cli.report.page import filled
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.sweeps.estimates import Estimates, Row, as_json, markdown, rows_of, runs_csv, shown
 from gtpo_cli.sweeps.execute import seconds_of
 from gtpo_cli.sweeps.spec import Sweep, as_overrides
-from gtpo_cli.tracking import find_metric
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 _POINTS = 300  # most points of a curve
 
@@ -38,12 +39,10 @@ def write_results(sweep: Sweep, estimates: Estimates) -> Path:
         sweep.folder / "results.json": as_json(sweep, estimates),
         page: _render(sweep, estimates, charts),
     }
-    try:
+    with writing(lambda why: EvaluationError(f"{sweep.folder}: the results cannot be written ({why})")):
         write_charts(charts, sweep.folder / "charts")
         for file, text in files.items():
             write_atomically(file, text)
-    except OSError as error:
-        raise EvaluationError(f"{sweep.folder}: the results cannot be written ({error.strerror or error})") from error
     return page
 
 
@@ -57,57 +56,46 @@ def band_charts(variants: VariantRows) -> list[Chart]:
 
 
 def _band_chart(curve: Curve, variants: VariantRows) -> Chart:
-    metric = find_metric(curve.metric)
     size = window(max(len(rows) for runs in variants.values() for rows in runs))
-    caption = (
-        f"{curve.metric}: {metric.formula}. Line: mean over seeds; band: from the lowest to the highest seed; both of "
-        f"the mean of the last {size} steps."
+    how = (
+        f"Line: mean over seeds; band: from the lowest to the highest seed; both of the mean of the last {size} steps."
     )
 
-    def draw(ink: str) -> Figure:
-        figure, axes = new_figure(ink, curve.title)
+    def draw_lines(axes: Axes) -> None:
         for index, (variant, runs) in enumerate(variants.items()):
             steps, values = _stacked(curve.metric, runs, size)
             if len(steps):
                 colour, line = style(index)
                 axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0)
                 axes.plot(steps, values.mean(axis=0), line, color=colour, label=label_text(variant))
-        if curve.line is not None:
-            axes.axhline(curve.line[0], color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.set_xlabel("step")
-        share_axis(axes) if curve.share else axes.set_ylabel(metric.unit)
-        add_legend(figure, axes, ink)
-        return figure
 
-    return Chart(curve.name, curve.title, caption, draw)
+    return steps_chart(curve, how, draw_lines)
 
 
-def _stacked(metric: str, runs: Sequence[Sequence[Row]], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(steps, values of each run at them), smoothed; runs without the metric are left out, longer ones cut."""
-    columns = [np.array([row[metric] for row in rows if metric in row], dtype=np.float64) for rows in runs]
-    columns = [column for column in columns if len(column)]
-    if not columns:
+def _stacked(metric: str, runs: Sequence[Sequence[Row]], size: int) -> tuple[NDArray[np.float64], Any]:
+    """(steps, values of each run at them), smoothed, masked where there is none; runs without the metric are left out,
+    longer ones cut."""
+    runs = [rows for rows in runs if any(metric in row for row in rows)]
+    if not runs:
         return np.zeros(0), np.zeros((0, 0))
-    length = min(map(len, columns))
-    steps = np.array([row["step"] for row in runs[0] if metric in row][:length], dtype=np.float64)
+    length = min(map(len, runs))
+    steps = np.array([row["step"] for row in runs[0][:length]], dtype=np.float64)
+    columns = [np.array([row.get(metric, np.nan) for row in rows[:length]], dtype=np.float64) for rows in runs]
     chosen = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
-    return steps[chosen], np.stack([running_mean(column[:length], size)[chosen] for column in columns])
+    smoothed = np.stack([running_mean(column, size)[chosen] for column in columns])
+    return steps[chosen], np.ma.masked_invalid(smoothed)
 
 
 def _render(sweep: Sweep, estimates: Estimates, charts: Sequence[Chart]) -> str:
     """The page: it needs no network."""
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("gtpo_cli.sweeps"), PackageLoader("gtpo_cli.report")]),
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"interval": shown, "overrides": lambda changes: ", ".join(as_overrides(changes))}
-    return environment.get_template("sweep.html.j2").render(
+    return filled(
+        "gtpo_cli.sweeps",
+        "sweep.html.j2",
         sweep=sweep,
         cells=estimates.cells,
         colours=[style(index)[0] for index in range(len(sweep.file.variants))],
         minutes=sum(seconds_of(run) for run in sweep.runs if run.is_done) / 60,
-        charts=[(chart, Markup(page_svg(chart))) for chart in charts],  # our own drawing
+        charts=on_page(charts),
+        interval=shown,
+        overrides=lambda changes: ", ".join(as_overrides(changes)),
     )

@@ -4,17 +4,15 @@
 """
 
 from gtpo_cli.tracking.jsonl import JsonlTracker, read_metrics
-from gtpo_cli.tracking.metrics import METRICS, Metric, check_metrics, find_metric, metrics_table
-from gtpo_cli.tracking.tracker import METRICS_FILE, Tracker, Trackers, open_trackers
+from gtpo_cli.tracking.metrics import METRICS, Metric, find_metric, metrics_table
+from gtpo_cli.tracking.tracker import Tracker, Trackers, open_trackers
 
 __all__ = [
     "METRICS",
-    "METRICS_FILE",
     "JsonlTracker",
     "Metric",
     "Tracker",
     "Trackers",
-    "check_metrics",
     "find_metric",
     "metrics_table",
     "open_trackers",

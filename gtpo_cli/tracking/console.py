@@ -30,7 +30,7 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
-from gtpo_cli.recipe.schema import LN_2
+from gtpo_cli.recipe.schema import LN_2, FilterRecipe, filter_is_on
 from gtpo_cli.text import printable
 
 REFRESHES_PER_SECOND = 2
@@ -92,9 +92,8 @@ _CELLS = (
 class ConsoleTracker:
     """Shows a run. It works with any subset of the metrics: what has never been logged is not shown.
 
-    `start_step` is the last step already done (a resumed run). `initial_entropy` (nats) and `filter_on` are said beside
-    the entropy; `filter_threshold` too, where it is not ln 2. Where `console` is no terminal, or one without Unicode,
-    it prints lines instead of the display.
+    `start_step` is the last step already done (a resumed run). `note` is said beside the entropy. Where `console` is no
+    terminal, or one without Unicode, it prints lines instead of the display.
     """
 
     def __init__(
@@ -102,9 +101,7 @@ class ConsoleTracker:
         total_steps: int,
         *,
         start_step: int = 0,
-        initial_entropy: float | None = None,
-        filter_on: bool | None = None,
-        filter_threshold: float = LN_2,
+        note: str = "",
         console: rich.console.Console,
     ) -> None:
         self._total = total_steps
@@ -112,7 +109,7 @@ class ConsoleTracker:
         self._console = console
         ascii_only = console.options.ascii_only
         self._plus_minus = "+-" if ascii_only else "±"
-        self._note = entropy_note(initial_entropy, filter_on, filter_threshold)
+        self._note = note
         self._lock = threading.Lock()  # log and the drawing thread
         self._latest: Mapping[str, float] = {}
         self._recent: dict[str, deque[float]] = {}
@@ -261,17 +258,14 @@ def print_line(console: rich.console.Console, text: str, style: str = "") -> Non
         raise BrokenPipeError("nobody reads the output any more") from end
 
 
-def entropy_note(initial_entropy: float | None, filter_on: bool | None, threshold: float = LN_2) -> str:
-    """What the entropy is to be compared with, e.g. "ln 2 = 0.693, at the start 0.162, filter on"; "" for SFT."""
-    if filter_on is None and initial_entropy is None:
+def entropy_note(initial_entropy: float | None, recipe: FilterRecipe) -> str:
+    """What the entropy is to be compared with, e.g. "ln 2 = 0.693, at the start 0.162, filter on"; "" for SFT, which
+    has no <H>_ini (nats)."""
+    if initial_entropy is None:
         return ""
-    parts = [f"ln 2 = {LN_2:.3f}"]
-    if initial_entropy is not None:
-        parts.append(f"at the start {initial_entropy:.3f}")
-    if filter_on is not None:
-        above = "" if math.isclose(threshold, LN_2) else f" above {threshold:.3f}"
-        parts.append(f"filter on{above}" if filter_on else "filter off")
-    return ", ".join(parts)
+    above = "" if math.isclose(recipe.threshold, LN_2) else f" above {recipe.threshold:.3f}"
+    state = f"on{above}" if filter_is_on(initial_entropy, recipe.enabled) else "off"
+    return f"ln 2 = {LN_2:.3f}, at the start {initial_entropy:.3f}, filter {state}"
 
 
 def _line_of(text: str = "", style: str = "") -> Text:

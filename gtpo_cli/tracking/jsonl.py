@@ -11,10 +11,11 @@ import math
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.files import parse_json, read_bytes, reason, walled
+from gtpo_cli.files import parse_json, read_bytes, reason, walled, writing
 from gtpo_cli.tracking.metrics import in_order
 
 
@@ -28,12 +29,10 @@ class JsonlTracker:
 
     def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
         self._path = path
-        try:
+        with self._writing("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: nothing is left behind that a later close could fail on or write twice.
             self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise self._failure("opened", error) from error
         try:
             self._cut(keep_bytes)
         except BaseException:
@@ -43,11 +42,9 @@ class JsonlTracker:
     @property
     def position(self) -> int:
         """Bytes up to the last logged step. They are on the disk (fsync) on return, as a checkpoint relies on them."""
-        try:
+        with self._writing("written"):
             os.fsync(self._file.fileno())
             return os.fstat(self._file.fileno()).st_size
-        except OSError as error:
-            raise self._failure("written", error) from error
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one step. Raises GtpoError (disk full, folder gone, ...)."""
@@ -56,11 +53,9 @@ class JsonlTracker:
             value = metrics[name]
             row[name] = value if math.isfinite(value) else None
         rest = memoryview(json.dumps(row, allow_nan=False).encode() + b"\n")
-        try:
+        with self._writing("written"):
             while rest:
                 rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            raise self._failure("written", error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -82,17 +77,12 @@ class JsonlTracker:
                 f"{self._path}: the checkpoint was written when it had {keep_bytes} bytes, which now are not there or "
                 f"end inside a line (it has {size} bytes); put the original file back, or start a new run"
             )
-        try:
+        with self._writing("cut"):
             self._file.truncate(keep_bytes)
-        except OSError as error:
-            raise self._failure("cut", error) from error
 
-    def _failure(self, what: str, error: OSError) -> GtpoError:
-        reason = error.strerror or str(error)
-        return GtpoError(
-            f"{self._path}: metrics cannot be {what} ({reason}); free some space or make the folder writable, "
-            "then continue with `gtpo train --resume`"
-        )
+    def _writing(self, what: str) -> AbstractContextManager[None]:
+        remedy = "free some space or make the folder writable, then continue with `gtpo train --resume`"
+        return writing(lambda why: GtpoError(f"{self._path}: metrics cannot be {what} ({why}); {remedy}"))
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

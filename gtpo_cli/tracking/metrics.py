@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+from gtpo_cli.text import markdown_table
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -136,12 +138,6 @@ def find_metric(name: str) -> Metric:
     raise ValueError(f"{name} is not a declared metric; declare it in gtpo_cli/tracking/metrics.py")
 
 
-def check_metrics(names: Iterable[str]) -> None:
-    """Raises ValueError, naming the first of `names` that is declared nowhere (a programming error)."""
-    for name in names:
-        find_metric(name)
-
-
 def in_order(names: Iterable[str]) -> list[str]:
     """`names` in the declared order; user rewards last, by name."""
     return sorted(names, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
@@ -149,9 +145,9 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def metrics_table() -> str:
     """The declarations as a Markdown table, for the documentation."""
-    lines = ["| name | unit | range | better | what it is |", "|---|---|---|---|---|"]
+    rows = []
     for row in (*_DECLARED, *_FAMILIES):
         bounds = f"{row.low:g} to {row.high:g}" if math.isfinite(row.high) else f"≥ {row.low:g}"
         bounds = bounds if math.isfinite(row.low) else "any"
-        lines.append(f"| `{row.name}` | {row.unit} | {bounds} | {row.better or ''} | {row.formula} |")
-    return "\n".join(lines) + "\n"
+        rows.append((f"`{row.name}`", row.unit, bounds, row.better or "", row.formula))
+    return markdown_table(("name", "unit", "range", "better", "what it is"), rows)

@@ -23,7 +23,7 @@ class TensorBoardTracker:
                 "install it with `pip install 'gtpo_cli[tensorboard]'`, or set tracking.tensorboard: false"
             ) from error
         # purge_step: steps that are done again after a resume replace what was there.
-        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1 if start_step else None)
+        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():

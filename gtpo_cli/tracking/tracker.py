@@ -10,20 +10,17 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.text import describe
 from gtpo_cli.tracking.jsonl import JsonlTracker
-from gtpo_cli.tracking.metrics import check_metrics
+from gtpo_cli.tracking.metrics import find_metric
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from gtpo_cli.tracking.console import ConsoleTracker
-
-METRICS_FILE = "metrics.jsonl"
 
 
 class Tracker(Protocol):
@@ -64,7 +61,8 @@ class Trackers(AbstractContextManager["Trackers"]):
 
         Raises ValueError on an undeclared metric, GtpoError when metrics.jsonl cannot be written.
         """
-        check_metrics(metrics)
+        for name in metrics:
+            find_metric(name)
         self._record.log(step, metrics)
         for tracker in tuple(self._optional):
             try:
@@ -93,9 +91,7 @@ class Trackers(AbstractContextManager["Trackers"]):
             self._display = None
             self._record.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _switch_off(self, tracker: Tracker, error: Exception, since: str = "") -> None:
@@ -115,28 +111,26 @@ def open_trackers(
     recipe: Recipe,
     run_dir: Path,
     *,
-    run_name: str,
     total_steps: int,
     start_step: int = 0,
     keep_bytes: int | None = None,
     initial_entropy: float | None = None,
-    filter_on: bool | None = None,
     console: Console | None = None,
     quiet: bool = False,
 ) -> Trackers:
     """Open what `recipe.tracking` asks for; use the result as a context manager.
 
     A resumed run gives the last step of its checkpoint (`start_step`) and `Trackers.position` as it was then
-    (`keep_bytes`); what was recorded after that is dropped. A new run has neither. `initial_entropy` (`<H>_ini`, nats)
-    and `filter_on` are shown beside the entropy; both are None for SFT. `quiet`: no display and no messages; warnings
-    are still printed. Raises GtpoError when metrics.jsonl cannot be opened, RecipeError when TensorBoard is not
-    installed. A wandb that fails is a warning.
+    (`keep_bytes`); what was recorded after that is dropped. A new run has neither. `initial_entropy`: <H>_ini in nats,
+    shown beside the entropy; None for SFT. `quiet`: no display and no messages; warnings are still printed. Raises
+    GtpoError when metrics.jsonl cannot be opened, RecipeError when TensorBoard is not installed. A wandb that fails is
+    a warning.
     """
-    from gtpo_cli.tracking.console import Console, ConsoleTracker
+    from gtpo_cli.tracking.console import Console, ConsoleTracker, entropy_note
 
     console = console or Console()
     warn = _warn_on(console)
-    record = JsonlTracker(run_dir / METRICS_FILE, keep_bytes=keep_bytes)
+    record = JsonlTracker(run_dir / "metrics.jsonl", keep_bytes=keep_bytes)
     others: list[Tracker] = []
     try:
         if recipe.tracking.tensorboard:
@@ -144,28 +138,21 @@ def open_trackers(
 
             others.append(TensorBoardTracker(run_dir / "tensorboard", start_step=start_step))
         if recipe.tracking.wandb.mode != "off":
-            others += _open_wandb(recipe, run_dir, run_name, warn, resumed=start_step > 0)
-        threshold = recipe.objective.filter.threshold
-        display = None if quiet else ConsoleTracker(
-            total_steps, start_step=start_step, initial_entropy=initial_entropy, filter_on=filter_on,
-            filter_threshold=threshold, console=console,
-        )  # fmt: skip
+            others += _open_wandb(recipe, run_dir, warn, resumed=keep_bytes is not None)
+        note = entropy_note(initial_entropy, recipe.objective.filter)
+        display = None if quiet else ConsoleTracker(total_steps, start_step=start_step, note=note, console=console)
     except BaseException:
         Trackers(record, others=others, warn=warn).close()
         raise
     return Trackers(record, display=display, others=others, warn=warn)
 
 
-def _open_wandb(
-    recipe: Recipe, run_dir: Path, run_name: str, warn: Callable[[str], None], *, resumed: bool
-) -> list[Tracker]:
+def _open_wandb(recipe: Recipe, run_dir: Path, warn: Callable[[str], None], *, resumed: bool) -> list[Tracker]:
     """wandb in a thread of its own; nothing where it cannot be opened."""
     try:
-        from gtpo_cli.tracking.background import BackgroundTracker
-        from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, WandbTracker
+        from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, BackgroundTracker, WandbTracker
 
-        config, settings = recipe.model_dump(mode="json"), recipe.tracking.wandb
-        tracker = WandbTracker(config, settings, run_name, run_dir, resumed=resumed, warn=warn)
+        tracker = WandbTracker(recipe, run_dir, resumed=resumed, warn=warn)
     except Exception as error:  # noqa: BLE001 - foreign code, a network and an account: nothing in it is worth a run
         remedy = "metrics.jsonl has every step. Silence this with tracking.wandb.mode: off"
         warn(f"wandb is off ({describe(error)}); {remedy}")

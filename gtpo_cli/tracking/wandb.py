@@ -6,32 +6,36 @@ and the metrics are handed over: no code, no git state, no console output, nothi
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
+import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.recipe.schema import WandbRecipe
+from gtpo_cli.recipe.schema import Recipe
+from gtpo_cli.tracking.tracker import Tracker
 
 # Seconds. A network that is away must not hold up training for long, at the start or at the end.
 INIT_TIMEOUT = 30.0
 FINISH_TIMEOUT = 60.0
+_BEHIND = 1000  # steps that may wait; a tracker that is further behind is stuck
 
 
 class WandbTracker:
     """Logs each step to wandb, under the declared names, with `step` as wandb's step too.
 
-    `settings.mode`: "auto" is online when wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE does
-    not say otherwise, else offline. When going online fails (no key in mode "online", no network, a refused key),
+    Mode "auto" is online when wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE does not say
+    otherwise, else offline. When going online fails (no key in mode "online", no network, a refused key),
     `warn` is told and the run is recorded offline. `resumed`: go on under the id that the run's first part left in its
     folder. Raises whatever wandb raises when it cannot even record offline; the caller decides what that is worth.
     """
 
     def __init__(
         self,
-        config: Mapping[str, Any],
-        settings: WandbRecipe,
-        run_name: str,
+        recipe: Recipe,
         run_dir: Path,
         *,
         resumed: bool = False,
@@ -41,6 +45,7 @@ class WandbTracker:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb  # the library: absolute imports do not see this module under that name
 
+        settings = recipe.tracking.wandb
         folder = run_dir / "wandb"
         folder.mkdir(parents=True, exist_ok=True)  # else wandb would go to a temporary folder
         id_file = folder / "run_id"
@@ -48,9 +53,9 @@ class WandbTracker:
 
         def start(mode: Any) -> Any:
             return wandb.init(
-                mode=mode, project=settings.project, entity=settings.entity, name=run_name, tags=list(settings.tags),
-                config=dict(config), dir=run_dir, id=resume_id, resume="allow" if resume_id else None,
-                settings=_settings(),
+                mode=mode, project=settings.project, entity=settings.entity, name=run_dir.absolute().name,
+                tags=list(settings.tags), config=recipe.model_dump(mode="json"), dir=run_dir, id=resume_id,
+                resume="allow" if resume_id else None, settings=_settings(),
             )  # fmt: skip
 
         wandb.setup(settings=_settings())
@@ -70,6 +75,60 @@ class WandbTracker:
     def close(self) -> None:
         """Upload what is left, for a minute at most; the files stay in the run folder in any case."""
         self._run.finish()
+
+
+class BackgroundTracker:
+    """A tracker that may block (a network, another process) behind a thread, so that training never waits for it.
+
+    Errors of the tracker behind it are raised by the next call.
+
+    `log` returns at once; it raises TimeoutError when the tracker is a thousand steps behind. `close` waits
+    `close_seconds` at most for what is left, and raises TimeoutError when that is not enough.
+    """
+
+    def __init__(self, tracker: Tracker, *, close_seconds: float) -> None:
+        self._tracker = tracker
+        self._close_seconds = close_seconds
+        self._steps: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(_BEHIND)
+        self._failure: Exception | None = None
+        self._stuck = False
+        # A daemon: where the tracker hangs for ever, the process can still end.
+        self._thread = threading.Thread(target=self._work, name=f"gtpo-{type(tracker).__name__}", daemon=True)
+        self._thread.start()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._raise_failure()
+        try:
+            self._steps.put_nowait((step, dict(metrics)))
+        except queue.Full:
+            self._stuck = True
+            raise TimeoutError(f"it has not answered for {_BEHIND} steps") from None
+
+    def close(self) -> None:
+        """Waits for a tracker that answers; one that was found stuck is left behind at once."""
+        deadline = time.monotonic() + (0.0 if self._stuck else self._close_seconds)
+        with contextlib.suppress(queue.Full):  # then the thread is alive below
+            self._steps.put(None, timeout=max(0.0, deadline - time.monotonic()))
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            raise TimeoutError(f"it was not done within {self._close_seconds:.0f} s")
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _work(self) -> None:
+        try:
+            while (item := self._steps.get()) is not None:
+                self._tracker.log(*item)
+        except Exception as error:  # noqa: BLE001 - a tracker is foreign code; told by the next call
+            self._failure = error
+        try:
+            self._tracker.close()
+        except Exception as error:  # noqa: BLE001 - as above; the first failure counts
+            self._failure = self._failure or error
 
 
 def _resolve(mode: str) -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError, GtpoError
 from gtpo_cli.models import Policy
-from gtpo_cli.objective import filter_is_on
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
@@ -93,17 +92,14 @@ class Run:
             GtpoError: metrics.jsonl cannot be opened.
         """
         training, start = self.recipe.training, self.state.step
-        filters = self.recipe.objective.filter.enabled
         self._save, self._roll_back, self.total_steps = save, roll_back, total_steps
         trackers = open_trackers(
             self.recipe,
             self.folder.path,
-            run_name=self.folder.name,
             total_steps=total_steps,
             start_step=start,
             keep_bytes=self.state.metrics_bytes if self._resume else None,
             initial_entropy=initial_entropy,
-            filter_on=None if initial_entropy is None else filter_is_on(initial_entropy, filters),
             quiet=quiet,
         )
         with trackers as self._trackers:

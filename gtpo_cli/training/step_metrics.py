@@ -7,16 +7,18 @@ import resource
 import statistics
 
 import torch
+from torch import Tensor
 
 from gtpo_cli.objective import gradient_audit
+from gtpo_cli.objective.terms import TokenCoefficients
 from gtpo_cli.training.step import StepResult
 from gtpo_cli.training.stopwatch import Stopwatch
 
 
 def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
     """All figures of one policy-gradient step, by declared name."""
-    metrics = _reward_metrics(result) | _token_metrics(result)
-    metrics["groups/uninformative_share"] = _mean((result.advantages_BG == 0).all(dim=1))
+    metrics = _reward_metrics(result) | objective_metrics(result, result.batch.completion_mask_BGT)
+    metrics |= _sampler_metrics(result)
     metrics["optim/loss"] = statistics.fmean(result.losses)
     metrics["optim/grad_norm"] = statistics.fmean(result.grad_norms or [math.nan])
     metrics["optim/skipped"] = float(result.not_finite is not None)
@@ -74,24 +76,29 @@ def _reward_metrics(result: StepResult) -> dict[str, float]:
     return metrics
 
 
-def _token_metrics(result: StepResult) -> dict[str, float]:
-    mask = result.batch.completion_mask_BGT
-    tokens = max(1, int(mask.sum()))
-    forward, backward = result.spans
-    not_empty = result.batch.lengths_BG > 0
-    entropy = result.mean_entropy_BG[not_empty]
-    gap = (result.logprobs_BGT - result.batch.sampled_logprobs_BGT)[mask].abs()
+def objective_metrics(parts: StepResult | TokenCoefficients, mask_BGT: Tensor) -> dict[str, float]:
+    """What the objective made of a step; these alone are known under verl too. `mask_BGT`: completion tokens."""
+    tokens = max(1, int(mask_BGT.sum()))
+    forward, backward = parts.spans
+    entropy = parts.mean_entropy_BG[mask_BGT.any(dim=-1)]
     return {
         "entropy/mean": float(entropy.mean()) if len(entropy) else 0.0,
         "entropy/max": float(entropy.max()) if len(entropy) else 0.0,
-        "entropy/filtered_share": _mean(result.filtered_BG),
+        "entropy/filtered_share": _mean(parts.filtered_BG),
         "conflict/share": int((forward | backward).sum()) / tokens,
         "conflict/forward_share": int(forward.sum()) / tokens,
         "conflict/backward_share": int(backward.sum()) / tokens,
+        "groups/uninformative_share": _mean((parts.advantages_BG == 0).all(dim=1)),
+    }
+
+
+def _sampler_metrics(result: StepResult) -> dict[str, float]:
+    gap = (result.logprobs_BGT - result.batch.sampled_logprobs_BGT)[result.batch.completion_mask_BGT].abs()
+    return {
         "sampler/gap_mean": float(gap.mean()) if len(gap) else 0.0,
         "sampler/gap_max": float(gap.max()) if len(gap) else 0.0,
     }
 
 
-def _mean(values: torch.Tensor) -> float:
+def _mean(values: Tensor) -> float:
     return float(values.float().mean())

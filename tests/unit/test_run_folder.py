@@ -199,3 +199,9 @@ def test_a_reward_that_came_with_the_run_is_not_run(tmp_path: Path, monkeypatch:
     own = RunFolder(Path("runs/own"))
     own.create(load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'my_rewards:f'}]"]))
     assert own.recipe_to_run().rewards.plugins[0].name == "my_rewards:f"
+
+
+def test_the_working_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert RunFolder(Path()).name == tmp_path.name
+    assert RunFolder(Path("runs/a")).name == "a"

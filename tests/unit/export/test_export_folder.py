@@ -55,6 +55,9 @@ def test_a_file_and_a_link_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ExportError, match="is no folder of its own"):
             check_free(tmp_path / name)
     check_free(tmp_path / "new")
+    for here in (".", ".."):  # nothing could be written beside it, to take its name later
+        with pytest.raises(ExportError, match="is no folder of its own"):
+            check_free(Path(here))
 
 
 def fail_in(out: Path, error: Exception) -> None:

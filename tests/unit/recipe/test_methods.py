@@ -39,7 +39,6 @@ def switches(objective: ObjectiveRecipe) -> tuple[Any, ...]:
 
 def test_every_method_is_a_name_and_every_name_a_method() -> None:
     assert set(get_args(ObjectiveRecipe.model_fields["name"].annotation)) == set(METHODS) == set(SWITCHES)
-    assert all(method.source and method.equation for method in METHODS.values())
 
 
 @pytest.mark.parametrize("name", SWITCHES)

@@ -89,6 +89,8 @@ def test_of_a_run_its_newest_checkpoint_is_taken_and_the_evaluation_that_shares_
     side = find_side(str(tmp_path / "a"))
     (found,) = compare(side, find_side(str(tmp_path / "b")))
     assert (found.before.path, found.after.path) == (whole.path, other.path)
+    store(a, scorer, BEFORE, subject="step-000005")  # evaluated later, and an older checkpoint
+    assert compare(side, find_side(str(tmp_path / "b")))[0].before.path == whole.path
     (base,) = compare(find_side(f"{tmp_path / 'a'}@base"), side)
     assert (base.before.conditions.subject, base.after.conditions.subject) == ("base", "step-000010")
     with pytest.raises(EvaluationError, match="not both evaluated on math"):
@@ -104,7 +106,8 @@ def test_sides_that_are_not_there(scorer: Scorer, tmp_path: Path) -> None:
         find_side(f"{run.path}@base")
     with pytest.raises(EvaluationError, match="is no run folder"):
         find_side(str(tmp_path / "nowhere"))
-    assert find_side(str(run.path)).subject is None
+    (found,) = find_side(str(run.path)).evaluations["arithmetic"]
+    assert found.conditions.subject == "step-000010"
 
 
 def test_a_missing_first_pass_is_read_from_the_samples(scorer: Scorer, tmp_path: Path) -> None:

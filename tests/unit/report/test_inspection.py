@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -13,12 +14,10 @@ import torch
 from rich.console import Console
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.objective import LN_2, conflict_spans
-from gtpo_cli.objective import filter_is_on as objective_filter_is_on
+from gtpo_cli.objective import conflict_spans
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, read_step
 from gtpo_cli.report.inspection_views import (
-    filter_is_on,
     headline,
     print_step,
     print_tokens,
@@ -183,6 +182,16 @@ def test_long_completions_wrap_and_keep_marks_below_their_tokens(position: Inspe
     )
 
 
+def test_marks_stand_below_tokens_that_take_no_cell_or_two(position: InspectedStep) -> None:
+    """A combining accent takes no cell of the terminal, a Chinese character two."""
+    whole = position.groups[0].first
+    columns = {"token_texts": ["e", "\u0301", "\u4e2d", "x"], "forward": [1, 1, 1, 0], "backward": [0, 0, 0, 1]}
+    cut = {name: getattr(whole, name)[:4] for name in ("token_ids", "logprobs", "entropy", "weights", "coefficient")}
+    tokens, marks = (str(line) for line in token_lines(replace(whole, **cut, **columns), 40))
+    assert tokens == "  e\u0301\u4e2dx"
+    assert marks == "  fffb"
+
+
 def test_control_characters_are_signs() -> None:
     assert visible("a\nb\tc") == "a⏎b⇥c"
     assert visible("\x1b[31m") == "␛[31m"
@@ -257,18 +266,12 @@ def test_switches_are_said_truly(tmp_path: Path) -> None:
     assert 4.0 in {token.weight for g in released.groups for c in g.completions for token in c.tokens}
 
 
-@pytest.mark.parametrize("enabled", ["auto", "always", "never"])
-@pytest.mark.parametrize("initial", [0.1, LN_2, 1.0])
-def test_the_filter_rule_is_the_objective_s(enabled: str, initial: float) -> None:
-    assert filter_is_on(initial, enabled) == objective_filter_is_on(initial, enabled)  # type: ignore[arg-type]
-
-
 def test_what_is_not_there(position: InspectedStep, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="step 2 was not stored; there is 1"):
         read_step(position.run, 2)
     with pytest.raises(EvaluationError, match="has no problem 99; there are 1 to 6: arithmetic/train/"):
         position.choose("99")
-    assert position.choose(position.groups[3].problem) == [position.groups[3]] == position.choose("4")
+    assert position.choose(position.groups[3].first.problem) == [position.groups[3]] == position.choose("4")
     sft = RunFolder(tmp_path / "sft")
     sft.create(load_recipe("tiny_gsm8k_sft"))
     with pytest.raises(EvaluationError, match="SFT samples nothing"):

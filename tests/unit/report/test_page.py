@@ -161,6 +161,22 @@ def test_running_mean_against_a_loop_and_with_gaps() -> None:
     assert running_mean(np.array([np.nan, np.nan, 2.0]), 2) == pytest.approx([np.nan, np.nan, 2.0], nan_ok=True)
 
 
+def test_a_running_mean_forgets_what_has_left_its_window() -> None:
+    """A gradient that once exploded must not swallow the steps after it."""
+    assert running_mean(np.array([1e18, 0.5, 0.25, 0.75]), 2)[2:] == pytest.approx([0.375, 0.5])
+
+
+def test_the_checkpoints_of_a_run_are_told_apart_by_name_and_line(tmp_path: Path, scorer: Scorer) -> None:
+    run = run_at(tmp_path / "one", ROWS)
+    for step, marks in (("000010", "100"), ("000020", "110"), ("000030", "111")):
+        store(run, scorer, [marks] * 4, subject=f"step-{step}")
+    (chart,) = evaluation_charts([read_run(run)])
+    lines = [line for line in chart.draw("#000000").axes[0].lines if str(line.get_label())[0] != "_"]
+    assert [line.get_label() for line in lines] == [f"one step-0000{n}0" for n in (1, 2, 3)]
+    assert len({line.get_linestyle() for line in lines}) == 3
+    assert len({line.get_color() for line in lines}) == 1
+
+
 def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).random(100_000).tolist()
     rows = [

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -17,7 +18,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.estimates import estimate, markdown, runs_csv, values_of
 from gtpo_cli.sweeps.execute import check_what_is_there, seconds_left
 from gtpo_cli.sweeps.spec import Sweep, load_sweep, parse_figure
-from gtpo_cli.sweeps.sweep_page import write_results
+from gtpo_cli.sweeps.sweep_page import band_charts, write_results
 
 FILE = {
     "recipe": "tiny_arithmetic",
@@ -220,3 +221,27 @@ def test_results_are_files_and_a_page_without_a_network(tmp_path: Path) -> None:
     document = json.loads((sweep.folder / "results.json").read_text())
     assert document["runs"]["gtpo-1"]["accuracy"] == pytest.approx(0.35)
     assert (sweep.folder / "charts" / "accuracy.png").stat().st_size > 1000
+
+
+def test_a_run_that_diverged_leaves_the_results_json(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, figures={"accuracy": "last train/accuracy_rate", "entropy": "last entropy/mean"})
+    finish(sweep, "gtpo-1", [0.1] * 4, entropy=float("nan"))
+    write_results(sweep, estimate(sweep))
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    document = json.loads((sweep.folder / "results.json").read_text(), parse_constant=refuse)
+    assert document["runs"]["gtpo-1"] == {"accuracy": pytest.approx(0.1), "entropy": None}
+
+
+def test_seeds_are_banded_step_by_step_though_one_skips_a_metric() -> None:
+    """Some steps have no groups whose gradients do not cancel, and some runs not one such step."""
+    metric = "audit/prefix_negative_groups"
+    whole = [{"step": float(step), metric: float(step)} for step in range(1, 5)]
+    gaps = [{"step": 1.0}, {"step": 2.0}, {"step": 3.0, metric: 5.0}, {"step": 4.0, metric: 6.0}]
+    without = [{"step": float(step)} for step in range(1, 5)]
+    (chart,) = band_charts({"gtpo": [without, whole, gaps]})
+    (line,) = chart.draw("#000000").axes[0].lines
+    assert list(line.get_xdata()) == [1.0, 2.0, 3.0, 4.0]
+    assert np.asarray(line.get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 5.0])

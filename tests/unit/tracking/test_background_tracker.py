@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gtpo_cli.tracking.background import BackgroundTracker
+from gtpo_cli.tracking.wandb import BackgroundTracker
 
 
 class Recorder:

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
+from gtpo_cli.recipe.schema import FilterRecipe
 from gtpo_cli.tracking.console import BARS, TREND_CELLS, ConsoleTracker, Trend, entropy_note
 
+NOTE = "ln 2 = 0.693, at the start 0.162, filter on"
 STEP = {
     "train/reward_mean": 17.421,
     "train/reward_std": 3.114,
@@ -60,7 +62,7 @@ def printed(console: Console) -> str:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_every_figure_is_there_uncut_at_every_usual_width(width: int) -> None:
-    tracker = plain(600, initial_entropy=0.1622, filter_on=True)
+    tracker = plain(600, note=NOTE)
     tracker.log(1, STEP)
     lines = shown(tracker, width)
     assert max(map(len, lines)) <= width
@@ -91,7 +93,7 @@ def test_every_figure_is_there_uncut_at_every_usual_width(width: int) -> None:
 
 
 def test_labels_and_figures_keep_their_places_while_figures_change() -> None:
-    tracker = plain(600, initial_entropy=0.16, filter_on=True)
+    tracker = plain(600, note=NOTE)
 
     def places() -> list[tuple[int, int]]:
         found = []
@@ -143,7 +145,7 @@ def test_a_diverged_run_is_shown_as_it_is() -> None:
 
 
 def test_entropy_past_ln_2_stands_out() -> None:
-    tracker = plain(100, initial_entropy=0.2, filter_on=True)
+    tracker = plain(100, note=NOTE)
     styles = []
     for step, entropy in enumerate([0.69, 0.70], 1):
         tracker.log(step, {"entropy/mean": entropy})
@@ -153,17 +155,17 @@ def test_entropy_past_ln_2_stands_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "note"),
+    ("initial_entropy", "settings", "note"),
     [
-        ((0.1622, True), "ln 2 = 0.693, at the start 0.162, filter on"),
-        ((1.2, False), "ln 2 = 0.693, at the start 1.200, filter off"),
-        ((None, False), "ln 2 = 0.693, filter off"),
-        ((0.3, True, 1.05), "ln 2 = 0.693, at the start 0.300, filter on above 1.050"),
-        ((None, None), ""),
+        (0.1622, {}, NOTE),
+        (1.2, {}, "ln 2 = 0.693, at the start 1.200, filter off"),
+        (0.3, {"threshold": 1.05}, "ln 2 = 0.693, at the start 0.300, filter on above 1.050"),
+        (1.2, {"enabled": "always"}, "ln 2 = 0.693, at the start 1.200, filter on"),
+        (None, {}, ""),
     ],
 )
-def test_the_note_on_entropy(arguments: tuple[float | None, bool | None], note: str) -> None:
-    assert entropy_note(*arguments) == note
+def test_the_note_on_entropy(initial_entropy: float | None, settings: dict[str, object], note: str) -> None:
+    assert entropy_note(initial_entropy, FilterRecipe.model_validate(settings)) == note
 
 
 def test_trend_by_hand() -> None:
@@ -210,7 +212,7 @@ def test_plain_lines_are_about_fifty_a_run_with_the_first_and_the_last(total: in
 
 def test_a_plain_line_by_hand_is_one_line_whatever_its_length() -> None:
     console = Console(file=io.StringIO(), width=80)
-    tracker = ConsoleTracker(600, initial_entropy=0.1622, filter_on=True, console=console)
+    tracker = ConsoleTracker(600, note=NOTE, console=console)
     tracker.log(1, STEP)
     assert printed(console).splitlines() == [
         "entropy is in nats; ln 2 = 0.693, at the start 0.162, filter on",

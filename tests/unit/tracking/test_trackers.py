@@ -27,7 +27,7 @@ from gtpo_cli.tracking import open_trackers
 document = {{"model": {{"name": "builtin:tiny"}}, "data": {{"benchmark": "arithmetic"}},
             "tracking": {{"wandb": {{"mode": "off"}}}}}}
 recipe = build_recipe(document, where="test")
-with open_trackers(recipe, Path('{folder}'), run_name="r", total_steps=10) as trackers:
+with open_trackers(recipe, Path('{folder}'), total_steps=10) as trackers:
 """
 
 
@@ -158,7 +158,7 @@ def test_a_reader_that_goes_away_is_no_reason_to_stop(tmp_path: Path) -> None:
 
 def test_open_trackers_on_a_run_and_on_its_resumption(tmp_path: Path) -> None:
     console = text_console()
-    common = {"run_name": "r", "total_steps": 4, "initial_entropy": 0.25, "filter_on": True, "console": console}
+    common = {"total_steps": 4, "initial_entropy": 0.25, "console": console}
     with open_trackers(recipe(), tmp_path, **common) as trackers:  # type: ignore[arg-type]
         trackers.log(1, STEP)
         trackers.log(2, STEP)
@@ -181,7 +181,7 @@ def test_open_trackers_on_a_run_and_on_its_resumption(tmp_path: Path) -> None:
 
 def test_a_resumed_display_starts_where_the_run_was(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, color_system=None)
-    open_trackers(recipe(), tmp_path, run_name="r", total_steps=4, start_step=2, keep_bytes=0, console=console).close()
+    open_trackers(recipe(), tmp_path, total_steps=4, start_step=2, keep_bytes=0, console=console).close()
     assert "step 2/4 " in printed(console)
     assert "step 3 is under way" in printed(console)
 
@@ -191,10 +191,8 @@ def test_the_display_names_a_threshold_that_is_not_ln_2(tmp_path: Path) -> None:
     opened = open_trackers(
         recipe("objective.filter.threshold=1.05"),
         tmp_path,
-        run_name="r",
         total_steps=4,
         initial_entropy=0.25,
-        filter_on=True,
         console=console,
     )
     opened.close()
@@ -205,7 +203,7 @@ def test_a_quiet_run_prints_nothing_but_warnings(tmp_path: Path) -> None:
     console = text_console()
     (tmp_path / "wandb").write_text("in the way: wandb cannot make its folder")
     with open_trackers(
-        recipe("tracking.wandb.mode=offline"), tmp_path, run_name="r", total_steps=2, console=console, quiet=True
+        recipe("tracking.wandb.mode=offline"), tmp_path, total_steps=2, console=console, quiet=True
     ) as trackers:
         trackers.log(1, STEP)
         trackers.message("not shown")
@@ -223,9 +221,7 @@ def test_tensorboard_that_is_not_installed_names_the_extra_and_leaves_nothing_op
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # what Python does with a missing module
     with pytest.raises(RecipeError, match=r"gtpo_cli\[tensorboard\]"):
-        open_trackers(
-            recipe("tracking.tensorboard=true"), tmp_path, run_name="r", total_steps=2, console=text_console()
-        )
+        open_trackers(recipe("tracking.tensorboard=true"), tmp_path, total_steps=2, console=text_console())
     JsonlTracker(tmp_path / "metrics.jsonl").close()
 
 

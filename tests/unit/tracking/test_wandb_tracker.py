@@ -22,17 +22,16 @@ RUN = """
 import sys
 from pathlib import Path
 import gtpo_cli.tracking.wandb as module
-from gtpo_cli.recipe.schema import WandbRecipe
+from gtpo_cli.recipe import load_recipe
 from gtpo_cli.tracking.wandb import WandbTracker
 
 module.INIT_TIMEOUT = 1.0
 
 def run(folder, mode, resumed=False, steps=(1, 2)):
-    settings = WandbRecipe(mode=mode, project="a-project", tags=("one-tag",))
-    tracker = WandbTracker(
-        {"seed": 3407, "model": {"name": "builtin:tiny"}}, settings, "a-run", Path(folder), resumed=resumed,
-        warn=lambda text: print("WARNED", text),
-    )
+    recipe = load_recipe("tiny_arithmetic", [
+        f"tracking.wandb={{mode: {mode}, project: a-project, tags: [one-tag]}}", "seed=3407"
+    ])
+    tracker = WandbTracker(recipe, Path(folder), resumed=resumed, warn=lambda text: print("WARNED", text))
     for step in steps:
         tracker.log(step, {"train/reward_mean": step + 0.40625, "optim/loss": float("nan")})
     tracker.close()
@@ -43,7 +42,7 @@ def run(folder, mode, resumed=False, steps=(1, 2)):
 
 
 RESUMED = """
-first = run("a", "auto")
+first = run("a-run", "auto")
 Path("b/wandb").mkdir(parents=True)
 Path("b/wandb/run_id").write_text(first)
 run("b", "offline", resumed=True, steps=(3,))
@@ -81,10 +80,10 @@ def test_auto_without_a_key_records_offline_and_sends_only_recipe_and_metrics(tm
     lines = run_without_stdin(RESUMED, tmp_path)
     assert len(lines) == 2, "silent, without a warning"
     done, folder, run_id, where = lines[0].split()
-    assert (done, folder, where) == ("DONE", "a", "offline")
+    assert (done, folder, where) == ("DONE", "a-run", "offline")
     assert lines[1].split() == ["DONE", "b", run_id, "offline"], "the resumed part has the id of the first"
 
-    record = recorded(tmp_path / "a")
+    record = recorded(tmp_path / "a-run")
     for part in ["train/reward_mean", "1.40625", "2.40625", "optim/loss", "a-run", "a-project", "one-tag", "3407"]:
         assert part.encode() in record
     assert b"3.40625" not in record
@@ -93,7 +92,7 @@ def test_auto_without_a_key_records_offline_and_sends_only_recipe_and_metrics(tm
     # Strings in the record have their length before them.
     for private in {socket.gethostname(), str(Path(sys.executable)), str(tmp_path), sys.argv[0]} - {""}:
         assert bytes([min(255, len(private))]) + private.encode() not in record
-    (files,) = tmp_path.glob("a/wandb/offline-run-*/files")
+    (files,) = tmp_path.glob("a-run/wandb/offline-run-*/files")
     assert list(files.iterdir()) == [], "no code, no requirements, no machine description, no console output"
 
 
@@ -152,18 +151,20 @@ from gtpo_cli.recipe import build_recipe
 from gtpo_cli.tracking import open_trackers
 document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
 recipe = build_recipe(document, where="test")
-options = {"run_name": "r", "total_steps": 2, "quiet": True}
+options = {"total_steps": 2, "quiet": True}
 with open_trackers(recipe, Path("a"), **options) as trackers:
     trackers.log(1, {"optim/loss": 0.5})
     position = trackers.position
 with open_trackers(recipe, Path("a"), start_step=1, keep_bytes=position, **options) as trackers:
     trackers.log(2, {"optim/loss": 0.5})
+with open_trackers(recipe, Path("a"), keep_bytes=0, **options) as trackers:  # from before its first checkpoint
+    trackers.log(1, {"optim/loss": 0.5})
 with open_trackers(recipe, Path("b"), **options) as trackers:
     trackers.log(1, {"optim/loss": 0.5})
 """
     assert run_without_stdin(code, tmp_path) == []
     ids = {name: [path.stem for path in tmp_path.glob(f"{name}/wandb/offline-run-*/*.wandb")] for name in "ab"}
-    assert len(ids["a"]) == 2
+    assert len(ids["a"]) == 3
     assert set(ids["a"]) == {"run-" + (tmp_path / "a" / "wandb" / "run_id").read_text().strip()}
     assert not set(ids["a"]) & set(ids["b"])
 
@@ -177,7 +178,7 @@ from gtpo_cli.tracking import open_trackers, read_metrics
 
 module.FINISH_TIMEOUT = 1.0
 recipe = load_recipe("tiny_arithmetic", ["tracking.wandb.mode=offline"])
-trackers = open_trackers(recipe, Path("run"), run_name="run", total_steps=9, quiet=True)
+trackers = open_trackers(recipe, Path("run"), total_steps=9, quiet=True)
 trackers.log(1, {"optim/loss": 1.0})
 time.sleep(1)
 children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
