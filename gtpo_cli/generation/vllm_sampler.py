@@ -13,6 +13,7 @@ engines' arithmetic: sampler/gap_mean and gap_max.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -73,6 +74,8 @@ class SharedEngine:
     def __init__(self, model: Any) -> None:
         """`model`: what Unsloth returned, with `fast_generate`, `load_lora` and `vllm_engine`."""
         self._model = model
+        # else two lines at every step: Unsloth has set vLLM's level to INFO, whatever the environment says
+        logging.getLogger("vllm.v1.core.sched.scheduler").setLevel(logging.WARNING)
         self._sleeps = bool(model.vllm_engine.llm_engine.vllm_config.model_config.enable_sleep_mode)
         self._folder = tempfile.TemporaryDirectory(prefix="gtpo-adapter-")
         self._adapter: Any = None

@@ -67,6 +67,11 @@ def choose_engines(
             "pip install vllm-bnb-plugin (it is in the extra 'gtpo_cli[cuda]'), or rollout.engine: transformers with "
             "model.backend: transformers, or model.load_in_4bit: false"
         )
+    if engine == "vllm" and backend == "transformers" and gpu and _is_float32(recipe.model, capability):
+        raise ModelError(
+            "rollout.engine: on a GPU vLLM puts adapters on 16-bit models only, and this is float32 (model.dtype); use "
+            "model.dtype: bfloat16 (float16 before compute capability 8.0), or rollout.engine: transformers"
+        )
     if backend == "unsloth" and gpu and (reason := _not_in_unsloth(recipe.model, capability)):
         raise ModelError(
             f"model.backend: unsloth cannot be used here: {reason}; what works is --set model.backend=transformers "
@@ -115,6 +120,11 @@ def why_not_shared(
     if missing := [name.replace("_", "-") for name in needed if name not in installed]:
         return f"{', '.join(missing)} not installed"
     return _not_in_unsloth(model, capability)
+
+
+def _is_float32(model: ModelRecipe, capability: tuple[int, int] | None) -> bool:
+    """As models/loading.py chooses the type: auto is bfloat16 where the GPU has it."""
+    return model.dtype == "float32" or (model.dtype == "auto" and capability is not None and capability < (8, 0))
 
 
 def _not_in_unsloth(model: ModelRecipe, capability: tuple[int, int] | None) -> str | None:

@@ -18,6 +18,7 @@ def ended(server: Server, name: str, *, code: int = 0) -> Done:
     done = server.futures[name].result(timeout=900)
     assert done.code == code, done.out[-6000:]
     assert "Traceback" not in done.out
+    assert "pause state" not in done.out  # vLLM's line whenever the engine sleeps or wakes
     return done
 
 

@@ -86,6 +86,15 @@ def test_unsloths_engine_computes_in_16_bits() -> None:
         choose_engines(recipe({"backend": "unsloth", "dtype": "float32"}, {}), gpu=True, installed=ALL)
 
 
+@pytest.mark.parametrize(("dtype", "capability"), [("float32", (9, 0)), ("auto", (7, 5))])
+def test_an_engine_beside_the_policy_on_a_gpu_computes_in_16_bits(dtype: str, capability: tuple[int, int]) -> None:
+    """vLLM's LoRA kernels for GPUs assert it (seen on an H100); those for CPUs take float32."""
+    asked = recipe({"backend": "transformers", "dtype": dtype}, {"engine": "vllm"})
+    with pytest.raises(ModelError, match=r"rollout\.engine: .* float32 \(model\.dtype\); use model\.dtype: bfloat16"):
+        choose_engines(asked, gpu=True, installed=ALL, capability=capability)
+    assert choose_engines(asked, gpu=False, installed=ALL) == ("transformers", "vllm", False)
+
+
 def test_why_the_shared_engine_is_not_chosen() -> None:
     assert why_not_shared(recipe({}, {}).model, ALL, (9, 0)) is None
     assert why_not_shared(recipe({}, {}).model, {"vllm"}) == "unsloth, vllm-bnb-plugin not installed"
