@@ -1,9 +1,9 @@
-"""The methods of `objective.name`: the switches that each sets where a recipe is silent, by dotted key.
+"""The methods of `objective.name`: paper, equation, and the switches that each sets where a recipe is silent.
 
 A switch that a recipe writes wins, so GTPO's three corrections (`objective.conflict.enabled`,
 `objective.filter.enabled`, `objective.entropy_coef`) can be had on top of every method: c = delta (A - gamma <H>)
 lambda then stands where the method has A. What the switches compute is in `gtpo_cli/objective`; docs/objective.md has
-each method's paper and equation in one table.
+all of it in one table.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ _NO_CORRECTIONS = {
 }
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
-    "gtpo": {},  # arXiv 2508.03772, Eq. 11: the schema's own defaults
-    "grpo": _NO_CORRECTIONS,  # arXiv 2402.03300, Eq. 3; arXiv 2508.03772, Eq. 1
-    # arXiv 2503.20783
+    # arXiv 2508.03772, Eq. 11: 1/G sum_i 1/|o_i| sum_t min(r c, clip(r) c); the schema's own defaults
+    "gtpo": {},
+    # arXiv 2402.03300, Eq. 3; arXiv 2508.03772, Eq. 1: 1/G sum_i 1/|o_i| sum_t [min(r A, clip(r) A) - beta kl_t]
+    "grpo": _NO_CORRECTIONS,
+    # arXiv 2503.20783: 1/G sum_i 1/L sum_t min(r A, clip(r) A), A = R - mean(R), L = rollout.max_completion_tokens
     "dr_grpo": _NO_CORRECTIONS | {"objective.advantage_scale": "none", "objective.average": "budget"},
-    # arXiv 2503.14476
+    # arXiv 2503.14476: sum_{i,t} min(r A, clip(r) A) / (completion tokens of the step)
     "dapo": _NO_CORRECTIONS
     | {
         "objective.average": "token",
@@ -31,14 +33,14 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
         "objective.resample": 3,
         "rewards.length.weight": 5.0,  # half of what a right answer is worth, as in the paper (1 of 2)
     },
-    # arXiv 2507.18071, token form
+    # arXiv 2507.18071: 1/G sum_i 1/|o_i| sum_t min(s_t A, clip(s_t) A), s_t = sg(exp(mean_t ln r_t)) pi / sg(pi)
     "gspo": _NO_CORRECTIONS | {"objective.ratio": "sequence", "objective.clip.low": 3e-4, "objective.clip.high": 4e-4},
-    # arXiv 2506.13585
+    # arXiv 2506.13585: sum_{i,t} sg(min(r, high)) A ln pi / (completion tokens of the step)
     "cispo": _NO_CORRECTIONS
     | {"objective.average": "token", "objective.clip.of": "weight", "objective.clip.high": 5.0},
-    # arXiv 2402.14740
+    # arXiv 2402.14740: 1/G sum_i sum_t min(r A, clip(r) A), A_i = R_i - mean of the others
     "rloo": _NO_CORRECTIONS
     | {"objective.baseline": "leave_one_out", "objective.advantage_scale": "none", "objective.average": "sum"},
-    # next-token cross-entropy of the reference completion, the prompt masked
+    # next-token cross-entropy of the reference completion, the prompt masked: 1/N sum over its N tokens of ln pi
     "sft": _NO_CORRECTIONS | {"training.keep_best": "optim/loss"},
 }
