@@ -152,7 +152,7 @@ claims: install  ## every run behind docs/claims.md (320 of a minute, two at a t
 	for sweep in $(SWEEPS); do $(BIN)/gtpo sweep $$sweep --jobs 2 --out build/claims/$$sweep || exit 1; done
 	$(BIN)/python scripts/write_claims.py
 
-claims-check: install  ## one seed of two variants again, against what docs/claims recorded (two minutes)
+claims-check: install-dev  ## one seed of two variants again, against what docs/claims recorded (two minutes)
 	$(BIN)/python scripts/check_claims.py
 
 clean:
