@@ -46,9 +46,15 @@ class LengthRewardRecipe(Section):
 
 class PluginRewardRecipe(Section):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
-        description="dotted path pkg.module:function; called as function(problem, completion) -> float"
+        description="dotted path pkg.module:function; (problem, completion) -> float, or as docs/rewards.md says"
     )
     weight: float = Field(1.0, ge=-1000.0, le=1000.0, description="factor of this reward")
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="most calls at one time; null = one (in threads where more), 32 of an async def",
+    )
 
 
 class RewardsRecipe(Section):

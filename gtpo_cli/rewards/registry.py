@@ -1,15 +1,17 @@
-"""User rewards by dotted path: `pkg.module:function`, called as `function(problem, completion) -> float`.
+"""User rewards by dotted path, `pkg.module:function`: loading, one call, and what may come out of it.
 
-A plug-in is the user's own code and runs in the training process, without a time limit.
+A plug-in is the user's own code and runs in the training process, without a time limit. How its calls are made for
+many completions: user_reward.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from gtpo_cli.errors import Ended, RewardError
 from gtpo_cli.text import describe, one_line
@@ -53,17 +55,33 @@ def missing_module(dotted: str) -> str | None:
 
 def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Completion) -> float:
     """The plug-in's score of one completion. Raises RewardError when it raises, or returns no finite real number."""
-    where = f"on problem {problem.id}, completion {completion.text[:_SHOWN_CHARACTERS]!r}"
-    try:
+    with told_of(name, problem, completion):
         score: object = plugin(problem, completion)
-        value, wrong = _checked(score)
+    return checked_score(name, score, problem, completion)
+
+
+@contextlib.contextmanager
+def told_of(name: str, problem: Problem, completion: Completion) -> Iterator[None]:
+    """What the plug-in's code raises in here is a RewardError that names it and what it was asked about."""
+    try:
+        yield
     except (KeyboardInterrupt, Ended):
         raise
     except BaseException as error:  # the user's code may raise anything, sys.exit included
-        raise RewardError(f"reward {name} raised {describe(error)}; {where}") from error
+        raise RewardError(f"reward {name} raised {describe(error)}; {_where(problem, completion)}") from error
+
+
+def checked_score(name: str, score: object, problem: Problem, completion: Completion) -> float:
+    """What a plug-in returned, as a float. Raises RewardError where it is no finite real number."""
+    with told_of(name, problem, completion):
+        value, wrong = _checked(score)
     if wrong is not None:
-        raise RewardError(f"reward {name} returned {_shown(score)}, which {wrong}; {where}")
+        raise RewardError(f"reward {name} returned {_shown(score)}, which {wrong}; {_where(problem, completion)}")
     return value
+
+
+def _where(problem: Problem, completion: Completion) -> str:
+    return f"on problem {problem.id}, completion {completion.text[:_SHOWN_CHARACTERS]!r}"
 
 
 def _checked(score: object) -> tuple[float, str | None]:

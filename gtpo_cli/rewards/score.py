@@ -19,7 +19,7 @@ from gtpo_cli.rewards.extract import (
     format_reward,
     is_strict_format,
 )
-from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.rewards.user_reward import UserReward
 from gtpo_cli.types import Completion, Group, Problem, Verdict
 
 if TYPE_CHECKING:  # a grading worker does without pydantic
@@ -75,7 +75,7 @@ class Scorer:
     def __init__(self, recipe: RewardsRecipe, *, num_workers: int | None = None) -> None:
         """`num_workers`: as in `EqualityWorkers`."""
         self._recipe = recipe
-        self._plugins = {plugin.name: load_plugin(plugin.name) for plugin in recipe.plugins}
+        self._plugins = [UserReward(plugin.name, concurrency=plugin.concurrency) for plugin in recipe.plugins]
         self.workers = EqualityWorkers(
             num_workers, timeout_seconds=recipe.timeout_seconds, equality=recipe.accuracy.equality
         )
@@ -87,11 +87,15 @@ class Scorer:
         self.close()
 
     def close(self) -> None:
-        """End the grading processes."""
+        """End the grading processes; rewards of the user's that are under way are given up."""
         self.workers.close()
+        for plugin in self._plugins:
+            plugin.close()
 
     def begin(self, problem: Problem, completion: Completion) -> None:
         """Start grading a completion that will be scored soon; nothing but time depends on it."""
+        for plugin in self._plugins:
+            plugin.begin(problem, completion)
         pair = self._pair(problem, completion)
         if pair is not None:
             self.workers.begin(*pair)
@@ -101,20 +105,26 @@ class Scorer:
         return self.score_groups([Group(problem, (), tuple(completions))])[0].verdicts
 
     def score_groups(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups with their verdicts. The answers of all groups are compared in one batch."""
+        """The groups with their verdicts. The answers of all groups are compared in one batch, and each reward of the
+        user's is asked about all of them."""
+        asked = [(group.problem, completion) for group in groups for completion in group.completions]
+        waiting = [(plugin.name, plugin.ask(asked)) for plugin in self._plugins]
         pairs = [[self._pair(group.problem, completion) for completion in group.completions] for group in groups]
         given = [pair for own in pairs for pair in own if pair is not None]
         grades: dict[Pair | None, Equality] = dict(zip(given, self.workers.equal_many(given), strict=True))
         grades[None] = Equality(equal=False)
+        scores = {name: iter(wait()) for name, wait in waiting}
         return [
             dataclasses.replace(
                 group,
                 verdicts=tuple(
-                    self._verdict(group.problem, completion, grades[pair])
-                    for completion, pair in zip(group.completions, own, strict=True)
+                    self._verdict(
+                        group.problem, completion, grades[pair], {name: next(own) for name, own in scores.items()}
+                    )
+                    for completion, pair in zip(group.completions, row, strict=True)
                 ),
             )
-            for group, own in zip(groups, pairs, strict=True)
+            for group, row in zip(groups, pairs, strict=True)
         ]
 
     def _pair(self, problem: Problem, completion: Completion) -> Pair | None:
@@ -127,12 +137,11 @@ class Scorer:
     def _answer(self, completion: Completion) -> str | None:
         return extract_answer(completion.text, mode=self._recipe.format.mode, tags=self._recipe.format.tags)
 
-    def _verdict(self, problem: Problem, completion: Completion, grade: Equality) -> Verdict:
+    def _verdict(self, problem: Problem, completion: Completion, grade: Equality, plugins: dict[str, float]) -> Verdict:
         recipe, text, answer = self._recipe, completion.text, self._answer(completion)
         mode, tags = recipe.format.mode, recipe.format.tags
         format_score = format_reward(text, mode=mode, tags=tags)
         accuracy_score = _accuracy(problem.gold, answer, mode, equal=grade.equal, format_score=format_score)
-        plugins = {name: call_plugin(name, plugin, problem, completion) for name, plugin in self._plugins.items()}
         if recipe.length.weight:
             plugins["length"] = length_penalty(
                 len(completion.token_ids),

@@ -1,0 +1,123 @@
+"""A reward of the user's, asked in the way in which it is written.
+
+    def score(problem, completion) -> float             one completion after the other; with `concurrency`, in threads
+    async def score(problem, completion) -> float       `concurrency` completions at once
+    def score(problems, completions) -> list[float]     all completions of a step in one call; may be async too
+
+What can run beside other work begins when a completion has ended, while others are still being sampled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from gtpo_cli.rewards.registry import call_plugin, checked_score, load_plugin, told_of
+from gtpo_cli.types import Completion, Problem
+
+if TYPE_CHECKING:
+    from anyio import CapacityLimiter
+    from anyio.from_thread import BlockingPortal
+
+ASYNC_CALLS = 32  # of an async function at once, where the recipe does not say
+
+Asked = Sequence[tuple[Problem, Completion]]
+
+
+class UserReward:
+    """`pkg.module:function`, with at most `concurrency` calls at one time. Raises RewardError where it is not there."""
+
+    def __init__(self, name: str, *, concurrency: int | None = None) -> None:
+        self.name = name
+        self._function: Callable[..., Any] = load_plugin(name)
+        self._is_async = inspect.iscoroutinefunction(self._function)
+        self._takes_all = _first_parameter(self._function) == "problems"
+        self._at_once = concurrency or (ASYNC_CALLS if self._is_async else 1)
+        self._under_way: dict[tuple[Problem, Completion], list[Future[float]]] = defaultdict(list)
+        self._resources = contextlib.ExitStack()
+
+    def begin(self, problem: Problem, completion: Completion) -> None:
+        """Ask about a completion that will be scored soon, where that runs beside other work."""
+        if self._runs_beside:
+            self._under_way[problem, completion].append(self._start(problem, completion))
+
+    def ask(self, asked: Asked) -> Callable[[], list[float]]:
+        """Begin with all that has not begun. What is returned waits for the scores, in order.
+
+        It raises RewardError where the function raises, or gives anything but finite numbers, one for each.
+        """
+        if self._takes_all:
+            return partial(self._scores_of_all, asked)
+        if not self._runs_beside:
+            return lambda: [call_plugin(self.name, self._function, *pair) for pair in asked]
+        futures = [self._begun(pair) or self._start(*pair) for pair in asked]
+        return lambda: [future.result() for future in futures]
+
+    def close(self) -> None:
+        """What is under way is given up."""
+        self._resources.close()
+
+    @property
+    def _runs_beside(self) -> bool:
+        return not self._takes_all and (self._is_async or self._at_once > 1)
+
+    def _begun(self, pair: tuple[Problem, Completion]) -> Future[float] | None:
+        futures = self._under_way.pop(pair, [])
+        if futures[1:]:  # the same completion was sampled again, and is asked about again
+            self._under_way[pair] = futures[1:]
+        return futures[0] if futures else None
+
+    def _start(self, problem: Problem, completion: Completion) -> Future[float]:
+        if self._is_async:
+            return self._portal.start_task_soon(self._await_one, problem, completion)
+        return self._threads.submit(call_plugin, self.name, self._function, problem, completion)
+
+    async def _await_one(self, problem: Problem, completion: Completion) -> float:
+        async with self._limiter:
+            with told_of(self.name, problem, completion):
+                score = await self._function(problem, completion)
+        return checked_score(self.name, score, problem, completion)
+
+    def _scores_of_all(self, asked: Asked) -> list[float]:
+        if not asked:
+            return []
+        problems, completions = map(list, zip(*asked, strict=True))
+        call = partial(self._portal.call, self._function) if self._is_async else self._function
+        with told_of(self.name, *asked[0]):
+            scores = list(call(problems, completions))
+            if len(scores) != len(asked):
+                raise ValueError(f"{len(scores)} scores for {len(asked)} completions")
+        return [checked_score(self.name, score, *pair) for score, pair in zip(scores, asked, strict=True)]
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        threads = ThreadPoolExecutor(self._at_once, thread_name_prefix=self.name)
+        self._resources.callback(threads.shutdown, wait=False, cancel_futures=True)
+        return threads
+
+    @cached_property
+    def _portal(self) -> BlockingPortal:
+        """Into an event loop in a thread of its own."""
+        from anyio.from_thread import start_blocking_portal
+
+        portal = self._resources.enter_context(start_blocking_portal(name=self.name))
+        self._resources.callback(portal.call, portal.stop, True)  # cancels what is left
+        return portal
+
+    @cached_property
+    def _limiter(self) -> CapacityLimiter:
+        from anyio import CapacityLimiter
+
+        return CapacityLimiter(self._at_once)
+
+
+def _first_parameter(function: Callable[..., Any]) -> str | None:
+    try:
+        return next(iter(inspect.signature(function).parameters), None)
+    except (TypeError, ValueError):  # of a built-in function
+        return None
