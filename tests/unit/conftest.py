@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 # Triton decides when it is imported, by whatever library comes first, whether its kernels run in its interpreter.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# The machine decides how long an example takes, not the code.
+settings.register_profile("gtpo", deadline=None)
+settings.load_profile("gtpo")
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
