@@ -71,7 +71,6 @@ app = typer.Typer(
     name="gtpo",
     help="Fine-tune a language model by reinforcement learning with verifiable rewards (GTPO, GRPO, SFT).",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import DEFAULT_RECIPE, RecipeOption, SetOption
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, RecipeOption, SetOption
+from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def plan(
         typer.Option(metavar="SIZE", help="Its memory, e.g. 24GiB (default: this machine's, else the smallest)."),
     ] = None,
     set_: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Steps, tokens, GPU memory by part, what fits, and an estimate of the hours. Loads no weights.
 
@@ -37,12 +39,16 @@ def plan(
     loaded = load_recipe(name, set_ or [])
     size = _bytes(gpu) if gpu else _found()
     made = make_plan(loaded, gpu=size)
-    _print_run(made, loaded)
-    _print_memory(made)
-    _print_verdict(made, loaded, asked=size is not None)
+    if as_json:
+        print_json(_document(name, loaded, made))
+    else:
+        _print_run(made, loaded)
+        _print_memory(made)
+        _print_verdict(made, loaded, asked=size is not None)
     if not made.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
-    suggest("train", "--recipe", name)
+    if not as_json:
+        suggest("train", "--recipe", name)
 
 
 def _bytes(text: str) -> float:
@@ -57,6 +63,36 @@ def _found() -> float | None:
     import torch
 
     return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+
+
+def _document(name: str, recipe: Recipe, plan: Plan) -> dict[str, object]:
+    counts = plan.counts
+    return {
+        "recipe": name,
+        "model": recipe.model.name,
+        "parameters": plan.shape.parameters,
+        "engines": str(plan.engines),
+        "downloads": plan.downloads,
+        "notes": plan.notes,
+        "prompts": len(counts.prompts) if counts else None,
+        "steps": counts.order.total_steps if counts else None,
+        "completions": counts.sampled if counts else None,
+        "references": counts.imitated if counts else None,
+        "longest_prompt": plan.prompt_tokens,
+        "longest_completion": plan.completion_tokens,
+        "gpu_bytes": plan.gpu,
+        "memory_bytes": {
+            "parts": [asdict(part) for part in plan.memory.parts],
+            "sampling": plan.memory.sampling,
+            "training": plan.memory.training,
+        },
+        "fits": plan.fits,
+        "completions_in_a_forward": plan.memory.rows,
+        "sequences_at_once": plan.memory.sequences,
+        "longest_completion_that_fits": plan.longest_completion,
+        "better_gpu_memory_utilization": plan.better_share,
+        "hours": [{"mean_completion": mean, **asdict(hours)} for mean, hours in plan.hours],
+    }
 
 
 def _print_run(plan: Plan, recipe: Recipe) -> None:
