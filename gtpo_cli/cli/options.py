@@ -11,6 +11,7 @@ import typer
 
 from gtpo_cli.cli.streams import keep_output_for_json
 from gtpo_cli.errors import CheckpointError
+from gtpo_cli.planning.cards import CARDS, Card, find_gpu
 from gtpo_cli.recipe import Recipe, shipped_recipes
 from gtpo_cli.recipe.schema import Benchmark
 from gtpo_cli.run_folder import RunFolder, latest_run
@@ -69,11 +70,35 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. --set objective.entropy_coef=0.01."),
 ]
+GpuOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="SIZE|NAME",
+        help="Its memory, e.g. 24GiB, or its name, e.g. 4090 (default: this machine's, where it has one).",
+        autocompletion=lambda: [card.short for card in CARDS],
+    ),
+]
 
 
 def as_typed(overrides: Sequence[str] | None) -> list[str]:
     """Overrides as options of the next command: --set for each."""
     return [part for override in overrides or [] for part in ("--set", override)]
+
+
+def gpu_asked(text: str) -> Card | float:
+    """What --gpu says: a card, or bytes."""
+    try:
+        return find_gpu(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--gpu") from None
+
+
+def gpu_here() -> float | None:
+    """Bytes of this machine's."""
+    import torch
+
+    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
 def find_run(run: str | None, *, what: str) -> RunFolder:

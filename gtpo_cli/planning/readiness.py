@@ -101,11 +101,11 @@ def memory_finding(recipe: Recipe, gpu: float, *, read_data: bool = True) -> Fin
 
     Without `read_data` at once, and a problem only where not even the shortest prompts would fit.
     """
-    from gtpo_cli.planning.fit import make_plan
+    from gtpo_cli.planning.fit import as_computed, make_plan
 
     capability = gpu_capability()
-    if recipe.model.dtype == "auto" and capability is not None and capability < (8, 0):
-        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float32"})})
+    if capability is not None:
+        recipe = as_computed(recipe, capability)
     try:
         engines = None if capability is None else choose_engines(recipe)
         plan = make_plan(recipe, gpu=gpu, engines=engines, read_data=read_data)
