@@ -116,7 +116,7 @@ def _print_memory(plan: Plan) -> None:
 
 def _print_verdict(plan: Plan, recipe: Recipe, *, asked: bool) -> None:
     gpu, memory = plan.gpu / 2**30, plan.memory
-    size = f"{gpu:.4g} GiB" + (f" (as CUDA counts them on a {plan.card.name})" if plan.card else "")
+    size = f"{gpu:.4g} GiB" + (f" ({plan.card.name})" if plan.card else "")
     if plan.fits:
         where = f"fits {size}" if asked else f"fits {size}, the smallest GPU for it"
         sampled = ""

@@ -80,8 +80,8 @@ def make_plan(
     completion = min(recipe.rollout.max_completion_tokens, context - prompt)
     need = partial(memory_of, recipe, shape, engines, prompt_tokens=prompt)
     if gpu is None:
-        gpu = next((size for size in SIZES if _best(need, completion, size) is not None), SIZES[-1])
-    best = _best(need, completion, gpu)
+        gpu = next((size for size in SIZES if best_memory(need, completion, size) is not None), SIZES[-1])
+    best = best_memory(need, completion, gpu)
     memory = best or need(completion_tokens=completion, gpu=gpu, limit=1)
     longest = 0
     if read_data:  # the last length that fits with one completion in a forward
@@ -151,7 +151,7 @@ def fits(memory: Memory, gpu: float) -> bool:
     return memory.peak <= USABLE * gpu and memory.sequences != 0
 
 
-def _best(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:
+def best_memory(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:
     """With as many completions in a forward as the recipe asks for and memory allows (training halves them)."""
     limit: int | None = None
     while True:

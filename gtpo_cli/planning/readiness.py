@@ -151,7 +151,7 @@ def _recipe_needs(recipe: Recipe, *, run_plugins: bool) -> Iterator[Finding]:
     needs: dict[str, Callable[[], str]] = {
         "recipe": lambda: _rewards(recipe, run_plugins=run_plugins),
         "model": lambda: _model(recipe.model),
-        "data": lambda: _data(recipe),
+        "data": lambda: check_data(recipe),
     }
     for subject, look in needs.items():
         try:
@@ -193,8 +193,8 @@ def _model(model: ModelRecipe) -> str:
     return f"{name}, which will be downloaded (hf download {name})"
 
 
-def _data(recipe: Recipe) -> str:
-    """The first problem that can be used, so that a large file is not read twice."""
+def check_data(recipe: Recipe) -> str:
+    """The first problem that can be used, so that a large file is not read twice. Raises DataError."""
     from gtpo_cli.data import gold_check, load_problems
 
     if recipe.data.benchmark == "arithmetic":
