@@ -12,9 +12,10 @@ from written_files import ROOT, below, parser, write
 
 from gtpo_cli.models import Engines, choose_engines
 from gtpo_cli.models.engines import LIBRARIES
+from gtpo_cli.planning.cards import GIB, cards_of
 from gtpo_cli.planning.duration import estimate
 from gtpo_cli.planning.fit import fits
-from gtpo_cli.planning.memory import GIB, Memory, memory_of
+from gtpo_cli.planning.memory import Memory, memory_of
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe
 
@@ -96,7 +97,7 @@ def _hour_row(name: str) -> list[str]:
         memory = _as_it_fits(name, size)
         hours = [
             estimate(
-                recipe, shape, engines, memory, gpu=size * GIB, steps=steps,
+                recipe, shape, engines, memory, cards=cards_of(size * GIB), steps=steps,
                 completions=steps * recipe.rollout.group_size, prompt_tokens=prompt, completion_tokens=mean,
             )
             for mean in (limit // 5, limit)

@@ -22,6 +22,7 @@ from gtpo_cli.cli.doctor import doctor
 from gtpo_cli.cli.evaluate import evaluate
 from gtpo_cli.cli.export import export
 from gtpo_cli.cli.generate import generate
+from gtpo_cli.cli.init import init
 from gtpo_cli.cli.inspect import inspect
 from gtpo_cli.cli.plan import plan
 from gtpo_cli.cli.probe_entropy import probe_entropy
@@ -71,10 +72,10 @@ app = typer.Typer(
     name="gtpo",
     help="Fine-tune a language model by reinforcement learning with verifiable rewards (GTPO, GRPO, SFT).",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("init")(init)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("compare")(compare)

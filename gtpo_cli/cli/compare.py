@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.options import JsonOption
-from gtpo_cli.cli.printing import print_table, suggest
+from gtpo_cli.cli.options import JsonOption, benchmark_names
+from gtpo_cli.cli.printing import print_json, print_table, suggest
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.text import markdown_sentence, markdown_table, one_line
 
@@ -25,7 +25,10 @@ def compare(
         list[str],
         typer.Argument(metavar="A B", help="Run folders; runs/a@base or runs/a@600 for one of its subjects."),
     ],
-    benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", metavar="NAME", help="Only this one.")] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option("--benchmark", "-b", metavar="NAME", help="Only this one.", autocompletion=benchmark_names),
+    ] = None,
     as_json: JsonOption = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown on standard output.")] = False,
 ) -> None:
@@ -51,7 +54,8 @@ def compare(
     before, *others = [find_side(text) for text in sides]
     pairs = [(other, found) for other in others for found in compare_sides(before, other, benchmark=benchmark)]
     if as_json:
-        print(json.dumps([_document(before, *pair) for pair in pairs]))
+        said = cautions([comparison for _, comparison in pairs])
+        print_json({"comparisons": [_document(before, *pair) for pair in pairs], "cautions": list(said)})
         return
     say: Callable[[str], None] = _say_markdown if as_markdown else print
     draw: Callable[..., None] = _draw_markdown if as_markdown else print_table

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
-from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.options import RUNS, JsonOption, RecipeOption, SetOption
+from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.recipe import load_recipe
 
 EXIT_CANNOT_START = 1
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 
-def doctor(recipe: RecipeOption = None, set_: SetOption = None) -> None:
+def doctor(recipe: RecipeOption = None, set_: SetOption = None, as_json: JsonOption = False) -> None:
     """Can training start on this machine? Software, GPU, engines, hub, wandb, disk; each finding with its remedy.
 
     With --recipe: for that recipe, else for the built-in model. Exit code 1 when it cannot start.
@@ -23,12 +24,15 @@ def doctor(recipe: RecipeOption = None, set_: SetOption = None) -> None:
 
     loaded = load_recipe(recipe, set_ or []) if recipe is not None else None
     findings = examine(loaded, output_dir=Path(loaded.output_dir) if loaded is not None else RUNS)
+    problems = [finding.subject for finding in findings if finding.state == "problem"]
+    if as_json:
+        print_json({"recipe": recipe, "can_start": not problems, "findings": list(map(asdict, findings))})
+        raise typer.Exit(EXIT_CANNOT_START if problems else 0)
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
         print(f"{_MARKS[finding.state]:<8} {finding.subject:<{width}}  {finding.words}")
         if finding.remedy and finding.state != "ok":
             print(f"{'':<8} {'':<{width}}  -> {finding.remedy}")
-    problems = [finding.subject for finding in findings if finding.state == "problem"]
     name = recipe or "the built-in model"
     if problems:
         print(f"{name} cannot start here: {', '.join(problems)}")

@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +21,11 @@ from gtpo_cli.cli.options import (
     SetOption,
     TargetArgument,
     TrustOption,
+    benchmark_names,
     find_trained,
     names_run,
 )
-from gtpo_cli.cli.printing import print_audit, print_scores, suggest
+from gtpo_cli.cli.printing import print_audit, print_json, print_scores, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import WORDS, Ended, EvaluationError
@@ -45,7 +47,14 @@ BASE = "base"
 def evaluate(
     target: TargetArgument = None,
     benchmark: Annotated[
-        list[str] | None, typer.Option("--benchmark", "-b", metavar="NAME", help="Which problems; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--benchmark",
+            "-b",
+            metavar="NAME",
+            help="Which problems; may be repeated.",
+            autocompletion=benchmark_names,
+        ),
     ] = None,
     pass_k: Annotated[
         str | None, typer.Option("--pass-k", metavar="K|K,K,...", help="64: 64 completions, k = 1, 2, 4, ..., 64.")
@@ -84,18 +93,18 @@ def evaluate(
         (run, loaded), chosen = _bare_model(str(target), recipe, benchmark, set_ or []), None
     asked = _with_options(loaded, benchmark, pass_k, maj_k, limit)
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
-    benchmarks = _load_benchmarks(asked, chosen, split, data_path, quiet=as_json)
+    benchmarks = _load_benchmarks(asked, chosen, split, data_path)
     if not names_run(target):
         _begin(run, loaded)
     if not as_json:  # the store has everything
         output_is_extra()
     try:
-        finished = _evaluate(run, asked, chosen, subjects, benchmarks, again=again, quiet=as_json)
+        finished = _evaluate(run, asked, chosen, subjects, benchmarks, again=again)
     except (KeyboardInterrupt, Ended) as end:
         number = end.number if isinstance(end, Ended) else signal.SIGINT
         raise Ended(number, f"{WORDS[number]}: what was sampled is stored, and the same command continues") from None
     if as_json:
-        print(json.dumps(_document(finished)))
+        print_json({"run": str(run.path), "evaluations": _document(finished, audit=audit)})
         return
     for one in benchmarks:
         _print(one, asked, {subject: finished[one.name, subject] for subject in subjects}, audit=audit)
@@ -113,7 +122,6 @@ def _evaluate(
     benchmarks: list[Benchmark],
     *,
     again: bool,
-    quiet: bool,
 ) -> Finished:
     from gtpo_cli.evaluation.measure import evaluate as run_evaluation
     from gtpo_cli.evaluation.measure import find_evaluation
@@ -126,7 +134,7 @@ def _evaluate(
             load = functools.partial(loader.load, trained=subject != BASE)  # called only if something is to be sampled
             for benchmark in benchmarks:
                 stored = find_evaluation(recipe, run, benchmark, subject)
-                with count_progress(f"{benchmark.name} {subject}", quiet=quiet) as progress:
+                with count_progress(f"{benchmark.name} {subject}") as progress:
                     results = run_evaluation(recipe, load, benchmark, stored, scorer, again=again, progress=progress)
                 finished[benchmark.name, subject] = stored, results
     return finished
@@ -203,7 +211,7 @@ def _benchmark_name(name: str) -> str:
 
 
 def _load_benchmarks(
-    recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None, *, quiet: bool
+    recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None
 ) -> list[Benchmark]:
     from gtpo_cli.evaluation.measure import check_settings
     from gtpo_cli.evaluation.problems import load_benchmark
@@ -214,7 +222,7 @@ def _load_benchmarks(
     benchmarks = []
     for name in recipe.evaluation.benchmarks:
         loaded = load_benchmark(recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path)
-        for note in () if quiet else loaded.notes:
+        for note in loaded.notes:
             print(note, flush=True)
         benchmarks.append(loaded)
     return benchmarks
@@ -223,7 +231,9 @@ def _load_benchmarks(
 # -- what is said -----------------------------------------------------------------------------------------------------
 
 
-def _document(finished: Finished) -> list[dict[str, Any]]:
+def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
+    from gtpo_cli.evaluation.misjudged import audit as find_misjudged
+
     return [
         {
             "benchmark": benchmark,
@@ -236,6 +246,7 @@ def _document(finished: Finished) -> list[dict[str, Any]]:
                 name: {"estimate": score.interval.estimate, "interval_95": [score.interval.low, score.interval.high]}
                 for name, score in results.scores.items()
             },
+            **({"audit": asdict(find_misjudged(stored.problems()))} if audit else {}),
         }
         for (benchmark, subject), (stored, results) in finished.items()
     ]

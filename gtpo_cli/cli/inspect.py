@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.options import RunArgument, find_run
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.options import JsonOption, RunArgument, find_run
+from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.errors import EvaluationError
+
+if TYPE_CHECKING:
+    from gtpo_cli.report.inspection import InspectedGroup, InspectedStep
 
 
 def inspect(
@@ -25,6 +29,7 @@ def inspect(
         bool, typer.Option("--html", help="Write a page for the browser: all problems of the step.")
     ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --html: the file to write.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """A training step as GTPO saw it: each completion's tokens coloured by their weight lambda, and why.
 
@@ -38,17 +43,24 @@ def inspect(
     from gtpo_cli.report.inspection_views import print_step, print_tokens, write_page
     from gtpo_cli.tracking.console import Console
 
+    if as_json and html:
+        raise typer.BadParameter("choose one of --json and --html")
     folder = find_run(run, what="inspect")
     inspected = read_step(folder, step)
     groups = inspected.choose(problem)
+    if completion is not None and completion > len(groups[0].completions):
+        raise EvaluationError(
+            f"problem {groups[0].number} has {len(groups[0].completions)} completions, no {completion}"
+        )
+    if as_json:
+        print_json(_document(inspected, groups if completion is None else groups[:1], completion))
+        return
     console = Console(highlight=False, markup=False, emoji=False)
     if html:
         page = write_page(inspected, out or folder.report / f"inspect-step-{inspected.step:06d}.html")
         print(f"{page}\nopen it: {page.resolve().as_uri()}")
     elif completion is not None:
         group = groups[0]
-        if completion > len(group.completions):
-            raise EvaluationError(f"problem {group.number} has {len(group.completions)} completions, no {completion}")
         print_tokens(console, group, group.completions[completion - 1], inspected.objective.conflict)
     else:
         print_step(console, inspected, groups)
@@ -56,3 +68,14 @@ def inspect(
             print(f"\nproblem {groups[0].number} of {len(inspected.groups)}; another with --problem, all with --html;")
             print("one completion token by token with --completion")
     suggest("generate", folder.path)
+
+
+def _document(step: InspectedStep, groups: Sequence[InspectedGroup], completion: int | None) -> dict[str, Any]:
+    """The stored completions, with the keys of the file that they are stored in."""
+    from pydantic import TypeAdapter
+
+    from gtpo_cli.report.inspection import StoredCompletion
+
+    rows = [row for group in groups for row in group.completions if completion is None or row.number == completion]
+    stored = TypeAdapter(list[StoredCompletion]).dump_python(rows, by_alias=True)
+    return {"run": str(step.run.path), "step": step.step, "completions": stored}

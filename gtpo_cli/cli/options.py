@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from gtpo_cli.cli.streams import keep_output_for_json
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.recipe import Recipe
+from gtpo_cli.planning.cards import CARDS, Card, find_gpu
+from gtpo_cli.recipe import Recipe, shipped_recipes
+from gtpo_cli.recipe.schema import Benchmark
 from gtpo_cli.run_folder import RunFolder, latest_run
 
 if TYPE_CHECKING:
@@ -19,12 +22,31 @@ if TYPE_CHECKING:
 RUNS = Path("runs")  # where a run is looked for when none is named; recipes put them there unless output_dir says
 DEFAULT_RECIPE = "tiny_arithmetic"
 
+
+def _json_asked(ctx: typer.Context, value: bool) -> bool:
+    if value and not ctx.resilient_parsing:  # that is a shell asking for completions
+        keep_output_for_json()
+    return value
+
+
+def recipe_names() -> list[str]:
+    """For the shell to complete; it completes files itself."""
+    return list(shipped_recipes())
+
+
+def benchmark_names() -> list[str]:
+    """For the shell to complete."""
+    return list(get_args(Benchmark))
+
+
 RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder (default: the latest run).")]
 TargetArgument = Annotated[
     str | None, typer.Argument(metavar="RUN|MODEL", help="A run folder, builtin:tiny, a hub id or a model folder.")
 ]
 CheckpointOption = Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", callback=_json_asked, help="One JSON object on standard output, nothing else there.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 TrustOption = Annotated[
     bool,
@@ -36,17 +58,47 @@ TrustOption = Annotated[
 ]
 RecipeOption = Annotated[
     str | None,
-    typer.Option("--recipe", "-r", metavar="FILE|NAME", help="A recipe file, or the name of a shipped one."),
+    typer.Option(
+        "--recipe",
+        "-r",
+        metavar="FILE|NAME",
+        help="A recipe file, or the name of a shipped one.",
+        autocompletion=recipe_names,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. --set objective.entropy_coef=0.01."),
+]
+GpuOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="SIZE|NAME",
+        help="Its memory, e.g. 24GiB, or its name, e.g. 4090 (default: this machine's, where it has one).",
+        autocompletion=lambda: [card.short for card in CARDS],
+    ),
 ]
 
 
 def as_typed(overrides: Sequence[str] | None) -> list[str]:
     """Overrides as options of the next command: --set for each."""
     return [part for override in overrides or [] for part in ("--set", override)]
+
+
+def gpu_asked(text: str) -> Card | float:
+    """What --gpu says: a card, or bytes."""
+    try:
+        return find_gpu(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--gpu") from None
+
+
+def gpu_here() -> float | None:
+    """Bytes of this machine's."""
+    import torch
+
+    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
 def find_run(run: str | None, *, what: str) -> RunFolder:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
-from gtpo_cli.cli.options import DEFAULT_RECIPE, RecipeOption, SetOption
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.options import DEFAULT_RECIPE, GpuOption, JsonOption, RecipeOption, SetOption, gpu_asked, gpu_here
+from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ EXIT_DOES_NOT_FIT = 1
 
 def plan(
     recipe: RecipeOption = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Its memory, e.g. 24GiB (default: this machine's, else the smallest)."),
-    ] = None,
+    gpu: GpuOption = None,
     set_: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Steps, tokens, GPU memory by part, what fits, and an estimate of the hours. Loads no weights.
 
     gtpo plan --recipe llama8b_gsm8k --gpu 24GiB
+
+    gtpo plan --recipe qwen3b_gsm8k --gpu 4090
 
     Exit code 1 when the recipe does not fit.
     """
@@ -35,28 +35,49 @@ def plan(
 
     name = recipe or DEFAULT_RECIPE
     loaded = load_recipe(name, set_ or [])
-    size = _bytes(gpu) if gpu else _found()
+    size = gpu_asked(gpu) if gpu else gpu_here()
     made = make_plan(loaded, gpu=size)
-    _print_run(made, loaded)
-    _print_memory(made)
-    _print_verdict(made, loaded, asked=size is not None)
+    if as_json:
+        print_json(_document(name, loaded, made))
+    else:
+        _print_run(made, loaded)
+        _print_memory(made)
+        _print_verdict(made, loaded, asked=size is not None)
     if not made.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
-    suggest("train", "--recipe", name)
+    if not as_json:
+        suggest("train", "--recipe", name)
 
 
-def _bytes(text: str) -> float:
-    """24GiB, 24GB, 24: gibibytes all, as GPUs are sold."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:Gi?B?)?\s*", text, flags=re.IGNORECASE)
-    if match is None or float(match.group(1)) == 0:
-        raise typer.BadParameter(f"{text!r} is no size; write e.g. 24GiB", param_hint="--gpu")
-    return float(match.group(1)) * 2**30
-
-
-def _found() -> float | None:
-    import torch
-
-    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+def _document(name: str, recipe: Recipe, plan: Plan) -> dict[str, object]:
+    counts = plan.counts
+    return {
+        "recipe": name,
+        "model": recipe.model.name,
+        "parameters": plan.shape.parameters,
+        "engines": str(plan.engines),
+        "downloads": plan.downloads,
+        "notes": plan.notes,
+        "prompts": len(counts.prompts) if counts else None,
+        "steps": counts.order.total_steps if counts else None,
+        "completions": counts.sampled if counts else None,
+        "references": counts.imitated if counts else None,
+        "longest_prompt": plan.prompt_tokens,
+        "longest_completion": plan.completion_tokens,
+        "gpu": plan.card.name if plan.card else None,
+        "gpu_bytes": plan.gpu,
+        "memory_bytes": {
+            "parts": [asdict(part) for part in plan.memory.parts],
+            "sampling": plan.memory.sampling,
+            "training": plan.memory.training,
+        },
+        "fits": plan.fits,
+        "completions_in_a_forward": plan.memory.rows,
+        "sequences_at_once": plan.memory.sequences,
+        "longest_completion_that_fits": plan.longest_completion,
+        "better_gpu_memory_utilization": plan.better_share,
+        "hours": [{"mean_completion": mean, **asdict(hours)} for mean, hours in plan.hours],
+    }
 
 
 def _print_run(plan: Plan, recipe: Recipe) -> None:
@@ -95,15 +116,16 @@ def _print_memory(plan: Plan) -> None:
 
 def _print_verdict(plan: Plan, recipe: Recipe, *, asked: bool) -> None:
     gpu, memory = plan.gpu / 2**30, plan.memory
+    size = f"{gpu:.4g} GiB" + (f" ({plan.card.name})" if plan.card else "")
     if plan.fits:
-        where = f"fits {gpu:.4g} GiB" if asked else f"fits {gpu:.4g} GiB, the smallest GPU for it"
+        where = f"fits {size}" if asked else f"fits {size}, the smallest GPU for it"
         sampled = ""
         if memory.sequences is not None:
             sampled = f", {memory.sequences} sampled at the same time; a larger group takes turns"
         print(f"{where}: {memory.rows} completions in a training forward{sampled}")
         _print_hours(plan)
     else:
-        print(f"does not fit {gpu:.4g} GiB, even with one completion in a training forward")
+        print(f"does not fit {size}, even with one completion in a training forward")
         if memory.sequences == 0:
             print("  the engine's share holds no whole sequence: raise rollout.gpu_memory_utilization")
         if not recipe.model.load_in_4bit:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from gtpo_cli.cli.streams import write_json
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.misjudged import AuditEntry
@@ -20,6 +24,19 @@ AUDIT_ROWS = 20
 def say(text: str) -> None:
     """Print a line at once, also where the output is no terminal."""
     print(text, flush=True)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """The answer to --json: one object on a line. JSON has no NaN and no infinity: they are null."""
+    write_json(json.dumps(_finite(document), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def suggest(*arguments: str | Path, comment: bool = False) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING
 
 from gtpo_cli.cli.options import DEFAULT_RECIPE, RUNS, JsonOption, RecipeOption, SetOption, TrustOption, as_typed
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.run_folder import latest_run
 
@@ -38,11 +37,11 @@ def probe_entropy(
     notes: list[str] = []
     setup = set_up(loaded, say=notes.append)
     measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.data.prompts, loaded)
-    if as_json:
-        print(json.dumps(_document(name, loaded, measured)))
-        return
     for note in notes:
         print(f"note: {note}")
+    if as_json:
+        print_json(_document(name, loaded, measured))
+        return
     _print(name, loaded, measured)
     found = f"objective.initial_entropy={measured.initial_entropy:.6f}"
     suggest("train", "--recipe", name, *as_typed([*(set_ or []), found]))

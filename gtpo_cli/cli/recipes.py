@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import DEFAULT_RECIPE, SetOption, as_typed
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed, recipe_names
+from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import dump_recipe, find_recipe, load_recipe, shipped_recipes
@@ -18,17 +18,22 @@ app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=Tr
 
 
 @app.command("list")
-def list_recipes() -> None:
+def list_recipes(as_json: JsonOption = False) -> None:
     """The recipes that come with gtpo: what each needs and what it is for.
 
     Each file says so in its first two lines, so that a list loads no model and asks no hub; a test holds the figures
     against the plan.
     """
-    rows = [("recipe", "memory", "time", "what it is for")]
+    columns = ("recipe", "memory", "time", "what it is for")
+    rows = []
     for name, path in shipped_recipes().items():
         about, needs = (line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines()[:2])
         memory, time = needs.removeprefix("Needs ").removesuffix(".").split("; ")
         rows.append((name, memory, time, about))
+    if as_json:
+        print_json({"recipes": [dict(zip(("name", "memory", "time", "about"), row, strict=True)) for row in rows]})
+        return
+    rows.insert(0, columns)
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)))
@@ -44,17 +49,22 @@ and ablations are sweeps of these: gtpo sweep"""
 
 @app.command("show")
 def show(
-    recipe: Annotated[str, typer.Argument(metavar="FILE|NAME")],
+    recipe: Annotated[str, typer.Argument(metavar="FILE|NAME", autocompletion=recipe_names)],
     set_: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """A recipe as training would use it: every key with its value."""
-    print(dump_recipe(load_recipe(recipe, set_ or [])), end="")
+    loaded = load_recipe(recipe, set_ or [])
+    if as_json:
+        print_json({"name": recipe, "recipe": loaded.model_dump(mode="json")})
+        return
+    print(dump_recipe(loaded), end="")
     suggest("train", "--recipe", recipe, *as_typed(set_), comment=True)
 
 
 @app.command("copy")
 def copy(
-    recipe: Annotated[str, typer.Argument(metavar="NAME", help="A shipped recipe.")],
+    recipe: Annotated[str, typer.Argument(metavar="NAME", help="A shipped recipe.", autocompletion=recipe_names)],
     target: Annotated[Path | None, typer.Argument(help="File to write (default: NAME.yaml here).")] = None,
 ) -> None:
     """Copy a shipped recipe to a file of your own, to change it."""
@@ -71,8 +81,12 @@ def copy(
 
 @app.command("check")
 def check(
-    recipe: Annotated[list[str] | None, typer.Argument(metavar="FILE|NAME", help="Default: all shipped.")] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE|NAME", help="Default: all shipped.", autocompletion=recipe_names),
+    ] = None,
     set_: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check recipes: every key, value and bound, and what works on no machine; all errors at once.
 
@@ -80,19 +94,28 @@ def check(
     """
     from gtpo_cli.planning.readiness import check_recipe
 
-    failed = False
+    errors: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}
     shipped = {} if recipe else shipped_recipes()
     for name in recipe or shipped:
         try:
-            remarks = check_recipe(load_recipe(shipped.get(name, name), set_ or []))
+            remarks[name] = check_recipe(load_recipe(shipped.get(name, name), set_ or []))
         except RecipeError as error:
-            failed = True
+            errors[name] = error.problems
             for problem in error.problems:
                 print(f"error: {problem}", file=sys.stderr)
         else:
-            print(f"ok  {name}" + "".join(f" ({remark})" for remark in remarks))
-    if failed:
+            print(f"ok  {name}" + "".join(f" ({remark})" for remark in remarks[name]))
+    if as_json:
+        checked = [
+            {"name": name, "ok": name in remarks, "errors": errors.get(name, []), "remarks": remarks.get(name, [])}
+            for name in recipe or shipped
+        ]
+        print_json({"ok": not errors, "recipes": checked})
+    if errors:
         raise typer.Exit(2)
+    if as_json:
+        return
     if recipe:
         suggest("train", "--recipe", recipe[0], "--dry-run")
     else:

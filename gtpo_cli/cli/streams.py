@@ -32,6 +32,7 @@ class _Stream(io.FileIO):
 
 
 _output: _Stream | None = None
+_for_json: TextIO | None = None
 
 
 def open_streams() -> None:
@@ -58,6 +59,22 @@ def output_is_extra() -> None:
     """What the command makes is in files: it goes on though nobody reads what it prints."""
     if _output is not None:
         _output.optional = True
+
+
+def keep_output_for_json() -> None:
+    """What is written to standard output from now on, by whatever library, goes to standard error; all but what
+    `write_json` writes."""
+    global _for_json
+    sys.stdout.flush()
+    if _output is None:  # somebody else's stream, as a test's
+        _for_json, sys.stdout = sys.stdout, sys.stderr
+    else:
+        _for_json = _text(_Stream(os.dup(1)), None, errors="strict")
+        os.dup2(2, 1)  # so that C libraries and processes started from here follow
+
+
+def write_json(text: str) -> None:
+    print(text, file=_for_json, flush=True)
 
 
 def let_go() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import QuietOption, SetOption, as_typed
+from gtpo_cli.cli.options import QuietOption, SetOption, as_typed, recipe_names
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.progress import count_progress, duration
 from gtpo_cli.cli.streams import output_is_extra
@@ -19,12 +19,21 @@ EXIT_FAILED = 1
 
 def sweep(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME|FILE]", help="A shipped sweep, or a file of your own; none: a list.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME|FILE]",
+            help="A shipped sweep, or a file of your own; none: a list.",
+            autocompletion=lambda: list(shipped_sweeps()),
+        ),
     ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
-            "--recipe", "-r", metavar="FILE|NAME", help="Try the variants on this recipe (default: a small one)."
+            "--recipe",
+            "-r",
+            metavar="FILE|NAME",
+            help="Try the variants on this recipe (default: a small one).",
+            autocompletion=recipe_names,
         ),
     ] = None,
     only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these variants.")] = None,

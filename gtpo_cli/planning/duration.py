@@ -11,44 +11,19 @@ loading, compilation.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gtpo_cli.models import Engines
-from gtpo_cli.planning.memory import GIB, Memory, kv_bytes, number_bytes
+from gtpo_cli.planning.cards import Card
+from gtpo_cli.planning.memory import Memory, kv_bytes, number_bytes
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
 
 READ = 0.6  # of the memory's bandwidth: an assumption
-MULTIPLY = 0.35  # of the 16-bit arithmetic: an assumption
+MULTIPLY = 0.35  # of the arithmetic: an assumption
 LAUNCH = 1e-3  # seconds a block where no CUDA graph spares the launches (transformers): an assumption
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """As its maker says: memory in GiB, its bandwidth in bytes/s, dense bfloat16 products in operations/s."""
-
-    name: str
-    size: int
-    bandwidth: float
-    operations: float
-
-
-CARDS = (
-    Card("RTX 3060", 12, 360e9, 25e12),
-    Card("RTX 4070", 12, 504e9, 58e12),
-    Card("RTX 4060 Ti", 16, 288e9, 44e12),
-    Card("RTX 5080", 16, 960e9, 112e12),
-    Card("L4", 24, 300e9, 121e12),
-    Card("RTX 4090", 24, 1008e9, 165e12),
-    Card("RTX 5090", 32, 1792e9, 209e12),
-    Card("A100 40GB", 40, 1555e9, 312e12),
-    Card("RTX A6000", 48, 768e9, 155e12),
-    Card("L40S", 48, 864e9, 362e12),
-    Card("A100 80GB", 80, 1935e9, 312e12),
-    Card("H100 SXM", 80, 3350e9, 989e12),
-    Card("H200", 141, 4800e9, 989e12),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +39,11 @@ class Hours:
         return low if low == high else f"{low} to {high}"
 
 
-def cards_of(gpu: float) -> tuple[Card, ...]:
-    """Those whose memory is nearest to so many bytes."""
-    nearest = min((card.size for card in CARDS), key=lambda size: abs(math.log(size * GIB / gpu)))
-    return tuple(card for card in CARDS if card.size == nearest)
-
-
 def estimate(
     recipe: Recipe, shape: ModelShape, engines: Engines, memory: Memory, *,
-    gpu: float, steps: int, completions: int, prompt_tokens: int, completion_tokens: int,
+    cards: Sequence[Card], steps: int, completions: int, prompt_tokens: int, completion_tokens: int,
 ) -> Hours:  # fmt: skip
-    """Hours for so many steps and completions of this mean length, each step as in `memory`."""
+    """Hours on these cards for so many steps and completions of this mean length, each step as in `memory`."""
     of = sorted(
         (
             steps * step_seconds(
@@ -83,7 +52,7 @@ def estimate(
             ) / 3600,
             card.name,
         )
-        for card in cards_of(gpu)
+        for card in cards
     )  # fmt: skip
     return Hours(of[0][0], of[-1][0], tuple(name for _, name in of))
 
@@ -95,7 +64,8 @@ def step_seconds(
     """Sampling and training of one step with so many completions."""
     prompts = completions / recipe.completions_per_prompt
     tokens = completions * completion_tokens + prompts * prompt_tokens
-    seconds = tokens * training_operations(recipe, shape) / (MULTIPLY * card.operations)
+    rate = card.operations_32 if number_bytes(recipe.model) == 4 else card.operations
+    seconds = tokens * training_operations(recipe, shape) / (MULTIPLY * rate)
     if memory.sequences is None:
         return seconds
     room = min(recipe.rollout.max_completion_tokens, recipe.model.max_seq_length - prompt_tokens)

@@ -14,8 +14,9 @@ from gtpo_cli.errors import GtpoError
 from gtpo_cli.models import Engines, choose_engines, load_tokenizer
 from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
+from gtpo_cli.planning.cards import BFLOAT16, GIB, Card, cards_of
 from gtpo_cli.planning.duration import Hours, estimate
-from gtpo_cli.planning.memory import GIB, NF4_BYTES, Memory, memory_of
+from gtpo_cli.planning.memory import NF4_BYTES, Memory, memory_of
 from gtpo_cli.planning.shapes import ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
 
@@ -35,6 +36,7 @@ class Plan:
     prompt_tokens: int  # longest prompt: that of the data, else the recipe's bound
     completion_tokens: int
     gpu: float  # asked for, found, or the smallest on which the recipe fits
+    card: Card | None  # that was asked for
     memory: Memory
     fits: bool
     longest_completion: int  # one completion at a time in training; 0 where nothing fits
@@ -43,15 +45,24 @@ class Plan:
     hours: tuple[tuple[int, Hours], ...]  # mean completion -> of the whole run; empty where steps are not known
 
 
-def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = None, read_data: bool = True) -> Plan:
-    """Plan for a GPU of so many bytes; None for the smallest that would do. `engines`: by default what the recipe comes
-    to where all libraries are. Without `read_data` prompts count as nothing: the least that is needed, at once.
+def make_plan(
+    recipe: Recipe, *, gpu: Card | float | None, engines: Engines | None = None, read_data: bool = True
+) -> Plan:
+    """Plan for a card, or a GPU of so many bytes; None for the smallest that would do. `engines`: by
+    default what the recipe comes to where all libraries are. Without `read_data` prompts count as nothing: the least
+    that is needed, at once.
 
     Raises ModelError where not even the model's configuration can be had.
     """
     shape, source = read_shape(recipe.model)
-    engines = engines or choose_engines(recipe, gpu=True, installed=LIBRARIES)
     counts, notes = None, list[str]()
+    card, gpu = (gpu, gpu.memory) if isinstance(gpu, Card) else (None, gpu)
+    if card is not None and card.capability < BFLOAT16 and recipe.model.dtype == "auto":
+        notes.append(f"{card.name} has no bfloat16: float32")
+        recipe = as_computed(recipe, card.capability)
+    engines = engines or choose_engines(
+        recipe, gpu=True, installed=LIBRARIES, capability=card.capability if card else None
+    )
     if shape.positions and shape.positions < recipe.model.max_seq_length:
         notes.append(f"the model's context is {shape.positions} tokens, so model.max_seq_length is that")
         model = recipe.model.model_copy(update={"max_seq_length": shape.positions})
@@ -69,8 +80,8 @@ def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = No
     completion = min(recipe.rollout.max_completion_tokens, context - prompt)
     need = partial(memory_of, recipe, shape, engines, prompt_tokens=prompt)
     if gpu is None:
-        gpu = next((size for size in SIZES if _best(need, completion, size) is not None), SIZES[-1])
-    best = _best(need, completion, gpu)
+        gpu = next((size for size in SIZES if best_memory(need, completion, size) is not None), SIZES[-1])
+    best = best_memory(need, completion, gpu)
     memory = best or need(completion_tokens=completion, gpu=gpu, limit=1)
     longest = 0
     if read_data:  # the last length that fits with one completion in a forward
@@ -82,15 +93,23 @@ def make_plan(recipe: Recipe, *, gpu: float | None, engines: Engines | None = No
     if counts and not recipe.model.name.startswith(BUILTIN_PREFIX):
         for mean in dict.fromkeys((max(1, completion // 5), completion)):
             of = estimate(
-                recipe, shape, engines, memory, gpu=gpu, steps=counts.order.total_steps,
-                completions=counts.sampled + counts.imitated, prompt_tokens=prompt, completion_tokens=mean,
+                recipe, shape, engines, memory, cards=(card,) if card else cards_of(gpu),
+                steps=counts.order.total_steps, completions=counts.sampled + counts.imitated, prompt_tokens=prompt,
+                completion_tokens=mean,
             )  # fmt: skip
             hours.append((mean, of))
     return Plan(
-        shape, source, engines, counts, tuple(notes), prompt, completion, gpu, memory, best is not None, longest,
+        shape, source, engines, counts, tuple(notes), prompt, completion, gpu, card, memory, best is not None, longest,
         _better_share(recipe, shape, engines, memory, prompt_tokens=prompt, completion_tokens=completion, gpu=gpu),
         downloads(recipe, shape), tuple(hours),
     )  # fmt: skip
+
+
+def as_computed(recipe: Recipe, capability: tuple[int, int]) -> Recipe:
+    """The recipe with the type that model.dtype: auto comes to on a GPU of this compute capability."""
+    if recipe.model.dtype != "auto" or capability >= BFLOAT16:
+        return recipe
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float32"})})
 
 
 def _better_share(
@@ -132,7 +151,7 @@ def fits(memory: Memory, gpu: float) -> bool:
     return memory.peak <= USABLE * gpu and memory.sequences != 0
 
 
-def _best(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:
+def best_memory(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:
     """With as many completions in a forward as the recipe asks for and memory allows (training halves them)."""
     limit: int | None = None
     while True:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from gtpo_cli.kernels.row_kernel import CHUNK_BYTES
 from gtpo_cli.models import Engines
+from gtpo_cli.planning.cards import GIB as GIB
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.training.microbatch import AUTO_TOKENS
 from gtpo_cli.training.stress import STATE_BYTES
 
-GIB = 2**30
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight; its block's scale in 8 bits; that scale's own scale
 CONTEXT = 0.8 * GIB  # CUDA, its libraries and their kernels: an assumption
 ENGINE_WORK = 1.0 * GIB  # of vLLM's share beside weights, adapter and cache; stays while it sleeps: an assumption

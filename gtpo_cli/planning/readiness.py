@@ -101,11 +101,11 @@ def memory_finding(recipe: Recipe, gpu: float, *, read_data: bool = True) -> Fin
 
     Without `read_data` at once, and a problem only where not even the shortest prompts would fit.
     """
-    from gtpo_cli.planning.fit import make_plan
+    from gtpo_cli.planning.fit import as_computed, make_plan
 
     capability = gpu_capability()
-    if recipe.model.dtype == "auto" and capability is not None and capability < (8, 0):
-        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float32"})})
+    if capability is not None:
+        recipe = as_computed(recipe, capability)
     try:
         engines = None if capability is None else choose_engines(recipe)
         plan = make_plan(recipe, gpu=gpu, engines=engines, read_data=read_data)
@@ -151,7 +151,7 @@ def _recipe_needs(recipe: Recipe, *, run_plugins: bool) -> Iterator[Finding]:
     needs: dict[str, Callable[[], str]] = {
         "recipe": lambda: _rewards(recipe, run_plugins=run_plugins),
         "model": lambda: _model(recipe.model),
-        "data": lambda: _data(recipe),
+        "data": lambda: check_data(recipe),
     }
     for subject, look in needs.items():
         try:
@@ -193,8 +193,8 @@ def _model(model: ModelRecipe) -> str:
     return f"{name}, which will be downloaded (hf download {name})"
 
 
-def _data(recipe: Recipe) -> str:
-    """The first problem that can be used, so that a large file is not read twice."""
+def check_data(recipe: Recipe) -> str:
+    """The first problem that can be used, so that a large file is not read twice. Raises DataError."""
     from gtpo_cli.data import gold_check, load_problems
 
     if recipe.data.benchmark == "arithmetic":

@@ -19,8 +19,9 @@ from gtpo_cli.recipe import shipped_recipes
 QUICK = ["--set", "training.max_steps=3", "--set", "objective.probe.num_prompts=8"]
 
 
-def test_help_and_recipes_check_are_light(gtpo: Run) -> None:
-    for arguments in (["--help"], ["recipes", "check"]):
+def test_help_recipes_check_and_completion_are_light(gtpo: Run) -> None:
+    completing = {"_GTPO_COMPLETE": "complete_bash", "COMP_WORDS": "gtpo train -r tiny", "COMP_CWORD": "3"}
+    for arguments, more in ((["--help"], {}), (["recipes", "check"], {}), ([], completing)):
         code = (
             f"import sys; sys.argv = ['gtpo', *{arguments!r}]\n"
             "from gtpo_cli.cli.app import main\n"
@@ -28,8 +29,9 @@ def test_help_and_recipes_check_are_light(gtpo: Run) -> None:
             "heavy = {'torch', 'transformers', 'datasets', 'wandb', 'sympy'} & set(sys.modules)\n"
             "print('heavy', sorted(heavy), file=sys.stderr)"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment() | more)
         assert "heavy []" in done.stderr
+        assert done.stdout.startswith("tiny_arithmetic\n") == bool(more)
 
 
 def test_two_line_recipe_trains(gtpo: Run, tmp_path: Path) -> None:

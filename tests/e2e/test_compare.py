@@ -87,9 +87,9 @@ def runs(tmp_path: Path) -> dict[str, Table]:
 
 
 def test_json_holds_what_a_naive_computation_finds(gtpo: Run, runs: dict[str, Table]) -> None:
-    found = json.loads(gtpo("compare", "runs/a", "runs/b", "runs/c", "--json").stdout)
+    found = json.loads(gtpo("compare", "runs/a", "runs/b", "runs/c", "--json").stdout)["comparisons"]
     assert [(pair["a"]["run"], pair["b"]["run"]) for pair in found] == [("runs/a", "runs/b"), ("runs/a", "runs/c")]
-    assert found == json.loads(gtpo("compare", "runs/a", "runs/b", "runs/c", "--json").stdout)
+    assert found == json.loads(gtpo("compare", "runs/a", "runs/b", "runs/c", "--json").stdout)["comparisons"]
     one = runs["a"]
     for pair, other in zip(found, (runs["b"], runs["c"]), strict=True):
         assert (pair["problems"], pair["left_out"]) == (60, 0)
@@ -122,7 +122,7 @@ def test_json_holds_what_a_naive_computation_finds(gtpo: Run, runs: dict[str, Ta
 
 
 def test_marks_recipes_and_next_command_on_the_terminal(gtpo: Run, runs: dict[str, Table]) -> None:
-    (pair,) = json.loads(gtpo("compare", "runs/a", "runs/b", "--json").stdout)
+    (pair,) = json.loads(gtpo("compare", "runs/a", "runs/b", "--json").stdout)["comparisons"]
     output = gtpo("compare", "runs/a", "runs/b").stdout
     last = output.splitlines()[-1]  # the command is named as it can be typed here: by its path where it is not in PATH
     assert last.startswith("next: ")
@@ -146,7 +146,7 @@ def test_only_shared_problems_are_compared_and_the_others_are_counted(gtpo: Run,
     store(tmp_path / "two", right[10:], first=11)
     output = gtpo("compare", "one", "two").stdout
     assert "20 shared problems; 10 that only one side has are left out" in output
-    (pair,) = json.loads(gtpo("compare", "one", "two", "--json").stdout)
+    (pair,) = json.loads(gtpo("compare", "one", "two", "--json").stdout)["comparisons"]
     assert pair["scores"]["accuracy"]["interval_95"] == [0.0, 0.0]
     assert pair["scores"]["accuracy"]["a"] == pytest.approx(fmean(fmean(row) for row in right[10:]))
 
@@ -154,7 +154,7 @@ def test_only_shared_problems_are_compared_and_the_others_are_counted(gtpo: Run,
 def test_base_beside_trained_of_one_run(gtpo: Run, tmp_path: Path) -> None:
     store(tmp_path / "one", table(30, 0.2, 5), subject="base")
     store(tmp_path / "one", table(30, 0.9, 6))
-    (pair,) = json.loads(gtpo("compare", "one@base", "one", "--json").stdout)
+    (pair,) = json.loads(gtpo("compare", "one@base", "one", "--json").stdout)["comparisons"]
     assert (pair["a"]["subject"], pair["b"]["subject"]) == ("base", "step-000600")
     assert pair["scores"]["accuracy"]["difference"] > 0.5
 
@@ -230,7 +230,7 @@ def test_markdown_is_tables_and_paragraphs(gtpo: Run, runs: dict[str, Table]) ->
 def test_a_step_by_its_number_and_one_evaluation_twice(gtpo: Run, tmp_path: Path) -> None:
     store(tmp_path / "one", table(30, 0.2, 5), subject="step-000100")
     store(tmp_path / "one", table(30, 0.9, 6))
-    (pair,) = json.loads(gtpo("compare", "one@100", "one@step-000600", "--json").stdout)
+    (pair,) = json.loads(gtpo("compare", "one@100", "one@step-000600", "--json").stdout)["comparisons"]
     assert (pair["a"]["subject"], pair["b"]["subject"]) == ("step-000100", "step-000600")
     assert "both sides are this evaluation" in " ".join(gtpo("compare", "one", "one@600", code=2).stderr.split())
 

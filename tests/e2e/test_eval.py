@@ -59,7 +59,7 @@ def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, prepared: 
 def test_a_finished_evaluation_is_read_and_its_scores_are_json(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
     prepared(TRAIN)
     arguments = ["eval", "--pass-k", "1,4", "--maj-k", "4", "--limit", "12", "--json"]
-    (first,) = json.loads(gtpo(*arguments).stdout)
+    (first,) = json.loads(gtpo(*arguments).stdout)["evaluations"]
     assert (first["benchmark"], first["subject"], first["problems"], first["samples"]) == (
         "arithmetic", "step-000004", 12, 4,
     )  # fmt: skip
@@ -69,7 +69,7 @@ def test_a_finished_evaluation_is_read_and_its_scores_are_json(gtpo: Run, prepar
     right = [completion["correct"] for row in rows for completion in row["completions"]]
     assert first["scores"]["pass@1"]["estimate"] == pytest.approx(sum(right) / 48)
     before = samples.stat().st_mtime_ns
-    assert json.loads(gtpo(*arguments).stdout) == [first]
+    assert json.loads(gtpo(*arguments).stdout)["evaluations"] == [first]
     assert samples.stat().st_mtime_ns == before
     gtpo(*arguments, "--again")
     assert samples.stat().st_mtime_ns > before
@@ -78,9 +78,9 @@ def test_a_finished_evaluation_is_read_and_its_scores_are_json(gtpo: Run, prepar
 def test_an_adapter_is_evaluated_on_its_base_and_step_zero_knowledge_is_the_base(gtpo: Run, tmp_path: Path) -> None:
     lora = "model.lora={rank: 4, alpha: 4, target_modules: [q_proj, v_proj]}"
     gtpo(*TRAIN, "--set", lora, "--set", "optimizer.learning_rate=0.01")
-    base, trained = json.loads(gtpo("eval", "--base", "--pass-k", "8", "--limit", "16", "--json").stdout)
+    base, trained = json.loads(gtpo("eval", "--base", "--pass-k", "8", "--limit", "16", "--json").stdout)["evaluations"]
     assert (base["subject"], trained["subject"]) == ("base", "step-000004")
-    bare = json.loads(gtpo("eval", "builtin:tiny", "--pass-k", "8", "--limit", "16", "--json").stdout)[0]
+    bare = json.loads(gtpo("eval", "builtin:tiny", "--pass-k", "8", "--limit", "16", "--json").stdout)["evaluations"][0]
     assert bare["folder"].startswith("runs/models/builtin-tiny/evaluation/arithmetic/base-n8-")
     assert bare["scores"] == base["scores"]  # a fresh adapter changes nothing
     assert trained["scores"] != base["scores"]

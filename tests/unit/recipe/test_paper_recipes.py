@@ -13,6 +13,7 @@ import yaml
 from write_memory_page import LONGEST_PROMPT, STEPS
 
 from gtpo_cli.errors import RecipeError
+from gtpo_cli.planning.cards import cards_of
 from gtpo_cli.planning.duration import estimate
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.planning.memory import GIB
@@ -108,7 +109,7 @@ def test_memory_and_hours_in_a_recipe_are_those_of_the_plan(name: str, monkeypat
     recipe = load_recipe(name, [f"data.max_prompt_tokens={prompt}"])
     plan = make_plan(recipe, gpu=None)
     hours = estimate(
-        recipe, plan.shape, plan.engines, plan.memory, gpu=plan.gpu, steps=steps,
+        recipe, plan.shape, plan.engines, plan.memory, cards=cards_of(plan.gpu), steps=steps,
         completions=steps * recipe.rollout.group_size, prompt_tokens=plan.prompt_tokens,
         completion_tokens=recipe.rollout.max_completion_tokens // 5,
     )  # fmt: skip

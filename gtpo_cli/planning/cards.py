@@ -1,0 +1,80 @@
+"""GPUs that there are, by the names people type. No torch: a shell that completes names reads this."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+GIB = 2**30
+BFLOAT16 = (8, 0)  # the compute capability from which on GPUs have it
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """As its maker says: memory in GiB, its bandwidth in bytes/s, dense products in operations/s, in 16 bits (bfloat16
+    where the card has it) and in 32."""
+
+    short: str  # what --gpu takes, as well as the name
+    name: str
+    size: int
+    bandwidth: float
+    operations: float
+    operations_32: float
+    seen: float | None = None  # GiB that CUDA shows, where error correction takes a part
+    capability: tuple[int, int] = BFLOAT16  # or later
+
+    @property
+    def memory(self) -> float:
+        """Bytes."""
+        return (self.seen or self.size) * GIB
+
+
+CARDS = (
+    Card("3060", "RTX 3060", 12, 360e9, 25e12, 13e12),
+    Card("4070", "RTX 4070", 12, 504e9, 58e12, 29e12),
+    Card("t4", "T4", 16, 300e9, 65e12, 8.1e12, seen=14.7, capability=(7, 5)),
+    Card("4060ti", "RTX 4060 Ti", 16, 288e9, 44e12, 22e12),
+    Card("5080", "RTX 5080", 16, 960e9, 112e12, 56e12),
+    Card("l4", "L4", 24, 300e9, 121e12, 30e12, seen=22.1),
+    Card("3090", "RTX 3090", 24, 936e9, 71e12, 36e12),
+    Card("4090", "RTX 4090", 24, 1008e9, 165e12, 83e12),
+    Card("5090", "RTX 5090", 32, 1792e9, 209e12, 105e12),
+    Card("a100-40gb", "A100 40GB", 40, 1555e9, 312e12, 19.5e12),
+    Card("a6000", "RTX A6000", 48, 768e9, 155e12, 39e12),
+    Card("l40s", "L40S", 48, 864e9, 362e12, 92e12, seen=44.3),
+    Card("a100-80gb", "A100 80GB", 80, 1935e9, 312e12, 19.5e12),
+    Card("h100", "H100 SXM", 80, 3350e9, 989e12, 67e12),
+    Card("h200", "H200", 141, 4800e9, 989e12, 67e12),
+)
+MOST = 1024  # GiB; a larger number is a card's name that is not in the table
+
+
+def find_gpu(text: str) -> Card | float:
+    """A card of the table, by its name, or bytes: 24GiB, 24GB, 24 are gibibytes all, as GPUs are sold.
+
+    Raises ValueError that says what there is, also for the name of cards of two sizes.
+    """
+    asked = _key(text)
+    if found := next((card for card in CARDS if asked in (_key(card.short), _key(card.name))), None):
+        return found
+    if several := [card.short for card in CARDS if asked == card.short.partition("-")[0]]:
+        raise ValueError(f"{text!r} is {len(several)} sizes: write {' or '.join(several)}")
+    size = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:Gi?B?)?\s*", text, flags=re.IGNORECASE)
+    if size is None or not 0 < float(size[1]) <= MOST:
+        names = ", ".join(card.short for card in CARDS)
+        raise ValueError(f"{text!r} is no size, and no card in the table ({names}); write e.g. 24GiB")
+    return float(size[1]) * GIB
+
+
+def _key(name: str) -> str:
+    """Of "NVIDIA GeForce RTX 4090", "rtx4090" and "4090" the same."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    return re.sub(r"^(nvidia)?(geforce|tesla)?(rtx)?|gi?b$", "", plain)
+
+
+def cards_of(gpu: float) -> tuple[Card, ...]:
+    """Those whose memory is nearest to so many bytes; none without bfloat16, which a plan for a size counts on."""
+    cards = [card for card in CARDS if card.capability >= BFLOAT16]
+    nearest = min((card.size for card in cards), key=lambda size: abs(math.log(size * GIB / gpu)))
+    return tuple(card for card in cards if card.size == nearest)

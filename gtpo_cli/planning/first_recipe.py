@@ -1,0 +1,182 @@
+"""A first recipe for a model, data and a GPU, with comments: the paper's setting where it fits by the plan, else the
+largest that does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import yaml
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.models.tiny import BUILTIN_PREFIX
+from gtpo_cli.planning.cards import GIB, Card
+from gtpo_cli.planning.fit import Plan, as_computed, best_memory, make_plan
+from gtpo_cli.planning.memory import memory_of
+from gtpo_cli.planning.readiness import check_data
+from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.text import one_line
+
+_WHERE = "gtpo init"  # in messages
+_SMALL = 10**9  # weights; fewer are not worth 4 bits
+_SHARES = tuple(percent / 100 for percent in range(40, 95, 5))  # of the GPU, for the engine that samples
+
+Document = dict[str, dict[str, Any]]
+
+
+class Setting(NamedTuple):
+    """What is made smaller until it fits."""
+
+    rank: int
+    prompt: int
+    completion: int
+    group: int
+
+
+SETTINGS = (
+    Setting(128, 4000, 1500, 8),  # the paper's
+    Setting(64, 2000, 1500, 8),
+    Setting(64, 1024, 1024, 8),
+    Setting(32, 1024, 1024, 8),
+    Setting(32, 512, 768, 8),
+    Setting(16, 512, 512, 8),
+    Setting(16, 512, 512, 4),
+    Setting(8, 256, 256, 4),
+)
+_NOTES = {
+    "model.name": "a hub id, a folder, or builtin:tiny",
+    "model.load_in_4bit": "for the base weights; what is trained is the adapter, in 32 bits",
+    "model.max_seq_length": "prompt and completion together, in tokens",
+    "model.lora": "the adapter; the paper's rank is 128",
+    "data.columns": "what the file calls them",
+    "data.max_prompt_tokens": "longer prompts are dropped, and counted",
+    "rollout.group_size": "completions of a prompt, which are compared with each other",
+    "rollout.prompts_per_step": "prompts in one update",
+    "rollout.max_completion_tokens": "a completion is cut there",
+    "rollout.gpu_memory_utilization": "of the GPU for the engine that samples; it sleeps while the policy trains",
+    "objective.name": "or grpo, dr_grpo, dapo, gspo, cispo, rloo, sft",
+    "optimizer.learning_rate": "the first thing to try others of",
+    "training.micro_batch_size": "completions in one forward; the gradient does not depend on it",
+    "training.epochs": "passes over the data; max_steps: N ends earlier",
+    "training.max_steps": "updates",
+    "training.save_every": "updates between checkpoints",
+}
+
+
+def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) -> tuple[str, Plan]:
+    """The recipe's text and its plan. `data`: benchmark, and path where it is a file; `gpu`: bytes, or None for a
+    built-in model.
+
+    Raises RecipeError where nothing fits, or where data that are here cannot be used; ModelError without the model's
+    configuration.
+    """
+    document = _builtin(model, data) if model.startswith(BUILTIN_PREFIX) else _largest(model, data, gpu)
+    recipe = _recipe(document)
+    if recipe.data.path is not None:
+        check_data(recipe)  # also where the plan cannot, without a tokenizer
+    plan = make_plan(recipe, gpu=gpu)
+    if plan.counts is None and not plan.downloads:  # nothing is elsewhere, so that stays so
+        raise RecipeError(f"{_WHERE}: {plan.notes[-1]}")
+    if not plan.fits:
+        raise RecipeError(
+            f"{_WHERE}: {model} does not fit {plan.gpu / GIB:.4g} GiB, even with an adapter of rank "
+            f"{SETTINGS[-1].rank} and completions of {SETTINGS[-1].completion} tokens; choose a smaller model or a "
+            "larger GPU (gtpo plan says what takes the memory)"
+        )
+    return "\n".join([*_heading(recipe, plan), *_lines(document)]) + "\n", plan
+
+
+def _largest(model: str, data: Mapping[str, str], gpu: Card | float | None) -> Document:
+    """The first setting that fits, else the last."""
+    widest = _document(model, data, SETTINGS[0])
+    plan = make_plan(_recipe(widest), gpu=gpu)  # which reads the data, once, for their longest prompt
+    four_bit = plan.shape.quantized or plan.shape.parameters >= _SMALL
+    positions = plan.shape.positions or math.inf
+    longest = 64 * math.ceil(plan.prompt_tokens / 64) if plan.counts else math.inf
+    for setting in SETTINGS:
+        prompt = int(min(setting.prompt, longest, positions // 2))
+        completion = int(min(setting.completion, positions - prompt))
+        setting = setting._replace(prompt=prompt, completion=completion)
+        fitting: list[tuple[int, Document]] = []  # sampled at once
+        for share in _SHARES if plan.engines.shared else (None,):
+            document = _document(model, data, setting, share=share, four_bit=four_bit)
+            recipe = _recipe(document)
+            if plan.card is not None:
+                recipe = as_computed(recipe, plan.card.capability)
+            need = partial(memory_of, recipe, plan.shape, plan.engines, prompt_tokens=prompt)
+            memory = best_memory(need, completion, plan.gpu)
+            if memory is not None:
+                if memory.rows < setting.group:
+                    document["training"]["micro_batch_size"] = memory.rows
+                fitting.append((min(memory.sequences or 0, setting.group), document))
+        if fitting:
+            return max(fitting, key=lambda pair: pair[0])[1]  # of several the one with the least share
+    return document
+
+
+def _document(
+    model: str, data: Mapping[str, str], setting: Setting, *, share: float | None = None, four_bit: bool = True
+) -> Document:
+    rollout: dict[str, Any] = {
+        "group_size": setting.group, "prompts_per_step": 1, "max_completion_tokens": setting.completion,
+    }  # fmt: skip
+    if share is not None:
+        rollout["gpu_memory_utilization"] = share
+    return {
+        "model": {
+            "name": model, "load_in_4bit": four_bit, "max_seq_length": setting.prompt + setting.completion,
+            "lora": {"rank": setting.rank, "alpha": setting.rank},
+        },
+        "data": _data(data) | {"max_prompt_tokens": setting.prompt},
+        "rollout": rollout,
+        "objective": {"name": "gtpo"},
+        "optimizer": {"name": "paged_adamw_8bit" if four_bit else "adamw", "learning_rate": 1e-6},
+        "training": {"epochs": 1, "micro_batch_size": "auto", "save_every": 500},
+    }  # fmt: skip
+
+
+def _builtin(model: str, data: Mapping[str, str]) -> Document:
+    """As recipes/tiny_arithmetic.yaml: all weights train, on a CPU."""
+    return {
+        "model": {"name": model, "max_seq_length": 512},
+        "data": _data(data) | {"max_prompt_tokens": 64},
+        "rollout": {"group_size": 8, "prompts_per_step": 8, "max_completion_tokens": 64},
+        "objective": {"name": "gtpo"},
+        "optimizer": {"learning_rate": 2e-4, "betas": [0.9, 0.95]},
+        "training": {"max_steps": 600, "save_every": 100},
+    }
+
+
+def _data(data: Mapping[str, str]) -> dict[str, Any]:
+    columns = {"columns": {"question": "question", "answer": "answer"}} if data["benchmark"] == "local" else {}
+    return dict(data) | columns
+
+
+def _recipe(document: Document) -> Recipe:
+    return build_recipe(document, where=_WHERE)
+
+
+def _heading(recipe: Recipe, plan: Plan) -> Iterator[str]:
+    trained_on = recipe.data.path or recipe.data.benchmark
+    yield f"# GTPO on {one_line(trained_on)} with {one_line(recipe.model.name)}, written by gtpo init."
+    where = "" if plan.card is None else f" ({plan.card.name})"
+    yield (
+        f"# Needs {plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.4g} GiB{where} by gtpo plan. All other keys have "
+        "their defaults: gtpo recipes show FILE"
+    )
+
+
+def _lines(document: Document) -> Iterator[str]:
+    for section, values in document.items():
+        yield f"{section}:"
+        for key, value in values.items():
+            note = _NOTES.get(f"{section}.{key}")
+            yield f"  {key}: {_flow(value)}" + (f"  # {note}" if note else "")
+
+
+def _flow(value: Any) -> str:
+    """On one line, quoted where it must be."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=False, width=math.inf, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,60 @@
+"""gtpo init as typed: without a terminal, on one, and what it does not overwrite; gtpo plan --gpu by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import GTPO, Run, environment
+
+
+def test_what_it_writes_is_planned_and_trains(gtpo: Run, tmp_path: Path) -> None:
+    said = gtpo("init", "mine.yaml", "--model", "builtin:tiny", "--benchmark", "arithmetic").stdout
+    assert said.splitlines()[-1] == "next: gtpo train --recipe mine.yaml --dry-run"
+    text = (tmp_path / "mine.yaml").read_text()
+    assert "# prompts: 4800" in gtpo("train", "--recipe", "mine.yaml", "--dry-run").stdout
+    assert "exists already" in gtpo("init", "mine.yaml", code=2).stderr
+    assert (tmp_path / "mine.yaml").read_text() == text
+
+
+def test_a_card_by_its_name(gtpo: Run) -> None:
+    plan = json.loads(gtpo("plan", "--gpu", "L4", "--json").stdout)
+    assert (plan["gpu"], plan["gpu_bytes"]) == ("L4", 22.1 * 2**30)
+    error = " ".join(gtpo("plan", "--gpu", "a100", code=2).stderr.replace("│", "").split())
+    assert "'a100' is 2 sizes: write a100-40gb or a100-80gb" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "it needs --model, --benchmark or --data, --gpu too"),
+        (["--model", "builtin:tiny"], "it needs --benchmark or --data too"),
+        (["--model", "a/b", "--data", "x.jsonl"], "it needs --gpu too"),
+        (["--model", "builtin:tiny", "-b", "aime24"], "has no problems to train on"),
+        (["--model", "builtin:tiny", "-b", "gsm"], "did you mean gsm8k?"),
+        (["--model", "builtin:tiny", "-b", "local"], "name it with --data"),
+        (["--model", "builtin:tiny", "-b", "arithmetic", "--data", "x.jsonl"], "arithmetic is generated"),
+    ],
+)
+def test_errors_leave_no_file(gtpo: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
+    assert words in gtpo("init", *arguments, code=2).stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_on_a_terminal_it_asks(tmp_path: Path) -> None:
+    main, follower = pty.openpty()
+    process = subprocess.Popen(
+        [*GTPO, "init"], cwd=tmp_path, stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=environment(), text=True,
+    )  # fmt: skip
+    os.close(follower)
+    os.write(main, b"builtin:tiny\narithmetic\n")
+    output, _ = process.communicate(timeout=200)
+    os.close(main)
+    assert process.returncode == 0, output
+    assert "Train on (gsm8k, math, arithmetic, or a file of your own)" in output
+    assert "  benchmark: arithmetic\n" in (tmp_path / "my_recipe.yaml").read_text()

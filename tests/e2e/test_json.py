@@ -1,0 +1,148 @@
+"""--json as typed: one object on standard output, with the values that the command says in words; and completion."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Prepared, Run, metrics
+from typer.testing import CliRunner
+
+from gtpo_cli.cli.app import app
+from gtpo_cli.recipe import load_recipe, shipped_recipes, shipped_sweeps
+
+TRAIN = [
+    "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
+    "--set", "objective.initial_entropy=0.16",
+]  # fmt: skip
+NOISY = """
+import os, subprocess, sys
+print("imported")
+os.write(1, b"from C\\n")
+subprocess.run([sys.executable, "-S", "-c", "print('from a child')"])
+def plain(problem, completion):
+    print("rewarded")
+    return 0.0
+"""
+
+
+def said(gtpo: Run, *arguments: str, code: int = 0) -> dict[str, Any]:
+    """The object of a command: all of its standard output, strict JSON, and no word of what it says without --json."""
+    output = gtpo(*arguments, "--json", code=code).stdout
+    assert output.endswith("}\n")
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    document = json.loads(output, parse_constant=refuse)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_doctor(gtpo: Run) -> None:
+    sound = said(gtpo, "doctor")
+    assert (sound["recipe"], sound["can_start"]) == (None, True)
+    words = {finding["subject"]: finding for finding in sound["findings"]}
+    assert words["hub"] == {
+        "subject": "hub", "state": "note", "words": "HF_HUB_OFFLINE is set: only what is in the cache",
+        "remedy": "without it: model.name and data.path as local folders, or a filled cache and HF_HUB_OFFLINE=1",
+    }  # fmt: skip
+    absent = said(gtpo, "doctor", "--recipe", "tiny_arithmetic", "--set", "model.name=nobody/nothing", code=1)
+    assert (absent["recipe"], absent["can_start"]) == ("tiny_arithmetic", False)
+    assert [finding["subject"] for finding in absent["findings"] if finding["state"] == "problem"] == ["model"]
+
+
+def test_plan_says_what_the_table_says(gtpo: Run) -> None:
+    plan, table = said(gtpo, "plan", "--gpu", "8GiB"), gtpo("plan", "--gpu", "8GiB").stdout
+    assert (plan["prompts"], plan["steps"], plan["completions"]) == (4800, 600, 38400)
+    assert (plan["fits"], plan["gpu_bytes"], plan["completions_in_a_forward"]) == (True, 8 * 2**30, 64)
+    memory = plan["memory_bytes"]
+    for half in ("sampling", "training"):
+        assert sum(part[half] for part in memory["parts"]) == pytest.approx(memory[half])
+    shown = re.search(r"together +([\d.]+) +([\d.]+)", table)
+    assert shown is not None
+    assert shown.groups() == tuple(f"{memory[half] / 2**30:.2f}" for half in ("sampling", "training"))
+    small = said(gtpo, "plan", "--recipe", "llama8b_gsm8k", "--gpu", "12", code=1)
+    assert (small["fits"], small["sequences_at_once"], small["steps"], small["hours"]) == (False, 0, None, [])
+    assert "steps and prompts are not known here" in small["notes"][0]
+
+
+def test_recipes(gtpo: Run, tmp_path: Path) -> None:
+    listed = said(gtpo, "recipes", "list")["recipes"]
+    assert {row["name"] for row in listed} == set(shipped_recipes())
+    assert listed[0] == {
+        "name": "llama8b_gsm8k", "memory": "20.9 of 24 GiB GPU", "time": "39 to 120 h",
+        "about": "GTPO on GSM8K with LLaMA-3.1-8B: the paper's settings (Listing 1).",
+    }  # fmt: skip
+    change = "objective.entropy_coef=0.5"
+    shown = said(gtpo, "recipes", "show", "tiny_arithmetic", "--set", change)
+    assert shown["recipe"] == load_recipe("tiny_arithmetic", [change]).model_dump(mode="json")
+    (tmp_path / "bad.yaml").write_text("model: {name: builtin:tiny}\ndata: {benchmark: gsm8}\nrolout: {}\n")
+    checked = said(gtpo, "recipes", "check", "bad.yaml", "tiny_arithmetic", code=2)
+    assert checked["ok"] is False
+    bad, good = checked["recipes"]
+    assert (bad["name"], bad["ok"], len(bad["errors"])) == ("bad.yaml", False, 2)
+    assert good == {"name": "tiny_arithmetic", "ok": True, "errors": [], "remarks": []}
+    assert said(gtpo, "recipes", "check")["ok"] is True
+
+
+def test_eval_and_compare(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
+    """What else is said, by the command, by a reward's code and by its children, goes to standard error."""
+    prepared(TRAIN)
+    (tmp_path / "noisy.py").write_text(NOISY)
+    noisy = ["--set", "rewards.plugins=[{name: noisy:plain}]"]
+    done = gtpo("eval", "--base", "--pass-k", "2", "--limit", "8", "--audit", *noisy, "--json")
+    for line in ("imported", "from C", "from a child", "arithmetic base: 8 of 8 problems"):
+        assert line in done.stderr.splitlines()
+    document = json.loads(done.stdout)
+    assert document["run"] == "runs/one"
+    base, trained = document["evaluations"]
+    assert (base["subject"], trained["subject"], base["problems"], base["samples"]) == ("base", "step-000004", 8, 2)
+    rows = [json.loads(line) for line in (tmp_path / base["folder"] / "samples.jsonl").read_text().splitlines()]
+    right = [completion["correct"] for row in rows for completion in row["completions"]]
+    assert base["scores"]["accuracy"]["estimate"] == pytest.approx(sum(right) / 16)
+    assert base["audit"]["judged_wrong"] == 16 - sum(right)
+    compared = said(gtpo, "compare", "runs/one@base", "runs/one")
+    (pair,) = compared["comparisons"]
+    assert pair["scores"]["accuracy"]["b"] == pytest.approx(trained["scores"]["accuracy"]["estimate"])
+    assert "With 8 shared problems the intervals are too narrow" in " ".join(compared["cautions"])
+
+
+def test_inspect_gives_the_stored_step_and_what_is_no_number_as_null(
+    gtpo: Run, prepared: Prepared, tmp_path: Path
+) -> None:
+    prepared(TRAIN)
+    file = tmp_path / "runs" / "one" / "samples" / "step-000001.jsonl"
+    stored = [json.loads(line) for line in file.read_text().splitlines()]
+    everything = said(gtpo, "inspect", "--problem", "all")
+    assert (everything["run"], everything["step"], everything["completions"]) == ("runs/one", 1, stored)
+    assert metrics(tmp_path / "runs" / "one")[0]["train/reward_mean"] == pytest.approx(
+        sum(row["reward"] for row in everything["completions"]) / len(stored), abs=1e-4
+    )
+    stored[1]["mean_entropy"], stored[1]["logprobs"][0] = math.nan, -math.inf
+    file.write_text("".join(json.dumps(row) + "\n" for row in stored))
+    (second,) = said(gtpo, "inspect", "--problem", "1", "--completion", "2")["completions"]
+    assert (second["completion"], second["mean_entropy"], second["logprobs"][0]) == (1, None, None)
+    assert second["logprobs"][1:] == stored[1]["logprobs"][1:]
+    assert "choose one of" in gtpo("inspect", "--json", "--html", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("train --recipe tiny_", [name for name in shipped_recipes() if name.startswith("tiny_")]),
+        ("recipes check tiny_arithmetic qwen3b_m", ["qwen3b_math"]),
+        ("eval --json -b a", ["aime24", "aime25", "amc23", "arithmetic"]),
+        ("compare a b --benchmark math5", ["math500"]),
+        ("sweep fig", [name for name in shipped_sweeps() if name.startswith("fig")]),
+    ],
+)
+def test_the_shell_completes_names(typed: str, expected: list[str]) -> None:
+    words = f"gtpo {typed}"
+    asked = {"_GTPO_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    result = CliRunner().invoke(app, env=asked, prog_name="gtpo")
+    assert result.output.split() == expected

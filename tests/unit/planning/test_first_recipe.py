@@ -1,0 +1,103 @@
+"""What gtpo init writes: a recipe that fits by the plan, no smaller than it must be."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from gtpo_cli.errors import DataError, RecipeError
+from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.planning.cards import GIB, Card, find_gpu
+from gtpo_cli.planning.first_recipe import SETTINGS, Setting, first_recipe
+from gtpo_cli.planning.fit import make_plan
+from gtpo_cli.recipe import Recipe, load_recipe
+
+LLAMA, QWEN = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-3B-Instruct"
+GSM8K = {"benchmark": "gsm8k"}
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def written(folder: Path, model: str, data: dict[str, str], gpu: Card | float | None) -> Recipe:
+    """The recipe, read back from its file."""
+    text, _ = first_recipe(model, data, gpu)
+    (folder / "mine.yaml").write_text(text)
+    return load_recipe(folder / "mine.yaml")
+
+
+def setting(recipe: Recipe) -> Setting:
+    assert recipe.model.lora is not None
+    assert recipe.model.max_seq_length == recipe.data.max_prompt_tokens + recipe.rollout.max_completion_tokens
+    rollout = recipe.rollout
+    return Setting(
+        recipe.model.lora.rank, recipe.data.max_prompt_tokens, rollout.max_completion_tokens, rollout.group_size
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "number"),
+    [(LLAMA, "a100-80gb", 0), (LLAMA, "4090", 0), (LLAMA, "12", 2), (LLAMA, "10", None), (QWEN, "8", None),
+     (QWEN, "t4", 0)],
+)  # fmt: skip
+def test_it_fits_and_the_next_larger_setting_does_not(tmp_path: Path, model: str, gpu: str, number: int | None) -> None:
+    size = find_gpu(gpu)
+    recipe = written(tmp_path, model, GSM8K, size)
+    plan = make_plan(recipe, gpu=size)
+    assert plan.fits
+    chosen = SETTINGS.index(setting(recipe))
+    assert number is None or chosen == number
+    if plan.memory.sequences is not None and plan.engines.shared:  # no larger share would sample more at once
+        assert plan.better_share is None
+    for larger in SETTINGS[:chosen]:
+        changes = [
+            f"model.lora={{rank: {larger.rank}, alpha: {larger.rank}}}", f"data.max_prompt_tokens={larger.prompt}",
+            f"model.max_seq_length={larger.prompt + larger.completion}", f"rollout.group_size={larger.group}",
+            f"rollout.max_completion_tokens={larger.completion}", "training.micro_batch_size=1",
+        ]  # fmt: skip
+        for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
+            tried = load_recipe(tmp_path / "mine.yaml", [*changes, f"rollout.gpu_memory_utilization={share}"])
+            assert not make_plan(tried, gpu=size).fits
+
+
+def test_the_head_says_what_the_plan_says(tmp_path: Path) -> None:
+    text, plan = first_recipe(LLAMA, GSM8K, find_gpu("l4"))
+    assert text.splitlines()[0] == f"# GTPO on gsm8k with {LLAMA}, written by gtpo init."
+    assert f"# Needs {plan.memory.peak / GIB:.1f} of 22.1 GiB (L4) by gtpo plan." in text.splitlines()[1]
+    keys = [line for line in text.splitlines() if re.match(r"  (max|lora|group|gpu|learn|micro)", line)]
+    assert len(keys) == 8
+    assert all("  # " in line for line in keys)
+
+
+def test_known_data_bound_the_prompts_and_small_models_are_not_put_in_4_bits(tmp_path: Path) -> None:
+    recipe = written(tmp_path, str(resolve_name("builtin:tiny")), {"benchmark": "arithmetic"}, 8 * GIB)
+    assert recipe.data.max_prompt_tokens == 192  # the longest, with the system prompt, of 64 at a time
+    assert not recipe.model.load_in_4bit
+    assert recipe.optimizer.name == "adamw"
+
+
+def test_a_built_in_model_on_a_file_with_a_name_that_yaml_would_read_otherwise(tmp_path: Path) -> None:
+    file = tmp_path / "on: {a} # 'b'.jsonl"
+    file.write_text(json.dumps({"question": "1+2", "answer": "3"}) + "\n")
+    recipe = written(tmp_path, "builtin:tiny", {"benchmark": "local", "path": str(file)}, None)
+    assert (recipe.data.path, recipe.data.benchmark, recipe.model.lora) == (str(file), "local", None)
+    shipped = load_recipe("tiny_arithmetic")
+    assert recipe.rollout == shipped.rollout
+    assert recipe.optimizer == shipped.optimizer
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="does not fit 6 GiB, even with an adapter of rank 8"):
+        first_recipe(LLAMA, GSM8K, 6 * GIB)
+    with pytest.raises(DataError, match=r"absent\.jsonl: no such file"):  # though the model's tokenizer is not here
+        first_recipe(LLAMA, {"benchmark": "local", "path": "absent.jsonl"}, 24 * GIB)
+    words = tmp_path / "words.jsonl"
+    words.write_text(json.dumps({"question": "1+2 " * 100, "answer": "3"}) + "\n")
+    with pytest.raises(RecipeError, match=r"gtpo init: steps and prompts are not known here: .*too long"):
+        first_recipe("builtin:tiny", {"benchmark": "local", "path": str(words)}, None)
