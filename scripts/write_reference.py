@@ -60,6 +60,12 @@ def metrics_page() -> str:
         "# Every metric of a run\n\n"
         "Written from `gtpo_cli/tracking/metrics.py` by `scripts/write_reference.py`. The names are the same in\n"
         "`metrics.jsonl` (one JSON object a step), on the console, in wandb and in TensorBoard.\n\n"
+        "Those two get tables as well: `samples`, the completions of step 1 and of every\n"
+        "`tracking.log_completions_every`th step (prompt, text, answer, rewards, advantage, mean entropy;\n"
+        "`filtered` says why one was not trained on), and `evaluation/<benchmark>`, the answers of each evaluation\n"
+        "in training. In wandb the recipe is the run's config, `tracking.wandb.tags` its tags, and its summary the\n"
+        "newest value of each metric; a resumed run goes on under the same id. Online, prompts and completions are\n"
+        "uploaded too: `tracking.wandb.mode: offline` keeps them here.\n\n"
         f"{metrics_table().rstrip()}\n"
     )
 

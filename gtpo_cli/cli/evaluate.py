@@ -22,6 +22,7 @@ from gtpo_cli.cli.options import (
     TargetArgument,
     TrustOption,
     benchmark_names,
+    find_model,
     find_trained,
     names_run,
 )
@@ -29,7 +30,7 @@ from gtpo_cli.cli.printing import print_audit, print_json, print_scores, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import WORDS, Ended, EvaluationError
-from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe
+from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.recipe.schema import Benchmark as Name
 from gtpo_cli.run_folder import RunFolder, write_atomically
 
@@ -83,6 +84,7 @@ def evaluate(
 
     gtpo eval runs/my-run --benchmark aime24 --benchmark amc23 --pass-k 64
     """
+    words = None
     if names_run(target):
         if recipe is not None:
             raise typer.BadParameter("a run has its own recipe; leave --recipe out, or override keys with --set")
@@ -90,9 +92,13 @@ def evaluate(
             target, checkpoint, what="eval", overrides=set_ or [], trust=trust_remote_code
         )
     else:
-        (run, loaded), chosen = _bare_model(str(target), recipe, benchmark, set_ or []), None
+        model, named = str(target), (benchmark or ["gsm8k"])[0]
+        recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
+        loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_ or [])
+        run = _folder_of(model, loaded)
     asked = _with_options(loaded, benchmark, pass_k, maj_k, limit)
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
+    _introduce(words, loaded.model.name, subjects)
     benchmarks = _load_benchmarks(asked, chosen, split, data_path)
     if not names_run(target):
         _begin(run, loaded)
@@ -143,19 +149,10 @@ def _evaluate(
 # -- what is evaluated ------------------------------------------------------------------------------------------------
 
 
-def _bare_model(
-    model: str, recipe: str | None, benchmarks: list[str] | None, overrides: list[str]
-) -> tuple[RunFolder, Recipe]:
+def _folder_of(model: str, recipe: Recipe) -> RunFolder:
     """A model without a run gets a folder of its own: <output_dir>/models/<name>."""
-    named = [f"model.name={json.dumps(model)}", *overrides]
-    if recipe is not None or model.startswith("builtin:"):
-        loaded = load_recipe(recipe or DEFAULT_RECIPE, named)
-    else:
-        plain = {"name": model, "load_in_4bit": False, "lora": None}
-        trained_on = {"benchmark": (benchmarks or ["gsm8k"])[0]}
-        loaded = build_recipe({"model": plain, "data": trained_on}, overrides, where=model)
     name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or Path(model).resolve().name  # of "." and ".."
-    return RunFolder(Path(loaded.output_dir) / "models" / name), loaded
+    return RunFolder(Path(recipe.output_dir) / "models" / name)
 
 
 def _begin(run: RunFolder, recipe: Recipe) -> None:
@@ -231,6 +228,15 @@ def _load_benchmarks(
 # -- what is said -----------------------------------------------------------------------------------------------------
 
 
+def _introduce(words: str | None, model: str, subjects: list[str]) -> None:
+    """What is evaluated, where the target's own name does not say it."""
+    if words is not None:
+        print(words, flush=True)
+    if BASE in subjects:
+        what = "untrained, asked and judged as the trained one" if len(subjects) > 1 else "as it is"
+        print(f"{BASE} is {model}, {what}", flush=True)
+
+
 def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
     from gtpo_cli.evaluation.misjudged import audit as find_misjudged
 
@@ -238,6 +244,7 @@ def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
         {
             "benchmark": benchmark,
             "subject": subject,
+            "model": stored.conditions.model,
             "folder": str(stored.path),
             "problems": len(results.problem_ids),
             "dropped": results.dropped,

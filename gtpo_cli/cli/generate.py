@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import CheckpointOption, TargetArgument, TrustOption, find_trained, names_run
+from gtpo_cli.cli.options import CheckpointOption, TargetArgument, TrustOption, find_model, find_trained, names_run
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import GenerationError
-from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.recipe import Recipe
 from gtpo_cli.types import Completion, Problem
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _find_model(target: str | None, which: str, *, base: bool, trust: bool) -> t
         raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
     if which != "best":
         raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
-    plain = {"name": target, "load_in_4bit": False, "lora": None}
-    return build_recipe({"model": plain, "data": {"benchmark": "gsm8k"}}, where=target), None, target
+    recipe, chosen, words = find_model(target)
+    return (recipe, None, f"{recipe.model.name}, untrained") if base and chosen else (recipe, chosen, words)
 
 
 def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contextlib.ExitStack) -> Judge | None:

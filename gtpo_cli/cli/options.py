@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,8 @@ import typer
 from gtpo_cli.cli.streams import keep_output_for_json
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.planning.cards import CARDS, Card, find_gpu
-from gtpo_cli.recipe import Recipe, shipped_recipes
-from gtpo_cli.recipe.schema import Benchmark
+from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
+from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT, Benchmark
 from gtpo_cli.run_folder import RunFolder, latest_run
 
 if TYPE_CHECKING:
@@ -142,3 +143,27 @@ def find_trained(
     recipe = run.recipe_to_run(overrides, trust_remote_code=trust)
     untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
     return run, recipe, None if untrained or which is None else find_checkpoint(run, which)
+
+
+def find_model(
+    model: str, *, recipe: str | None = None, benchmark: str = "gsm8k", overrides: Sequence[str] = ()
+) -> tuple[Recipe, Checkpoint | None, str]:
+    """What to ask that is no run: the recipe by which it is asked, a checkpoint where it is an exported adapter, and in
+    words what it is and whose prompt it gets. `benchmark`: for a model that nothing is known of.
+
+    Raises RecipeError, ExportError.
+    """
+    from gtpo_cli.export.asked import read_export
+
+    if recipe is not None:
+        loaded = load_recipe(recipe, [f"model.name={json.dumps(model)}", *overrides])
+        return loaded, None, f"{model}: asked as the recipe {recipe} says"
+    if (export := read_export(Path(model), overrides)) is not None:
+        on = f", an adapter on {export.recipe.model.name}" if export.checkpoint else ""
+        words = f"{model}: export of the run {export.run}, step {export.step}{on}; asked and judged as the run was"
+        return export.recipe, export.checkpoint, words
+    plain = {"name": model, "load_in_4bit": False, "lora": None}
+    loaded = build_recipe({"model": plain, "data": {"benchmark": benchmark}}, overrides, where=model)
+    known = {None: "no system prompt", PAPER_SYSTEM_PROMPT: "gtpo's default system prompt"}
+    prompt = known.get(loaded.data.system_prompt, "your system prompt")
+    return loaded, None, f"{model}: no export of gtpo, so it is asked with {prompt}, in the model's own chat template"

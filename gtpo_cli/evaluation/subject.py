@@ -29,14 +29,15 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint of a run: steps finished, and its folder (the weights are in `model/`)."""
+    """A checkpoint of a run: steps finished, its folder, and the folder in that with the weights."""
 
     step: int
     path: Path
+    weights: str = "model"
 
     @property
     def model(self) -> Path:
-        return self.path / "model"
+        return self.path / self.weights
 
     @property
     def has_full_weights(self) -> bool:

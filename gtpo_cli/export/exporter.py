@@ -18,6 +18,7 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.subject import Checkpoint, load_frozen, load_prompting
 from gtpo_cli.export import gguf
+from gtpo_cli.export.asked import Asked, asked_by
 from gtpo_cli.export.card import model_card
 from gtpo_cli.export.check import (
     BOUND_OF_ANOTHER_BASE,
@@ -90,7 +91,7 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
         say("loading it back")
         _free_memory()
         found = measure(read_back(request.format, aside, recipe.model, policy.device), policy.answers)
-        exported = _judge(request, policy, written, found)
+        exported = _judge(request, policy, written, found, asked_by(recipe))
         card = model_card(run, recipe, exported, prompting, hub_name=request.hub_name)
         (aside / CARD).write_text(card, encoding="utf-8")
         write_record(aside, exported)
@@ -144,7 +145,7 @@ def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, as
     return written
 
 
-def _judge(request: Request, policy: _Policy, written: Written, found: Measured) -> Exported:
+def _judge(request: Request, policy: _Policy, written: Written, found: Measured, asked: Asked) -> Exported:
     """The difference from the run's policy, where something else was to be written the rounding from that too, and what
     this cost. Raises ExportError where what was read back is not what was trained."""
     expected, where = written.expected or policy.reference, str(request.out)
@@ -166,7 +167,7 @@ def _judge(request: Request, policy: _Policy, written: Written, found: Measured)
         )
     return Exported(
         request.run.name, request.checkpoint.step, request.format, written.dtype, written.base, len(policy.answers),
-        difference, rounding, notes,
+        difference, rounding, notes, asked,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The folder of an export: written aside, and given its name only when it is whole and was checked.
 
-Beside the model it holds README.md, the model card, and export.json: what was exported, how, and what the check found.
+Beside the model it holds README.md, the model card, and export.json: what was exported, how, what the check found, and
+how the policy was asked.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Literal
 
 from gtpo_cli.checkpoints import flush_to_disk
 from gtpo_cli.errors import ExportError
+from gtpo_cli.export.asked import RECORD, Asked
 from gtpo_cli.export.check import Difference
 from gtpo_cli.files import read_json, writing
 from gtpo_cli.run_folder import package_versions
 
-RECORD = "export.json"
 CARD = "README.md"
 Format = Literal["adapter", "merged", "gguf"]
 
@@ -29,7 +30,7 @@ Format = Literal["adapter", "merged", "gguf"]
 class Exported:
     """A finished export, as export.json has it. `base`: its public name. `difference_from_policy`: over the answers to
     `prompts` questions; `rounding`: from the base in full precision with the adapter, where the policy was trained on
-    another base or in 4 bits. `notes`: what the export cost, in sentences."""
+    another base or in 4 bits. `notes`: what the export cost, in sentences. `asked`: for gtpo to ask it as the run."""
 
     run: str
     step: int
@@ -40,6 +41,7 @@ class Exported:
     difference_from_policy: Difference
     rounding: Difference | None
     notes: tuple[str, ...]
+    asked: Asked | None = None
 
 
 @dataclass(frozen=True, slots=True)

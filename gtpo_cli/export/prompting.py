@@ -2,7 +2,8 @@
 
 The exported tokenizer renders a lone user message to exactly the token ids that the policy was trained on: the run's
 system prompt is in the template, and a tokenizer that had none gets the plain format of `gtpo_cli.data.prompts`. A
-system message of the caller's own takes the place of the run's.
+system message of the caller's own takes the place of the run's. A conversation that ends with the user's message is one
+to answer, so `add_generation_prompt` need not be given.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ _PLAIN = (
     "{{% endfor %}}"
 )
 _DATE = "{{% if date_string is not defined %}}{{% set date_string = {date} %}}{{% endif %}}"
+_ANSWERED = "{% if messages[-1]['role'] == 'user' %}{% set add_generation_prompt = true %}{% endif %}"
 _SYSTEM = (
     "{{% if messages[0]['role'] != 'system' %}}"
     "{{% set messages = [{{'role': 'system', 'content': {system}}}] + messages %}}{{% endif %}}"
 )
 _FOLDED = (
-    "{{% if messages[0]['role'] == 'user' %}}"
-    "{{% set messages = [{{'role': 'user', 'content': {system} + messages[0]['content']}}] + messages[1:] %}}"
+    "{{% if messages[0]['role'] == 'system' %}}"
+    "{{% set folded_prompt = messages[0]['content'] + {blank} %}}{{% set messages = messages[1:] %}}"
+    "{{% else %}}{{% set folded_prompt = {system} + {blank} %}}{{% endif %}}"
+    "{{% if messages and messages[0]['role'] == 'user' %}}"
+    "{{% set messages = [{{'role': 'user', 'content': folded_prompt + messages[0]['content']}}] + messages[1:] %}}"
     "{{% endif %}}"
 )
 
@@ -48,22 +53,25 @@ class Prompting:
 
 def put_template(tokenizer: Any, encoder: PromptEncoder, system_prompt: str | None, questions: Sequence[str]) -> bool:
     """Give the tokenizer the run's prompt as its chat template; false, and nothing is changed, where it cannot render
-    these questions to the same token ids."""
+    these questions to the same token ids. Where there are several templates, it takes the place of the default one."""
     before = tokenizer.chat_template
     expected = [list(encoder.encode(question)) for question in questions]  # with the template as it was
     template = _template(tokenizer, encoder, (system_prompt or "").strip(), expected[0])
     if template is None:
         return False
-    tokenizer.chat_template = template
-    if [_ids(tokenizer, question) for question in questions] == expected:
+    tokenizer.chat_template = before | {"default": template} if isinstance(before, dict) else template
+    rendered = [_rendered(tokenizer, system_prompt, question) for question in questions]
+    if rendered == [[ids] * 3 for ids in expected]:
         return True
     tokenizer.chat_template = before
     return False
 
 
-def _ids(tokenizer: Any, question: str) -> list[int]:
+def _rendered(tokenizer: Any, system_prompt: str | None, question: str) -> list[list[int]]:
+    """The ids of a lone user message, with `add_generation_prompt` and without, and of gtpo's own prompt."""
     messages = [{"role": "user", "content": question}]
-    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+    lone = [tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=a) for a in (True, False)]
+    return [*(list(ids["input_ids"]) for ids in lone), list(PromptEncoder(tokenizer, system_prompt).encode(question))]
 
 
 def _template(tokenizer: Any, encoder: PromptEncoder, system: str, ids: Sequence[int]) -> str | None:
@@ -71,14 +79,17 @@ def _template(tokenizer: Any, encoder: PromptEncoder, system: str, ids: Sequence
         starts = tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id
         bos = "bos_token" if starts else "''"
         return _PLAIN.format(system=_quoted(system), bos=bos, blank=_quoted("\n\n"), newline=_quoted("\n"))
-    if not isinstance(tokenizer.chat_template, str):
-        return None  # several templates by name
-    template = _DATE.format(date=_quoted(TEMPLATE_DATE)) if "date_string" in tokenizer.chat_template else ""
+    before = tokenizer.chat_template
+    if isinstance(before, dict):  # several by name
+        before = before.get("default")
+    if not isinstance(before, str):
+        return None
+    template = _ANSWERED + (_DATE.format(date=_quoted(TEMPLATE_DATE)) if "date_string" in before else "")
     if system and encoder.folds_system_prompt:
-        template += _FOLDED.format(system=_quoted(system + "\n\n"))
+        template += _FOLDED.format(system=_quoted(system), blank=_quoted("\n\n"))
     elif system:
         template += _SYSTEM.format(system=_quoted(system))
-    return template + str(tokenizer.chat_template)
+    return template + before
 
 
 def _quoted(text: str) -> str:

@@ -281,7 +281,9 @@ class WandbRecipe(Section):
 class TrackingRecipe(Section):
     wandb: WandbRecipe = Field(default_factory=WandbRecipe, description="Weights & Biases")
     tensorboard: bool = Field(False, description="also write TensorBoard events (needs the extra tensorboard)")
-    log_completions_every: int = Field(50, ge=1, description="steps between stored sample completions")
+    log_completions_every: int = Field(
+        50, ge=1, description="steps between stored sample completions, which wandb and TensorBoard get as a table"
+    )
 
 
 class Recipe(Section):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gtpo_cli.errors import RecipeError
+from gtpo_cli.text import markdown_table, markdown_text
+from gtpo_cli.tracking.tracker import Row
 
 
 class TensorBoardTracker:
-    """One scalar a metric, under the declared names. `start_step` is the last step that a resumed run keeps.
+    """One scalar a metric, under the declared names, and tables as text. `start_step` is the last step that a resumed
+    run keeps.
 
     Raises RecipeError when the package tensorboard is missing.
     """
@@ -29,5 +32,14 @@ class TensorBoardTracker:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
+    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None:
+        """As text, which TensorBoard draws as a Markdown table."""
+        cells = ([_cell(value) for value in row.values()] for row in rows)
+        self._writer.add_text(name, markdown_table(list(rows[0]), cells), step)
+
     def close(self) -> None:
         self._writer.close()
+
+
+def _cell(value: str | float | None) -> str:
+    return "" if value is None else markdown_text(value) if isinstance(value, str) else f"{value:g}"

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.text import describe
@@ -23,12 +23,25 @@ if TYPE_CHECKING:
     from gtpo_cli.tracking.console import ConsoleTracker
 
 
+T = TypeVar("T", bound="Tracker")
+
+
 class Tracker(Protocol):
     """Takes the metrics of finished steps somewhere. `metrics` holds any subset of the declared ones, unordered."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
+
+
+Row = Mapping[str, str | float | None]  # of a table: by column; all rows have the same
+
+
+@runtime_checkable
+class TableTracker(Tracker, Protocol):
+    """A tracker that takes tables too: completions and evaluations, a row each."""
+
+    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None: ...
 
 
 class Trackers(AbstractContextManager["Trackers"]):
@@ -64,11 +77,12 @@ class Trackers(AbstractContextManager["Trackers"]):
         for name in metrics:
             find_metric(name)
         self._record.log(step, metrics)
-        for tracker in tuple(self._optional):
-            try:
-                tracker.log(step, metrics)
-            except Exception as error:  # noqa: BLE001 - a tracker is foreign code, and no error in it is worth a run
-                self._switch_off(tracker, error, since=f" from step {step} on")
+        self._tell(self._optional, step, lambda tracker: tracker.log(step, metrics))
+
+    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None:
+        """Hand a table of step `step`, whose metrics come later, to every tracker that takes tables."""
+        takers = [tracker for tracker in self._optional if isinstance(tracker, TableTracker)]
+        self._tell(takers if rows else [], step, lambda tracker: tracker.log_table(step, name, rows))
 
     def message(self, text: str) -> None:
         """Show a line to the user, above the progress display. Silent in a quiet run."""
@@ -93,6 +107,13 @@ class Trackers(AbstractContextManager["Trackers"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _tell(self, trackers: Sequence[T], step: int, tell: Callable[[T], None]) -> None:
+        for tracker in tuple(trackers):
+            try:
+                tell(tracker)
+            except Exception as error:  # noqa: BLE001 - a tracker is foreign code, and no error in it is worth a run
+                self._switch_off(tracker, error, since=f" from step {step} on")
 
     def _switch_off(self, tracker: Tracker, error: Exception, since: str = "") -> None:
         self._optional.remove(tracker)

@@ -1,7 +1,8 @@
 """Weights & Biases: online with a key, offline without one, never a prompt, never the end of a run.
 
-All files stay in the run folder (`<run>/wandb`). An offline run is uploaded later with `wandb sync`. Only the recipe
-and the metrics are handed over: no code, no git state, no console output, nothing about the machine.
+All files stay in the run folder (`<run>/wandb`). An offline run is uploaded later with `wandb sync`. Only the recipe,
+the metrics, and tables of sample completions and evaluations are handed over: no code, no git state, no console output,
+nothing about the machine.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gtpo_cli.recipe.schema import Recipe
-from gtpo_cli.tracking.tracker import Tracker
+from gtpo_cli.tracking.tracker import Row, TableTracker, Tracker
 
 # Seconds. A network that is away must not hold up training for long, at the start or at the end.
 INIT_TIMEOUT = 30.0
@@ -25,7 +27,8 @@ _BEHIND = 1000  # steps that may wait; a tracker that is further behind is stuck
 
 
 class WandbTracker:
-    """Logs each step to wandb, under the declared names, with `step` as wandb's step too.
+    """Logs each step to wandb, under the declared names, with `step` as wandb's step too; tables as wandb's own, with
+    `step` as their first column, so that those of many steps can be put together.
 
     Mode "auto" is online when wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE does not say
     otherwise, else offline. When going online fails (no key in mode "online", no network, a refused key),
@@ -48,6 +51,8 @@ class WandbTracker:
         settings = recipe.tracking.wandb
         folder = run_dir / "wandb"
         folder.mkdir(parents=True, exist_ok=True)  # else wandb would go to a temporary folder
+        # Where tables wait for their upload, which only this variable says; else in the user's home.
+        os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
         id_file = folder / "run_id"
         resume_id = id_file.read_bytes().decode().strip() if resumed and id_file.is_file() else None
 
@@ -72,6 +77,12 @@ class WandbTracker:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({"step": step, **metrics}, step=step)
 
+    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None:
+        import wandb
+
+        table = wandb.Table(columns=["step", *rows[0]], data=[[step, *row.values()] for row in rows])
+        self._run.log({name: table}, step=step)
+
     def close(self) -> None:
         """Upload what is left, for a minute at most; the files stay in the run folder in any case."""
         self._run.finish()
@@ -89,7 +100,7 @@ class BackgroundTracker:
     def __init__(self, tracker: Tracker, *, close_seconds: float) -> None:
         self._tracker = tracker
         self._close_seconds = close_seconds
-        self._steps: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(_BEHIND)
+        self._steps: queue.Queue[Callable[[], None] | None] = queue.Queue(_BEHIND)
         self._failure: Exception | None = None
         self._stuck = False
         # A daemon: where the tracker hangs for ever, the process can still end.
@@ -97,9 +108,16 @@ class BackgroundTracker:
         self._thread.start()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._put(partial(self._tracker.log, step, dict(metrics)))
+
+    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None:
+        if isinstance(self._tracker, TableTracker):
+            self._put(partial(self._tracker.log_table, step, name, rows))
+
+    def _put(self, call: Callable[[], None]) -> None:
         self._raise_failure()
         try:
-            self._steps.put_nowait((step, dict(metrics)))
+            self._steps.put_nowait(call)
         except queue.Full:
             self._stuck = True
             raise TimeoutError(f"it has not answered for {_BEHIND} steps") from None
@@ -121,8 +139,8 @@ class BackgroundTracker:
 
     def _work(self) -> None:
         try:
-            while (item := self._steps.get()) is not None:
-                self._tracker.log(*item)
+            while (call := self._steps.get()) is not None:
+                call()
         except Exception as error:  # noqa: BLE001 - a tracker is foreign code; told by the next call
             self._failure = error
         try:

@@ -8,6 +8,7 @@ from statistics import fmean
 from gtpo_cli.errors import DataError
 from gtpo_cli.evaluation.measure import sample_and_grade
 from gtpo_cli.evaluation.problems import load_benchmark
+from gtpo_cli.evaluation.records import EvaluatedProblem
 from gtpo_cli.evaluation.subject import Subject
 from gtpo_cli.generation import Sampler
 from gtpo_cli.models import Policy
@@ -34,10 +35,14 @@ class HeldOut:
                 raise DataError(f"training.eval_every: nothing to evaluate on: {error}") from error
             self._benchmarks.append(benchmark)
 
-    def evaluate(self) -> dict[str, float]:
-        """The metrics `eval/...` of the policy as it is now. Raises GenerationError, RewardError."""
+    def evaluate(self) -> tuple[dict[str, float], dict[str, list[dict[str, str | float | None]]]]:
+        """The metrics `eval/...` of the policy as it is now, and by benchmark a table of what it answered.
+
+        Raises GenerationError, RewardError.
+        """
         started = time.perf_counter()
         metrics: dict[str, float] = {}
+        tables: dict[str, list[dict[str, str | float | None]]] = {}
         self._subject.sampler.sync(self._subject.policy)
         for benchmark in self._benchmarks:
             seed = derive_seed(self._recipe.seed, f"held out {benchmark.name}")
@@ -45,6 +50,7 @@ class HeldOut:
                 self._recipe, self._subject, benchmark.prompts, self._scorer, samples=1, seed=seed
             )
             completions = [completion for problem in problems for completion in problem.completions]
+            tables[benchmark.name] = [_row(problem) for problem in problems]
             prefix = f"eval/{benchmark.name}"
             metrics |= {
                 f"{prefix}/accuracy_rate": fmean(completion.correct for completion in completions),
@@ -53,4 +59,20 @@ class HeldOut:
                 f"{prefix}/length_mean": fmean(completion.tokens for completion in completions),
                 f"{prefix}/entropy_mean": fmean(completion.mean_entropy for completion in completions),
             }
-        return metrics | {"eval/time": time.perf_counter() - started}
+        return metrics | {"eval/time": time.perf_counter() - started}, tables
+
+
+def _row(problem: EvaluatedProblem) -> dict[str, str | float | None]:
+    (completion,) = problem.completions
+    return {
+        "problem": problem.id,
+        "question": problem.question,
+        "gold": problem.gold,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "answer": completion.answer,
+        "correct": float(completion.correct),
+        "strict_format": float(completion.strict_format),
+        "tokens": completion.tokens,
+        "mean_entropy": completion.mean_entropy,
+    }

@@ -91,7 +91,7 @@ def train(
         for number in range(run.step + 1, order.total_steps + 1):
             metrics = step(number)
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
-                metrics |= _evaluate(held_out, trackers)
+                metrics |= _evaluate(held_out, number, trackers)
             if run.finish_step(number, metrics) is not None:
                 break
         return run
@@ -110,8 +110,10 @@ def _step_on_samples(parts: StepParts, order: PromptOrder, run: Run, number: int
     return run.record(number, result, clock, parts.policy)
 
 
-def _evaluate(held_out: HeldOut, trackers: Trackers) -> dict[str, float]:
-    metrics = held_out.evaluate()
+def _evaluate(held_out: HeldOut, number: int, trackers: Trackers) -> dict[str, float]:
+    metrics, tables = held_out.evaluate()
+    for name, rows in tables.items():
+        trackers.log_table(number, f"evaluation/{name}", rows)
     rates = {name: value for name, value in metrics.items() if name.endswith("/accuracy_rate")}
     trackers.message("held out: " + ", ".join(f"{name} {value:.3f}" for name, value in rates.items()))
     return metrics

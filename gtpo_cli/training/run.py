@@ -20,7 +20,7 @@ from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
 from gtpo_cli.training.best import Best, check_keep_best
 from gtpo_cli.training.guard import CollapseGuard
 from gtpo_cli.training.interrupts import reason
-from gtpo_cli.training.samples import write_samples
+from gtpo_cli.training.samples import sample_table, write_samples
 from gtpo_cli.training.step import StepResult
 from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
@@ -118,10 +118,13 @@ class Run:
         (self._say if self._trackers is None else self._trackers.warn)(text)
 
     def record(self, number: int, result: StepResult, clock: Stopwatch, policy: Policy) -> dict[str, float]:
-        """The metrics of a policy-gradient step. Its completions go to samples/ where due, or where it was skipped."""
+        """The metrics of a policy-gradient step. Its completions go to samples/ and, as a table, to the
+        trackers where due, or where it was skipped."""
         every = self.recipe.tracking.log_completions_every
         if result.not_finite or number == 1 or number % every == 0:
             file = write_samples(self.folder.samples, number, result, policy.tokenizer)
+            if self._trackers is not None:
+                self._trackers.log_table(number, "samples", sample_table(result, self.recipe, policy.tokenizer))
             if result.not_finite:
                 self.warn(f"step {number} was skipped: {result.not_finite} was not finite; its completions: {file}")
         metrics = step_metrics(result, clock)

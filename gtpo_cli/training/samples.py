@@ -1,4 +1,4 @@
-"""Sample completions of a step as GTPO saw them: samples/step-000050.jsonl, one line a completion."""
+"""Sample completions of a step as GTPO saw them: samples/step-000050.jsonl, one line a completion; and as a table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError
+from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.step import StepResult
 
@@ -49,6 +50,38 @@ def sample_rows(result: StepResult) -> list[dict[str, Any]]:
                     "backward": of_tokens(result.spans.backward_BGT.int()),
                     "lambda": of_tokens(result.weights_BGT),
                     "coefficient": of_tokens(result.coefficients_BGT),
+                }
+            )
+    return rows
+
+
+def sample_table(result: StepResult, recipe: Recipe, tokenizer: Any) -> list[dict[str, str | float | None]]:
+    """A row for each completion of a step, for people to read: the prompt as the model got it, the completion, what it
+    earned, its advantage, and why it was not trained on ("" where it was)."""
+    rows: list[dict[str, str | float | None]] = []
+    for b, group in enumerate(result.groups):
+        prompt, no_spread = tokenizer.decode(list(group.prompt_ids)), not bool(result.advantages_BG[b].any())
+        for g, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True)):
+            why = {
+                "mean entropy over the threshold": bool(result.filtered_BG[b, g]),
+                "truncated": recipe.rollout.mask_truncated and completion.truncated,
+                "no reward spread in its group": recipe.objective.skip_uninformative_groups and no_spread,
+            }
+            rows.append(
+                {
+                    "problem": group.problem.id,
+                    "prompt": prompt,
+                    "gold": group.problem.gold,
+                    "text": completion.text,
+                    "finish_reason": completion.finish_reason,
+                    "answer": verdict.extracted,
+                    "reward": verdict.reward,
+                    "format": verdict.format_score,
+                    "accuracy": verdict.accuracy_score,
+                    **verdict.plugins,
+                    "advantage": float(result.advantages_BG[b, g]),
+                    "mean_entropy": float(result.mean_entropy_BG[b, g]),
+                    "filtered": "; ".join(reason for reason, holds in why.items() if holds),
                 }
             )
     return rows

@@ -75,6 +75,7 @@ def test_plain_transformers_give_the_policy_s_answers(
     assert "compared with the policy on its greedy answers to 8 questions: log-probabilities differ by " in said
     assert said.splitlines()[-1] == "next: gtpo eval runs/one"
     assert by_plain_transformers(tmp_path / "runs" / "one" / "export" / "merged") == expected
+    assert by_the_policy(tmp_path, "runs/one/export/merged") == expected
 
     gtpo("export", "--out", "sixteen")
     record = json.loads((tmp_path / "sixteen" / "export.json").read_text())
@@ -86,6 +87,36 @@ def test_plain_transformers_give_the_policy_s_answers(
     code = 0 if changes else 2
     adapter = gtpo("export", "--format", "adapter", code=code)
     assert ("trained all weights, so there is no adapter" in adapter.stderr) == (not changes)
+
+    # The adapter on its base, or all weights in float32, is the policy itself: it samples the run's completions.
+    figures = ["--pass-k", "2", "--limit", "24", "--json"]
+    base, run = json.loads(gtpo("eval", "runs/one", "--base", *figures).stdout)
+    format = "adapter" if changes else "merged"
+    *_, own = json.loads(gtpo("eval", f"runs/one/export/{format}", *figures).stdout)
+    assert own["folder"].startswith(f"runs/models/runs-one-export-{format}/evaluation/arithmetic/")
+    assert (own["subject"], own["model"]) == (
+        ("step-000012", "builtin:tiny") if changes else ("base", "runs/one/export/merged")
+    )
+    drawn = [(tmp_path / one["folder"] / "samples.jsonl").read_bytes() for one in (run, own, base)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert own["scores"] == run["scores"]
+    said = gtpo("eval", f"runs/one/export/{format}", "--base", *figures[:-1]).stdout.splitlines()
+    assert said[0].startswith(f"runs/one/export/{format}: export of the run one, step 12")
+    assert said[0].endswith("; asked and judged as the run was")
+    labels = {
+        "adapter": "base is builtin:tiny, untrained, asked and judged as the trained one",
+        "merged": "base is runs/one/export/merged, as it is",
+    }
+    assert said[1] == labels[format]
+    if changes:
+        assert by_the_policy(tmp_path, "runs/one/export/adapter") == expected
+    else:
+        (tmp_path / "sixteen" / "export.json").unlink()
+        asked = ["generate", "sixteen", "1+1", "--max-tokens", "2"]
+        assert (
+            "sixteen: no export of gtpo, so it is asked with gtpo's default system prompt, in the model's own chat "
+            "template; " in gtpo(*asked).stdout
+        )
 
 
 @pytest.mark.skipif(

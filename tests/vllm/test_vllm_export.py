@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from exported_runs import QUESTIONS, export, greedy_by_transformers, moved_run, recipe_on
 from policy_contract import save_model
+from small_models import tiny_tokenizer
 
+from gtpo_cli.data import PromptEncoder
 from gtpo_cli.recipe import Recipe, build_recipe
 
 pytestmark = [
@@ -49,6 +51,9 @@ def test_the_greedy_tokens_are_those_of_transformers(recipe: Any, scale: float, 
     engine = vllm.LLM(model=str(done.path), dtype=dtype, max_model_len=128, enforce_eager=True)
     chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
     params = vllm.SamplingParams(temperature=0.0, max_tokens=COUNT)
-    found = [list(answer.outputs[0].token_ids) for answer in engine.chat(chats, params, use_tqdm=False)]
+    answered = engine.chat(chats, params, use_tqdm=False)
+    trained_on = PromptEncoder(tiny_tokenizer(), run.recipe().data.system_prompt)
+    assert [tuple(answer.prompt_token_ids) for answer in answered] == [trained_on.encode(q) for q in QUESTIONS]
+    found = [list(answer.outputs[0].token_ids) for answer in answered]
     assert found == expected
     assert len({tuple(row) for row in expected}) > 1  # not one answer to everything

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gtpo_cli.cli.evaluate import _bare_model
+from gtpo_cli.cli.evaluate import _folder_of
+from gtpo_cli.cli.options import find_model
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ def test_every_model_has_a_folder_of_its_own(
 ) -> None:
     (tmp_path / "above" / "here").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "above" / "here")
-    run, recipe = _bare_model(model, None, None, [])
-    assert run.path == Path("runs") / "models" / folder
+    recipe, checkpoint, _ = find_model(model)
+    assert checkpoint is None
+    assert _folder_of(model, recipe).path == Path("runs") / "models" / folder
     assert recipe.model.name == model

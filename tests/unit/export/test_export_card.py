@@ -191,13 +191,30 @@ def test_a_lone_user_message_gets_the_ids_of_training(kind: str, system: str | N
     encoder = PromptEncoder(fresh, system)
     for question in QUESTIONS:
         messages = [{"role": "user", "content": question}]
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
-        assert tuple(ids) == encoder.encode(question)
-    if system == PAPER_SYSTEM_PROMPT and not encoder.folds_system_prompt:
+        for options in ({}, {"add_generation_prompt": True}):
+            ids = tokenizer.apply_chat_template(messages, return_dict=True, **options)["input_ids"]
+            assert tuple(ids) == encoder.encode(question)
+        assert PromptEncoder(tokenizer, system).encode(question) == encoder.encode(question)
+    if system == PAPER_SYSTEM_PROMPT:
         own = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1"}]
         text = tokenizer.apply_chat_template(own, add_generation_prompt=True, tokenize=False)
         assert "Be brief." in text
         assert "helpful assistant for solving" not in text
+
+
+def test_of_several_templates_the_default_one_gets_the_prompt() -> None:
+    tokenizer, fresh = tiny_tokenizer(), tiny_tokenizer()
+    named = {"default": fresh.chat_template, "tool_use": "{{ 'tools' }}"}
+    tokenizer.chat_template = dict(named)
+    assert put_template(tokenizer, PromptEncoder(tokenizer, "Add."), "Add.", QUESTIONS[:1])
+    messages = [{"role": "user", "content": "1+1"}]
+    ids = tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
+    assert tuple(ids) == PromptEncoder(fresh, "Add.").encode("1+1") != PromptEncoder(fresh, None).encode("1+1")
+    assert tokenizer.chat_template["tool_use"] == named["tool_use"]
+    del named["default"]
+    tokenizer.chat_template = dict(named)
+    assert not put_template(tokenizer, PromptEncoder(fresh, "Add."), "Add.", QUESTIONS[:1])
+    assert tokenizer.chat_template == named
 
 
 def test_a_template_that_would_differ_is_not_put(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from gtpo_cli.errors import GtpoError, RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.tracking import JsonlTracker, Trackers, open_trackers, read_metrics
 from gtpo_cli.tracking.console import ConsoleTracker
+from gtpo_cli.tracking.wandb import BackgroundTracker
 
 STEP = {"optim/loss": 0.5, "train/reward_mean": 11.0}
 
@@ -234,3 +235,35 @@ print(sorted({{"wandb", "torch", "tensorboard"}} & set(sys.modules)))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines() == ["step  1/10  loss 0.5000", "[]"]
     assert done.stderr == ""
+
+
+class TableRecorder(Recorder):
+    """A recorder that takes tables too, and fails at those of `bad_table`."""
+
+    def __init__(self, bad_table: int | None = None) -> None:
+        super().__init__()
+        self.tables: list[tuple[int, str, int]] = []
+        self._bad_table = bad_table
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+        if step == self._bad_table:
+            raise ConnectionError("away")
+        self.tables.append((step, name, len(rows)))
+
+
+def test_tables_go_to_those_that_take_them_and_end_no_run(tmp_path: Path) -> None:
+    plain, good, bad = Recorder(), TableRecorder(), TableRecorder(bad_table=2)
+    behind = BackgroundTracker(good, close_seconds=10)
+    warnings: list[str] = []
+    others = [plain, behind, BackgroundTracker(Recorder(), close_seconds=10), bad]
+    with Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=others, warn=warnings.append) as trackers:
+        for step in (1, 2, 3):
+            trackers.log_table(step, "samples", [{"text": "a"}] * step)
+            trackers.log_table(step, "none", [])
+            trackers.log(step, STEP)
+    assert good.tables == [(1, "samples", 1), (2, "samples", 2), (3, "samples", 3)]
+    assert bad.tables == good.tables[:1]
+    assert (plain.steps, good.steps, bad.steps, bad.closed) == ([1, 2, 3], [1, 2, 3], [1], 1)
+    assert warnings == [
+        "TableRecorder tracking failed and is off from step 2 on (ConnectionError: away); metrics.jsonl has every step"
+    ]

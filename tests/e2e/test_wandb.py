@@ -1,0 +1,109 @@
+"""gtpo train into an offline wandb run, resumed, and into TensorBoard: what is in them, read back."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wandb_records
+import yaml
+from commands import Run, metrics
+
+TRAIN = [
+    "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
+    "--set", "rollout.group_size=4", "--set", "rollout.prompts_per_step=4", "--set", "training.save_every=2",
+    "--set", "objective.initial_entropy=0.16", "--set", "objective.filter.threshold=0.2",
+    "--set", "rollout.max_completion_tokens=34", "--set", "rollout.mask_truncated=true",
+    "--set", "training.eval_every=4", "--set", "evaluation.limit=5", "--set", "tracking.log_completions_every=3",
+    "--set", "tracking.wandb={mode: offline, tags: [a-tag, another]}",
+]  # fmt: skip
+COLUMNS = {"prompt", "text", "reward", "advantage", "filtered"}
+
+
+def test_samples_evaluations_config_summary_and_tags_are_in_the_record(gtpo: Run, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    gtpo(*TRAIN, "--set", "tracking.tensorboard=true")
+    run = tmp_path / "runs" / "one"
+    (file,) = (run / "wandb").glob("offline-run-*/run-*.wandb")
+    started, config = wandb_records.started(file)
+    assert (started.project, list(started.tags), started.display_name) == ("gtpo", ["a-tag", "another"], "one")
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    assert {key: config[key] for key in recipe} == recipe
+
+    logged = wandb_records.history(file)
+    rows = metrics(run)
+    assert sorted(logged) == [1, 2, 3, 4]
+    for row in rows:
+        assert {key: logged[row["step"]][key] for key in row} == row
+    last = wandb_records.summary(file)
+    assert {key: last[key] for key in rows[-1]} == rows[-1]
+
+    assert [step for step in logged if "samples" in logged[step]] == [1, 3]
+    for step in (1, 3):
+        table = wandb_records.table(file, logged[step]["samples"])
+        stored = [json.loads(line) for line in (run / f"samples/step-{step:06d}.jsonl").read_text().splitlines()]
+        assert len(table) == len(stored) == 16
+        assert set(table[0]) > COLUMNS
+        for told, seen in zip(table, stored, strict=True):
+            same = ("problem", "gold", "text", "reward", "advantage", "mean_entropy", "finish_reason")
+            assert {key: told[key] for key in same} == {key: seen[key] for key in same}
+            assert (told["step"], told["prompt"]) == (step, f"<s><user>{seen['question']}<assistant>")
+            why = ["mean entropy over the threshold"] if seen["mean_entropy"] > 0.2 else []
+            why += ["truncated"] if seen["finish_reason"] == "length" else []
+            assert told["filtered"] == "; ".join(why)
+            assert bool(told["filtered"]) != seen["kept"]
+    assert {"", "truncated"} < {told["filtered"] for told in all_samples(file, logged)}
+
+    asked = wandb_records.table(file, logged[4]["evaluation/arithmetic"])
+    assert len(asked) == 5
+    right = sum(row["correct"] for row in asked) / 5
+    assert math.isclose(right, rows[-1]["eval/arithmetic/accuracy_rate"])
+    assert all(row["text"] and row["question"] for row in asked)
+
+    shown = texts(run / "tensorboard")
+    assert [step for step, _ in shown["samples/text_summary"]] == [1, 3]
+    assert [step for step, _ in shown["evaluation/arithmetic/text_summary"]] == [4]
+    first = shown["samples/text_summary"][0][1].splitlines()
+    assert len(first) == 2 + 16
+    head = [cell.strip() for cell in first[0].strip("| ").split(" | ")]
+    assert set(head) >= COLUMNS
+    cells = wandb_records.table(file, logged[1]["samples"])
+    for line, row in zip(first[2:], cells, strict=True):
+        shown_row = dict(zip(head, line[2:-2].split(" | "), strict=True))
+        assert shown_row["text"].replace("\\", "") == row["text"]
+        assert float(shown_row["advantage"]) == pytest.approx(row["advantage"], rel=1e-4, abs=1e-6)
+
+
+def all_samples(file: Path, logged: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for step in logged if "samples" in logged[step]
+            for row in wandb_records.table(file, logged[step]["samples"])]  # fmt: skip
+
+
+def texts(folder: Path) -> dict[str, list[tuple[int, str]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events: Any = EventAccumulator(str(folder))
+    events.Reload()
+    return {
+        tag: [(event.step, event.tensor_proto.string_val[0].decode()) for event in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def test_a_resumed_run_goes_on_in_the_same_wandb_run_with_its_tables(gtpo: Run, tmp_path: Path) -> None:
+    gtpo(*TRAIN)
+    run = tmp_path / "runs" / "one"
+    (first,) = (run / "wandb").glob("offline-run-*/run-*.wandb")
+    last = run / "checkpoints" / "step-000004"
+    (last / "state.json").write_text("{")  # damaged: the run goes on from step 2
+    gtpo("train", "-q", "--resume", "runs/one")
+    (second,) = {*(run / "wandb").glob("offline-run-*/run-*.wandb")} - {first}
+    assert first.name == second.name
+    logged = wandb_records.history(second)
+    assert sorted(logged) == [3, 4]
+    before = wandb_records.table(first, wandb_records.history(first)[3]["samples"])
+    assert wandb_records.table(second, logged[3]["samples"]) == before
+    assert {path.name for path in (run / "wandb" / "artifacts").iterdir()} == {"staging"}  # nothing in the user's home
