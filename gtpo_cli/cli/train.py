@@ -70,6 +70,8 @@ def train(
     """
     if resume and (recipe is not None or set_):
         raise typer.BadParameter("a resumed run keeps its recipe; leave --recipe and --set out")
+    if run is not None and not resume and "=" in run:
+        raise typer.BadParameter(f"unexpected argument {run}; did you mean --set {run}?")
     if run is not None and not resume:
         raise typer.BadParameter(f"unexpected argument {run}; did you mean --recipe {run}, or --resume {run}?")
     if resume:
