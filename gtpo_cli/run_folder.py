@@ -91,7 +91,7 @@ class RunFolder:
     def _lost(self) -> str:
         """What a run that was ended at once did in vain."""
         if not self.metrics_file.is_file():
-            return ""
+            return " before the first step: nothing was trained, and the same command starts again"
         reached = self.metrics_file.read_bytes().count(b"\n")
         saved = max((step_of(path.name) or 0 for path in self.checkpoints.glob("step-*")), default=0)
         steps = f"step {reached}" if reached == saved + 1 else f"steps {saved + 1} to {reached}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption
+from gtpo_cli.cli.options import RUNS, RecipeOption, SetOption, as_typed
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.recipe import load_recipe
 
@@ -34,4 +34,4 @@ def doctor(recipe: RecipeOption = None, set_: SetOption = None) -> None:
         print(f"{name} cannot start here: {', '.join(problems)}")
         raise typer.Exit(EXIT_CANNOT_START)
     print(f"{name} can start here")
-    suggest("train", *(["--recipe", recipe] if recipe else []))
+    suggest("train", *(["--recipe", recipe, *as_typed(set_)] if recipe else []))

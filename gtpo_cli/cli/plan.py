@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import DEFAULT_RECIPE, RecipeOption, SetOption
+from gtpo_cli.cli.options import DEFAULT_RECIPE, RecipeOption, SetOption, as_typed
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.recipe import Recipe, load_recipe
 
@@ -42,7 +42,7 @@ def plan(
     _print_verdict(made, loaded, asked=size is not None)
     if not made.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
-    suggest("train", "--recipe", name)
+    suggest("train", "--recipe", name, *as_typed(set_))
 
 
 def _bytes(text: str) -> float:

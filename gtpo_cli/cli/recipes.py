@@ -10,7 +10,7 @@ import typer
 
 from gtpo_cli.cli.options import DEFAULT_RECIPE, SetOption, as_typed
 from gtpo_cli.cli.printing import suggest
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import RecipeError, RewardError
 from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import dump_recipe, find_recipe, load_recipe, shipped_recipes
 
@@ -74,7 +74,7 @@ def check(
     recipe: Annotated[list[str] | None, typer.Argument(metavar="FILE|NAME", help="Default: all shipped.")] = None,
     set_: SetOption = None,
 ) -> None:
-    """Check recipes: every key, value and bound, and what works on no machine; all errors at once.
+    """Check recipes: every key, value and bound, rewards of your own, and what works on no machine; all errors at once.
 
     What this machine lacks for one: gtpo doctor --recipe, or gtpo train --dry-run.
     """
@@ -85,15 +85,15 @@ def check(
     for name in recipe or shipped:
         try:
             remarks = check_recipe(load_recipe(shipped.get(name, name), set_ or []))
-        except RecipeError as error:
+        except (RecipeError, RewardError) as error:
             failed = True
-            for problem in error.problems:
+            for problem in error.problems if isinstance(error, RecipeError) else [f"{name}: {error}"]:
                 print(f"error: {problem}", file=sys.stderr)
         else:
             print(f"ok  {name}" + "".join(f" ({remark})" for remark in remarks))
     if failed:
         raise typer.Exit(2)
     if recipe:
-        suggest("train", "--recipe", recipe[0], "--dry-run")
+        suggest("train", "--recipe", recipe[0], *as_typed(set_), "--dry-run")
     else:
         suggest("recipes", "list")

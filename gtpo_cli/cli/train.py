@@ -81,7 +81,9 @@ def train(
         loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
         if dry_run:
             _print_plan(loaded, by_trl=engine == "trl")
-            suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *as_typed(set_), comment=True)
+            others = ["--engine", engine] if engine else []
+            others += [part for setting in trl or [] for part in ("--trl", setting)]
+            suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *as_typed(set_), *others, comment=True)
             return
         from gtpo_cli.run_folder import RunFolder
 
@@ -134,7 +136,6 @@ def _check_ready(recipe: Recipe, *, force: bool, resumed: bool, by_trl: bool = F
 def _held(folder: RunFolder, recipe: Recipe, *, resume: bool) -> Iterator[None]:
     with folder.held(None if resume else recipe):
         output_is_extra()
-        say(f"{'resuming' if resume else 'training'} {folder.path}")
         yield
 
 
@@ -173,7 +174,7 @@ def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     from gtpo_cli.planning.readiness import problems_of
 
     print(dump_recipe(recipe))
-    for problem in problems_of(recipe, run_plugins=False, by_trl=by_trl):
+    for problem in problems_of(recipe, by_trl=by_trl):
         print(f"# cannot start here: {problem}")
     if by_trl:
         from gtpo_cli.integrations.trl_config import check_recipe

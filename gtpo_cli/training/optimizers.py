@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import RecipeError, install
 from gtpo_cli.recipe.schema import OptimizerRecipe
 
 
@@ -180,7 +180,7 @@ def _optimizer(parameters: list[torch.nn.Parameter], recipe: OptimizerRecipe) ->
     if importlib.util.find_spec("bitsandbytes") is None:
         raise RecipeError(
             f"optimizer.name: {recipe.name} needs bitsandbytes, which is not installed: "
-            "pip install 'gtpo_cli[bnb]', or --set optimizer.name=adamw"
+            f"{install('bnb')}, or --set optimizer.name=adamw"
         )
     import bitsandbytes
 
