@@ -131,6 +131,12 @@ class RunFolder:
         """The run's recipe, to be shown and compared. Raises RecipeError."""
         return load_recipe(self.recipe_file)
 
+    def extend(self, recipe: Recipe, *, made: int, total: int) -> None:
+        """Write the recipe of a run that gets another end. Raises RecipeError where it is beyond that already."""
+        if total < made:
+            raise RecipeError(f"{self.path}: has made {made} steps, so it cannot end at step {total}; name a later one")
+        self._write(self.recipe_file, dump_recipe(recipe))
+
     def recipe_to_run(self, overrides: Sequence[str] = (), *, trust_remote_code: bool = False) -> Recipe:
         """The run's recipe, with overrides, to load its model by. Raises RecipeError, also where the folder asks for
         code to be run that its user has not asked for: a run folder may be anybody's.

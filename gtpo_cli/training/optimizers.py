@@ -97,6 +97,10 @@ class Updater:
             raise ValueError("its schedule counts no steps")
         self._load_optimizer(state["optimizer"])
         self._scheduler.load_state_dict(self._scheduler.state_dict() | schedule)
+        factor = self._scheduler.lr_lambdas[0](schedule["last_epoch"])
+        for group, base in zip(self.optimizer.param_groups, schedule["base_lrs"], strict=True):
+            if not math.isclose(group["lr"], base * factor, rel_tol=1e-9):  # saved by a schedule of another length
+                group["lr"] = base * factor
         if self._scaler.is_enabled():
             kept = {name: state["scaler"][name] for name in ("scale", "_growth_tracker")}
             float32, interval = torch.finfo(torch.float32), self._scaler.get_growth_interval()
