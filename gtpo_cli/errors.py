@@ -54,6 +54,12 @@ class ExportError(GtpoError):
     """A run cannot be exported: not written, converted, loaded back as it should be, or pushed."""
 
 
+def install(extra: str) -> str:
+    """The command for an extra of gtpo, which is on no package index."""
+    versions = " -c constraints-cuda.txt" if extra == "cuda" else ""
+    return f"pip install '.[{extra}]'{versions} in gtpo's checkout"
+
+
 WORDS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
 
 

@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-OFFLINE_REMEDY = "fill the cache on a machine with network (hf download NAME) and set HF_HUB_OFFLINE=1 here"
 _SECONDS = 10.0
 _SECONDS_TO_CONNECT = 5.0
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -28,6 +27,14 @@ def why_unreachable() -> str | None:
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     return _connection_failure(constants.ENDPOINT)
+
+
+def offline_remedy() -> str:
+    """Where nothing can be had from the hub."""
+    from huggingface_hub import constants
+
+    there = "bring it here, or unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "set HF_HUB_OFFLINE=1 here"
+    return f"fill the cache on a machine with network (hf download NAME) and {there}"
 
 
 @contextmanager

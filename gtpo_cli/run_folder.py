@@ -91,7 +91,7 @@ class RunFolder:
     def _lost(self) -> str:
         """What a run that was ended at once did in vain."""
         if not self.metrics_file.is_file():
-            return ""
+            return " before the first step: nothing was trained, and the same command starts again"
         reached = self.metrics_file.read_bytes().count(b"\n")
         saved = max((step_of(path.name) or 0 for path in self.checkpoints.glob("step-*")), default=0)
         steps = f"step {reached}" if reached == saved + 1 else f"steps {saved + 1} to {reached}"
@@ -130,6 +130,12 @@ class RunFolder:
     def recipe(self) -> Recipe:
         """The run's recipe, to be shown and compared. Raises RecipeError."""
         return load_recipe(self.recipe_file)
+
+    def extend(self, recipe: Recipe, *, made: int, total: int) -> None:
+        """Write the recipe of a run that gets another end. Raises RecipeError where it is beyond that already."""
+        if total < made:
+            raise RecipeError(f"{self.path}: has made {made} steps, so it cannot end at step {total}; name a later one")
+        self._write(self.recipe_file, dump_recipe(recipe))
 
     def recipe_to_run(self, overrides: Sequence[str] = (), *, trust_remote_code: bool = False) -> Recipe:
         """The run's recipe, with overrides, to load its model by. Raises RecipeError, also where the folder asks for

@@ -17,6 +17,7 @@ from written_files import ROOT, parser, write
 
 from gtpo_cli.recipe.methods import METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
+from gtpo_cli.recipe.synonyms import TABLE
 from gtpo_cli.tracking import metrics_table
 
 DOCS = ROOT / "docs"
@@ -52,6 +53,19 @@ def recipe_page() -> str:
     for when, changes in groups.items():
         if changes:
             lines.append(f"- {when}: {', '.join(f'`{key}: {shown(value)}`' for key, value in changes.items())}")
+    lines += [
+        "",
+        "## Words of other tools",
+        "",
+        "What TRL, Unsloth, PEFT, axolotl, LLaMA-Factory, torchtune, verl and the paper call them. An unknown key or",
+        "option that is one of these says what to write here.",
+        "",
+        "| here | there | what differs |",
+        "|---|---|---|",
+    ]
+    for words, key, note in TABLE:
+        there = ", ".join(f"`{word}`" for word in words.split())
+        lines.append(f"| {f'`{key}`' if key else 'nothing to set'} | {there} | {note} |")
     return "\n".join(lines) + "\n"
 
 

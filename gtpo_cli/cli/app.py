@@ -32,6 +32,7 @@ from gtpo_cli.cli.streams import let_go, open_streams
 from gtpo_cli.cli.sweep import sweep
 from gtpo_cli.cli.train import train
 from gtpo_cli.errors import Ended, GtpoError, NotReadyError, out_of_memory
+from gtpo_cli.recipe.synonyms import keys_for
 from gtpo_cli.text import printable
 from gtpo_cli.training.interrupts import ending_signals, raise_ended
 
@@ -65,6 +66,22 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:  # which typer would end without a word
             raise Ended(signal.SIGINT) from None
+        except Exception as error:
+            if type(error).__name__ == "NoSuchOption":  # click's, which newer versions of typer hold a copy of
+                _name_key(error)
+            raise
+
+
+def _name_key(error: Any) -> None:
+    """An option that is a key of the recipe, here or in another tool: how that is set."""
+    options = {option for parameter in error.ctx.command.params for option in parameter.opts}
+    if {f"{error.option_name}s", error.option_name.removesuffix("s")} & options:
+        return  # click says which
+    word = error.option_name.lstrip("-")
+    named = keys_for(f"evaluation.{word}" if error.ctx.info_name == "eval" else word) if "--set" in options else []
+    said = [one.note if one.key is None else f"use --set {one.key}=VALUE: {one.meaning}" for one in named]
+    if said:
+        error.message, error.possibilities = f"No such option: {error.option_name}; {'; or '.join(said)}", None
 
 
 app = typer.Typer(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from gtpo_cli.cli.options import RUNS, JsonOption, RecipeOption, SetOption
+from gtpo_cli.cli.options import RUNS, JsonOption, RecipeOption, SetOption, as_typed
 from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.recipe import load_recipe
 
@@ -38,4 +38,4 @@ def doctor(recipe: RecipeOption = None, set_: SetOption = None, as_json: JsonOpt
         print(f"{name} cannot start here: {', '.join(problems)}")
         raise typer.Exit(EXIT_CANNOT_START)
     print(f"{name} can start here")
-    suggest("train", *(["--recipe", recipe] if recipe else []))
+    suggest("train", *(["--recipe", recipe, *as_typed(set_)] if recipe else []))

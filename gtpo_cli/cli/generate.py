@@ -55,7 +55,7 @@ def generate(
     RUN comes before QUESTION; without QUESTION, one question after the other is read (piped input: one a line), and
     without RUN the latest run is asked. What no option says is as in the recipe's evaluation.
 
-    gtpo generate runs/my-run "What is 7 times 8?" --gold 56
+    gtpo generate runs/my-run "3+8-2+5" --gold 14
 
     gtpo generate
     """
@@ -185,14 +185,14 @@ class _Asked:
 
     def _explain(self, completion: Completion) -> None:
         from gtpo_cli.rewards import extract_answer
-        from gtpo_cli.rewards.extract import tag_texts
+        from gtpo_cli.rewards.extract import NO_ANSWER, tag_texts
 
         form = self.recipe.rewards.format
         answer = extract_answer(completion.text, mode=form.mode, tags=form.tags)
         if answer is None:
             count = {4: "four", 2: "two"}[len(tag_texts(form.tags))]
             missing = f"none: the {count} tags are not there once each and in order"
-            answer = missing if form.mode == "strict" else "none in tags"
+            answer = missing if form.mode == "strict" else NO_ANSWER
         _print_line("answer", answer)
         if not completion.truncated:
             end = "ended by itself"

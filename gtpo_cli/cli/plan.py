@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gtpo_cli.cli.options import DEFAULT_RECIPE, GpuOption, JsonOption, RecipeOption, SetOption, gpu_asked, gpu_here
+from gtpo_cli.cli.options import (
+    DEFAULT_RECIPE,
+    GpuOption,
+    JsonOption,
+    RecipeOption,
+    SetOption,
+    as_typed,
+    gpu_asked,
+    gpu_here,
+)
 from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.recipe import Recipe, load_recipe
 
@@ -46,7 +55,7 @@ def plan(
     if not made.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
     if not as_json:
-        suggest("train", "--recipe", name)
+        suggest("train", "--recipe", name, *as_typed(set_))
 
 
 def _document(name: str, recipe: Recipe, plan: Plan) -> dict[str, object]:

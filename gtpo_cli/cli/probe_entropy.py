@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import signal
 from typing import TYPE_CHECKING
 
 from gtpo_cli.cli.options import DEFAULT_RECIPE, RUNS, JsonOption, RecipeOption, SetOption, TrustOption, as_typed
 from gtpo_cli.cli.printing import print_json, suggest
+from gtpo_cli.errors import WORDS, Ended
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.run_folder import latest_run
 
@@ -36,7 +38,11 @@ def probe_entropy(
     check_ready(loaded)
     notes: list[str] = []
     setup = set_up(loaded, say=notes.append)
-    measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.data.prompts, loaded)
+    try:
+        measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.data.prompts, loaded)
+    except (KeyboardInterrupt, Ended) as end:
+        number = end.number if isinstance(end, Ended) else signal.SIGINT
+        raise Ended(number, f"{WORDS[number]} during the measurement: nothing of it is kept") from None
     for note in notes:
         print(f"note: {note}")
     if as_json:

@@ -10,7 +10,7 @@ import typer
 
 from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed, recipe_names
 from gtpo_cli.cli.printing import print_json, suggest
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import RecipeError, RewardError
 from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import dump_recipe, find_recipe, load_recipe, shipped_recipes
 
@@ -88,7 +88,7 @@ def check(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check recipes: every key, value and bound, and what works on no machine; all errors at once.
+    """Check recipes: every key, value and bound, rewards of your own, and what works on no machine; all errors at once.
 
     What this machine lacks for one: gtpo doctor --recipe, or gtpo train --dry-run.
     """
@@ -100,9 +100,9 @@ def check(
     for name in recipe or shipped:
         try:
             remarks[name] = check_recipe(load_recipe(shipped.get(name, name), set_ or []))
-        except RecipeError as error:
-            errors[name] = error.problems
-            for problem in error.problems:
+        except (RecipeError, RewardError) as error:
+            errors[name] = error.problems if isinstance(error, RecipeError) else [f"{name}: {error}"]
+            for problem in errors[name]:
                 print(f"error: {problem}", file=sys.stderr)
         else:
             print(f"ok  {name}" + "".join(f" ({remark})" for remark in remarks[name]))
@@ -117,6 +117,6 @@ def check(
     if as_json:
         return
     if recipe:
-        suggest("train", "--recipe", recipe[0], "--dry-run")
+        suggest("train", "--recipe", recipe[0], *as_typed(set_), "--dry-run")
     else:
         suggest("recipes", "list")

@@ -68,6 +68,7 @@ def sweep(
     )  # fmt: skip
     options = {"--recipe": recipe, "--only": only, "--seeds": seeds, "--jobs": jobs if jobs > 1 else None, "--out": out}
     typed = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair), *as_typed(set_)]
+    typed += ["--quiet"] * quiet
     if dry_run:
         _print_plan(loaded, jobs)
         suggest("sweep", *typed, comment=True)

@@ -21,7 +21,7 @@ from gtpo_cli.cli.options import (
 )
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import output_is_extra
-from gtpo_cli.errors import WORDS, NotReadyError
+from gtpo_cli.errors import WORDS, NotReadyError, RecipeError
 from gtpo_cli.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from gtpo_cli.run_folder import RunFolder
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # itself.
 EXITS = {word: 128 + number for number, word in WORDS.items()}
 EXIT_STOPPED = 3
+MAY_CHANGE = ("training.max_steps", "training.epochs")  # of a run that is resumed
 
 
 def train(
@@ -40,7 +41,10 @@ def train(
     ] = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run from its newest checkpoint.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue a run; with --set training.max_steps=N up to step N."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved recipe, prompts and steps, and stop.")
     ] = False,
@@ -66,25 +70,35 @@ def train(
 
     gtpo train --resume runs/my-run
 
+    gtpo train --resume runs/my-run --set training.max_steps=2000
+
     accelerate launch --num_processes 4 -m gtpo_cli train --recipe llama8b_gsm8k --engine trl
     """
-    if resume and (recipe is not None or set_):
-        raise typer.BadParameter("a resumed run keeps its recipe; leave --recipe and --set out")
+    if resume and recipe is not None:
+        raise typer.BadParameter("a resumed run keeps its recipe; leave --recipe out")
+    if run is not None and not resume and "=" in run:
+        raise typer.BadParameter(f"unexpected argument {run}; did you mean --set {run}?")
     if run is not None and not resume:
         raise typer.BadParameter(f"unexpected argument {run}; did you mean --recipe {run}, or --resume {run}?")
     if resume:
         folder = find_run(run, what="train --resume")
-        loaded = folder.recipe_to_run(trust_remote_code=trust_remote_code)
+        loaded = folder.recipe_to_run(set_ or [], trust_remote_code=trust_remote_code)
+        if set_:
+            _check_extends(folder.recipe(), loaded)
     else:
         loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
         if dry_run:
             _print_plan(loaded, by_trl=engine == "trl")
-            suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *as_typed(set_), comment=True)
+            others = ["--engine", engine] if engine else []
+            others += [part for setting in trl or [] for part in ("--trl", setting)]
+            suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *as_typed(set_), *others, comment=True)
             return
         from gtpo_cli.run_folder import RunFolder
 
         folder = RunFolder(Path(loaded.output_dir) / (loaded.run_name or ""))
     by_trl = engine == "trl" or (engine is None and resume and folder.trl.is_dir())
+    if by_trl and resume and set_:
+        raise typer.BadParameter("--set with --resume: TRL goes on with the schedule it began; start a new run")
     if trl and not by_trl:
         raise typer.BadParameter("--trl is for --engine trl")
     if by_trl:
@@ -132,8 +146,25 @@ def _check_ready(recipe: Recipe, *, force: bool, resumed: bool, by_trl: bool = F
 def _held(folder: RunFolder, recipe: Recipe, *, resume: bool) -> Iterator[None]:
     with folder.held(None if resume else recipe):
         output_is_extra()
-        say(f"{'resuming' if resume else 'training'} {folder.path}")
         yield
+
+
+def _check_extends(own: Recipe, asked: Recipe) -> None:
+    """Raise RecipeError where a run that goes on would be another one: only its end may be."""
+    from gtpo_cli.report.comparison import recipe_differences
+
+    changed = {key: values[0] for key, values in recipe_differences([own, asked])}
+    changed |= {
+        key: getattr(own, key) for key in ("run_name", "output_dir") if getattr(own, key) != getattr(asked, key)
+    }
+    refused = [
+        f"--set {key} with --resume: the steps made so far are of {key}: {value}, and a run has one recipe; only "
+        f"{' and '.join(MAY_CHANGE)} can change; for anything else start a new run"
+        for key, value in changed.items()
+        if key not in MAY_CHANGE
+    ]
+    if refused:
+        raise RecipeError(refused)
 
 
 def _named(recipe: str, overrides: list[str]) -> Recipe:
@@ -171,7 +202,7 @@ def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     from gtpo_cli.planning.readiness import problems_of
 
     print(dump_recipe(recipe))
-    for problem in problems_of(recipe, run_plugins=False, by_trl=by_trl):
+    for problem in problems_of(recipe, by_trl=by_trl):
         print(f"# cannot start here: {problem}")
     if by_trl:
         from gtpo_cli.integrations.trl_config import check_recipe

@@ -26,7 +26,7 @@ from gtpo_cli.data.local import (
     summarise_dropped,
 )
 from gtpo_cli.errors import DataError
-from gtpo_cli.hub import only_the_cache_if_unreachable
+from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.recipe.schema import ColumnsRecipe, DataRecipe, RewardsRecipe
 from gtpo_cli.text import one_line
 from gtpo_cli.types import Problem
@@ -153,8 +153,8 @@ def hub_table(benchmark: str, hub: HubSource, split: str) -> Table:
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
     offline = (
-        f"set data.path to a local copy (a file, or a folder with {split}.jsonl, .parquet or .csv), or fill the cache "
-        "on a machine with network and set HF_HUB_OFFLINE=1 here"
+        f"set data.path to a local copy (a file, or a folder with {split}.jsonl, .parquet or .csv; gtpo eval has "
+        f"--data-path for it), or {offline_remedy()}"
     )
     try:
         with only_the_cache_if_unreachable():

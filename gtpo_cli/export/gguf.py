@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.errors import ExportError
+from gtpo_cli.errors import ExportError, install
 
 SCRIPT = "convert_hf_to_gguf.py"
 OUTTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
@@ -45,7 +45,7 @@ def find_converter(named: str | None) -> Path:
 def check_package() -> None:
     """Raise ExportError where the package gguf is missing."""
     if importlib.util.find_spec("gguf") is None:
-        raise ExportError("--format gguf needs the package gguf, which is not installed: pip install 'gtpo_cli[gguf]'")
+        raise ExportError(f"--format gguf needs the package gguf, which is not installed: {install('gguf')}")
 
 
 def check_tokenizer(tokenizer: Any) -> None:

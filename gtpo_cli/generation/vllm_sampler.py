@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.errors import GenerationError
+from gtpo_cli.errors import GenerationError, install
 from gtpo_cli.generation.sampler import Ended, SamplingParams, check_prompts
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.tiny import resolve_name
@@ -170,7 +170,7 @@ def _start(policy: Policy, recipe: Recipe) -> Any:
         import vllm
     except ImportError as error:
         raise GenerationError(
-            f"rollout.engine: vllm cannot be imported ({error}); on a GPU machine: pip install 'gtpo_cli[cuda]'; "
+            f"rollout.engine: vllm cannot be imported ({error}); on a GPU machine: {install('cuda')}; "
             "or use rollout.engine: transformers"
         ) from error
     options: dict[str, Any] = {}

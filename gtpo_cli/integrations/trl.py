@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.errors import ModelError, RecipeError, RewardError
+from gtpo_cli.errors import ModelError, RecipeError, RewardError, install
 from gtpo_cli.integrations.trl_config import loss_settings
 from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
@@ -25,7 +25,7 @@ from gtpo_cli.recipe.schema import ObjectiveRecipe
 try:
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
-    raise ModelError(f"TRL cannot be imported ({error}): pip install 'gtpo_cli[trl]'") from error
+    raise ModelError(f"TRL cannot be imported ({error}): {install('trl')}") from error
 
 __all__ = ["GRPOConfig", "GTPOTrainer", "StepSeen", "check_settings"]
 

@@ -14,6 +14,7 @@ from gtpo_cli.models.engines import Engine
 from gtpo_cli.objective import importance
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.recipe.synonyms import keys_for
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.training.microbatch import AUTO_TOKENS
 
@@ -51,23 +52,6 @@ RECIPE_DECIDES = {
     "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_importance_sampling_correction",
     "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max",
 }  # fmt: skip
-# Of the others, the remedy where there is one.
-_INSTEAD = {
-    "steps_per_generation": "a step is one batch of completions, with objective.num_iterations updates",
-    "generation_batch_size": "use rollout.prompts_per_step and rollout.group_size",
-    "entropy_coef": "gamma is objective.entropy_coef",
-    "mask_truncated_completions": "use rollout.mask_truncated",
-    "min_p": "use rollout.temperature, top_p, top_k",
-    "repetition_penalty": "use rollout.temperature, top_p, top_k",
-    "generation_kwargs": "use rollout.temperature, top_p, top_k",
-    "num_train_epochs": "use training.epochs",
-    "reward_weights": "weights are in rewards",
-    "trust_remote_code": "use model.trust_remote_code",
-    "log_completions": "use tracking.log_completions_every",
-    "deepspeed": "it is a setting of accelerate launch (accelerate config)",
-    "fsdp": "it is a setting of accelerate launch (accelerate config)",
-    "fsdp_config": "it is a setting of accelerate launch (accelerate config)",
-}
 _SCALES = {"std": "group", "none": "none"}  # objective.advantage_scale -> scale_rewards
 _LOSSES = {"completion": "grpo", "token": "dapo", "budget": "dr_grpo", "sum": "luspo"}  # objective.average -> loss_type
 
@@ -134,8 +118,9 @@ def check_extra(extra: Mapping[str, Any], recipe: Recipe) -> None:
     problems = []
     if decided := sorted(extra.keys() & RECIPE_DECIDES):
         problems.append(f"--trl {', '.join(decided)}: the recipe decides that; change it there (docs/trl.md)")
+        problems += [f"--trl {name}: {key}" for name in decided for key in keys_for(name)]
     for name in sorted(extra.keys() - RECIPE_DECIDES - MAY_BE_ADDED):
-        instead = _INSTEAD.get(name, "GTPOTrainer in a program of your own takes more (docs/library.md)")
+        instead = next(iter(keys_for(name)), "GTPOTrainer in a program of your own takes more (docs/library.md)")
         problems.append(f"--trl {name}: is not for the run of a recipe; {instead}")
     engine = f"rollout.engine: {choose_engine(recipe)}"
     there = {engine, f"{engine} and --trl vllm_mode={extra.get('vllm_mode', 'colocate')}"}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gtpo_cli.data import PromptEncoder, usable_prompts
-from gtpo_cli.errors import ModelError, RecipeError
+from gtpo_cli.errors import ModelError, RecipeError, install
 from gtpo_cli.integrations.verl_advantages import set_token_advantages
 from gtpo_cli.recipe import Recipe, load_recipe
 
@@ -30,9 +30,7 @@ try:
     from verl.utils.dataset.rl_dataset import RLHFDataset
     from verl.workers.utils.padding import response_to_nested
 except ImportError as error:
-    raise ModelError(
-        f"gtpo_cli.integrations.verl: verl cannot be imported ({error}); pip install 'gtpo_cli[verl]'"
-    ) from error
+    raise ModelError(f"gtpo_cli.integrations.verl: verl cannot be imported ({error}); {install('verl')}") from error
 
 _FIELDS = ("uid", "responses", "response_mask", "rm_scores", "entropy")
 

@@ -64,7 +64,7 @@ def choose_engines(
     if engine == "vllm" and recipe.model.load_in_4bit and "vllm" in installed and PLUGIN not in installed:
         raise ModelError(
             "rollout.engine: vLLM takes 4-bit weights only with vllm-bnb-plugin, which is not installed: "
-            "pip install vllm-bnb-plugin (it is in the extra 'gtpo_cli[cuda]'), or rollout.engine: transformers with "
+            "pip install vllm-bnb-plugin (it is in the extra cuda), or rollout.engine: transformers with "
             "model.backend: transformers, or model.load_in_4bit: false"
         )
     if engine == "vllm" and backend == "transformers" and gpu and _is_float32(recipe.model, capability):

@@ -21,9 +21,9 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
-from gtpo_cli.errors import PASSING, ModelError, out_of_memory
+from gtpo_cli.errors import PASSING, ModelError, install, out_of_memory
 from gtpo_cli.files import open_regular, read_bytes, read_json
-from gtpo_cli.hub import OFFLINE_REMEDY, only_the_cache_if_unreachable
+from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe, one_line
@@ -217,7 +217,7 @@ def nf4_config(compute_dtype: torch.dtype) -> Any:
     """
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ModelError(
-            "model.load_in_4bit: true needs bitsandbytes, which is not installed: pip install 'gtpo_cli[bnb]', "
+            f"model.load_in_4bit: true needs bitsandbytes, which is not installed: {install('bnb')}, "
             "or train an unquantised base with --set model.load_in_4bit=false"
         )
     from transformers import BitsAndBytesConfig
@@ -288,7 +288,7 @@ def load_failure(path: str, error: BaseException, *, unreachable: str | None = N
     if unreachable is not None:
         return (
             f"model.name: {path} is no local folder, not in the cache, and the hub was not asked ({unreachable}). "
-            f"Check the name; offline, give a folder, or {OFFLINE_REMEDY}; without any model, use builtin:tiny."
+            f"Check the name; offline, give a folder, or {offline_remedy()}; without any model, use builtin:tiny."
         )
     return (
         f"model.name: {path} is no local folder and cannot be had from the hub: {said} "

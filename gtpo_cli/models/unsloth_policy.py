@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.errors import ModelError
+from gtpo_cli.errors import ModelError, install
 from gtpo_cli.models.loading import check_finite, choose_dtype, context_length, explained, load_tokenizer
 from gtpo_cli.models.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -190,7 +190,7 @@ def _fast_language_model(*, with_engine: bool = False) -> Any:
             from unsloth import FastLanguageModel
     except ImportError as error:
         raise ModelError(
-            f"model.backend: unsloth cannot be imported ({error}); on a GPU machine: pip install 'gtpo_cli[cuda]', "
+            f"model.backend: unsloth cannot be imported ({error}); on a GPU machine: {install('cuda')}, "
             "on a CPU see docs/engines.md; or use model.backend: transformers"
         ) from error
     return FastLanguageModel

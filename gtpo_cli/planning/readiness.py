@@ -10,8 +10,8 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gtpo_cli.errors import DataError, ModelError, NotReadyError, RecipeError, RewardError
-from gtpo_cli.hub import OFFLINE_REMEDY, cached_snapshot, missing_weights, why_unreachable
+from gtpo_cli.errors import DataError, ModelError, NotReadyError, RecipeError, RewardError, install
+from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
 from gtpo_cli.models.engines import choose_engines, gpu_capability, on_transformers, why_auto_is_slow
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.planning import machine
@@ -28,47 +28,50 @@ _TOO_LARGE_FOR_A_CPU = 10**9  # weights; a training step of them takes minutes t
 def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
     """Everything that decides whether training can start here: for the recipe, or for the built-in model without one.
 
-    Loads torch; asks the hub and wandb, with a time limit. Runs no reward plug-in.
+    Loads torch and the reward plug-ins; asks the hub and wandb, with a time limit.
     """
     return [
         *machine.software(),
         *_gpu(recipe),
         *machine.gpu_libraries(set() if recipe is None else _libraries_for(recipe)),
-        *(() if recipe is None else (*_choice(recipe), *_recipe_needs(recipe, run_plugins=False))),
+        *(() if recipe is None else (*_choice(recipe), *_recipe_needs(recipe))),
         machine.hub(),
         machine.wandb("auto" if recipe is None else recipe.tracking.wandb.mode),
         machine.disk(output_dir),
     ]
 
 
-def problems_of(recipe: Recipe, *, run_plugins: bool, resumed: bool = False, by_trl: bool = False) -> list[Finding]:
+def problems_of(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) -> list[Finding]:
     """What keeps this recipe from starting here. Less than a tenth of a second for a built-in model on its own task.
 
-    `run_plugins`: import the reward plug-ins, which runs their code. `resumed`: memory was enough before, whatever the
-    plan says. `by_trl`: TRL's trainer, which holds the policy on transformers.
+    Imports the reward plug-ins. `resumed`: memory was enough before, whatever the plan says. `by_trl`: TRL's trainer,
+    which holds the policy on transformers.
     """
     recipe = on_transformers(recipe) if by_trl else recipe
     findings: list[Finding] = []
     if not recipe.model.name.startswith(BUILTIN_PREFIX):
         findings += _gpu(recipe, with_memory=not (resumed or by_trl), read_data=False)
     findings += machine.gpu_libraries(_libraries_for(recipe))
-    findings += [*_choice(recipe), *_recipe_needs(recipe, run_plugins=run_plugins)]
+    findings += [*_choice(recipe), *_recipe_needs(recipe)]
     return [finding for finding in findings if finding.state == "problem"]
 
 
 def check_ready(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) -> None:
     """Raise NotReadyError with everything that keeps this recipe from starting here; imports its reward plug-ins."""
-    if problems := problems_of(recipe, run_plugins=True, resumed=resumed, by_trl=by_trl):
+    if problems := problems_of(recipe, resumed=resumed, by_trl=by_trl):
         raise NotReadyError("\n".join(map(str, problems)))
 
 
 def check_recipe(recipe: Recipe) -> list[str]:
-    """Remarks on what a recipe needs that can be seen on any machine, without running anything.
+    """Remarks on what a recipe needs that can be seen on any machine: reward modules may be on another.
 
-    Raises RecipeError for what works on no machine.
+    Raises RecipeError for what works on no machine, RewardError for a reward that is here and cannot be imported.
     """
     check_keep_best(recipe)
     absent = {plugin.name: missing_module(plugin.name) for plugin in recipe.rewards.plugins}
+    for name, module in absent.items():
+        if module is None:
+            load_plugin(name)
     return [f"reward {name}: there is no module {module} here" for name, module in absent.items() if module]
 
 
@@ -139,17 +142,17 @@ def _choice(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("engines", "problem", str(error))
         return
     if reason := why_auto_is_slow(recipe):
-        install = ": pip install 'gtpo_cli[cuda]'" if "not installed" in reason else ""
-        remedy = f"sampling is slower without them{install}"
+        command = f": {install('cuda')}" if "not installed" in reason else ""
+        remedy = f"sampling is slower without them{command}"
         yield Finding("engines", "note", f"{engines}; Unsloth and vLLM are not used: {reason}", remedy)
     else:
         yield Finding("engines", "ok", str(engines))
 
 
-def _recipe_needs(recipe: Recipe, *, run_plugins: bool) -> Iterator[Finding]:
+def _recipe_needs(recipe: Recipe) -> Iterator[Finding]:
     """The files, names and code that a recipe mentions."""
     needs: dict[str, Callable[[], str]] = {
-        "recipe": lambda: _rewards(recipe, run_plugins=run_plugins),
+        "recipe": lambda: _rewards(recipe),
         "model": lambda: _model(recipe.model),
         "data": lambda: check_data(recipe),
     }
@@ -160,12 +163,10 @@ def _recipe_needs(recipe: Recipe, *, run_plugins: bool) -> Iterator[Finding]:
             yield Finding(subject, "problem", str(error))
 
 
-def _rewards(recipe: Recipe, *, run_plugins: bool) -> str:
-    remarks = check_recipe(recipe)
-    for plugin in recipe.rewards.plugins if run_plugins else ():
+def _rewards(recipe: Recipe) -> str:
+    check_keep_best(recipe)
+    for plugin in recipe.rewards.plugins:
         load_plugin(plugin.name)
-    if remarks:
-        raise RewardError(f"{remarks[0]}; install it, or put its folder on PYTHONPATH")
     return "its rewards are there" if recipe.rewards.plugins else "no reward of its own"
 
 
@@ -188,7 +189,7 @@ def _model(model: ModelRecipe) -> str:
         return f"{name}, in the cache"
     if reason := why_unreachable():
         raise ModelError(
-            f"model.name: of {name} the cache has no {lacks}, and the hub was not asked ({reason}); {OFFLINE_REMEDY}"
+            f"model.name: of {name} the cache has no {lacks}, and the hub was not asked ({reason}); {offline_remedy()}"
         )
     return f"{name}, which will be downloaded (hf download {name})"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +17,8 @@ from pydantic import BaseModel, ValidationError
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.methods import METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe
+from gtpo_cli.recipe.section import fields_of
+from gtpo_cli.recipe.synonyms import find_synonym
 from gtpo_cli.recipe.yaml_text import parse_yaml
 
 MAX_BYTES = 2**20  # of a recipe's file: whoever names the weights of a model by mistake should not wait for them
@@ -231,7 +232,11 @@ def describe_problems(
         key = ".".join(_named_parts(parts))
         source = _source(key, where, overridden)
         if item["type"] == "extra_forbidden":
-            yield f"{source}: {key}: unknown key; {_nearest_key(key, model)}"
+            for unknown in _unknown_keys(key, item["input"], model):
+                source = "--set" if any(f"{o}.".startswith(f"{unknown}.") for o in overridden) else source
+                yield f"{source}: {unknown}: unknown key; {nearest_key(unknown, model=model)}"
+        elif item["type"] == "model_type" and (within := _first_key(key, model)) is not None:
+            yield f"{source}: {key}: is a section of keys, got {_shown(item['input'])}; did you mean {within}?"
         elif item["type"] == "missing":
             yield f"{source}: {key}: is missing; add it, e.g. {_example(key)}"
         elif item["type"] == "value_error" and not parts:
@@ -256,27 +261,41 @@ def _named_parts(parts: Sequence[str]) -> Iterator[str]:
     return (part for part in parts if not part.startswith(("literal[", "constrained-", "function-", "int", "nullable")))
 
 
-def _dotted_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, info in model.model_fields.items():
-        yield prefix + name
-        for kind in (info.annotation, *get_args(info.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from _dotted_keys(kind, f"{prefix}{name}.")
-
-
-@cache
-def _known_keys(model: type[BaseModel]) -> tuple[str, ...]:
-    return tuple(_dotted_keys(model))
-
-
-def _nearest_key(key: str, model: type[BaseModel]) -> str:
-    keys = _known_keys(model)
-    parent, _, name = key.rpartition(".")
+def nearest_key(key: str, *, model: type[BaseModel] = Recipe) -> str:
+    """What to write instead of an unknown key: as another tool calls it, as it is called elsewhere, or as it is nearly
+    written."""
+    if model is Recipe and (synonym := find_synonym(key)) is not None:
+        return str(synonym)
+    keys = fields_of(model)
+    parent, _, name = key.lower().replace("-", "_").rpartition(".")
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
-    same_name = [k for k in keys if k.rpartition(".")[2] == name]
-    by_name = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
-    near = [siblings[by_name[0]]] if by_name else same_name or difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known keys here: {', '.join(siblings) or 'none'}"
+    everywhere = {k.rpartition(".")[2]: k for k in keys}
+    near = [k for k in keys if k.rpartition(".")[2] == name]
+    if not near and (alike := difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)):
+        near = [siblings[alike[0]]]
+    elif not near and (alike := difflib.get_close_matches(name, everywhere, n=1, cutoff=0.75)):
+        near = [everywhere[alike[0]]]
+    elif not near and not siblings:
+        near = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"known keys here: {', '.join(siblings)}" if siblings else "docs/recipe.md lists all keys"
+
+
+def _unknown_keys(key: str, value: Any, model: type[BaseModel]) -> Iterator[str]:
+    """An unknown key; instead of another tool's section (`trl: {beta: 0.1}`) those in it, which have names here."""
+    sections = [part for k in fields_of(model) for part in k.split(".")[:-1]]
+    misspelt = find_synonym(key) is None and difflib.get_close_matches(key, sections, n=1, cutoff=0.75)
+    if isinstance(value, Mapping) and value and not misspelt:
+        for name, inner in value.items():
+            yield from _unknown_keys(f"{key}.{_printable(str(name))}", inner, model)
+    else:
+        yield key
+
+
+def _first_key(section: str, model: type[BaseModel]) -> str | None:
+    """The key of a section that names what it is about: its first."""
+    return next((key for key in fields_of(model) if key.startswith(f"{section}.")), None)
 
 
 def _nearest_value(item: Any) -> str:

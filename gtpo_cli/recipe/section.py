@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cache
+from typing import Annotated, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.fields import FieldInfo
 
 
 def _without_nul(text: str) -> str:
@@ -23,3 +25,15 @@ class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values are frozen, NaN and infinity are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+@cache
+def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Every dotted key of a section and of the sections in it, with its field."""
+    found: dict[str, FieldInfo] = {}
+    for name, info in section.model_fields.items():
+        found[name] = info
+        for kind in (info.annotation, *get_args(info.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                found |= {f"{name}.{key}": field for key, field in fields_of(kind).items()}
+    return found

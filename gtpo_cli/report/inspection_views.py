@@ -19,6 +19,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.files import own_folder, writing
 from gtpo_cli.recipe.schema import LN_2, ConflictRecipe, filter_is_on
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, StoredCompletion, Token
+from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.run_folder import write_atomically
 
 # both parts of each pair are given, so that the contrast does not hang on the palette of a terminal
@@ -64,7 +65,7 @@ def headline(completion: StoredCompletion) -> str:
     """Two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths."""
     rewards = {"format": completion.format, "accuracy": completion.accuracy, **completion.plugins}
     parts = ", ".join(f"{name} {score:g}" for name, score in rewards.items())
-    answer = "no answer in tags" if completion.extracted is None else f"answer {completion.extracted!r}"
+    answer = f"answer {NO_ANSWER if completion.extracted is None else repr(completion.extracted)}"
     cs = completion.coefficient
     coefficients = f", c {min(cs):+.3f} to {max(cs):+.3f}" if cs else ""
     delta = int(completion.kept)

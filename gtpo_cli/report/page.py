@@ -27,6 +27,7 @@ from gtpo_cli.report.tables import (
     score_unit,
     score_words,
 )
+from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.summary import changes
 
@@ -85,6 +86,7 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
         dashes=_DASHES,
         changes=changes,
         headlines=_headlines,
+        no_answer=NO_ANSWER,
         samples=_samples,
         dump_recipe=dump_recipe,
         as_json=partial(json.dumps, indent=2),

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # a grading worker does without pydantic
 
 FormatMode = Literal["strict", "presence", "released_code"]
 
+# Said where `extract_answer` gives None: a reader may well see an answer there.
+NO_ANSWER = "none read: the tags are not as rewards.format.mode asks"
 FULL_MARKS = 10.0  # for the format, and for the right answer
 
 

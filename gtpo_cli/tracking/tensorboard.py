@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import RecipeError, install
 from gtpo_cli.text import markdown_table, markdown_text
 from gtpo_cli.tracking.tracker import Row
 
@@ -23,7 +23,7 @@ class TensorBoardTracker:
         except ImportError as error:
             raise RecipeError(
                 f"tracking.tensorboard: true needs the package tensorboard ({error}); "
-                "install it with `pip install 'gtpo_cli[tensorboard]'`, or set tracking.tensorboard: false"
+                f"{install('tensorboard')}, or set tracking.tensorboard: false"
             ) from error
         # purge_step: steps that are done again after a resume replace what was there.
         self._writer = SummaryWriter(str(folder), purge_step=start_step + 1)

@@ -81,6 +81,12 @@ def train(
         trained = TrainedPolicy(policy, updater, run.store)
         if run.step and (other_gpus := trained.restore(run.step)):
             say(other_gpus)
+        if resume and recipe != folder.recipe():
+            folder.extend(recipe, made=run.step, total=order.total_steps)
+            say(
+                f"{order.total_steps} steps in all now; the learning rate goes on as {recipe.optimizer.schedule} over "
+                f"all of them, with {updater.learning_rate:.3g} at step {run.step + 1}"
+            )
         trackers = stack.enter_context(
             run.begin(
                 save=trained.save, roll_back=trained.roll_back, total_steps=order.total_steps,

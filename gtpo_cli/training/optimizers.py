@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import RecipeError, install
 from gtpo_cli.recipe.schema import OptimizerRecipe
 
 
@@ -97,6 +97,10 @@ class Updater:
             raise ValueError("its schedule counts no steps")
         self._load_optimizer(state["optimizer"])
         self._scheduler.load_state_dict(self._scheduler.state_dict() | schedule)
+        factor = self._scheduler.lr_lambdas[0](schedule["last_epoch"])
+        for group, base in zip(self.optimizer.param_groups, schedule["base_lrs"], strict=True):
+            if not math.isclose(group["lr"], base * factor, rel_tol=1e-9):  # saved by a schedule of another length
+                group["lr"] = base * factor
         if self._scaler.is_enabled():
             kept = {name: state["scaler"][name] for name in ("scale", "_growth_tracker")}
             float32, interval = torch.finfo(torch.float32), self._scaler.get_growth_interval()
@@ -180,7 +184,7 @@ def _optimizer(parameters: list[torch.nn.Parameter], recipe: OptimizerRecipe) ->
     if importlib.util.find_spec("bitsandbytes") is None:
         raise RecipeError(
             f"optimizer.name: {recipe.name} needs bitsandbytes, which is not installed: "
-            "pip install 'gtpo_cli[bnb]', or --set optimizer.name=adamw"
+            f"{install('bnb')}, or --set optimizer.name=adamw"
         )
     import bitsandbytes
 

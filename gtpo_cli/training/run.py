@@ -93,6 +93,8 @@ class Run:
         """
         training, start = self.recipe.training, self.state.step
         self._save, self._roll_back, self.total_steps = save, roll_back, total_steps
+        if start < total_steps:
+            self._say(f"{'resuming' if self._resume else 'training'} {self.folder.path}")
         trackers = open_trackers(
             self.recipe,
             self.folder.path,

@@ -13,6 +13,7 @@ import torch
 from commands import GTPO, Run, comparable, contents, environment
 
 from gtpo_cli.checkpoints import write_manifest
+from gtpo_cli.recipe import load_recipe
 
 # Small but with all state there is: iterations, KL reference, dropout (global generator), schedule, best checkpoint.
 SETTINGS = [
@@ -90,6 +91,32 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     assert "resuming runs/stopped" in output
     assert comparable(run) == comparable(tmp_path / "runs" / "whole")
     assert contents(run) == contents(tmp_path / "runs" / "whole")
+
+
+def test_a_finished_run_goes_on(gtpo: Run, tmp_path: Path) -> None:
+    """With a constant rate as if it had been asked for all steps at once; else the schedule is of the new length."""
+    small = ["rollout.max_completion_tokens=16", "objective.initial_entropy=0.1", "training.save_every=2"]
+    constant = [*small, "optimizer.schedule=constant", "optimizer.warmup_ratio=0"]
+    for name, steps in (("whole", 4), ("longer", 2)):
+        gtpo(*train_arguments(name, [*constant, f"training.max_steps={steps}"]))
+    longer = ["train", "--quiet", "--resume", "runs/longer", "--set"]
+    output = gtpo(*longer, "training.max_steps=4").stdout
+    assert "4 steps in all now; the learning rate goes on as constant over all of them, with 0.0002 at step 3" in output
+    assert "step 4 of 4" in output
+    assert comparable(tmp_path / "runs/longer") == comparable(tmp_path / "runs/whole")
+    assert load_recipe(tmp_path / "runs/longer/recipe.yaml").training.max_steps == 4  # a later resume goes there too
+    for change, said in (
+        ("training.max_steps=3", "runs/longer: has made 4 steps, so it cannot end at step 3; name a later one"),
+        ("optimizer.learning_rate=1", "--set optimizer.learning_rate with --resume: the steps made so far are of"),
+        ("run_name=other", "--set run_name with --resume: the steps made so far are of run_name: longer"),
+    ):
+        assert said in gtpo(*longer, change, code=2).stderr
+    assert load_recipe(tmp_path / "runs/longer/recipe.yaml").training.max_steps == 4
+
+    gtpo(*train_arguments("cosine", [*small, "optimizer.warmup_ratio=0", "training.max_steps=2"]))
+    gtpo("train", "--quiet", "--resume", "runs/cosine", "--set", "training.max_steps=4")
+    rates = [row["optim/learning_rate"] for row in comparable(tmp_path / "runs/cosine")]
+    assert rates == pytest.approx([2e-4, 1e-4, 1e-4, 1e-4 * (1 - 0.5**0.5)], rel=1e-9)
 
 
 def test_retention_keeps_the_newest_and_the_best(gtpo: Run, tmp_path: Path) -> None:

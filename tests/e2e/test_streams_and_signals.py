@@ -131,8 +131,38 @@ def test_a_hangup_before_the_first_step_ends_with_a_word(tmp_path: Path) -> None
     process = start(tmp_path, [*train("early"), "-q"], lambda: (run / "recipe.yaml").exists())
     process.send_signal(signal.SIGHUP)
     _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (129, "hung up\n")
+    ended = "hung up before the first step: nothing was trained, and the same command starts again\n"
+    assert (process.returncode, error) == (129, ended)
     assert not run.exists()  # its name is free again
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (train("probed"), "before the first step: nothing was trained, and the same command starts again"),
+        (["probe-entropy"], "during the measurement: nothing of it is kept"),
+    ],
+)
+def test_ctrl_c_during_the_probe_says_what_happened(tmp_path: Path, command: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_PROBE, *command], cwd=tmp_path, env=environment(), capture_output=True,
+        text=True, timeout=100,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, f"interrupted {said}\n")
+    assert "training runs/probed" not in done.stdout
+    assert not (tmp_path / "runs" / "probed").exists()
+
+
+# A Ctrl-C when the first completions of the probe are there.
+INTERRUPTED_PROBE = """
+import os, signal, sys
+import gtpo_cli.evaluation.probe as probe
+from gtpo_cli.cli.app import main
+measured = probe.mean_entropies
+probe.mean_entropies = lambda *arguments: (os.kill(os.getpid(), signal.SIGINT), measured(*arguments))[1]
+sys.argv = ["gtpo", *sys.argv[1:]]
+main()
+"""
 
 
 def test_an_evaluation_that_is_terminated_keeps_what_was_graded(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gtpo_cli.data.arithmetic import running_sums
 from gtpo_cli.recipe import load_recipe, shipped_recipes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +51,14 @@ def test_recipes_that_the_readme_names_load() -> None:
     for name in named:
         load_recipe(name)
         assert name.removesuffix(".yaml") in shipped_recipes()
+
+
+def test_the_question_that_the_readme_asks_is_one_the_built_in_model_was_trained_on() -> None:
+    pages = [ROOT / "README.md", ROOT / "gtpo_cli" / "cli" / "generate.py"]
+    for page in pages:
+        ((question, gold),) = re.findall(r'gtpo generate runs/my-run "([^"]+)" --gold (\S+)', page.read_text())
+        assert re.fullmatch(r"\d([+-]\d){3}", question)
+        assert str(running_sums(question)[-1]) == gold
 
 
 def test_make_targets_that_documents_name_exist() -> None:

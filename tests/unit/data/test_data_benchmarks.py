@@ -237,11 +237,15 @@ def test_an_unreachable_hub_says_what_to_do_offline(tmp_path: Path, monkeypatch:
     import huggingface_hub.constants
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(DataError, match=r"openai/gsm8k: the hub cannot be reached .*set data\.path .*HF_HUB_OFFLINE=1"):
-        load_problems(DataRecipe(benchmark="gsm8k"), seed=0, is_usable=all_usable)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    for is_set, remedy in ((True, "bring it here, or unset HF_HUB_OFFLINE"), (False, "set HF_HUB_OFFLINE=1 here")):
+        monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", is_set)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", is_set)
+        with pytest.raises(DataError, match=r"openai/gsm8k: the hub cannot be reached .*set data\.path ") as caught:
+            load_problems(DataRecipe(benchmark="gsm8k"), seed=0, is_usable=all_usable)
+        assert "gtpo eval has --data-path" in str(caught.value)
+        assert str(caught.value).endswith(f"(hf download NAME) and {remedy}")
 
 
 class NoRepository(BaseHTTPRequestHandler):

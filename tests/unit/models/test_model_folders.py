@@ -466,9 +466,9 @@ def ask_for_vllm(model: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "ask", "command"),
     [
-        ("bitsandbytes", ask_for_bitsandbytes, "pip install 'gtpo_cli[bnb]'"),
-        ("unsloth", ask_for_unsloth, "pip install 'gtpo_cli[cuda]'"),
-        ("vllm", ask_for_vllm, "pip install 'gtpo_cli[cuda]'"),
+        ("bitsandbytes", ask_for_bitsandbytes, "pip install '.[bnb]' in gtpo's checkout"),
+        ("unsloth", ask_for_unsloth, "pip install '.[cuda]' -c constraints-cuda.txt in gtpo's checkout"),
+        ("vllm", ask_for_vllm, "pip install '.[cuda]' -c constraints-cuda.txt in gtpo's checkout"),
     ],
 )
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(

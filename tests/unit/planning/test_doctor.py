@@ -18,8 +18,10 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 from small_models import random_model
+from typer.testing import CliRunner
 
 from gtpo_cli import hub
+from gtpo_cli.cli.app import app
 from gtpo_cli.errors import NotReadyError, RecipeError
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import answers, disk, package, requirements
@@ -142,7 +144,7 @@ def own(tmp_path: Path) -> list[str]:
 
 
 def problems(recipe: Recipe) -> list[str]:
-    return [str(problem) for problem in problems_of(recipe, run_plugins=True)]
+    return [str(problem) for problem in problems_of(recipe)]
 
 
 def test_the_built_in_model_has_no_problem_and_waits_a_fraction_of_a_second() -> None:
@@ -199,32 +201,48 @@ def test_what_is_not_installed_is_a_problem_where_it_is_asked_for(
     monkeypatch.setattr(importlib.util, "find_spec", found)
     engines = ["model.lora={}", "model.load_in_4bit=false", "model.backend=unsloth", "rollout.engine=vllm"]
     asked = load_recipe("tiny_arithmetic", [*own, *engines])
+    from_the_checkout = "pip install '.[cuda]' -c constraints-cuda.txt in gtpo's checkout"
     assert problems(asked) == [
-        "unsloth: not installed; pip install 'gtpo_cli[cuda]'",
-        "vllm: not installed; pip install 'gtpo_cli[cuda]'",
+        f"unsloth: not installed; {from_the_checkout}",
+        f"vllm: not installed; {from_the_checkout}",
     ]
     in_4_bits = asked.model_copy(update={"model": asked.model.model_copy(update={"load_in_4bit": True})})
-    assert "vllm-bnb-plugin: not installed; pip install 'gtpo_cli[cuda]'" in problems(in_4_bits)
+    assert (
+        "vllm-bnb-plugin: not installed; pip install '.[cuda]' -c constraints-cuda.txt in gtpo's checkout"
+        in problems(in_4_bits)
+    )
     absent.discard("vllm")
     assert any("pip install vllm-bnb-plugin" in problem for problem in problems(in_4_bits))
-    by_trl = problems_of(asked, run_plugins=True, by_trl=True)  # which holds the policy on transformers
+    by_trl = problems_of(asked, by_trl=True)  # which holds the policy on transformers
     assert by_trl == []
 
 
-def test_a_reward_runs_only_where_training_follows(
-    own: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "command",
+    [["recipes", "check", "tiny_arithmetic"], ["doctor", "--recipe", "tiny_arithmetic"], ["train", "--dry-run"]],
+)
+def test_a_reward_that_cannot_be_imported_is_known_before_training(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "leaves_a_trace.py").write_text(
-        f"open({str(tmp_path / 'trace')!r}, 'w')\ndef f(problem, completion): return 0.0\n"
-    )
-    recipe = load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'leaves_a_trace:f', weight: 1.0}]"])
-    assert check_recipe(recipe) == []
-    assert problems_of(recipe, run_plugins=False) == []
-    examine(recipe, output_dir=tmp_path)
-    assert not (tmp_path / "trace").exists()
-    check_ready(recipe)
-    assert (tmp_path / "trace").exists()
+    monkeypatch.setattr(machine, "answers", lambda address: False)
+    (tmp_path / "my_sound_reward.py").write_text("def f(problem, completion): return 0.0\n")
+    (tmp_path / "my_broken_reward.py").write_text("import no_such_package_at_all\n")
+
+    def said(*names: str) -> str:
+        plugins = ", ".join(f"{{name: '{name}'}}" for name in names)
+        small = ["--set", "data.limit=1", "--set", f"rewards.plugins=[{plugins}]"]
+        done = CliRunner().invoke(app, [*command, *small])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.output
+
+    sound = said("my_sound_reward:f")
+    assert "my_sound_reward cannot" not in sound
+    assert "next: gtpo train " in sound
+    assert "--set 'rewards.plugins=[{name: " in sound.splitlines()[-1]  # the next command trains what was looked at
+    assert "module my_sound_reward has no function g" in said("my_sound_reward:f", "my_sound_reward:g")
+    broken = said("my_broken_reward:f")
+    assert "module my_broken_reward cannot be imported (ModuleNotFoundError: No module named 'no_such" in broken
 
 
 def test_what_a_recipe_check_sees_on_any_machine() -> None:

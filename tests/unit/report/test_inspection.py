@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from dataclasses import replace
@@ -122,6 +123,13 @@ def test_coefficients_are_those_that_training_stored(position: InspectedStep) ->
     for completion in group.completions:
         expected = (completion.reward - rewards.mean()) / (rewards.std() + 1e-4)
         assert completion.advantage == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_an_answer_that_was_not_read_is_not_said_to_be_missing(position: InspectedStep) -> None:
+    completion = position.groups[0].completions[0]
+    unread = headline(dataclasses.replace(completion, extracted=None)).splitlines()[0]
+    assert "answer none read: the tags are not as rewards.format.mode asks" in unread
+    assert "answer '14'" in headline(dataclasses.replace(completion, extracted="14"))
 
 
 def test_a_step_of_an_older_version_is_shown_without_coefficients(position: InspectedStep, tmp_path: Path) -> None:

@@ -1,0 +1,247 @@
+"""What other tools call the keys of a recipe: TRL, Unsloth, PEFT, axolotl, LLaMA-Factory, torchtune, verl, the paper.
+
+The one table of such words. `load.py` asks it about unknown keys, `cli/app.py` about unknown options, and
+`integrations/trl_config.py` about settings of TRL that a recipe's run does not take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gtpo_cli.recipe.schema import Recipe
+from gtpo_cli.recipe.section import fields_of
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """`key`: of the recipe, None where there is nothing to set; `note`: what differs from the other tool, or why."""
+
+    key: str | None
+    note: str
+
+    @property
+    def meaning(self) -> str:
+        """What the key is here."""
+        said = fields_of(Recipe)[self.key].description if self.key is not None else None
+        return "; ".join(part for part in (said, self.note) if part)
+
+    def __str__(self) -> str:
+        return self.note if self.key is None else f"use {self.key}: {self.meaning}"
+
+
+_BY_ACCELERATE = "it is a setting of accelerate launch (accelerate config), for gtpo train --engine trl (docs/trl.md)"
+_BY_ENGINE = "the engine decides that (rollout.engine, model.backend)"
+_SAMPLING = "use rollout.temperature, top_p, top_k: nothing else shapes sampling here"
+_LOGGED = "every step is logged, in metrics.jsonl and where tracking says"
+
+# Words, the key, what differs. A word holds anywhere in a recipe; one with dots only behind these sections.
+TABLE: tuple[tuple[str, str | None, str], ...] = (
+    ("random_state random_seed data_seed train_seed", "seed", ""),
+    ("save_dir out_dir output_path default_local_dir", "output_dir", ""),
+    ("experiment_name exp_name wandb_run_name wandb_name", "run_name", ""),
+    # model
+    (
+        "model_name_or_path model_name base_model model_id model_path pretrained_model_name_or_path pretrained_model "
+        "checkpoint_dir",
+        "model.name",
+        "",
+    ),
+    ("model_revision revision_of_model", "model.revision", ""),
+    ("use_unsloth", "model.backend", ""),
+    ("quantization_bit quantization use_4bit load_in_4_bit use_qlora qlora", "model.load_in_4bit", "true or false"),
+    ("load_in_8bit use_8bit", "model.load_in_4bit", "there are 4 bits or none"),
+    ("bf16 fp16 tf32 torch_dtype mixed_precision precision bfloat16 float16", "model.dtype", ""),
+    (
+        "max_seq_len sequence_len seq_length cutoff_len max_length model_max_length context_length max_model_len "
+        "vllm_max_model_length vllm_max_model_len",
+        "model.max_seq_length",
+        "",
+    ),
+    (
+        "use_gradient_checkpointing enable_activation_checkpointing activation_checkpointing "
+        "enable_gradient_checkpointing",
+        "model.gradient_checkpointing",
+        "",
+    ),
+    ("use_peft use_lora peft peft_config lora_config adapter finetuning_type", "model.lora", ""),
+    ("lora_r lora_rank r lora_dim max_lora_rank", "model.lora.rank", ""),
+    ("lora_alpha", "model.lora.alpha", ""),
+    ("lora_dropout", "model.lora.dropout", ""),
+    (
+        "lora_target_modules lora_target lora_modules lora_attn_modules lora_target_linear",
+        "model.lora.target_modules",
+        "",
+    ),
+    # data
+    ("dataset dataset_name dataset_id train_dataset datasets", "data.benchmark", ""),
+    ("train_file train_files train_data data_path data_files dataset_path dataset_dir", "data.path", ""),
+    ("dataset_train_split train_split dataset_split", "data.split", ""),
+    ("column_mapping", "data.columns", ""),
+    ("prompt_column prompt_key question_column input_column dataset_text_field", "data.columns.question", ""),
+    ("answer_column answer_key label_column label_key response_column", "data.columns.answer", "the gold answer"),
+    ("max_train_samples max_samples train_samples", "data.limit", ""),
+    ("shuffle_dataset shuffle_data", "data.shuffle", ""),
+    ("max_prompt_length max_prompt_len max_source_length", "data.max_prompt_tokens", "none is cut"),
+    ("system_message default_system system", "data.system_prompt", ""),
+    # rollout
+    ("use_vllm fast_inference inference_engine infer_backend vllm", "rollout.engine", ""),
+    (
+        "num_generations g n num_return_sequences n_samples_per_prompt samples_per_prompt rollouts_per_prompt "
+        "num_rollouts grpo_samples num_samples_per_prompt",
+        "rollout.group_size",
+        "",
+    ),
+    (
+        "per_device_train_batch_size train_batch_size batch_size global_batch_size rollout_batch_size "
+        "generation_batch_size ppo_mini_batch_size",
+        "rollout.prompts_per_step",
+        "counted in prompts, each with rollout.group_size completions, not in completions on a device: TRL's "
+        "per_device_train_batch_size x gradient_accumulation_steps x devices / num_generations; how many completions "
+        "go through the model at once is training.micro_batch_size",
+    ),
+    ("sampling_temperature", "rollout.temperature", ""),
+    (
+        "max_completion_length max_new_tokens max_tokens max_response_length response_length max_generated_tokens "
+        "max_completion_len",
+        "rollout.max_completion_tokens",
+        "",
+    ),
+    ("mask_truncated_completions overlong_filtering", "rollout.mask_truncated", ""),
+    ("vllm_gpu_memory_utilization gpu_memory_util", "rollout.gpu_memory_utilization", ""),
+    (
+        "vllm_importance_sampling_correction vllm_importance_sampling_mode importance_sampling_correction use_tis tis",
+        "rollout.importance_correction",
+        "",
+    ),
+    # rewards
+    ("reward_funcs reward_functions reward_function reward_fn custom_reward_function", "rewards.plugins", ""),
+    ("reward_weights", "rewards.plugins.weight", "rewards.format.weight and rewards.accuracy.weight are gtpo's own"),
+    # objective
+    ("algorithm algo rl rl_algorithm method adv_estimator advantage_estimator", "objective.name", ""),
+    ("loss_type", "objective.name", "it sets the average over tokens too, which alone is objective.average"),
+    ("loss_agg_mode loss_reduction", "objective.average", ""),
+    (
+        "scale_rewards normalize_advantages norm_adv_by_std_in_grpo",
+        "objective.advantage_scale",
+        "true or group is std here, false is none",
+    ),
+    ("importance_sampling_level", "objective.ratio", ""),
+    (
+        "epsilon eps clip_epsilon clip_ratio clip_range cliprange clip_eps eps_clip",
+        "objective.clip",
+        "clip_epsilon: x in objective sets both ends",
+    ),
+    ("epsilon_low eps_low clip_ratio_low clip_low", "objective.clip.low", ""),
+    ("epsilon_high eps_high clip_ratio_high clip_high clip_higher", "objective.clip.high", ""),
+    (
+        "vllm_importance_sampling_clip_max vllm_importance_sampling_cap",
+        "rollout.importance_correction",
+        "the cap is 2.0",
+    ),
+    (
+        "beta kl_beta kl_coeff kl_loss_coef init_kl_coef kl_penalty use_kl_loss",
+        "objective.kl_coef",
+        "the factor of the KL term",
+    ),
+    (
+        "gamma ent_coef entropy_coefficient entropy_bonus entropy_weight",
+        "objective.entropy_coef",
+        "no bonus in the loss",
+    ),
+    ("lambda conflict_weight", "objective.conflict.positive_weight", "where A < 0: negative_weight"),
+    ("theta entropy_threshold filter_threshold", "objective.filter.threshold", ""),
+    ("h_ini", "objective.initial_entropy", ""),
+    ("dynamic_sampling filter_groups", "objective.resample", ""),
+    ("mu num_ppo_epochs ppo_epochs", "objective.num_iterations", ""),
+    (
+        "steps_per_generation",
+        "objective.num_iterations",
+        "a step is one batch of completions, which all of these updates use whole",
+    ),
+    # optimizer
+    ("optim optim_type optimizer_name optimizer_type", "optimizer.name", ""),
+    ("lr peak_lr max_lr actor_lr actor_learning_rate", "optimizer.learning_rate", ""),
+    ("adam_beta1 adam_beta2 beta1 beta2 adam_betas optimizer.beta", "optimizer.betas", "both in one list"),
+    ("adam_epsilon adam_eps optimizer.eps optimizer.epsilon", None, "Adam's epsilon is 1e-8 in every run"),
+    ("wd", "optimizer.weight_decay", ""),
+    (
+        "gradient_clipping grad_clip clip_grad clip_grad_norm gradient_clip_val gradient_clip max_norm",
+        "optimizer.max_grad_norm",
+        "",
+    ),
+    ("lr_scheduler_type lr_scheduler lr_schedule scheduler scheduler_type", "optimizer.schedule", ""),
+    (
+        "warmup_steps num_warmup_steps lr_warmup_steps warmup lr_warmup_steps_ratio",
+        "optimizer.warmup_ratio",
+        "a share of all steps, not a number of steps: warm-up steps / steps of the run",
+    ),
+    # training
+    ("num_train_epochs num_epochs n_epochs total_epochs", "training.epochs", ""),
+    ("max_train_steps total_training_steps num_training_steps num_steps total_steps steps", "training.max_steps", ""),
+    ("max_steps_per_epoch", "training.max_steps", "of the whole run"),
+    (
+        "gradient_accumulation_steps grad_accumulation_steps gradient_accumulation",
+        "training.micro_batch_size",
+        "how often gradients are added up follows: a step's rollout.prompts_per_step x rollout.group_size completions, "
+        "divided by it; a larger step is a larger prompts_per_step",
+    ),
+    (
+        "micro_batch_size ppo_micro_batch_size ppo_micro_batch_size_per_gpu forward_batch_size",
+        "training.micro_batch_size",
+        "it changes memory and speed, not the step: that is rollout.prompts_per_step x rollout.group_size completions",
+    ),
+    ("save_steps save_freq save_interval checkpoint_every", "training.save_every", ""),
+    ("save_total_limit max_ckpt_to_keep", "training.keep_last", "the best checkpoint is kept beside them"),
+    ("load_best_model_at_end metric_for_best_model", "training.keep_best", ""),
+    ("eval_steps eval_freq eval_interval eval_strategy evaluation_strategy test_freq", "training.eval_every", ""),
+    # evaluation
+    ("eval_dataset eval_datasets eval_benchmarks test_dataset", "evaluation.benchmarks", ""),
+    ("num_samples evaluation.num_generations evaluation.n num_generations_eval", "evaluation.samples", ""),
+    (
+        "evaluation.max_new_tokens evaluation.max_tokens evaluation.max_completion_length",
+        "evaluation.max_completion_tokens",
+        "",
+    ),
+    ("max_eval_samples evaluation.max_samples", "evaluation.limit", ""),
+    ("eval_temperature", "evaluation.temperature", ""),
+    # tracking
+    ("report_to use_wandb wandb_mode log_with logger", "tracking.wandb.mode", "TensorBoard: tracking.tensorboard"),
+    ("wandb_project project_name", "tracking.wandb.project", ""),
+    ("wandb_entity", "tracking.wandb.entity", ""),
+    ("wandb_tags", "tracking.wandb.tags", ""),
+    ("use_tensorboard", "tracking.tensorboard", ""),
+    ("log_completions", "tracking.log_completions_every", ""),
+    # nothing to set
+    ("logging_steps logging_strategy logging_first_step log_every_n_steps log_freq", None, _LOGGED),
+    ("logging_dir", None, "metrics.jsonl is in the run's folder"),
+    ("resume_from_checkpoint auto_resume resume_mode", None, "a run goes on with gtpo train --resume RUN"),
+    ("push_to_hub hub_model_id", None, "a trained model is pushed with gtpo export RUN (docs/export.md)"),
+    ("min_p repetition_penalty presence_penalty frequency_penalty generation_kwargs", None, _SAMPLING),
+    ("chat_template template", None, "prompts are written with the chat template of the model's tokenizer"),
+    ("deepspeed deepspeed_config fsdp fsdp_config num_gpus n_gpus n_gpus_per_node nnodes", None, _BY_ACCELERATE),
+    ("flash_attention flash_attn attn_implementation sample_packing packing", None, _BY_ENGINE),
+)
+
+SYNONYMS = {word: Synonym(key, note) for words, key, note in TABLE for word in words.split()}
+
+
+def find_synonym(word: str) -> Synonym | None:
+    """What the last part of a dotted key, with or without what stands before it, is called here; case and `-` for `_`
+    do not count."""
+    parts = _plain(word).split(".")
+    return next((SYNONYMS[".".join(parts[i:])] for i in range(len(parts)) if ".".join(parts[i:]) in SYNONYMS), None)
+
+
+def keys_for(word: str) -> list[Synonym]:
+    """Keys for a word that stands outside a recipe (`--lr`, `--max-steps`, `--model`): as another tool calls one, or as
+    they are called here, with or without their sections; of a section the key that says what it is about, its first."""
+    if (synonym := find_synonym(word)) is not None:
+        return [synonym]
+    word, keys = _plain(word), fields_of(Recipe)
+    last = word.rpartition(".")[2]
+    named = [word] if word in keys else [key for key in keys if key.rpartition(".")[2] == last]
+    return [Synonym(next((key for key in keys if key.startswith(f"{name}.")), name), "") for name in named]
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "_")
