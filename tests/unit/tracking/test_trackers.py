@@ -221,7 +221,7 @@ def test_tensorboard_that_is_not_installed_names_the_extra_and_leaves_nothing_op
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # what Python does with a missing module
-    with pytest.raises(RecipeError, match=r"gtpo_cli\[tensorboard\]"):
+    with pytest.raises(RecipeError, match=r"\.\[tensorboard\]"):
         open_trackers(recipe("tracking.tensorboard=true"), tmp_path, total_steps=2, console=text_console())
     JsonlTracker(tmp_path / "metrics.jsonl").close()
 
