@@ -20,9 +20,12 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Prepared = Callable[..., None]
 
 
+_AT_START = dict(os.environ)  # before libraries that tests import here add to it
+
+
 def environment() -> dict[str, str]:
     """No network, no key, nothing of the machine's own settings that could change a result."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "HF_", "PYTEST_"))}
+    kept = {name: value for name, value in _AT_START.items() if not name.startswith(("WANDB_", "HF_", "PYTEST_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # so that "next: gtpo ..." is short
     return kept | {"HF_HUB_OFFLINE": "1", "COLUMNS": "160", "PATH": path}
 

@@ -29,17 +29,17 @@ LIBRARIES = (
 )  # fmt: skip
 STREAMS = ("stdin", "stdout", "stderr")
 
-_idle: list[subprocess.Popen[str]] = []  # servers; a second one is started for a command beside another
-_environments: dict[str, dict[str, str]] = {}
+Environment = frozenset[tuple[str, str]]
+_idle: dict[Environment, list[subprocess.Popen[str]]] = {}  # servers; one more is started for a command beside another
 
 
 def run(
     command: list[str], *, cwd: Path, env: dict[str, str], input: bytes = b"", timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """As subprocess.run with text output, killed after `timeout` seconds; `command` is the file of a Python program, or
-    `python -m MODULE`, and its arguments. Libraries read `env` when they are imported: all calls have the same."""
-    assert env == _environments.setdefault("all", env)
-    server = _idle.pop() if _idle else _started(env)
+    `python -m MODULE`, and its arguments. Libraries read `env` when they are imported: each has servers of its own."""
+    idle = _idle.setdefault(frozenset(env.items()), [])
+    server = idle.pop() if idle else _started(env)
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder) / name for name in STREAMS}
         files["stdin"].write_bytes(input)
@@ -51,7 +51,7 @@ def run(
         clock.start()
         code = _answer(server)
         clock.cancel()
-        _idle.append(server)
+        idle.append(server)
         return subprocess.CompletedProcess(command, code, files["stdout"].read_text(), files["stderr"].read_text())
 
 
