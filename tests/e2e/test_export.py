@@ -90,9 +90,9 @@ def test_plain_transformers_give_the_policy_s_answers(
 
     # The adapter on its base, or all weights in float32, is the policy itself: it samples the run's completions.
     figures = ["--pass-k", "2", "--limit", "24", "--json"]
-    base, run = json.loads(gtpo("eval", "runs/one", "--base", *figures).stdout)
+    base, run = json.loads(gtpo("eval", "runs/one", "--base", *figures).stdout)["evaluations"]
     format = "adapter" if changes else "merged"
-    *_, own = json.loads(gtpo("eval", f"runs/one/export/{format}", *figures).stdout)
+    *_, own = json.loads(gtpo("eval", f"runs/one/export/{format}", *figures).stdout)["evaluations"]
     assert own["folder"].startswith(f"runs/models/runs-one-export-{format}/evaluation/arithmetic/")
     assert (own["subject"], own["model"]) == (
         ("step-000012", "builtin:tiny") if changes else ("base", "runs/one/export/merged")

@@ -49,7 +49,8 @@ def test_doctor(gtpo: Run) -> None:
     words = {finding["subject"]: finding for finding in sound["findings"]}
     assert words["hub"] == {
         "subject": "hub", "state": "note", "words": "HF_HUB_OFFLINE is set: only what is in the cache",
-        "remedy": "without it: model.name and data.path as local folders, or a filled cache and HF_HUB_OFFLINE=1",
+        "remedy": "without it: model.name and data.path as local folders, or fill the cache on a machine with network "
+        "(hf download NAME) and bring it here, or unset HF_HUB_OFFLINE",
     }  # fmt: skip
     absent = said(gtpo, "doctor", "--recipe", "tiny_arithmetic", "--set", "model.name=nobody/nothing", code=1)
     assert (absent["recipe"], absent["can_start"]) == ("tiny_arithmetic", False)
