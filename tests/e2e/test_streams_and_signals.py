@@ -147,7 +147,7 @@ def test_ctrl_c_during_the_probe_says_what_happened(tmp_path: Path, command: lis
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_PROBE, *command], cwd=tmp_path, env=environment(), capture_output=True,
         text=True, timeout=100,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where a shell runs this in the background
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores it
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, f"interrupted {said}\n")
     assert "training runs/probed" not in done.stdout
