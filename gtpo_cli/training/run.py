@@ -122,6 +122,7 @@ class Run:
     def record(self, number: int, result: StepResult, clock: Stopwatch, policy: Policy) -> dict[str, float]:
         """The metrics of a policy-gradient step. Its completions go to samples/ and, as a table, to the
         trackers where due, or where it was skipped."""
+        metrics = step_metrics(result, clock)  # first: what is written below is no part of the step's time
         every = self.recipe.tracking.log_completions_every
         if result.not_finite or number == 1 or number % every == 0:
             file = write_samples(self.folder.samples, number, result, policy.tokenizer)
@@ -129,7 +130,6 @@ class Run:
                 self._trackers.log_table(number, "samples", sample_table(result, self.recipe, policy.tokenizer))
             if result.not_finite:
                 self.warn(f"step {number} was skipped: {result.not_finite} was not finite; its completions: {file}")
-        metrics = step_metrics(result, clock)
         if self.recipe.objective.audit:
             metrics |= audit_metrics(result, policy.eos_token_ids)
         return metrics

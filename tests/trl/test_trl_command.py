@@ -81,7 +81,7 @@ def test_the_run_folder_is_like_one_of_our_own(folder: Path, name: str) -> None:
         assert theirs["optim/skipped"] == 0.0
         assert 0.0 < theirs["entropy/mean"] < 1.0
         phases = theirs["time/sample"] + theirs["time/reward"] + theirs["time/train"]
-        assert phases == pytest.approx(theirs["time/step"], rel=0.2)  # the rest waits for a core
+        assert phases == pytest.approx(theirs["time/step"], rel=0.05)
     assert {path.name for path in (run / "checkpoints").iterdir()} == {
         path.name for path in (own / "checkpoints").iterdir()
     }
