@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from gtpo_cli.models import Engines
-from gtpo_cli.planning.memory import GIB, memory_of
+from gtpo_cli.planning.cards import GIB
+from gtpo_cli.planning.memory import memory_of
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import load_recipe
 

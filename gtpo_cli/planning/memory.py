@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gtpo_cli.kernels.row_kernel import CHUNK_BYTES
 from gtpo_cli.models import Engines
-from gtpo_cli.planning.cards import GIB as GIB
+from gtpo_cli.planning.cards import GIB
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe

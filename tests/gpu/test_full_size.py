@@ -13,7 +13,8 @@ from shaped_steps import steps_of
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import Engines
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.planning.memory import CONTEXT, GIB, memory_of
+from gtpo_cli.planning.cards import GIB
+from gtpo_cli.planning.memory import CONTEXT, memory_of
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.training.microbatch import MicroBatchSize

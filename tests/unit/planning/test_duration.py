@@ -6,10 +6,10 @@ import huggingface_hub.constants
 import pytest
 
 from gtpo_cli.models import Engines
-from gtpo_cli.planning.cards import CARDS, Card, cards_of, find_gpu
+from gtpo_cli.planning.cards import CARDS, GIB, Card, cards_of, find_gpu
 from gtpo_cli.planning.duration import LAUNCH, MULTIPLY, READ, Hours, estimate, step_seconds
 from gtpo_cli.planning.fit import make_plan
-from gtpo_cli.planning.memory import GIB, memory_of
+from gtpo_cli.planning.memory import memory_of
 from gtpo_cli.planning.shapes import PUBLISHED
 from gtpo_cli.recipe import load_recipe
 

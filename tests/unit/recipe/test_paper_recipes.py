@@ -13,10 +13,9 @@ import yaml
 from write_memory_page import LONGEST_PROMPT, STEPS
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.planning.cards import cards_of
+from gtpo_cli.planning.cards import GIB, cards_of
 from gtpo_cli.planning.duration import estimate
 from gtpo_cli.planning.fit import make_plan
-from gtpo_cli.planning.memory import GIB
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
 from gtpo_cli.report.comparison import recipe_differences
 
