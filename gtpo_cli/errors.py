@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class GtpoError(Exception):
@@ -74,6 +76,16 @@ class Ended(BaseException):
     @property
     def exit_code(self) -> int:
         return 128 + self.number
+
+
+@contextmanager
+def ended_with(words: Callable[[], str]) -> Iterator[None]:
+    """Around work that a signal may end: behind the signal's word comes what then became of it."""
+    try:
+        yield
+    except (KeyboardInterrupt, Ended) as end:
+        number = end.number if isinstance(end, Ended) else signal.SIGINT
+        raise Ended(number, WORDS[number] + words()) from None
 
 
 # What a wall around foreign code lets pass: our own errors, and the end of the program.

@@ -20,7 +20,6 @@ import fcntl
 import json
 import os
 import platform
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gtpo_cli.errors import WORDS, CheckpointError, Ended, GtpoError, RecipeError
+from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError, ended_with
 from gtpo_cli.files import read_json, step_of, write_aside
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
 from gtpo_cli.text import one_line
@@ -78,15 +77,13 @@ class RunFolder:
         with locked(self.lock_file, held=held):
             if recipe is not None:
                 self.create(recipe)
-            try:
-                yield
-            except BaseException as error:
-                if recipe is not None:
-                    self.discard_if_not_begun()
-                if isinstance(error, (KeyboardInterrupt, Ended)):
-                    number = error.number if isinstance(error, Ended) else signal.SIGINT
-                    raise Ended(number, WORDS[number] + self._lost()) from None
-                raise
+            with ended_with(self._lost):
+                try:
+                    yield
+                except BaseException:
+                    if recipe is not None:
+                        self.discard_if_not_begun()
+                    raise
 
     def _lost(self) -> str:
         """What a run that was ended at once did in vain."""

@@ -14,7 +14,7 @@ PACKAGE = "gtpo_cli"
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "seeds", "hub", "text"),
+    ("errors", "types", "seeds", "hub", "text", "waits"),
     ("recipe", "kernels", "files"),
     ("objective", "rewards"),
     ("estimators", "data", "models", "tracking"),

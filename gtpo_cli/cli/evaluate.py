@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +27,7 @@ from gtpo_cli.cli.options import (
 from gtpo_cli.cli.printing import print_audit, print_json, print_scores, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
-from gtpo_cli.errors import WORDS, Ended, EvaluationError
+from gtpo_cli.errors import EvaluationError, ended_with
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.recipe.schema import Benchmark as Name
 from gtpo_cli.run_folder import RunFolder, write_atomically
@@ -103,11 +102,8 @@ def evaluate(
         _begin(run, loaded)
     if not as_json:  # the store has everything
         output_is_extra()
-    try:
+    with ended_with(lambda: ": what was sampled is stored, and the same command continues"):
         finished = _evaluate(run, asked, chosen, subjects, benchmarks, again=again)
-    except (KeyboardInterrupt, Ended) as end:
-        number = end.number if isinstance(end, Ended) else signal.SIGINT
-        raise Ended(number, f"{WORDS[number]}: what was sampled is stored, and the same command continues") from None
     if as_json:
         print_json({"run": str(run.path), "evaluations": _document(finished, audit=audit)})
         return

@@ -10,6 +10,7 @@ import typer
 from gtpo_cli.cli.options import CheckpointOption, RunArgument, TrustOption, find_checkpoint, find_run
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import output_is_extra
+from gtpo_cli.errors import ended_with
 
 if TYPE_CHECKING:
     from gtpo_cli.export.folder import Exported
@@ -70,7 +71,9 @@ def export(
         folder, chosen, format_, where, dtype=dtype, base=base, revision=revision, converter=converter,
         hub_name=push, trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    _print(export_run(request, say=say), where)
+    with ended_with(lambda: f": {where} is as it was before"):
+        exported = export_run(request, say=say)
+    _print(exported, where)
     if push is not None:
         print(f"pushed to {upload(where, push, public=public, message=f'gtpo export, step {chosen.step}')}")
     evaluated = any(folder.evaluation.glob(f"*/step-{chosen.step:06d}-*/results.json"))

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gtpo_cli.cli.options import CheckpointOption, TargetArgument, TrustOption, find_model, find_trained, names_run
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.types import Completion, Problem
+from gtpo_cli.waits import Waiting
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.session import Session
@@ -80,7 +81,8 @@ def generate(
     with contextlib.ExitStack() as stack:
         verdict = _judge(question, gold, recipe, stack)
         print(f"{words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
-        session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
+        with Waiting(say, f"loading {recipe.model.name}"):
+            session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
         asked = _Asked(session, recipe, params.max_completion_tokens, count, verdict)
         if question is None:
             _answer_questions(asked)

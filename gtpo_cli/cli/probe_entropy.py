@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import signal
 from typing import TYPE_CHECKING
 
 from gtpo_cli.cli.options import DEFAULT_RECIPE, RUNS, JsonOption, RecipeOption, SetOption, TrustOption, as_typed
-from gtpo_cli.cli.printing import print_json, suggest
-from gtpo_cli.errors import WORDS, Ended
+from gtpo_cli.cli.printing import print_json, say, suggest
+from gtpo_cli.cli.progress import count_progress
+from gtpo_cli.errors import ended_with
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.run_folder import latest_run
 
@@ -36,15 +36,10 @@ def probe_entropy(
 
     loaded, name = _choose_recipe(recipe, set_ or [], trust=trust_remote_code)
     check_ready(loaded)
-    notes: list[str] = []
-    setup = set_up(loaded, say=notes.append)
-    try:
-        measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.data.prompts, loaded)
-    except (KeyboardInterrupt, Ended) as end:
-        number = end.number if isinstance(end, Ended) else signal.SIGINT
-        raise Ended(number, f"{WORDS[number]} during the measurement: nothing of it is kept") from None
-    for note in notes:
-        print(f"note: {note}")
+    setup = set_up(loaded, say=say)
+    sampler = load_sampler(setup.policy, loaded)
+    with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress("<H>_ini") as progress:
+        measured = probe(setup.policy, sampler, setup.data.prompts, loaded, progress=progress)
     if as_json:
         print_json(_document(name, loaded, measured))
         return

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from gtpo_cli.cli.options import find_run
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import output_is_extra
+from gtpo_cli.errors import ended_with
+from gtpo_cli.waits import Waiting
 
 
 def report(
@@ -36,7 +38,9 @@ def report(
     records = [read_run(folder) for folder in folders]
     several = folders[0].path.parent / ("report-" + "-".join(record.name for record in records))[:120]
     output_is_extra()
-    page = write_report(records, out or (folders[0].report if len(folders) == 1 else several))
+    ended = ended_with(lambda: " before the page was written: the same command starts again")
+    with ended, Waiting(say, "drawing the charts"):
+        page = write_report(records, out or (folders[0].report if len(folders) == 1 else several))
     print(f"{page}\ncharts and tables for papers are beside it. Open it: {page.resolve().as_uri()}")
     if open_ and not webbrowser.open(page.resolve().as_uri()):
         print("no browser could be started here")

@@ -9,10 +9,11 @@ import typer
 
 from gtpo_cli.cli.options import QuietOption, SetOption, as_typed, recipe_names
 from gtpo_cli.cli.printing import suggest
-from gtpo_cli.cli.progress import count_progress, duration
+from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.recipe import read_mapping, shipped_sweeps
 from gtpo_cli.sweeps.spec import Sweep, as_overrides, load_sweep
+from gtpo_cli.waits import duration
 
 EXIT_FAILED = 1
 
@@ -75,7 +76,7 @@ def sweep(
         return
     output_is_extra()
     print(f"sweep {loaded.name}: {len(loaded.runs)} runs in {loaded.folder}", flush=True)
-    with count_progress(loaded.name, what="runs", every=0.0, quiet=quiet) as progress:
+    with count_progress(loaded.name, unit="runs", each=True, quiet=quiet) as progress:
         failed, ended = execute(loaded, jobs=jobs, progress=progress)
     if ended is not None:
         print(f"stopped: {loaded.done} of {len(loaded.runs)} runs are done, the others are saved")

@@ -66,6 +66,7 @@ def probe_entropy(
     chosen = list(prompts[: probe.num_prompts])
     by_prompt: list[tuple[float, ...]] = []
     truncated = tokens = 0
+    progress(0, len(chosen))
     for start in range(0, len(chosen), _PROMPTS_AT_ONCE):
         block = chosen[start : start + _PROMPTS_AT_ONCE]
         seed = derive_seed(recipe.seed, "probe", start)

@@ -38,6 +38,7 @@ from gtpo_cli.export.prompting import Prompting, put_template
 from gtpo_cli.export.weights import AUTO, Written, read_back, write_adapter, write_merged
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.waits import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +81,17 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
     if request.format == "gguf":
         gguf.check_tokenizer(tokenizer)
     encoder = PromptEncoder(tokenizer, recipe.data.system_prompt)
-    say(f"loading step {checkpoint.step} of {run.path}, and asking it greedily")
-    policy = _ask_policy(request, recipe, encoder)
+    with stage(say, f"loading step {checkpoint.step} of {run.path}, and asking it greedily"):
+        policy = _ask_policy(request, recipe, encoder)
     plain, text = encoder.uses_plain_format, encoder.render("QUESTION")
     questions = [answer.question for answer in policy.answers]
     prompting = Prompting(text, put_template(tokenizer, encoder, recipe.data.system_prompt, questions), plain)
     with written_aside(request.out) as aside:
-        say(f"writing {request.out}")
-        written = _write(request, recipe, tokenizer, policy, aside)
-        say("loading it back")
-        _free_memory()
-        found = measure(read_back(request.format, aside, recipe.model, policy.device), policy.answers)
+        with stage(say, f"writing {request.out}"):
+            written = _write(request, recipe, tokenizer, policy, aside)
+        with stage(say, "loading it back"):
+            _free_memory()
+            found = measure(read_back(request.format, aside, recipe.model, policy.device), policy.answers)
         exported = _judge(request, policy, written, found, asked_by(recipe))
         card = model_card(run, recipe, exported, prompting, hub_name=request.hub_name)
         (aside / CARD).write_text(card, encoding="utf-8")

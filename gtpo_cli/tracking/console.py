@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -32,6 +33,7 @@ from rich.text import Text
 
 from gtpo_cli.recipe.schema import LN_2, FilterRecipe, filter_is_on
 from gtpo_cli.text import printable
+from gtpo_cli.waits import Waiting
 
 REFRESHES_PER_SECOND = 2
 WINDOW = 20  # steps in the column "last 20"
@@ -130,9 +132,13 @@ class ConsoleTracker:
             self._live.start(refresh=True)
         elif self._note:
             self.message(f"entropy is in nats; {self._note}")
+        self._first_step = ExitStack()  # until it has been logged, plain lines say how long it takes
+        if self._live is None:
+            self._first_step.enter_context(Waiting(self.message, f"step {start_step + 1}"))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take in a finished step."""
+        self._first_step.close()
         with self._lock:
             self._latest = dict(metrics)
             self._seen.update(metrics)
@@ -152,6 +158,7 @@ class ConsoleTracker:
 
     def close(self) -> None:
         """Draw the last state and give the terminal back. Closing twice is harmless."""
+        self._first_step.close()
         if self._live is not None:
             self._live.stop()
 

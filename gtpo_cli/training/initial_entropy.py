@@ -10,6 +10,7 @@ from gtpo_cli.generation import Sampler
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.setup import Setup
+from gtpo_cli.waits import Waiting
 
 
 def find_initial_entropy(
@@ -27,7 +28,8 @@ def find_initial_entropy(
         )
     prompts = min(recipe.objective.probe.num_prompts, len(setup.data.prompts))
     say(f"measuring the initial entropy <H>_ini on the first {prompts} problems")
-    probe = probe_entropy(setup.policy, sampler, setup.data.prompts, recipe)
+    with Waiting(say, "<H>_ini") as waiting:
+        probe = probe_entropy(setup.policy, sampler, setup.data.prompts, recipe, progress=waiting.count)
     measured, low, high = probe.interval
     run.write_initial_entropy(
         {

@@ -17,6 +17,7 @@ from gtpo_cli.models.loading import set_threads
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
+from gtpo_cli.waits import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ def set_up(recipe: Recipe, *, say: Callable[[str], None], samples: bool = True, 
     say(f"{len(data.prompts)} problems; loading {recipe.model.name} ({engines})")
     if reason := why_auto_is_slow(recipe):
         say(f"Unsloth and vLLM, which are faster, are not used: {reason}")
-    policy = load_policy(recipe, with_engine=samples)
+    with Waiting(say, f"loading {recipe.model.name}"):
+        policy = load_policy(recipe, with_engine=samples)
     set_threads(recipe.training.threads, policy)
     if policy.max_seq_length < recipe.model.max_seq_length:
         say(f"the model's context is {policy.max_seq_length} tokens, so model.max_seq_length is that")

@@ -166,6 +166,73 @@ main()
 """
 
 
+def test_long_waits_speak(tmp_path: Path) -> None:
+    """Without a terminal: a wait that is long (here, after a millisecond) says what goes on, and how far it is."""
+    expected = [
+        (train("one"), ["loading builtin:tiny: 0 s so far", "<H>_ini: 0 of 8 problems", "step 1: 0 s so far"]),
+        (["probe-entropy"], ["loading builtin:tiny: 0 s so far", "<H>_ini: 0 of 8 problems"]),
+        (["eval", "--pass-k", "2", "--limit", "4"], ["arithmetic step-000004: 0 of 4 problems"]),
+        (
+            ["export"],
+            ["loading step 4 of runs/one, and asking it greedily: 0 s so far", "loading it back: 0 s so far"],
+        ),
+        (["report"], ["drawing the charts: 0 s so far"]),
+        (["generate", "runs/one", "1+1"], ["loading builtin:tiny: 0 s so far"]),
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", IMPATIENT], cwd=tmp_path, input=json.dumps([command for command, _ in expected]),
+        text=True, capture_output=True, env=environment(), timeout=200,
+    )  # fmt: skip
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(expected), done.stderr
+    for (command, lines), said in zip(expected, answers, strict=True):
+        for line in lines:
+            assert line in said.splitlines(), (command, said)
+
+
+# Many commands in one process, which spares the seconds that each start costs. Each is `main`, as typed.
+IMPATIENT = """
+import contextlib, io, json, sys
+from gtpo_cli import waits
+from gtpo_cli.cli.app import main
+waits.FIRST_SECONDS = 0.001
+for command in json.load(sys.stdin):
+    out = io.StringIO()
+    sys.argv = ["gtpo", *command]
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main()
+    print(json.dumps(out.getvalue()))
+"""
+
+
+@pytest.mark.parametrize("command", [["export"], ["report"]])
+def test_ctrl_c_during_an_export_or_a_report_says_what_is_there(tmp_path: Path, command: list[str]) -> None:
+    subprocess.run([*GTPO, *train("one"), "-q"], cwd=tmp_path, env=environment(), check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *command], cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        timeout=100, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    said = {
+        "export": ": runs/one/export/merged is as it was before",
+        "report": " before the page was written: the same command starts again",
+    }[command[0]]
+    assert (done.returncode, done.stderr) == (130, f"interrupted{said}\n")
+    assert not (tmp_path / "runs/one/export/merged").exists()
+    assert not (tmp_path / "runs/one/report/report.html").exists()
+
+
+# A Ctrl-C as an export has been written aside and is read back, or the page of a report is filled in.
+INTERRUPTED = """
+import os, signal, sys
+import gtpo_cli.export.exporter as exporter
+import gtpo_cli.report.page as page
+from gtpo_cli.cli.app import main
+exporter.read_back = page.render = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["gtpo", *sys.argv[1:]]
+main()
+"""
+
+
 def test_an_evaluation_that_is_terminated_keeps_what_was_graded(tmp_path: Path) -> None:
     stored = tmp_path / "runs" / "models" / "builtin-tiny" / "evaluation"
     process = start(

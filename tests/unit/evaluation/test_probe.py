@@ -38,7 +38,7 @@ def test_mean_entropies_equal_full_logits_on_the_first_problems(policy: Transfor
     sampler = TransformersSampler(policy)
     seen: list[tuple[int, int]] = []
     probe = probe_entropy(policy, sampler, prompts, RECIPE, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(16, 20), (20, 20)]
+    assert seen == [(0, 20), (16, 20), (20, 20)]
     expected = []
     for start in (0, 16):  # the probe samples sixteen prompts at a time
         block = prompts[:20][start : start + 16]
