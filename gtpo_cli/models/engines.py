@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
-from gtpo_cli.recipe.schema import ModelRecipe, Recipe
+from gtpo_cli.recipe.schema import BFLOAT16, ModelRecipe, Recipe
 
 Backend = Literal["unsloth", "transformers"]
 Engine = Literal["vllm", "transformers"]
@@ -67,7 +67,7 @@ def choose_engines(
             "pip install vllm-bnb-plugin (it is in the extra cuda), or rollout.engine: transformers with "
             "model.backend: transformers, or model.load_in_4bit: false"
         )
-    if engine == "vllm" and backend == "transformers" and gpu and _is_float32(recipe.model, capability):
+    if engine == "vllm" and backend == "transformers" and gpu and is_float32(recipe.model, capability):
         raise ModelError(
             "rollout.engine: on a GPU vLLM puts adapters on 16-bit models only, and this is float32 (model.dtype); use "
             "model.dtype: bfloat16 (float16 before compute capability 8.0), or rollout.engine: transformers"
@@ -122,14 +122,18 @@ def why_not_shared(
     return _not_in_unsloth(model, capability)
 
 
-def _is_float32(model: ModelRecipe, capability: tuple[int, int] | None) -> bool:
+def _lacks_bfloat16(capability: tuple[int, int] | None) -> bool:
+    return capability is not None and capability < BFLOAT16
+
+
+def is_float32(model: ModelRecipe, capability: tuple[int, int] | None) -> bool:
     """As models/loading.py chooses the type: auto is bfloat16 where the GPU has it."""
-    return model.dtype == "float32" or (model.dtype == "auto" and capability is not None and capability < (8, 0))
+    return model.dtype == "float32" or (model.dtype == "auto" and _lacks_bfloat16(capability))
 
 
 def _not_in_unsloth(model: ModelRecipe, capability: tuple[int, int] | None) -> str | None:
     """Its engine computes in 16 bits (`load_vllm` refuses float32). Before compute capability 8.0 that is float16,
     which nobody tried there."""
-    if capability is not None and capability < (8, 0):
+    if capability is not None and capability < BFLOAT16:
         return f"a GPU of compute capability {capability[0]}.{capability[1]} has no bfloat16 (8.0 and later have)"
     return "its vLLM engine does not compute in float32 (model.dtype)" if model.dtype == "float32" else None

@@ -6,8 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from gtpo_cli.recipe.schema import BFLOAT16
+
 GIB = 2**30
-BFLOAT16 = (8, 0)  # the compute capability from which on GPUs have it
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from gtpo_cli.data import Prepared, prepare
 from gtpo_cli.data.benchmarks import BENCHMARKS
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.models import Engines, choose_engines, load_tokenizer
-from gtpo_cli.models.engines import LIBRARIES
+from gtpo_cli.models.engines import LIBRARIES, is_float32
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
-from gtpo_cli.planning.cards import BFLOAT16, GIB, Card, cards_of
+from gtpo_cli.planning.cards import GIB, Card, cards_of
 from gtpo_cli.planning.duration import Hours, estimate
 from gtpo_cli.planning.memory import NF4_BYTES, Memory, memory_of
 from gtpo_cli.planning.shapes import ModelShape, read_shape
@@ -57,7 +57,7 @@ def make_plan(
     shape, source = read_shape(recipe.model)
     counts, notes = None, list[str]()
     card, gpu = (gpu, gpu.memory) if isinstance(gpu, Card) else (None, gpu)
-    if card is not None and card.capability < BFLOAT16 and recipe.model.dtype == "auto":
+    if card is not None and recipe.model.dtype == "auto" and is_float32(recipe.model, card.capability):
         notes.append(f"{card.name} has no bfloat16: float32")
         recipe = as_computed(recipe, card.capability)
     engines = engines or choose_engines(
@@ -107,7 +107,7 @@ def make_plan(
 
 def as_computed(recipe: Recipe, capability: tuple[int, int]) -> Recipe:
     """The recipe with the type that model.dtype: auto comes to on a GPU of this compute capability."""
-    if recipe.model.dtype != "auto" or capability >= BFLOAT16:
+    if not is_float32(recipe.model, capability):
         return recipe
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float32"})})
 

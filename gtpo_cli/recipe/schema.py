@@ -16,6 +16,7 @@ from gtpo_cli.recipe.rewards import TagsRecipe
 from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
 
 LN_2 = math.log(2.0)
+BFLOAT16 = (8, 0)  # the compute capability from which on GPUs have it, which model.dtype: auto asks
 FilterMode = Literal["auto", "always", "never"]
 
 PAPER_SYSTEM_PROMPT = """\
