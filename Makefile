@@ -11,7 +11,7 @@ PARALLEL := OMP_NUM_THREADS=1
 PIP := -m pip --disable-pip-version-check install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint check-cuda-constraints format bench bench-peers bench-compare tiny-model claims claims-check clean
+.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint check-cuda-constraints format bench bench-peers bench-compare tiny-model claims claims-check docs dist clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -157,5 +157,31 @@ claims: install  ## every run behind docs/claims.md (320 of a minute, two at a t
 claims-check: install-dev  ## one seed of two variants again, against what docs/claims recorded (two minutes)
 	$(BIN)/python scripts/check_claims.py
 
+$(VENV)-docs/.installed: constraints.txt
+	test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mkdocs-material
+	@touch $@
+
+# The variable stops Material's notice that it is maintained until May 2027, and Zensical after it.
+docs: $(VENV)-docs/.installed  ## the documentation as a site, in build/site; nothing in it is loaded from elsewhere
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet
+	! grep -rE '(src|href)="https?://[^"]+\.(js|css|woff2?)"' build/site --include='*.html'
+	@echo "read it: $(PYTHON) -m http.server --directory build/site"
+
+$(VENV)-dist/.installed: constraints.txt
+	test -x $(VENV)-dist/bin/python || $(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build hatchling twine
+	@touch $@
+
+# --no-compile: Python compiles what the demo imports, a tenth of what is installed
+dist: $(VENV)-dist/.installed  ## wheel and sdist, what is in them, and the wheel alone in a bare environment (three minutes)
+	rm -rf dist $(VENV)-dist/bare
+	$(VENV)-dist/bin/python -m build --no-isolation > $(VENV)-dist/build.log || { cat $(VENV)-dist/build.log; exit 1; }
+	$(VENV)-dist/bin/twine check --strict dist/*
+	$(PYTHON) scripts/check_dist.py contents dist
+	$(PYTHON) -m venv $(VENV)-dist/bare
+	$(VENV)-dist/bare/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt dist/*.whl
+	$(PARALLEL) $(PYTHON) scripts/check_dist.py demo $(VENV)-dist/bare
+
 clean:
-	rm -rf $(VENV) $(ENGINES) $(VENV)-trl $(VENV)-verl $(VENV)-uv $(VENV)-bench build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES) $(VENV)-trl $(VENV)-verl $(VENV)-uv $(VENV)-bench $(VENV)-docs $(VENV)-dist build dist *.egg-info

@@ -28,7 +28,7 @@ def count_progress(
     console = Console(stderr=True)
     if quiet:
         yield lambda done, total: None
-    elif console.is_terminal:
+    elif console.is_interactive:
         with Progress(
             TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),

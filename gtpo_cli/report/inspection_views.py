@@ -22,8 +22,9 @@ from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, StoredComp
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.run_folder import write_atomically
 
-# both parts of each pair are given, so that the contrast does not hang on the palette of a terminal
-LESS, SAME, MORE = "#ffffff on #1f5f99", "", "#ffffff on #1b7337"
+# both parts of each pair are given, so that the contrast does not hang on the palette of a terminal; where it has 16
+# colours (and in notebooks) they become blue and green
+LESS, SAME, MORE = "#ffffff on #1f3f99", "", "#ffffff on #0a7a20"
 _INDENT = "  "
 _FULL_SHADE = 2 * LN_2  # nats: the entropy from which a token's shading on the page is full
 _SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x1b": "␛"}

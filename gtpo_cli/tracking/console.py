@@ -7,6 +7,7 @@ looking at them. All widths are fixed: nothing moves but the figures.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import rich.console
 from rich.console import ConsoleOptions, Group, RenderableType
@@ -46,6 +48,11 @@ BARS = "▁▂▃▄▅▆▇█"
 
 class Console(rich.console.Console):
     """rich's console, which lets no text steer the terminal: what rich itself says to it is marked as control."""
+
+    def __init__(self, **options: Any) -> None:
+        # `!gtpo ...` in a notebook has a terminal, of which the page shows colours, but nothing that updates in place
+        in_notebook = "JPY_PARENT_PID" in os.environ
+        super().__init__(force_interactive=False if in_notebook else None, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -1,8 +1,9 @@
 """The commands that are rehearsed, as typed, and who runs them: two servers (rehearse.py), which work off a list each,
 beside each other and beside the other tests.
 
-The paper's recipes are as they are but for the model's folder, lengths, steps and rank (and float16: Triton's
-interpreter has no bfloat16): NF4 weights in Unsloth's policy and in vLLM's engine, which share them.
+LLaMA's are those of examples/llama8b_gsm8k.ipynb. The paper's recipes are as they are but for the model's folder,
+lengths, steps and rank (and float16: Triton's interpreter has no bfloat16): NF4 weights in Unsloth's policy and in
+vLLM's engine, which share them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple
 import torch
 from commands import SHARED, environment
 from environment import ENVIRONMENT
+from gpu_notebook import commands as notebook_commands
+from gpu_notebook import write_files
 
 HERE = Path(__file__).resolve().parent
 DATA = SHARED / "data/gsm8k"
@@ -79,18 +82,20 @@ class Server:
         self._process.wait()
 
 
-def settings(family: str, folder: Path, name: str, *more: str) -> list[str]:
-    """The options of a command: the recipe of the family, and what is not the paper's in it."""
+def changed(*changes: str) -> list[str]:
+    return [part for change in changes for part in ("--set", change)]
+
+
+def settings(family: str, folder: Path) -> list[str]:
+    """The options of a command: what is not the paper's in the recipe of the family."""
     _, _, prompt, _ = FAMILIES[family]
-    changes = [
-        f"run_name={name}", f"model.name={folder / family}", "model.dtype=float16",
+    return changed(
+        f"model.name={folder / family}", "model.dtype=float16",
         f"model.max_seq_length={prompt + 2 * COMPLETION}", "model.lora={rank: 8, alpha: 8}",
         f"data.path={DATA}", "data.limit=200", f"data.max_prompt_tokens={prompt}",
         f"rollout.max_completion_tokens={COMPLETION}", f"evaluation.max_completion_tokens={COMPLETION}",
         "evaluation.limit=2", "objective.probe.num_prompts=2", "training.save_every=1", "tracking.wandb.mode=off",
-        *more,
-    ]  # fmt: skip
-    return [part for change in changes for part in ("--set", change)]
+    )  # fmt: skip
 
 
 def save_family(family: str, folder: Path) -> None:
@@ -112,32 +117,37 @@ def save_family(family: str, folder: Path) -> None:
     loaded.save_pretrained(folder / family)
 
 
-LLAMA = {
-    "train": ["train", "--recipe", "llama8b_gsm8k", "whole", "training.max_steps=3", "training.eval_every=2"],
-    "terminated": ["train", "--recipe", "llama8b_gsm8k", "cut", "training.max_steps=3", "training.eval_every=2"],
-    "resumed": ["train", "--resume", "runs/cut"],
-    "eval": ["eval", "runs/whole", "--pass-k", "4", "--limit", "2", "--base", "--data-path", str(DATA)],
-    "generate": ["generate", "runs/whole", "What is 2 + 3?", "--max-tokens", "4"],
-    "export": ["export", "runs/whole", "--format", "merged", "--out", "exported"],
+# what the notebook's commands are given beside the settings
+BESIDE = {
+    "train": changed("training.eval_every=2"),
+    "eval": ["--data-path", str(DATA)],
+    "generate": ["--max-tokens", "4"],
 }
+LLAMA = {name: [*argv, *BESIDE.get(name, [])] for name, argv in notebook_commands().items()} | {
+    "terminated": ["train", "--recipe", "gsm8k.yaml",
+                   *changed("run_name=cut", "training.max_steps=3", "training.eval_every=2")],
+    "resumed": ["train", "--resume", "runs/cut"],
+}  # fmt: skip
 QWEN = {
-    "probe": ["probe-entropy", "--recipe", "qwen3b_gsm8k", "probe"],
-    "train": ["train", "--recipe", "qwen3b_gsm8k", "long", "training.max_steps=1", "training.stress_step=true"],
-    "kl": ["train", "--recipe", "qwen3b_gsm8k", "kl", "training.max_steps=2", "objective.name=grpo",
-           "objective.entropy_coef=0", "objective.kl_coef=0.04", "optimizer.betas=[0.9, 0.95]"],
-    "sft": ["train", "--recipe", "qwen3b_gsm8k", "sft", "training.max_steps=1", "training.stress_step=true",
-            "objective.name=sft", "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]",
-            "training.keep_best=optim/loss",
-            "rollout.max_completion_tokens=80", "model.max_seq_length=180"],
+    "probe": ["probe-entropy", "--recipe", "qwen3b_gsm8k"],
+    "train": ["train", "--recipe", "qwen3b_gsm8k",
+              *changed("run_name=long", "training.max_steps=1", "training.stress_step=true")],
+    "kl": ["train", "--recipe", "qwen3b_gsm8k",
+           *changed("run_name=kl", "training.max_steps=2", "objective.name=grpo", "objective.entropy_coef=0",
+                    "objective.kl_coef=0.04", "optimizer.betas=[0.9, 0.95]")],
+    "sft": ["train", "--recipe", "qwen3b_gsm8k",
+            *changed("run_name=sft", "training.max_steps=1", "training.stress_step=true", "objective.name=sft",
+                     "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]", "training.keep_best=optim/loss",
+                     "rollout.max_completion_tokens=80", "model.max_seq_length=180")],
 }  # fmt: skip
 
 
 def typed(family: str, folder: Path, argv: list[str]) -> list[str]:
-    """A recipe's name is followed by the run's and by what else is set."""
+    """With the settings behind a recipe's name, so that what the command sets itself comes after them."""
     if "--recipe" not in argv:
         return argv
     place = argv.index("--recipe") + 2
-    return [*argv[:place], *settings(family, folder, argv[place], *argv[place + 1 :])]
+    return [*argv[:place], *settings(family, folder), *argv[place:]]
 
 
 def start(new_folder: Callable[[str], Path]) -> Iterator[dict[str, Server]]:
@@ -147,6 +157,7 @@ def start(new_folder: Callable[[str], Path]) -> Iterator[dict[str, Server]]:
         server = made[family] = Server(new_folder(family))
         server.futures = {name: Future() for name in commands}
         save_family(family, server.folder)
+        write_files(server.folder)
         threading.Thread(target=_work, args=(server, family, commands), daemon=True).start()
     yield made
     for server in made.values():

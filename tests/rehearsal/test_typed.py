@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from commands import comparable, contents, metrics
+from gpu_notebook import commands, programs, write_files
 from servers import COMPLETION, DATA, Done, Server
 
 from gtpo_cli.recipe import load_recipe
@@ -80,8 +84,30 @@ def test_eval_loads_once_for_the_base_and_the_trained(servers: dict[str, Server]
 def test_generate_and_export(servers: dict[str, Server]) -> None:
     server = servers["llama"]
     assert "4 tokens, truncated" in ended(server, "generate").out
-    ended(server, "export")
-    assert (server.folder / "exported/model.safetensors").is_file()
+    ended(server, "export merged")
+    assert (server.folder / "runs/whole/export/merged/model.safetensors").is_file()
+    ended(server, "export adapter")
+    assert (server.folder / "runs/whole/export/adapter/adapter_model.safetensors").is_file()
+
+
+def test_the_other_cells_of_the_notebook(servers: dict[str, Server]) -> None:
+    server = servers["llama"]
+    words = {
+        "plan": "GPU memory", "doctor": "gsm8k.yaml can start here", "inspect": "runs/whole, step 1",
+        "compare": "1 shared problem", "report": "report.html",
+    }  # fmt: skip
+    for name, word in words.items():
+        assert word in ended(server, name).out, name
+    assert set(commands()) - set(words) == {"train", "eval", "generate", "export merged", "export adapter"}  # above
+    (watch,) = programs()
+    figure = "import matplotlib; matplotlib.use('agg'); RUN = 'whole'\n" + watch + "\nassert len(metrics) == 3"
+    subprocess.run([sys.executable, "-c", figure], cwd=server.folder, check=True)
+
+
+def test_the_recipe_of_the_notebook_is_the_papers(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    ours, shipped = (load_recipe(name).model_dump() for name in (str(tmp_path / "gsm8k.yaml"), "llama8b_gsm8k"))
+    assert {key for key in ours if ours[key] != shipped[key]} == {"training", "tracking"}  # checkpoints, no wandb
 
 
 def test_probe_entropy(servers: dict[str, Server]) -> None:

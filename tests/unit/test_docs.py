@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from gtpo_cli.cli.app import app
 from gtpo_cli.data.arithmetic import running_sums
 from gtpo_cli.recipe import load_recipe, shipped_recipes
 
@@ -59,6 +64,42 @@ def test_the_question_that_the_readme_asks_is_one_the_built_in_model_was_trained
         ((question, gold),) = re.findall(r'gtpo generate runs/my-run "([^"]+)" --gold (\S+)', page.read_text())
         assert re.fullmatch(r"\d([+-]\d){3}", question)
         assert str(running_sums(question)[-1]) == gold
+
+
+def shell_lines(page: Path) -> list[str]:
+    """What follows `gtpo` in the fences of a page, without their prompt, or behind `!` in a notebook."""
+    if page.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"]
+        source = "\n".join("".join(cell["source"]) for cell in cells)
+        settings = dict(re.findall(r'^([A-Z]+) = "?(\w+)', source, flags=re.M))
+        return [line.format(**settings) for line in re.findall(r"^!gtpo (.*)", source, flags=re.M)]
+    fences = "\n".join(re.findall(r"^```\n(.*?)^```$", page.read_text(), re.M | re.S)).replace("\\\n", " ")
+    return re.findall(r"^(?:\$ |\.venv/bin/)?gtpo (.*)", fences, flags=re.M)
+
+
+SHOWN = [
+    pytest.param(line, id=f"{page.name}: gtpo {line}")
+    for pattern in ("README.md", "docs/*.md", "examples/*/README.md", "examples/*.ipynb")
+    for page in sorted(ROOT.glob(pattern))
+    for line in shell_lines(page)
+]
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_a_command_that_a_page_shows_exists_with_its_options(line: str) -> None:
+    """The program's own parser takes it; nothing is run."""
+    words = shlex.split(re.split(r" [|] |; ", line)[0], comments=True)
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        assert words[0] in command.commands
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context("gtpo", words)
+
+
+def test_the_notebooks_show_commands() -> None:
+    assert {line.id.partition(":")[0] for line in SHOWN} >= {"README.md", "quickstart.ipynb", "llama8b_gsm8k.ipynb"}
+    with pytest.raises(Exception, match="No such option"):
+        test_a_command_that_a_page_shows_exists_with_its_options("eval --nonsense")
 
 
 def test_make_targets_that_documents_name_exist() -> None:

@@ -12,13 +12,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.color import ColorSystem
 from rich.console import Console
+from rich.style import Style
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.objective import conflict_spans
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, read_step
 from gtpo_cli.report.inspection_views import (
+    LESS,
+    MORE,
     headline,
     print_step,
     print_tokens,
@@ -292,3 +296,8 @@ def test_what_is_not_there(position: InspectedStep, tmp_path: Path) -> None:
     (sft.samples / "step-000001.jsonl").write_text('{"completion": 0, "problem": "a"}\n')
     with pytest.raises(EvaluationError, match=r"jsonl:1: is no stored completion \(question: Field required\)"):
         read_step(sft)
+
+
+def test_the_two_colours_differ_on_a_terminal_with_sixteen() -> None:
+    grounds = [Style.parse(style).bgcolor for style in (LESS, MORE)]
+    assert [ground and ground.downgrade(ColorSystem.STANDARD).number for ground in grounds] == [4, 2]  # blue, green

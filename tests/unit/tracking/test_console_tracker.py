@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from gtpo_cli.recipe.schema import FilterRecipe
 from gtpo_cli.tracking.console import BARS, TREND_CELLS, ConsoleTracker, Trend, entropy_note
+from gtpo_cli.tracking.console import Console as GtpoConsole
 
 NOTE = "ln 2 = 0.693, at the start 0.162, filter on"
 STEP = {
@@ -227,6 +229,18 @@ def test_plain_lines_on_an_ascii_stream() -> None:
     tracker.log(1, STEP)
     stream.flush()
     assert b"reward 17.42 +- 3.11" in stream.buffer.getvalue()
+
+
+def test_in_a_notebook_nothing_updates_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal: dict[str, Any] = {"force_terminal": True, "width": 80, "color_system": None}
+    assert GtpoConsole(**terminal).is_interactive
+    monkeypatch.setenv("JPY_PARENT_PID", "1")  # as IPython's kernels set it
+    console = GtpoConsole(file=io.StringIO(), **terminal)
+    tracker = ConsoleTracker(10, console=console)
+    tracker.log(1, STEP)
+    tracker.close()
+    assert "reward 17.42" in printed(console)
+    assert "\x1b" not in printed(console)
 
 
 def test_the_live_display_draws_seldom_and_gives_the_terminal_back() -> None:
