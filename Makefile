@@ -159,7 +159,7 @@ claims-check: install-dev  ## one seed of two variants again, against what docs/
 
 $(VENV)-docs/.installed: constraints.txt
 	test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv $(VENV)-docs
-	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mkdocs-material
+	$(VENV)-docs/bin/python $(PIP) --quiet -c constraints.txt mkdocs-material
 	@touch $@
 
 # The variable stops Material's notice that it is maintained until May 2027, and Zensical after it.
@@ -170,17 +170,16 @@ docs: $(VENV)-docs/.installed  ## the documentation as a site, in build/site; no
 
 $(VENV)-dist/.installed: constraints.txt
 	test -x $(VENV)-dist/bin/python || $(PYTHON) -m venv $(VENV)-dist
-	$(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build hatchling twine
+	$(VENV)-dist/bin/python $(PIP) --quiet -c constraints.txt build hatchling twine
 	@touch $@
 
-# --no-compile: Python compiles what the demo imports, a tenth of what is installed
 dist: $(VENV)-dist/.installed  ## wheel and sdist, what is in them, and the wheel alone in a bare environment (three minutes)
 	rm -rf dist $(VENV)-dist/bare
 	$(VENV)-dist/bin/python -m build --no-isolation > $(VENV)-dist/build.log || { cat $(VENV)-dist/build.log; exit 1; }
 	$(VENV)-dist/bin/twine check --strict dist/*
 	$(PYTHON) scripts/check_dist.py contents dist
 	$(PYTHON) -m venv $(VENV)-dist/bare
-	$(VENV)-dist/bare/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt dist/*.whl
+	$(VENV)-dist/bare/bin/python $(PIP) --quiet -c constraints.txt dist/*.whl
 	$(PARALLEL) $(PYTHON) scripts/check_dist.py demo $(VENV)-dist/bare
 
 clean:
