@@ -39,6 +39,8 @@ def hub_table(name: str, hub: HubSource, split: str) -> Table:
         why = f"cannot be loaded ({said})"
         if isinstance(error, DatasetNotFoundError):
             why = "the hub has no such data set, or this machine's login may not read it"
+            if hub.revision is not None and said.startswith("Revision"):
+                why = f"the hub has no revision {hub.revision} of it (data.dataset.revision)"
         elif isinstance(error, (ConnectionError, httpx.HTTPError)):
             why = f"the hub cannot be reached ({said})"
         raise DataError(f"{hub.id}: {why}; {_remedy(hub, said, split)}") from error
