@@ -6,10 +6,11 @@ import csv
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from commands import GTPO, Run, comparable, contents, environment
+from commands import Run, comparable, contents, environment
 from small_hub import small_hub
 
 SMALL = [
@@ -184,31 +185,45 @@ README = "---\nconfigs:\n" + "".join(
 ) + "---\n"  # fmt: skip
 
 
-def test_a_data_set_of_the_hub_online_and_then_offline_from_its_cache(gtpo: Run, tmp_path: Path) -> None:
+# All in one process: what costs is the start of one.
+TYPE_ALL = """
+import json, sys
+from typer.testing import CliRunner
+from gtpo_cli.cli.app import app
+for arguments in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(app, arguments)
+    print("SAID", json.dumps([result.exit_code, result.output]))
+"""
+
+
+def test_a_data_set_of_the_hub_online_and_then_offline_from_its_cache(tmp_path: Path) -> None:
     rows = "".join(json.dumps({"problem": q, "final": f"so \\boxed{{{g}}}"}) + "\n" for q, _, g in SUMS).encode()
+    files = {"README.md": README.encode(), "easy.jsonl": rows, "hard.jsonl": rows}
     here = {key: value for key, value in environment().items() if "proxy" not in key.lower()}
     here |= {"HF_HOME": str(tmp_path / "cache")}
 
-    def run(*settings: str, offline: bool = False, code: int = 0) -> str:
-        command = [*GTPO, *typed("tiny_arithmetic", "data.benchmark=hub", *settings), "--dry-run"]
-        more = here | {"HF_HUB_OFFLINE": str(int(offline))}
-        done = subprocess.run(command, cwd=tmp_path, env=more, capture_output=True, text=True, timeout=200)
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
+    def run(*asked: list[str], **more: str) -> list[tuple[int, str]]:
+        commands = [[*typed("tiny_arithmetic", "data.benchmark=hub", *settings), "--dry-run"] for settings in asked]
+        done = subprocess.run(
+            [sys.executable, "-c", TYPE_ALL, json.dumps(commands)],
+            cwd=tmp_path, env=here | more, capture_output=True, text=True, timeout=300, check=True,
+        )  # fmt: skip
+        return [tuple(json.loads(line[5:])) for line in done.stdout.splitlines() if line.startswith("SAID ")]
 
     easy = "data.dataset={id: owner/sums, config: easy, revision: v2}"
-    columns = "data.columns={question: problem, answer: final}"
-    with small_hub(
-        "owner/sums", {"README.md": README.encode(), "easy.jsonl": rows, "hard.jsonl": rows}, revision="v2"
-    ) as url:
-        here |= {"HF_ENDPOINT": url}
-        said = run("data.dataset={id: owner/sums, revision: v2}", code=2)
-        assert "['easy', 'hard']" in said
-        assert "set data.dataset.config to one of them" in said
-        assert "# prompts: 24\n" in run(easy, columns, "data.held_out=0.2")
-        assert "there is no split test: set data.split" in run(easy, columns, "data.split=test", code=2)
-        assert "has no revision v9 of it" in run("data.dataset={id: owner/sums, revision: v9}", code=2)
-    assert "# prompts: 24\n" in run(easy, columns, "data.held_out=0.2", offline=True)
-    said = run("data.dataset=owner/others", offline=True, code=2)
-    assert "owner/others: the hub cannot be reached" in said
-    assert "hf download --repo-type dataset owner/others --local-dir FOLDER" in said
+    read = [easy, "data.columns={question: problem, answer: final}", "data.held_out=0.2"]
+    with small_hub("owner/sums", files, revision="v2") as url:
+        no_config, whole, no_split, no_revision = run(
+            ["data.dataset={id: owner/sums, revision: v2}"], read, [*read, "data.split=test"],
+            ["data.dataset={id: owner/sums, revision: v9}"], HF_ENDPOINT=url, HF_HUB_OFFLINE="0",
+        )  # fmt: skip
+    assert (no_config[0], no_split[0], no_revision[0]) == (1, 1, 1)
+    assert (whole[0], "# prompts: 24\n" in whole[1]) == (0, True)
+    assert "['easy', 'hard']" in no_config[1]
+    assert "set data.dataset.config to one of them" in no_config[1]
+    assert "there is no split test: set data.split" in no_split[1]
+    assert "has no revision v9 of it" in no_revision[1]
+    cached, absent = run(read, ["data.dataset=owner/others"], HF_HUB_OFFLINE="1")
+    assert (cached[0], "# prompts: 24\n" in cached[1]) == (0, True)
+    assert "owner/others: the hub cannot be reached" in absent[1]
+    assert "hf download --repo-type dataset owner/others --local-dir FOLDER" in absent[1]
