@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
+Turn = tuple[str, str]  # of a chat: role (system, user, assistant) and text
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,8 @@ class Problem:
     """One question with its gold answer.
 
     `source` says where it came from, for messages ("train.jsonl:17"). `solution` is the worked reference solution
-    without its answer line, where the data has one (SFT trains on it).
+    without its answer line, where the data has one (SFT trains on it). `turns`: the chat that asks it, the user's turn
+    last, where that is more than the question alone.
     """
 
     id: str
@@ -22,6 +24,7 @@ class Problem:
     gold: str
     solution: str | None = None
     source: str = ""
+    turns: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

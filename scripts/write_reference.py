@@ -88,7 +88,7 @@ def rows(model: type[BaseModel], indent: str = "") -> Iterator[str]:
     """The section as YAML; behind each key, or above it where that gets long, its values and meaning as a comment."""
     for name, field in model.model_fields.items():
         inner, value = section_of(field.annotation), default(field)
-        if inner is not None:
+        if inner is not None and value != "null":
             yield f"{indent}{name}:  # {field.description}"
             yield from rows(inner, f"{indent}  ")
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,8 @@ from gtpo_cli.cli.options import GpuOption, benchmark_names, gpu_asked, gpu_here
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.files import write_aside
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def init(
@@ -26,7 +29,10 @@ def init(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="A file of your own, or a folder with one a split (jsonl, parquet, csv)."),
+        typer.Option(
+            metavar="PATH|ID",
+            help="Data of your own: a file, a folder with one a split (jsonl, json, parquet, csv), or a hub id.",
+        ),
     ] = None,
     gpu: GpuOption = None,
 ) -> None:
@@ -41,8 +47,8 @@ def init(
     _check_there(model, benchmark or data, gpu)
     model = model or typer.prompt("Model (a hub id, a folder, or builtin:tiny)")
     if benchmark is None and data is None:
-        asked = typer.prompt(f"Train on ({', '.join(trainable())}, or a file of your own)")
-        benchmark, data = (None, asked) if Path(asked).expanduser().exists() else (asked, None)
+        asked = typer.prompt(f"Train on ({', '.join(trainable())}, or a file of your own, or a hub id)")
+        benchmark, data = (None, asked) if _is_path(asked) or _HUB_ID.fullmatch(asked) else (asked, None)
     if benchmark is not None:
         _check_benchmark(benchmark, data)
     size = gpu_asked(gpu) if gpu else gpu_here()
@@ -51,7 +57,10 @@ def init(
 
     from gtpo_cli.planning.first_recipe import first_recipe
 
-    chosen = {"benchmark": benchmark or "local"} | ({} if data is None else {"path": data})
+    chosen = {"benchmark": benchmark} if benchmark else {}
+    if data is not None:
+        of_hub = benchmark in (None, "hub") and not _is_path(data) and _HUB_ID.fullmatch(data)
+        chosen = {"benchmark": "hub" if of_hub else "local"} | chosen | {"dataset" if of_hub else "path": data}
     text, plan = first_recipe(model, chosen, size)
     write_aside(file, text.encode())
     for note in plan.notes:
@@ -60,11 +69,16 @@ def init(
     suggest("train", "--recipe", file, "--dry-run")
 
 
+def _is_path(data: str) -> bool:
+    return Path(data).expanduser().exists()
+
+
 def trainable() -> list[str]:
     """The benchmarks with a training split."""
     from gtpo_cli.data.benchmarks import BENCHMARKS
 
-    return [*(name for name, spec in BENCHMARKS.items() if spec.hub and "train" in spec.hub.splits), "arithmetic"]
+    hubs = {name: spec.hub for name, spec in BENCHMARKS.items()}
+    return [*(name for name, hub in hubs.items() if hub and "train" in (hub.splits or ())), "arithmetic"]
 
 
 def _needs_gpu(model: str) -> bool:
@@ -85,8 +99,8 @@ def _check_there(model: str | None, data: str | None, gpu: str | None) -> None:
 
 def _check_benchmark(name: str, data: str | None) -> None:
     known = trainable() if data is None else benchmark_names()
-    if name == "local" and data is None:
-        raise RecipeError("--benchmark local: is a file of your own; name it with --data")
+    if name in ("local", "hub") and data is None:
+        raise RecipeError(f"--benchmark {name}: is data of your own; name it with --data")
     if name in known:
         return
     if name in benchmark_names():

@@ -10,7 +10,7 @@ import typer
 
 from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed, recipe_names
 from gtpo_cli.cli.printing import print_json, suggest
-from gtpo_cli.errors import RecipeError, RewardError
+from gtpo_cli.errors import DataError, RecipeError, RewardError
 from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import dump_recipe, find_recipe, load_recipe, shipped_recipes
 
@@ -100,7 +100,7 @@ def check(
     for name in recipe or shipped:
         try:
             remarks[name] = check_recipe(load_recipe(shipped.get(name, name), set_ or []))
-        except (RecipeError, RewardError) as error:
+        except (DataError, RecipeError, RewardError) as error:
             errors[name] = error.problems if isinstance(error, RecipeError) else [f"{name}: {error}"]
             for problem in errors[name]:
                 print(f"error: {problem}", file=sys.stderr)

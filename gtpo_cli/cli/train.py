@@ -186,7 +186,13 @@ def _print_end(done: Run) -> None:
         print(f"  metrics      {done.folder.metrics_file}")
         print(f"  checkpoints  {done.folder.checkpoints}")
         print(f"  samples      {done.folder.samples}")
-        suggest("eval", done.folder.path, "--base")
+        if _can_be_tested(done.recipe):
+            suggest("eval", done.folder.path, "--base")
+        else:
+            print(
+                f"  test         nothing was held out; gtpo eval {done.folder.path} --data-path FILE asks another file"
+            )
+            suggest("report", done.folder.path)
         return
     print(f"stopped ({done.stopped}): {where} is saved")
     if done.stopped in EXITS:
@@ -194,6 +200,16 @@ def _print_end(done: Run) -> None:
     else:  # by itself: a resume would stop again
         suggest("report", done.folder.path)
     raise typer.Exit(EXITS.get(done.stopped, EXIT_STOPPED))
+
+
+def _can_be_tested(recipe: Recipe) -> bool:
+    """Whether gtpo eval has something to ask that was not trained on."""
+    from gtpo_cli.data.held_out import holds_nothing_out
+
+    asks_others = set(recipe.evaluation.benchmarks) - {
+        source.benchmark for source in (*recipe.data.sources, recipe.data)
+    }
+    return bool(asks_others) or not all(map(holds_nothing_out, recipe.data.sources))
 
 
 def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
@@ -211,6 +227,8 @@ def _print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     data = prepare(recipe, *load_tokenizer(recipe), full_steps=by_trl)
     for note in data.notes:
         print(f"# {note}")
+    if not _can_be_tested(recipe):
+        print("# nothing is held out for gtpo eval; data.held_out: 0.1 keeps a tenth of the questions")
     print(f"# prompts: {len(data.prompts)}")
     print(f"# steps: {data.order.total_steps} ({data.order.steps_per_epoch} an epoch)")
     print(f"# completions: {data.sampled}")

@@ -1,10 +1,10 @@
 """Problems and prompts: benchmarks from the hub or from files, the built-in arithmetic task, the prompt's tokens."""
 
 from gtpo_cli.data.arithmetic import arithmetic_problems
-from gtpo_cli.data.benchmarks import LoadedProblems, gold_check, load_problems
+from gtpo_cli.data.benchmarks import gold_check, load_problems
 from gtpo_cli.data.gold import last_boxed
 from gtpo_cli.data.local import DroppedRow, summarise_dropped
-from gtpo_cli.data.preparation import Prepared, PromptOrder, prepare, usable_prompts
+from gtpo_cli.data.preparation import Prepared, PromptOrder, prepare, training_prompts, usable_prompts
 from gtpo_cli.data.prompts import (
     Prompt,
     PromptEncoder,
@@ -13,6 +13,7 @@ from gtpo_cli.data.prompts import (
     reference_completion,
     wrap_solution,
 )
+from gtpo_cli.data.reading import LoadedProblems
 
 __all__ = [
     "DroppedRow",
@@ -30,6 +31,7 @@ __all__ = [
     "prepare",
     "reference_completion",
     "summarise_dropped",
+    "training_prompts",
     "usable_prompts",
     "wrap_solution",
 ]

@@ -1,56 +1,22 @@
-"""What a row says: its texts, its gold answer, its worked solution. A row without is named, never repaired."""
+"""What a row's gold answer is, and its worked solution. A row without is named, never repaired."""
 
 from __future__ import annotations
 
-import math
 import re
-import reprlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
 
-from gtpo_cli.data.local import MAX_LINE_BYTES, Row
+from gtpo_cli.data.cells import UnusableRowError, text_in
+from gtpo_cli.data.local import Row
+from gtpo_cli.errors import DataError, Ended
+from gtpo_cli.rewards.registry import import_function
+from gtpo_cli.text import describe
 
-
-class UnusableRowError(ValueError):
-    """This row gives no problem; the message is the reason that `DroppedRow` carries."""
-
-
-def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | None:
-    """The text in the first of these columns that has one, stripped; None when all are absent or empty.
-
-    `number`: a finite number counts as its text (27.0 as "27"). Raises UnusableRowError for any other value, for a text
-    that is far too long, for a NUL character, and for a lone surrogate, which is how JSON and the CSV reader show bytes
-    that are no UTF-8.
-    """
-    for name in names:
-        value = row.get(name)
-        if number and isinstance(value, float) and math.isfinite(value):
-            value = repr(int(value) if value.is_integer() else value)
-        elif number and isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise UnusableRowError(f"{name} is no text: {type(value).__name__} {shown(value)}")
-        if len(value) > MAX_LINE_BYTES:  # from Parquet or the hub, which have no lines
-            raise UnusableRowError(f"{name} too long: more than {MAX_LINE_BYTES // 2**20} MiB")
-        if "\0" in value:
-            raise UnusableRowError(f"NUL character in {name}")
-        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-            raise UnusableRowError(f"not UTF-8: {name}")
-        if stripped := value.strip():
-            return stripped
-    return None
+GoldReader = Callable[[Row], tuple[str, str | None]]  # gold answer, worked solution or None; raises UnusableRowError
 
 
 def gsm8k_gold(row: Row) -> tuple[str, str | None]:
     """Gold: what follows the last `####`. Solution: what is before it, without the <<48/2=24>> calculator marks."""
-    worked, mark, gold = (text_in(row, ("answer",)) or "").rpartition("####")
-    if not mark:
-        raise UnusableRowError("no #### in answer")
-    if not gold.strip():
-        raise UnusableRowError("empty gold answer")
-    return gold.strip(), re.sub(r"<<[^<>]*>>", "", worked).strip() or None
+    return _behind_hashes(text_in(row, ("answer",)) or "", "answer")
 
 
 def boxed_gold(row: Row) -> tuple[str, str | None]:
@@ -75,6 +41,76 @@ def column_gold(row: Row, *, answer: str = "answer", solution: str | None = "sol
     return gold, None if solution is None else text_in(row, (solution,))
 
 
+def own_gold(way: str, *, answer: str, solution: str | None) -> GoldReader:
+    """The reader that `data.gold` names. Solution: its column; without one the text that the gold answer is a part of.
+
+    Raises DataError for a function that is not there.
+    """
+    if way not in _WAYS:
+        return _asked_of_function(way, solution)
+    read = _WAYS[way]
+
+    def read_row(row: Row) -> tuple[str, str | None]:
+        text = text_in(row, (answer,), number=True)
+        if text is None:
+            raise UnusableRowError("empty gold answer")
+        gold, worked = read(text, answer)
+        return gold, worked if solution is None else text_in(row, (solution,))
+
+    return read_row
+
+
+def _asked_of_function(name: str, solution: str | None) -> GoldReader:
+    function = import_function(name, lambda why: DataError(f"data.gold: {name}: {why}"))
+
+    def read_row(row: Row) -> tuple[str, str | None]:
+        try:
+            value = function(dict(row))
+        except (KeyboardInterrupt, Ended):
+            raise
+        except BaseException as error:  # the user's code may raise anything, sys.exit included
+            why = f"{name} raised {describe(error)}; return None for a row to leave out"
+            raise DataError(f"data.gold: {why}") from error
+        gold = text_in({"gold answer": value}, ("gold answer",), number=True)
+        if gold is None:
+            raise UnusableRowError("empty gold answer")
+        return gold, None if solution is None else text_in(row, (solution,))
+
+    return read_row
+
+
+def _behind_hashes(text: str, column: str) -> tuple[str, str | None]:
+    worked, mark, gold = text.rpartition("####")
+    if not mark:
+        raise UnusableRowError(f"no #### in {column}")
+    if not gold.strip():
+        raise UnusableRowError("empty gold answer")
+    return gold.strip(), re.sub(r"<<[^<>]*>>", "", worked).strip() or None
+
+
+def _boxed(text: str, column: str) -> tuple[str, str | None]:
+    box = last_boxed(text)
+    if not (box or "").strip():
+        raise UnusableRowError(f"no \\boxed{{}} in {column}" if box is None else "empty gold answer")
+    assert box is not None
+    return box.strip(), text
+
+
+def _as_it_stands(text: str, column: str) -> tuple[str, str | None]:
+    return text, None
+
+
+def _by_its_looks(text: str, column: str) -> tuple[str, str | None]:
+    if text.rpartition("\n")[2].lstrip().startswith("####"):
+        return _behind_hashes(text, column)
+    return _boxed(text, column) if (last_boxed(text) or "").strip() else (text, None)
+
+
+_WAYS: dict[str, Callable[[str, str], tuple[str, str | None]]] = {
+    "auto": _by_its_looks, "column": _as_it_stands, "hashes": _behind_hashes, "boxed": _boxed,
+}  # fmt: skip
+
+
 def last_boxed(text: str) -> str | None:
     r"""What is inside the last `\boxed{...}` or `\fbox{...}` with balanced braces (`\{` and `\}` do not count), or the
     word after `\boxed ` without braces. None when there is no box, or its braces never close. "" for an empty box.
@@ -92,15 +128,3 @@ def last_boxed(text: str) -> str | None:
         if depth == 0 and token.group() == "}":
             return text[start + 1 : start + token.start()]
     return None
-
-
-def shown(value: Any) -> str:
-    """A value in a message: its repr, cut to 80 characters."""
-    text = _SHORT.repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-# Looks only at the first values of a list of millions, and only so deep.
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 6, 20, 20
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, AnyStr, TextIO
+from typing import IO, Any, AnyStr, NamedTuple, TextIO
 
 from gtpo_cli.errors import DataError
 from gtpo_cli.text import one_line
@@ -72,11 +72,16 @@ def summarise_dropped(dropped: Sequence[DroppedRow], *, shown: int = 3) -> str:
     return f"dropped {len(dropped)} row{'' if len(dropped) == 1 else 's'} ({counts}): {first}{more}"
 
 
+def nearest_of(name: str, choices: Iterable[str], *, cutoff: float) -> str | None:
+    """The choice most like `name`; None when none is."""
+    near = difflib.get_close_matches(name, [choice for choice in choices if choice.isprintable()], n=1, cutoff=cutoff)
+    return near[0] if near else None
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """'; did you mean X?' for the choice most like `name`, or nothing when none is."""
-    choices = [choice for choice in choices if choice.isprintable()]
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest_of(name, choices, cutoff=0.6)
+    return f"; did you mean {near}?" if near else ""
 
 
 def find_split_file(path: Path, split: str) -> Path:
@@ -103,7 +108,7 @@ def find_split_file(path: Path, split: str) -> Path:
 
 
 def open_table(path: Path) -> Table:
-    """The rows of a file by its suffix (.jsonl .jsonlines .ndjson .json: one object a line; .csv; .parquet).
+    """The rows of a file by its suffix (.jsonl .jsonlines .ndjson: an object a line; .json: or a list; .csv; .parquet).
 
     Nothing but a header is read here; rows are read as they are asked for. Raises DataError, here or while rows are
     read, for a file that cannot be opened or is no file of its kind.
@@ -142,6 +147,19 @@ def _json_lines_rows(path: Path) -> Iterator[SourcedRow]:
                 yield f"{path}:{number}", _json_row(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
 
 
+def _json_table(path: Path) -> Table:
+    """JSON Lines, or one list of objects."""
+    with _explained(path), path.open("rb") as file:
+        start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if not start.startswith(b"["):
+            return _json_lines_table(path)
+        file.seek(0)
+        rows = _json_value(file.read().removeprefix(b"\xef\xbb\xbf"))
+    if isinstance(rows, _NotJson):
+        raise DataError(f"{path}: {rows.why}")
+    return Table(str(path), None, ((f"{path}:{number}", _object(row)) for number, row in enumerate(rows, start=1)))
+
+
 def _lines(file: IO[AnyStr]) -> Iterator[AnyStr | None]:
     """Lines of a file; None for one longer than MAX_LINE_BYTES (characters of a text)."""
     while line := file.readline(MAX_LINE_BYTES + 1):
@@ -153,24 +171,34 @@ def _lines(file: IO[AnyStr]) -> Iterator[AnyStr | None]:
         yield None
 
 
+class _NotJson(NamedTuple):
+    why: str
+
+
 def _json_row(line: bytes) -> Row | str:
+    value = _json_value(line)
+    return value.why if isinstance(value, _NotJson) else _object(value)
+
+
+def _json_value(content: bytes) -> Any:
     try:
-        values = json.loads(line.decode("utf-8"))
+        return json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return f"not UTF-8: {error.reason} at byte {error.start} of the line"
+        return _NotJson(f"not UTF-8: {error.reason} at byte {error.start} of the line")
     except json.JSONDecodeError as error:
-        if b"\0" in line:
-            return "not JSON: NUL bytes; is the file UTF-8 text?"
-        if line.strip() in (b"[", b"{"):
-            return "not JSON: one document over several lines; write one object a line"
-        return f"not JSON: {one_line(str(error))}"
+        if b"\0" in content:
+            return _NotJson("not JSON: NUL bytes; is the file UTF-8 text?")
+        if content.strip() in (b"[", b"{"):
+            return _NotJson("not JSON: one document over several lines; write one object a line")
+        return _NotJson(f"not JSON: {one_line(str(error))}")
     except RecursionError:
-        return "not JSON: nested too deep"
+        return _NotJson("not JSON: nested too deep")
     except ValueError:  # Python's limit on integers, the only other one
-        return f"not JSON: a number of more than {sys.get_int_max_str_digits()} digits; quote it"
-    if not isinstance(values, dict):
-        return f"no JSON object: a {type(values).__name__}; write one object a line"
-    return values
+        return _NotJson(f"not JSON: a number of more than {sys.get_int_max_str_digits()} digits; quote it")
+
+
+def _object(value: Any) -> Row | str:
+    return value if isinstance(value, dict) else f"no JSON object: a {type(value).__name__}; write one object a line"
 
 
 def _csv_table(path: Path) -> Table:
@@ -288,7 +316,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     ".jsonl": _json_lines_table,
     ".jsonlines": _json_lines_table,
     ".ndjson": _json_lines_table,
-    ".json": _json_lines_table,
+    ".json": _json_table,
     ".csv": _csv_table,
     ".parquet": _parquet_table,
 }

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gtpo_cli.data.benchmarks import gold_check, load_problems
+from gtpo_cli.data.held_out import Side
 from gtpo_cli.data.local import DroppedRow, summarise_dropped
+from gtpo_cli.data.mixture import mixed, numbered
 from gtpo_cli.data.prompts import Prompt, PromptEncoder, encode_prompts, reference_completion, said_count
+from gtpo_cli.data.reading import as_compared
 from gtpo_cli.errors import DataError
-from gtpo_cli.recipe.schema import DataRecipe, Recipe, RewardsRecipe
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.seeds import derive_seed
 
@@ -94,22 +98,9 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
     problems stay whose reference fits too. `full_steps`: as TRL trains, which samples each group once too (see
     `PromptOrder`). Raises DataError, ModelError.
     """
-    prompts, dropped, notes = usable_prompts(
-        recipe.data, recipe.rewards, tokenizer, max_seq_length=max_seq_length, seed=recipe.seed
-    )
+    usable = training_prompts(recipe, tokenizer, max_seq_length)
+    prompts, notes = usable.prompts, usable.notes
     imitates = recipe.objective.name == "sft"
-    if imitates:
-        prompts, unfit = drop_long_references(
-            prompts,
-            tokenizer,
-            max_completion_tokens=recipe.rollout.max_completion_tokens,
-            max_seq_length=max_seq_length,
-            tags=recipe.rewards.format.tags,
-        )
-        if not prompts:
-            raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
-        dropped += len(unfit)
-        notes += [summarise_dropped(unfit)] if unfit else []
     again = recipe.objective.resample
     if again and not full_steps:
         notes.append(f"groups without reward spread are sampled again, {again} times at most (objective.resample)")
@@ -118,7 +109,7 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
     return Prepared(
         prompts,
         order,
-        dropped,
+        usable.dropped,
         notes,
         sampled=0 if imitates else order.total_prompts * recipe.rollout.group_size,
         imitated=order.total_prompts if imitates else 0,
@@ -127,22 +118,82 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
     )
 
 
-def usable_prompts(
-    data: DataRecipe, rewards: RewardsRecipe, tokenizer: Any, *, max_seq_length: int, seed: int
-) -> tuple[list[Prompt], int, list[str]]:
-    """(the problems that can be scored and fit, encoded; how many could not be used; what a user should know of it).
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """Problems that can be scored and fit, with their prompts' tokens; how many could not be used; what a user should
+    know of it; and the questions that are held out (`as_compared`)."""
 
-    A prompt fits `data.max_prompt_tokens`, and leaves a token of `max_seq_length` to its completion.
-    Raises DataError, ModelError.
+    prompts: list[Prompt]
+    dropped: int
+    notes: list[str]
+    held_out: frozenset[str] = frozenset()
+
+
+def training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Usable:
+    """Of all sources of the recipe, mixed; for SFT those whose reference fits too. What one part of a mixture holds out
+    is left out of the others. Raises as `usable_prompts`."""
+    found = [
+        usable_prompts(recipe, source, tokenizer, max_seq_length=max_seq_length, id_prefix=prefix)
+        for source, prefix in numbered(recipe.data)
+    ]
+    held_out = frozenset[str]().union(*(part.held_out for part in found))
+    parts = []
+    dropped, notes = sum(part.dropped for part in found), [note for part in found for note in part.notes]
+    for source, part in zip(recipe.data.sources, found, strict=True):
+        prompts = [prompt for prompt in part.prompts if as_compared(prompt[0].question) not in held_out]
+        if shared := len(part.prompts) - len(prompts):
+            notes.append(f"{source.name}: {shared} problems are left out, which another part of the mixture holds out")
+        if recipe.objective.name == "sft":
+            prompts, unfit = drop_long_references(
+                prompts,
+                tokenizer,
+                max_completion_tokens=recipe.rollout.max_completion_tokens,
+                max_seq_length=max_seq_length,
+                tags=recipe.rewards.format.tags,
+            )
+            if not prompts:
+                raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
+            dropped += len(unfit)
+            notes += [summarise_dropped(unfit)] if unfit else []
+        if not prompts:
+            raise DataError(f"data.mixture: {source.name}: no problem is left that no other part holds out; remove it")
+        parts.append(prompts)
+    if not recipe.data.mixture:
+        return Usable(parts[0], dropped, notes)
+    prompts, note = mixed(parts, recipe.data.mixture, seed=recipe.seed)
+    return Usable(prompts, dropped, [*notes, note])
+
+
+def usable_prompts(
+    recipe: Recipe,
+    source: SourceRecipe,
+    tokenizer: Any,
+    *,
+    max_seq_length: int,
+    side: Side = "training",
+    id_prefix: str = "",
+) -> Usable:
+    """A prompt fits `data.max_prompt_tokens`, and leaves a token of `max_seq_length` to its completion.
+
+    `side`, `id_prefix`: see `load_problems`. Raises DataError, ModelError.
     """
-    loaded = load_problems(data, seed=seed, is_usable=gold_check(rewards))
+    data = recipe.data
+    loaded = load_problems(
+        source, seed=recipe.seed, is_usable=gold_check(recipe.rewards), side=side, id_prefix=id_prefix
+    )
     encoder = PromptEncoder(tokenizer, data.system_prompt)
     longest = min(data.max_prompt_tokens, max_seq_length - 1)
     prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
     notes = [summarise_dropped(rows) for rows in (loaded.dropped, too_long) if rows]
+    if loaded.held_out:
+        did = "held out" if side == "training" else "asked, which training held out"
+        notes.insert(0, f"{source.name}: {len(loaded.held_out)} questions are {did} (data.held_out)")
+    own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])
+    if own and data.system_prompt:
+        notes.append(f"{own} prompts have a system message of their own, which stands instead of data.system_prompt")
     if encoder.uses_plain_format:
         notes.append("the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')")
-    return prompts, len(loaded.dropped) + len(too_long), notes
+    return Usable(prompts, len(loaded.dropped) + len(too_long), notes, loaded.held_out)
 
 
 def drop_long_references(

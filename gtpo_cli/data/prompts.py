@@ -8,6 +8,7 @@ A tokenizer with a chat template renders its template. One without gets the plai
     Answer:
 
 with the special tokens that the tokenizer itself puts in front. Without a system prompt the text begins at "Question:".
+A chat of several turns has the assistant's answers, each with the end-of-sequence token, between the questions.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 from gtpo_cli.data import template_probe
@@ -25,14 +26,14 @@ from gtpo_cli.data.local import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
 from gtpo_cli.files import walled
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair
-from gtpo_cli.types import Completion, Problem
+from gtpo_cli.types import Completion, Problem, Turn
 
 Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its prompt
 
 # Llama 3 templates write "Today Date": 3.1 this fixed day, 3.2 the clock's, which would change the prompts of a run
 # that is resumed on another day. Templates that know no date ignore it.
 TEMPLATE_DATE = "26 Jul 2024"
-_PROBE_QUESTION = "What is 1 + 1?"
+_PROBE_QUESTION, _PROBE_SYSTEM = "What is 1 + 1?", "Be brief."
 _LONG_QUESTION = "What is 1 + 1? " * 128
 _PROBE_SECONDS = 30.0  # on a machine that has other things to do
 # A text is tokenised from its beginning, this many characters for each token that is allowed, and then four times as
@@ -87,47 +88,57 @@ class PromptEncoder:
         self.folds_system_prompt = False
         if not self.uses_plain_format:
             self._check_template_ends()
-            self.folds_system_prompt = bool(self._system) and not self._takes_system_message()
-            if _PROBE_QUESTION not in self._apply_template(_PROBE_QUESTION):
+            self.folds_system_prompt = bool(self._system) and not self._takes_system_message
+            if _PROBE_QUESTION not in self._apply_template(self.messages(_PROBE_QUESTION)):
                 raise self._refused("leaves the user's message out")
 
-    def encode(self, question: str, *, at_most: int | None = None) -> tuple[int, ...]:
+    def encode(self, question: str, turns: Sequence[Turn] = (), *, at_most: int | None = None) -> tuple[int, ...]:
         """Token ids of the prompt, beginning-of-sequence token (at most one) included. Raises ModelError.
 
-        `at_most`: see `token_ids`.
+        `turns`: see `Problem`. `at_most`: see `token_ids`.
         """
         if self.uses_plain_format:
-            ids = token_ids(self._tokenizer, self.render(question), at_most=at_most)
+            ids = token_ids(self._tokenizer, self.render(question, turns), at_most=at_most)
             if len(ids) > 1 and ids[-1] == self._tokenizer.eos_token_id:
                 ids.pop()  # some tokenizers close each text; a closed prompt has nothing to continue
         else:
             # The template has written the special tokens: adding them again would double bos.
-            ids = token_ids(self._tokenizer, self.render(question), at_most=at_most, add_special_tokens=False)
+            ids = token_ids(self._tokenizer, self.render(question, turns), at_most=at_most, add_special_tokens=False)
         bos = self._tokenizer.bos_token_id
         if bos is not None and ids[:2] == [bos, bos]:
             del ids[0]
         return tuple(ids)
 
-    def render(self, question: str) -> str:
+    def render(self, question: str, turns: Sequence[Turn] = ()) -> str:
         """The text of the prompt as the tokenizer gets it."""
-        if self.uses_plain_format:
-            return "\n\n".join(filter(None, (self._system, f"Question: {question}\nAnswer:")))
-        return self._apply_template(question)
+        if not self.uses_plain_format:
+            return self._apply_template(self.messages(question, turns))
+        system, turns = self._with_system(question, turns)
+        eos = getattr(self._tokenizer, "eos_token", None) or ""
+        chat = "".join(text + eos if role == "assistant" else f"Question: {text}\nAnswer:" for role, text in turns)
+        return "\n\n".join(filter(None, (system, chat)))
 
-    def messages(self, question: str) -> list[dict[str, str]]:
-        """What the chat template renders: the question, and the system prompt where it belongs."""
-        messages = [{"role": "user", "content": question}]
-        if self.folds_system_prompt:
-            messages[0]["content"] = f"{self._system}\n\n{question}"
-        elif self._system:
-            messages.insert(0, {"role": "system", "content": self._system})
+    def messages(self, question: str, turns: Sequence[Turn] = ()) -> list[dict[str, str]]:
+        """What the chat template renders: the question or the chat, and the system prompt where it belongs: the
+        chat's own, else the recipe's."""
+        system, turns = self._with_system(question, turns)
+        messages = [{"role": role, "content": text} for role, text in turns]
+        if system and not self._takes_system_message:
+            messages[0]["content"] = f"{system}\n\n{messages[0]['content']}"
+        elif system:
+            messages.insert(0, {"role": "system", "content": system})
         return messages
 
-    def _apply_template(self, question: str) -> str:
+    def _with_system(self, question: str, turns: Sequence[Turn]) -> tuple[str, Sequence[Turn]]:
+        turns = turns or (("user", question),)
+        own = [text for role, text in turns if role == "system"]
+        return "\n\n".join(own) or self._system, [turn for turn in turns if turn[0] != "system"]
+
+    def _apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         # A template is a program that came with the model.
         with walled(lambda why: self._refused(f"cannot render a question ({why})")):
             text: str = self._tokenizer.apply_chat_template(
-                self.messages(question), tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
+                messages, tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
             )
         return text
 
@@ -142,9 +153,12 @@ class PromptEncoder:
             memory = template_probe.MEMORY_BYTES // 2**20
             raise self._refused(f"does not render a question within {template_probe.SECONDS} s and {memory} MiB")
 
+    @cached_property
     def _takes_system_message(self) -> bool:
+        system = self._system or _PROBE_SYSTEM
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": _PROBE_QUESTION}]
         try:
-            return self._system in self._apply_template(_PROBE_QUESTION)
+            return system in self._apply_template(messages)
         except ModelError:  # "System role not supported": tried again without; a second failure is reported
             return False
 
@@ -190,7 +204,7 @@ def said_count(ids: int, at_most: int) -> str:
 def _ends(template: str, system: str, tokens: tuple[tuple[str, str], ...]) -> bool:
     """Whether a template renders a short and a long question, with a system message and without, within its limits."""
     plain = [[{"role": "user", "content": question}] for question in (_PROBE_QUESTION, _LONG_QUESTION)]
-    with_system = [[{"role": "system", "content": system or "Be brief."}, *messages] for messages in plain]
+    with_system = [[{"role": "system", "content": system or _PROBE_SYSTEM}, *messages] for messages in plain]
     asked = {"template": template, "tokens": dict(tokens), "conversations": plain + with_system}
     command = [sys.executable, "-P", template_probe.__file__]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -211,14 +225,21 @@ def _name_of(tokenizer: Any) -> str:
 def encode_prompts(
     problems: Iterable[Problem], encoder: PromptEncoder, *, max_prompt_tokens: int
 ) -> tuple[list[Prompt], tuple[DroppedRow, ...]]:
-    """Each problem with its prompt's token ids, and the problems whose prompt is longer than `max_prompt_tokens`.
+    """Each problem with its prompt's token ids, and the problems whose prompt is longer than `max_prompt_tokens`, or a
+    chat that the template refuses.
 
     Raises DataError when no prompt is left, ModelError for a template that fails.
     """
     kept: list[Prompt] = []
     dropped: list[DroppedRow] = []
     for problem in problems:
-        ids = encoder.encode(problem.question, at_most=max_prompt_tokens)
+        try:
+            ids = encoder.encode(problem.question, problem.turns, at_most=max_prompt_tokens)
+        except ModelError as error:
+            if not problem.turns:  # the template has rendered a question before; a chat is the row's own
+                raise
+            dropped.append(DroppedRow(problem.source or problem.id, f"chat that the template refuses: {error}"))
+            continue
         if len(ids) <= max_prompt_tokens:
             kept.append((problem, ids))
         else:

@@ -14,13 +14,14 @@ from typing import Any
 
 import yaml
 
-from gtpo_cli.data.benchmarks import BENCHMARKS
+from gtpo_cli.data.benchmarks import hub_source
 from gtpo_cli.evaluation.records import Conditions, Score
 from gtpo_cli.evaluation.store import largest_evaluations
 from gtpo_cli.export.folder import Exported
 from gtpo_cli.export.prompting import Prompting
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.data import OWN, SourceRecipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import markdown_sentence, markdown_text, printable
 from gtpo_cli.tracking import read_metrics
@@ -53,13 +54,26 @@ def model_card(
         recipe=recipe, exported=exported, prompting=prompting, hub_name=hub_name,
         head=yaml.safe_dump(_head(recipe, exported), sort_keys=False, allow_unicode=True),
         vllm_rank=min((known for known in _VLLM_RANKS if known >= rank), default=rank),
-        data_name=Path(recipe.data.path).name if recipe.data.path else None,
+        data=[_data(source) for source in recipe.data.sources],
         changes=changes([row for row in metrics if row["step"] <= exported.step]),
         evaluations=list(_evaluations(run, exported.step)), shown_scores=_SCORES,
         tags=" and ".join(f"`<{tag}>`" for tag in (tags.reasoning, tags.answer) if tag is not None),
         plugins=", ".join(f"`{plugin.name}`" for plugin in recipe.rewards.plugins),
         shown_recipe=shown_recipe(recipe),
     )  # fmt: skip
+
+
+def _data(source: SourceRecipe) -> str:
+    """What was trained on, in a sentence without its end, in Markdown."""
+    name = markdown_text(Path(source.path).name if source.path else public_name(source.name))
+    words = f"The benchmark {source.benchmark}" + (f", read from files ({name})" if source.path else "")
+    if source.benchmark == "arithmetic":
+        words = "The built-in task: chains of three additions and subtractions of one-digit numbers, generated"
+    elif source.benchmark in OWN:
+        words = f"A local file or folder ({name})" if source.path else f"The data set {name}"
+    words += f"; split {markdown_text(source.split)}"
+    words += f", without a share of {source.held_out:g} of its questions" if source.held_out else ""
+    return words + (f", the first {source.limit} problems" if source.limit is not None else "")
 
 
 def public_name(name: str) -> str:
@@ -98,9 +112,9 @@ def _head(recipe: Recipe, exported: Exported) -> dict[str, Any]:
     head["tags"] = ["gtpo_cli", recipe.objective.name]
     if recipe.objective.name != "sft":
         head["tags"].append("reinforcement-learning")
-    hub = BENCHMARKS[recipe.data.benchmark].hub if recipe.data.benchmark in BENCHMARKS else None
-    if hub is not None and recipe.data.path is None:
-        head["datasets"] = [hub.id]
+    ids = [hub.id for hub in map(hub_source, recipe.data.sources) if hub is not None and public_name(hub.id) == hub.id]
+    if ids:
+        head["datasets"] = ids
     return head
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gtpo_cli.data import PromptEncoder, usable_prompts
+from gtpo_cli.data import PromptEncoder, training_prompts
 from gtpo_cli.errors import ModelError, RecipeError, install
 from gtpo_cli.integrations.verl_advantages import set_token_advantages
 from gtpo_cli.recipe import Recipe, load_recipe
@@ -157,14 +157,12 @@ class Problems(RLHFDataset):  # type: ignore[misc]
                 "actor_rollout_ref.model.path: the tokenizer has no chat template, and verl prompts through one; use "
                 "an instruct model, or give the tokenizer a chat_template"
             )
-        prompts, _, notes = usable_prompts(
-            recipe.data, recipe.rewards, self.tokenizer, max_seq_length=self.max_prompt_length + 1, seed=recipe.seed
-        )
-        for note in notes:
+        usable = training_prompts(recipe, self.tokenizer, self.max_prompt_length + 1)
+        for note in usable.notes:
             print(note)  # noqa: T201  # as verl tells what it reads
         rows = []
-        for index, (problem, ids) in enumerate(prompts):
-            messages = encoder.messages(problem.question)
+        for index, (problem, ids) in enumerate(usable.prompts):
+            messages = encoder.messages(problem.question, problem.turns)
             self._check_same_tokens(messages, ids, problem.source or problem.id)
             about = {"id": problem.id, "question": problem.question, "source": problem.source}
             rows.append(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from gtpo_cli.data.guess import guessed_data
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.cards import GIB, Card
@@ -17,6 +18,7 @@ from gtpo_cli.planning.fit import Plan, as_computed, best_memory, make_plan
 from gtpo_cli.planning.memory import memory_of
 from gtpo_cli.planning.readiness import check_data
 from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.recipe.data import OWN, SourceRecipe
 from gtpo_cli.text import one_line
 
 _WHERE = "gtpo init"  # in messages
@@ -50,7 +52,9 @@ _NOTES = {
     "model.load_in_4bit": "for the base weights; what is trained is the adapter, in 32 bits",
     "model.max_seq_length": "prompt and completion together, in tokens",
     "model.lora": "the adapter; the paper's rank is 128",
-    "data.columns": "what the file calls them",
+    "data.columns": "what the data call them",
+    "data.gold": "how the gold answer stands in its column: column, hashes (####), boxed, or file.py:function",
+    "data.held_out": "share of the questions kept from training, for gtpo eval",
     "data.max_prompt_tokens": "longer prompts are dropped, and counted",
     "rollout.group_size": "completions of a prompt, which are compared with each other",
     "rollout.prompts_per_step": "prompts in one update",
@@ -66,15 +70,16 @@ _NOTES = {
 
 
 def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) -> tuple[str, Plan]:
-    """The recipe's text and its plan. `data`: benchmark, and path where it is a file; `gpu`: bytes, or None for a
-    built-in model.
+    """The recipe's text and its plan. `data`: benchmark, and path or dataset where it is none of the known; `gpu`:
+    bytes, or None for a built-in model.
 
     Raises RecipeError where nothing fits, or where data that are here cannot be used; ModelError without the model's
     configuration.
     """
-    document = _builtin(model, data) if model.startswith(BUILTIN_PREFIX) else _largest(model, data, gpu)
+    known = _data(data)
+    document = _builtin(model, known) if model.startswith(BUILTIN_PREFIX) else _largest(model, known, gpu)
     recipe = _recipe(document)
-    if recipe.data.path is not None:
+    if recipe.data.path is not None or recipe.data.dataset is not None:
         check_data(recipe)  # also where the plan cannot, without a tokenizer
     plan = make_plan(recipe, gpu=gpu)
     if plan.counts is None and not plan.downloads:  # nothing is elsewhere, so that stays so
@@ -88,7 +93,7 @@ def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) 
     return "\n".join([*_heading(recipe, plan), *_lines(document)]) + "\n", plan
 
 
-def _largest(model: str, data: Mapping[str, str], gpu: Card | float | None) -> Document:
+def _largest(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> Document:
     """The first setting that fits, else the last."""
     widest = _document(model, data, SETTINGS[0])
     plan = make_plan(_recipe(widest), gpu=gpu)  # which reads the data, once, for their longest prompt
@@ -117,7 +122,7 @@ def _largest(model: str, data: Mapping[str, str], gpu: Card | float | None) -> D
 
 
 def _document(
-    model: str, data: Mapping[str, str], setting: Setting, *, share: float | None = None, four_bit: bool = True
+    model: str, data: Mapping[str, Any], setting: Setting, *, share: float | None = None, four_bit: bool = True
 ) -> Document:
     rollout: dict[str, Any] = {
         "group_size": setting.group, "prompts_per_step": 1, "max_completion_tokens": setting.completion,
@@ -129,7 +134,7 @@ def _document(
             "name": model, "load_in_4bit": four_bit, "max_seq_length": setting.prompt + setting.completion,
             "lora": {"rank": setting.rank, "alpha": setting.rank},
         },
-        "data": _data(data) | {"max_prompt_tokens": setting.prompt},
+        "data": dict(data) | {"max_prompt_tokens": setting.prompt},
         "rollout": rollout,
         "objective": {"name": "gtpo"},
         "optimizer": {"name": "paged_adamw_8bit" if four_bit else "adamw", "learning_rate": 1e-6},
@@ -137,11 +142,11 @@ def _document(
     }  # fmt: skip
 
 
-def _builtin(model: str, data: Mapping[str, str]) -> Document:
+def _builtin(model: str, data: Mapping[str, Any]) -> Document:
     """As recipes/tiny_arithmetic.yaml: all weights train, on a CPU."""
     return {
         "model": {"name": model, "max_seq_length": 512},
-        "data": _data(data) | {"max_prompt_tokens": 64},
+        "data": dict(data) | {"max_prompt_tokens": 64},
         "rollout": {"group_size": 8, "prompts_per_step": 8, "max_completion_tokens": 64},
         "objective": {"name": "gtpo"},
         "optimizer": {"learning_rate": 2e-4, "betas": [0.9, 0.95]},
@@ -150,8 +155,12 @@ def _builtin(model: str, data: Mapping[str, str]) -> Document:
 
 
 def _data(data: Mapping[str, str]) -> dict[str, Any]:
-    columns = {"columns": {"question": "question", "answer": "answer"}} if data["benchmark"] == "local" else {}
-    return dict(data) | columns
+    """`data` with what its first rows show, where it is no benchmark."""
+    if data["benchmark"] not in OWN:
+        return dict(data)
+    guessed = guessed_data(SourceRecipe.model_validate(data))
+    guessed["columns"] = {"question": "question", "answer": "answer"} | guessed["columns"]
+    return dict(data) | guessed
 
 
 def _recipe(document: Document) -> Recipe:
@@ -159,8 +168,7 @@ def _recipe(document: Document) -> Recipe:
 
 
 def _heading(recipe: Recipe, plan: Plan) -> Iterator[str]:
-    trained_on = recipe.data.path or recipe.data.benchmark
-    yield f"# GTPO on {one_line(trained_on)} with {one_line(recipe.model.name)}, written by gtpo init."
+    yield f"# GTPO on {one_line(recipe.data.name)} with {one_line(recipe.model.name)}, written by gtpo init."
     where = "" if plan.card is None else f" ({plan.card.name})"
     yield (
         f"# Needs {plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.4g} GiB{where} by gtpo plan. All other keys have "

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from gtpo_cli.data import Prepared, prepare
-from gtpo_cli.data.benchmarks import BENCHMARKS
+from gtpo_cli.data.benchmarks import hub_source
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.models import Engines, choose_engines, load_tokenizer
 from gtpo_cli.models.engines import LIBRARIES, is_float32
@@ -140,9 +140,8 @@ def downloads(recipe: Recipe, shape: ModelShape) -> tuple[str, ...]:
         size = shape.linear_parameters * (NF4_BYTES if shape.quantized else 2) + 2 * shape.other_parameters
         bits = "4-bit" if shape.quantized else "16-bit"
         names.append(f"{name} ({size / GIB:.1f} GiB of {bits} weights)")
-    spec = BENCHMARKS.get(recipe.data.benchmark)
-    if recipe.data.path is None and spec is not None and spec.hub is not None:
-        names.append(f"{spec.hub.id} (data)")
+    sources = filter(None, map(hub_source, recipe.data.sources))
+    names += [f"{source.id} (data)" for source in sources if not Path(source.id).exists()]
     return tuple(names)
 
 

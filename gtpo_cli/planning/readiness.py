@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from gtpo_cli.data.gold import own_gold
 from gtpo_cli.errors import DataError, ModelError, NotReadyError, RecipeError, RewardError, install
 from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
 from gtpo_cli.models.engines import choose_engines, gpu_capability, on_transformers, why_auto_is_slow
@@ -18,6 +20,7 @@ from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
 from gtpo_cli.planning.shapes import read_shape
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.data import is_function
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.rewards.registry import load_plugin, missing_module
 from gtpo_cli.training.best import check_keep_best
@@ -65,14 +68,21 @@ def check_ready(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) 
 def check_recipe(recipe: Recipe) -> list[str]:
     """Remarks on what a recipe needs that can be seen on any machine: reward modules may be on another.
 
-    Raises RecipeError for what works on no machine, RewardError for a reward that is here and cannot be imported.
+    Raises RecipeError for what works on no machine, RewardError and DataError for a reward and a function of
+    `data.gold` that are here and cannot be imported.
     """
     check_keep_best(recipe)
-    absent = {plugin.name: missing_module(plugin.name) for plugin in recipe.rewards.plugins}
-    for name, module in absent.items():
-        if module is None:
-            load_plugin(name)
-    return [f"reward {name}: there is no module {module} here" for name, module in absent.items() if module]
+    loaders: dict[str, Callable[[], object]] = {
+        f"reward {plugin.name}": partial(load_plugin, plugin.name) for plugin in recipe.rewards.plugins
+    }
+    for source in recipe.data.sources:
+        if is_function(source.gold):
+            loaders[f"data.gold: {source.gold}"] = partial(own_gold, source.gold, answer="", solution=None)
+    absent = {name: missing_module(name.partition(" ")[2]) for name in loaders}
+    for name, load in loaders.items():
+        if absent[name] is None:
+            load()
+    return [f"{name}: there is no module {module} here" for name, module in absent.items() if module]
 
 
 def _gpu(recipe: Recipe | None, *, with_memory: bool = True, read_data: bool = True) -> Iterator[Finding]:
@@ -195,11 +205,15 @@ def _model(model: ModelRecipe) -> str:
 
 
 def check_data(recipe: Recipe) -> str:
-    """The first problem that can be used, so that a large file is not read twice. Raises DataError."""
+    """The first problem of each source that can be used, so that a large file is not read twice. Raises DataError."""
     from gtpo_cli.data import gold_check, load_problems
 
-    if recipe.data.benchmark == "arithmetic":
-        return "arithmetic, made here"
-    first = recipe.data.model_copy(update={"limit": 1})
-    load_problems(first, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
-    return recipe.data.path or recipe.data.benchmark
+    names = []
+    for source in recipe.data.sources:
+        if source.benchmark == "arithmetic":
+            names.append("arithmetic, made here")
+            continue
+        first = source.model_copy(update={"limit": 1})
+        load_problems(first, seed=recipe.seed, is_usable=gold_check(recipe.rewards))
+        names.append(source.name)
+    return "; ".join(names)

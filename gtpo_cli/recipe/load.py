@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe.data import implied_benchmark
 from gtpo_cli.recipe.methods import METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe
 from gtpo_cli.recipe.section import fields_of
@@ -197,8 +198,8 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
         chosen = {key: value for key, value in chosen.items() if key not in ends}
     if objective.get("compat") == "released_code":
         chosen |= RELEASED_CODE_DEFAULTS
-    if data.get("benchmark") in get_args(Benchmark):
-        chosen["evaluation.benchmarks"] = [data["benchmark"]]
+    if (benchmark := data.get("benchmark", implied_benchmark(data))) in get_args(Benchmark):
+        chosen["evaluation.benchmarks"] = [benchmark]
     longest = rollout.get("max_completion_tokens")
     if isinstance(longest, int) and longest > 0:  # anything else is refused where it stands
         chosen |= {"evaluation.max_completion_tokens": longest, "rewards.length.limit": longest}
@@ -258,7 +259,8 @@ def _source(key: str, where: str, overridden: Iterable[str]) -> str:
 
 def _named_parts(parts: Sequence[str]) -> Iterator[str]:
     """Drop what pydantic adds to a path for the branches of a union (`literal['auto']`, `constrained-int`)."""
-    return (part for part in parts if not part.startswith(("literal[", "constrained-", "function-", "int", "nullable")))
+    added = ("literal[", "constrained-", "function-", "nullable[")
+    return (part for part in parts if not part.startswith(added) and part not in ("int", "nullable"))
 
 
 def nearest_key(key: str, *, model: type[BaseModel] = Recipe) -> str:

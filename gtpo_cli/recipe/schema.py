@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT as PAPER_SYSTEM_PROMPT
+from gtpo_cli.recipe.data import Benchmark as Benchmark
+from gtpo_cli.recipe.data import DataRecipe as DataRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
 from gtpo_cli.recipe.rewards import TagsRecipe
 from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
@@ -18,13 +21,6 @@ from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
 LN_2 = math.log(2.0)
 BFLOAT16 = (8, 0)  # the compute capability from which on GPUs have it, which model.dtype: auto asks
 FilterMode = Literal["auto", "always", "never"]
-
-PAPER_SYSTEM_PROMPT = """\
-You are a helpful assistant for solving math problems.
-Given a question, first think step by step between <reasoning> and </reasoning>.
-Then, give the final answer between <answer> and </answer>.
-"""
-
 
 # What `objective.compat: released_code` changes where a recipe is silent (docs/objective.md, section 9).
 RELEASED_CODE_DEFAULTS: dict[str, Any] = {
@@ -67,28 +63,6 @@ class ModelRecipe(Section):
     gradient_checkpointing: bool = Field(True, description="recompute activations in the backward pass (less memory)")
     trust_remote_code: bool = Field(False, description="run code that comes with the model; leave off")
     lora: LoraRecipe | None = Field(default_factory=LoraRecipe, description="adapter; null = train all weights")
-
-
-class ColumnsRecipe(Section):
-    question: NonEmpty = Field("question", description="column of the question")
-    answer: NonEmpty = Field("answer", description="column of the gold answer")
-    solution: NonEmpty | None = Field(None, description="column of the worked solution, for SFT")
-
-
-Benchmark = Literal["gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "local"]
-
-
-class DataRecipe(Section):
-    benchmark: Benchmark = Field(description="which problems")
-    split: NonEmpty = Field("train", description="split of the data set")
-    path: NonEmpty | None = Field(
-        None, description="local file, or folder with one file a split, instead of the hub (jsonl, parquet, csv)"
-    )
-    columns: ColumnsRecipe = Field(default_factory=ColumnsRecipe, description="column names, for benchmark: local")
-    limit: Count | None = Field(None, description="use only the first so many problems of the split")
-    shuffle: bool = Field(True, description="new order each epoch, from the seed")
-    max_prompt_tokens: int = Field(4000, ge=1, description="longer prompts are dropped and counted")
-    system_prompt: str | None = Field(PAPER_SYSTEM_PROMPT, description="system message; null = none")
 
 
 class RolloutRecipe(Section):
@@ -317,11 +291,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        problems = []
-        if self.data.benchmark == "local" and self.data.path is None:
-            problems.append("data.path: benchmark: local needs a file or folder")
-        if self.data.benchmark == "arithmetic" and self.data.path is not None:
-            problems.append("data.path: arithmetic is generated; remove data.path, or use benchmark: local")
+        problems = self.data.problems()
         if self.rollout.group_size == 1 and self.objective.name != "sft":
             problems.append("rollout.group_size: a group of 1 has no advantage; use 2 or more (the paper: 8 or 12)")
         if self.data.max_prompt_tokens >= self.model.max_seq_length:

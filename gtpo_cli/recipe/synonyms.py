@@ -73,12 +73,47 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
         "",
     ),
     # data
-    ("dataset dataset_name dataset_id train_dataset datasets", "data.benchmark", ""),
+    (
+        "dataset_name dataset_id train_dataset hub_dataset dataset_repo",
+        "data.dataset",
+        "its id on the hub; the known benchmarks have short names (data.benchmark), and several are a data.mixture",
+    ),
+    ("dataset_config dataset_config_name subset dataset_subset config_name", "data.dataset.config", ""),
+    ("dataset_revision", "data.dataset.revision", ""),
+    (
+        "datasets dataset_mixer dataset_mixture mix_strategy interleave_probs interleave_probabilities data_mix",
+        "data.mixture",
+        "each part with its own dataset or path, columns and weight",
+    ),
+    ("dataset_weights mixture_weights sampling_weights", "data.mixture.weight", ""),
+    (
+        "test_share test_size val_size val_set_size eval_split_ratio split_dataset_ratio validation_split_percentage "
+        "train_test_split test_ratio",
+        "data.held_out",
+        "from 0 to 1, not a number of rows",
+    ),
+    ("split_seed test_seed", "data.held_out_seed", ""),
+    (
+        "eval_file validation_file test_file val_files val_file test_files",
+        "data.path",
+        "with train.jsonl and test.jsonl in it",
+    ),
+    ("answer_format gold_format answer_parser gold_function extract_answer", "data.gold", ""),
     ("train_file train_files train_data data_path data_files dataset_path dataset_dir", "data.path", ""),
     ("dataset_train_split train_split dataset_split", "data.split", ""),
-    ("column_mapping", "data.columns", ""),
-    ("prompt_column prompt_key question_column input_column dataset_text_field", "data.columns.question", ""),
-    ("answer_column answer_key label_column label_key response_column", "data.columns.answer", "the gold answer"),
+    ("column_mapping columns_mapping dataset_columns field_mapping", "data.columns", ""),
+    (
+        "prompt_column prompt_key question_column input_column dataset_text_field messages_column messages_key "
+        "field_messages chat_column conversation_column field_instruction problem_column",
+        "data.columns.question",
+        "",
+    ),
+    (
+        "answer_column answer_key label_column label_key response_column target_column ground_truth_column "
+        "ground_truth_key gold_column field_output",
+        "data.columns.answer",
+        "the gold answer",
+    ),
     ("max_train_samples max_samples train_samples", "data.limit", ""),
     ("shuffle_dataset shuffle_data", "data.shuffle", ""),
     ("max_prompt_length max_prompt_len max_source_length", "data.max_prompt_tokens", "none is cut"),

@@ -12,8 +12,11 @@ import importlib.util
 import math
 import numbers
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from gtpo_cli.errors import Ended, RewardError
+from gtpo_cli.errors import Ended, GtpoError, RewardError
 from gtpo_cli.text import describe, one_line
 from gtpo_cli.types import Completion, Problem
 
@@ -25,28 +28,45 @@ MAX_SCORE = 1e100  # beyond it, sums and squares of scores are infinite
 
 def load_plugin(dotted: str) -> Plugin:
     """Import `pkg.module:function`. Raises RewardError that names what is missing."""
-    module_name, _, function_name = dotted.partition(":")
-    if not module_name or not function_name:
-        raise RewardError(f"reward {dotted}: write it as pkg.module:function")
-    try:
-        module = importlib.import_module(module_name)
-    except (KeyboardInterrupt, Ended):
-        raise
-    except BaseException as error:  # a module's own code may raise anything, sys.exit included
-        raise RewardError(
-            f"reward {dotted}: module {module_name} cannot be imported ({describe(error)}); "
-            "install it, or put its folder on PYTHONPATH"
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise RewardError(f"reward {dotted}: module {module_name} has no function {function_name}")
-    plugin: Plugin = function
+    plugin: Plugin = import_function(dotted, lambda why: RewardError(f"reward {dotted}: {why}"))
     return plugin
 
 
+def import_function(dotted: str, wrong: Callable[[str], GtpoError]) -> Callable[..., Any]:
+    """Import `pkg.module:function` or `file.py:function`. Raises `wrong(what is missing)`."""
+    module_name, _, function_name = dotted.rpartition(":")
+    if not module_name or not function_name:
+        raise wrong("write it as pkg.module:function")
+    try:
+        module = _of_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+    except (KeyboardInterrupt, Ended):
+        raise
+    except BaseException as error:  # a module's own code may raise anything, sys.exit included
+        raise wrong(
+            f"module {module_name} cannot be imported ({describe(error)}); install it, or put its folder on PYTHONPATH"
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise wrong(f"module {module_name} has no function {function_name}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _of_file(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, Path(path).expanduser())
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def missing_module(dotted: str) -> str | None:
-    """The package or module of `pkg.module:function` that is not there, looked for without running any of its code."""
-    top = dotted.partition(":")[0].partition(".")[0]
+    """The package, module or file of `pkg.module:function` that is not there, looked for without running any of it."""
+    named = dotted.rpartition(":")[0]
+    if named.endswith(".py"):
+        return None if Path(named).expanduser().is_file() else named
+    top = named.partition(".")[0]
     try:
         return None if not top or importlib.util.find_spec(top) is not None else top
     except (ValueError, ImportError):  # no name of a module, or one without a file

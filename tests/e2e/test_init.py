@@ -56,5 +56,5 @@ def test_on_a_terminal_it_asks(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=200)
     os.close(main)
     assert process.returncode == 0, output
-    assert "Train on (gsm8k, math, arithmetic, or a file of your own)" in output
+    assert "Train on (gsm8k, math, arithmetic, or a file of your own, or a hub id)" in output
     assert "  benchmark: arithmetic\n" in (tmp_path / "my_recipe.yaml").read_text()

@@ -74,13 +74,14 @@ def test_a_merged_export_is_asked_as_the_run_and_an_adapter_on_its_base(tmp_path
 def test_data_that_were_a_file_are_to_be_named_again(tmp_path: Path) -> None:
     columns = {"question": "prompt", "answer": "gold"}
     local: dict[str, Any] = {"benchmark": "local", "path": "/home/somebody/rows.jsonl", "columns": columns}
-    local |= {"system_prompt": "Add.", "max_prompt_tokens": 99}
+    local |= {"system_prompt": "Add.", "max_prompt_tokens": 99, "gold": "somebody.code:read"}
     folder = written(tmp_path / "out", recipe_of(data=local))
     assert "somebody" not in (folder / "export.json").read_text()
     found = read_export(folder)
     assert found is not None
     assert (found.recipe.evaluation.benchmarks, found.recipe.data.path) == (("local",), None)
     assert (found.recipe.data.columns.question, found.recipe.data.system_prompt) == ("prompt", "Add.")
+    assert found.recipe.data.gold == "auto"
 
 
 def test_rewards_of_the_run_s_own_stay_behind(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_a_record_switches_on_no_code_and_names_no_file(tmp_path: Path) -> None:
     folder = changed(
         written(tmp_path / "out", recipe, "adapter"),
         model={"name": "evil/model", "trust_remote_code": True, "max_seq_length": 300, "lora": {"rank": 4}},
-        data={"benchmark": "arithmetic", "path": "/etc/passwd", "max_prompt_tokens": 99},
+        data={"benchmark": "arithmetic", "path": "/etc/passwd", "max_prompt_tokens": 99, "gold": "os:abort"},
         rewards={"format": {"weight": 1}, "accuracy": {"weight": 1}, "length": {"weight": 0}}
         | {"plugins": [{"name": "os:abort"}]},
         output_dir="/somewhere",

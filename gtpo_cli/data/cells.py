@@ -1,0 +1,119 @@
+"""What stands in a column of a row: text, a number, or chat messages. A row without is named, never repaired."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gtpo_cli.data.local import MAX_LINE_BYTES, Row
+from gtpo_cli.types import Turn
+
+# As OpenAI and the hub call the roles, and as ShareGPT does.
+_ROLES = {
+    "system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
+    "gpt": "assistant", "model": "assistant",
+}  # fmt: skip
+
+
+class UnusableRowError(ValueError):
+    """This row gives no problem; the message is the reason that `DroppedRow` carries."""
+
+
+def has_column(columns: Sequence[str], name: str) -> bool:
+    """Whether a column is there: by its name, or `a.b` where there is an `a` that may hold a `b`."""
+    return name in columns or ("." in name and name.partition(".")[0] in columns)
+
+
+def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | None:
+    """The text in the first of these columns that has one, stripped; None when all are absent or empty.
+
+    Of chat messages what the assistant says at their end. `number`: a finite number counts as its text (27.0 as "27").
+    Raises UnusableRowError for any other value, for a text that is far too long, for a NUL character, and for a lone
+    surrogate, which is how JSON and the CSV reader show bytes that are no UTF-8.
+    """
+    for name in names:
+        value = _value(row, name)
+        if _is_chat(value):
+            (*_, (role, said)) = turns_in(row, name)
+            value = said if role == "assistant" else None
+        elif number and isinstance(value, float) and math.isfinite(value):
+            value = repr(int(value) if value.is_integer() else value)
+        elif number and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if stripped := _text(name, value):
+            return stripped
+    return None
+
+
+def turns_in(row: Row, name: str) -> list[Turn]:
+    """The chat messages in a column, blank ones left out; empty where it holds something else.
+
+    Raises UnusableRowError for messages of other roles, without text, or none but blank ones.
+    """
+    value = _value(row, name)
+    turns: list[Turn] = []
+    for message in value if _is_chat(value) else ():
+        role = message.get("role", message.get("from"))
+        if role not in _ROLES:
+            raise UnusableRowError(f"a message in {name} is of another role: {shown(role)}")
+        content = message.get("content", message.get("value"))
+        if isinstance(content, list):
+            content = "".join(_part(name, part) for part in content)
+        if text := _text(name, content):
+            turns.append((_ROLES[role], text))
+    if _is_chat(value) and not turns:
+        raise UnusableRowError(f"only blank messages in {name}")
+    return turns
+
+
+def shown(value: Any) -> str:
+    """A value in a message: its repr, cut to 80 characters."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _value(row: Row, name: str) -> Any:
+    if name in row or "." not in name:
+        return row.get(name)
+    value: Any = row
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_chat(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(message, Mapping) and ("role" in message or "from" in message) for message in value)
+    )
+
+
+def _part(name: str, part: Any) -> str:
+    """Of a content in parts, as multimodal models take it."""
+    if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        raise UnusableRowError(f"a message in {name} is no text: {shown(part)}")
+    return str(part["text"])
+
+
+def _text(name: str, value: Any) -> str | None:
+    """Stripped; None where it is empty or absent."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise UnusableRowError(f"{name} is no text: {type(value).__name__} {shown(value)}")
+    if len(value) > MAX_LINE_BYTES:  # from Parquet or the hub, which have no lines
+        raise UnusableRowError(f"{name} too long: more than {MAX_LINE_BYTES // 2**20} MiB")
+    if "\0" in value:
+        raise UnusableRowError(f"NUL character in {name}")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise UnusableRowError(f"not UTF-8: {name}")
+    return value.strip() or None
+
+
+# Looks only at the first values of a list of millions, and only so deep.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 6, 20, 20
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100

@@ -1,0 +1,200 @@
+"""From the rows of a table to problems that can be scored, and the rows that were dropped.
+
+A row is dropped, counted and named, never repaired: no question, no gold answer, or a gold answer that the rewards
+cannot compare with anything (it could never score).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from gtpo_cli.data.cells import UnusableRowError, has_column, shown, text_in, turns_in
+from gtpo_cli.data.columns import suggestion
+from gtpo_cli.data.gold import GoldReader
+from gtpo_cli.data.held_out import Side, held_out_questions
+from gtpo_cli.data.hub_sets import HubSource
+from gtpo_cli.data.local import DroppedRow, Row, SourcedRow, Table, summarise_dropped
+from gtpo_cli.errors import DataError
+from gtpo_cli.types import Problem, Turn
+
+UsableCheck = Callable[[Sequence[str]], Sequence[bool]]
+
+# Rows read between two checks of their gold answers; a limit reads no further than the chunk that reaches it.
+CHUNK_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedProblems:
+    """Usable problems in the order of the data, the rows that were dropped on the way, and the questions of the test
+    side where the table is split (see `as_compared`)."""
+
+    problems: tuple[Problem, ...]
+    dropped: tuple[DroppedRow, ...] = ()
+    held_out: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkSpec:
+    """What makes a benchmark.
+
+    `columns`: by what they mean ("question", "answer", "solution") the names of columns of which one must be there; the
+    question is in the first that has text. `hub`: None for benchmarks that only exist as files.
+    """
+
+    columns: Mapping[str, tuple[str, ...]]
+    read_gold: GoldReader
+    hub: HubSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One side of a table whose questions are split: `share` of them, chosen by `seed`, is the test side."""
+
+    side: Side
+    share: float
+    seed: int
+
+
+def read_table(
+    table: Table,
+    spec: BenchmarkSpec,
+    id_prefix: str,
+    limit: int | None,
+    is_usable: UsableCheck,
+    split: Split | None = None,
+) -> LoadedProblems:
+    """Turn the rows of a table into problems with ids "<id_prefix>/<row>" (rows counted from 1, bad ones included).
+
+    `split`: only the rows of that side; those without a question are on the training side.
+    """
+    if table.columns is not None:
+        if fault := _missing_column(spec, table.columns):
+            raise DataError(f"{table.where}: {fault}; {_COLUMNS_REMEDY}")
+        twice = [name for names in spec.columns.values() for name in names if table.columns.count(name) > 1]
+        if twice:
+            raise DataError(f"{table.where}: two columns are called {twice[0]}; rename the one that is not meant")
+    problems: list[Problem] = []
+    dropped: list[DroppedRow] = []
+    held_out = frozenset[str]()
+    rows: Iterator[tuple[int, SourcedRow]] = enumerate(table.rows, start=1)
+    if split is not None:
+        rows, held_out = _one_side(list(rows), spec, split, table.where)
+    while limit is None or len(problems) < limit:
+        chunk = list(islice(rows, CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - len(problems))))
+        if not chunk:
+            break
+        read = [_read_row(source, row, spec, f"{id_prefix}/{number}") for number, (source, row) in chunk]
+        verdicts = iter(is_usable([item.gold for item in read if isinstance(item, Problem)]))
+        for item in read:
+            if isinstance(item, DroppedRow):
+                dropped.append(item)
+            elif next(verdicts):
+                problems.append(item)
+            else:
+                dropped.append(DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}"))
+    if not problems:
+        alike = len({row.reason for row in dropped}) == 1
+        said = summarise_dropped(dropped, shown=1 if alike else 3)
+        why = f"{said}; {_remedy(dropped)}" if dropped else "it has no rows"
+        raise DataError(f"{table.where}: no usable problem; {why}")
+    return LoadedProblems(tuple(problems), tuple(dropped), held_out)
+
+
+def _one_side(
+    rows: Sequence[tuple[int, SourcedRow]], spec: BenchmarkSpec, split: Split, where: str
+) -> tuple[Iterator[tuple[int, SourcedRow]], frozenset[str]]:
+    """The rows of that side, and the questions of the test side."""
+    questions = [_question_alone(row, spec) for _, (_, row) in rows]
+    kept = held_out_questions(filter(None, questions), split.share, split.seed, where=where)
+    pairs = zip(questions, rows, strict=True)
+    return (row for question, row in pairs if (question in kept) == (split.side == "test")), kept
+
+
+def _question_alone(row: Row | str, spec: BenchmarkSpec) -> str | None:
+    """The question `as_compared`, None where there is none."""
+    try:
+        asked = None if isinstance(row, str) else _asked(row, spec.columns["question"])
+    except UnusableRowError:
+        return None
+    return None if asked is None else as_compared(asked[0])
+
+
+def as_compared(question: str) -> str:
+    """White space counts for nothing when it is asked whether two questions are the same."""
+    return " ".join(question.split())
+
+
+def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:
+    if isinstance(row, str):
+        return DroppedRow(source, row)
+    try:
+        if fault := _missing_column(spec, row):
+            raise UnusableRowError(fault)
+        asked = _asked(row, spec.columns["question"])
+        if asked is None:
+            raise UnusableRowError("no question")
+        question, turns, said = asked
+        gold, solution = spec.read_gold(row)
+    except UnusableRowError as error:
+        return DroppedRow(source, str(error))
+    if solution is None and said != gold:
+        solution = said
+    return Problem(problem_id, question, gold, solution, source, turns)
+
+
+def _asked(row: Row, columns: Sequence[str]) -> tuple[str, tuple[Turn, ...], str | None] | None:
+    """The question, the chat that asks it where it is more than that, and what the assistant says to it there.
+
+    None where there is no question.
+    """
+    for name in columns:
+        turns = turns_in(row, name)
+        if not turns:
+            continue
+        said = turns.pop()[1] if turns[-1][0] == "assistant" else None
+        if not turns or turns[-1][0] != "user":
+            raise UnusableRowError(f"no user's message to answer in {name}")
+        question = "\n\n".join(text for role, text in turns if role != "system")
+        return question, tuple(turns) if len(turns) > 1 else (), said
+    text = text_in(row, columns)
+    return None if text is None else (text, (), None)
+
+
+def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:
+    there = list(columns)
+    found = {meaning: [n for n in names if has_column(there, n)] for meaning, names in spec.columns.items()}
+    missing = {meaning: " or ".join(spec.columns[meaning]) for meaning, names in found.items() if not names}
+    if not missing:
+        return None
+    known = {meaning: names[0] for meaning, names in found.items() if names}
+    listed = ", ".join(_listed(name) for name in there[:20]) or "none"
+    plural = "s" if len(missing) > 1 else ""
+    return f"no column{plural} {' and '.join(missing.values())}: there is {listed}{suggestion(missing, there, known)}"
+
+
+def _listed(column: str) -> str:
+    column = column if len(column) <= 40 else column[:37] + "..."
+    return column if column.isprintable() else ascii(column)
+
+
+_COLUMNS_REMEDY = "with benchmark: local or hub, data.columns says which to read"
+_REMEDIES = {
+    "not JSON": "write one JSON object a line, as UTF-8",
+    "no JSON object": "write one JSON object a line",
+    "not UTF-8": "save the file as UTF-8",
+    "not CSV": 'quote a field with " that holds a comma, a quote or a line break, and double the quotes in it',
+    "wrong number of fields": "quote a field that holds a comma",
+    "unusable gold answer": (
+        "a gold answer is a number, an expression or a short text; where it is other text, set "
+        "rewards.accuracy.equality: text"
+    ),
+}
+
+
+def _remedy(dropped: Sequence[DroppedRow]) -> str:
+    """What helps against the commonest fault of a file without a usable row."""
+    kind = Counter(row.reason.partition(":")[0] for row in dropped).most_common(1)[0][0]
+    return _REMEDIES.get(kind, _COLUMNS_REMEDY if kind.startswith("no column") else "correct the rows")

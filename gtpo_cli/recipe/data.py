@@ -1,0 +1,163 @@
+"""The section `data` of a recipe: which problems, where they are, how their columns are read, how several are mixed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from gtpo_cli.recipe.section import Count, NonEmpty, Section
+
+PAPER_SYSTEM_PROMPT = """\
+You are a helpful assistant for solving math problems.
+Given a question, first think step by step between <reasoning> and </reasoning>.
+Then, give the final answer between <answer> and </answer>.
+"""
+
+Benchmark = Literal[
+    "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "local", "hub", "mixture"
+]  # fmt: skip
+OWN = ("local", "hub")  # whose columns and gold answers the recipe describes
+GOLD = ("auto", "column", "hashes", "boxed")
+_FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|[^:\0]+\.py):[A-Za-z_]\w*")
+
+
+def is_function(gold: str) -> bool:
+    """Whether `data.gold` names code instead of one of `GOLD`."""
+    return gold not in GOLD
+
+
+def _known_gold(gold: str) -> str:
+    if is_function(gold) and not _FUNCTION.fullmatch(gold):
+        raise ValueError(f"is not one of {', '.join(GOLD)}, and no function (file.py:function or pkg.module:function)")
+    return gold
+
+
+def _dataset(written: Any) -> Any:
+    """`dataset: owner/name` is short for `dataset: {id: owner/name}`."""
+    return {"id": written} if isinstance(written, str) else written
+
+
+class ColumnsRecipe(Section):
+    question: NonEmpty = Field("question", description="column of the question, text or chat messages; a.b: b within a")
+    answer: NonEmpty = Field(
+        "answer", description="column of the gold answer; of chat messages the last, the assistant's"
+    )
+    solution: NonEmpty | None = Field(
+        None, description="column of the worked solution, for SFT; null = what the answer is read from"
+    )
+
+
+class DatasetRecipe(Section):
+    id: NonEmpty = Field(description="owner/name on the hub, or a folder laid out as there")
+    config: NonEmpty | None = Field(None, description="configuration (subset), where there are several")
+    revision: NonEmpty | None = Field(None, description="branch, tag or commit")
+
+
+class SourceRecipe(Section):
+    """One set of problems."""
+
+    benchmark: Benchmark = Field(description="which problems")
+    split: NonEmpty = Field("train", description="split of the data set")
+    path: NonEmpty | None = Field(
+        None,
+        description="local file, or folder with one file a split, instead of the hub (jsonl, json, parquet, csv)",
+    )
+    dataset: Annotated[DatasetRecipe | None, BeforeValidator(_dataset)] = Field(
+        None, description="for benchmark: hub, else null; dataset: owner/name is short for its id"
+    )
+    columns: ColumnsRecipe = Field(
+        default_factory=ColumnsRecipe, description="column names, for benchmark: local and hub"
+    )
+    gold: Annotated[NonEmpty, AfterValidator(_known_gold)] = Field(
+        "auto",
+        description=(
+            "how local and hub say the gold answer: column (as it stands), hashes (behind ####), boxed (the last "
+            "\\boxed{}), auto (hashes in the last line, else boxed, else column), or a function of your own, "
+            "file.py:function or pkg.module:function, from a row to text"
+        ),
+    )
+    held_out: float = Field(
+        0.0, ge=0.0, lt=1.0, description="share of the questions kept from training, as the test split of local and hub"
+    )
+    held_out_seed: int = Field(
+        0, ge=0, lt=2**31, description="which are kept; the same for every seed, so that runs are tested on the same"
+    )
+    limit: Count | None = Field(None, description="use only the first so many problems of the split")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _implied(cls, written: Any) -> Any:
+        if isinstance(written, Mapping) and "benchmark" not in written and (name := implied_benchmark(written)):
+            return {**written, "benchmark": name}
+        return written
+
+    @property
+    def name(self) -> str:
+        """What a reader knows it by: a file, a data set's id, a benchmark."""
+        return self.path or (self.dataset.id if self.dataset else self.benchmark)
+
+    def problems(self, key: str = "data") -> list[str]:
+        """What is wrong between its keys, each with its key; `key`: where the section stands."""
+        name, found = self.benchmark, []
+        if name == "local" and self.path is None:
+            found.append(f"{key}.path: benchmark: local needs a file or folder")
+        if name == "hub" and self.dataset is None and self.path is None:
+            found.append(f"{key}.dataset: benchmark: hub needs a data set's id, e.g. dataset: owner/name")
+        if name == "arithmetic" and self.path is not None:
+            found.append(f"{key}.path: arithmetic is generated; remove {key}.path, or use benchmark: local")
+        if name != "hub" and self.dataset is not None:
+            found.append(f"{key}.dataset: is for benchmark: hub, not {name}; set {key}.benchmark: hub, or remove it")
+        if name not in (*OWN, "mixture"):
+            if self.gold != "auto":
+                found.append(f"{key}.gold: {name} has its own way; remove it, or use benchmark: local or hub")
+            if self.held_out:
+                found.append(f"{key}.held_out: {name} has a test split of its own; remove it")
+        return found
+
+
+class PartRecipe(SourceRecipe):
+    """One of several sets of problems."""
+
+    weight: float = Field(1.0, gt=0.0, le=1000.0, description="share of the prompts, beside the other parts' weights")
+
+
+class DataRecipe(SourceRecipe):
+    mixture: tuple[PartRecipe, ...] = Field(
+        (), description="several of the above with weights, instead of one; each problem comes at least once an epoch"
+    )
+    shuffle: bool = Field(True, description="new order each epoch, from the seed")
+    max_prompt_tokens: int = Field(4000, ge=1, description="longer prompts are dropped and counted")
+    system_prompt: str | None = Field(
+        PAPER_SYSTEM_PROMPT, description="system message, where a row's chat messages have none; null = none"
+    )
+
+    @property
+    def sources(self) -> tuple[SourceRecipe, ...]:
+        """The parts of the mixture, or this section itself."""
+        return self.mixture or (self,)
+
+    def problems(self, key: str = "data") -> list[str]:
+        found = super().problems(key)
+        if not self.mixture:
+            if self.benchmark == "mixture":
+                found.append(f"{key}.mixture: benchmark: mixture needs parts, e.g. [{{benchmark: gsm8k, weight: 2}}]")
+            return found
+        if self.benchmark != "mixture":
+            found.append(f"{key}.mixture: is for benchmark: mixture, not {self.benchmark}; leave that to its parts")
+        for name in SourceRecipe.model_fields.keys() - {"benchmark"}:
+            if getattr(self, name) != SourceRecipe.model_fields[name].get_default(call_default_factory=True):
+                found.append(f"{key}.{name}: each part of a mixture has its own; write it in data.mixture")
+        for number, part in enumerate(self.mixture):
+            if part.benchmark == "mixture":
+                found.append(f"{key}.mixture.{number}.benchmark: a part is no mixture; list its parts instead")
+            found += part.problems(f"{key}.mixture.{number}")
+        return sorted(found)
+
+
+def implied_benchmark(written: Mapping[str, Any]) -> str | None:
+    """`benchmark` of a section that does not say it."""
+    names = {"mixture": "mixture", "dataset": "hub", "path": "local"}
+    return next((name for key, name in names.items() if written.get(key)), None)
