@@ -33,11 +33,12 @@ def probe_entropy(
     from gtpo_cli.generation import load_sampler
     from gtpo_cli.planning.readiness import check_ready
     from gtpo_cli.training.setup import set_up
+    from gtpo_cli.training.start import weights_for
 
     loaded, name = _choose_recipe(recipe, set_ or [], trust=trust_remote_code)
     check_ready(loaded)
     notes: list[str] = []
-    setup = set_up(loaded, say=notes.append)
+    setup = set_up(loaded, say=notes.append, start=weights_for(loaded.model))
     try:
         measured = probe(setup.policy, load_sampler(setup.policy, loaded), setup.data.prompts, loaded)
     except (KeyboardInterrupt, Ended) as end:
@@ -65,7 +66,7 @@ def _document(name: str, recipe: Recipe, measured: EntropyProbe) -> dict[str, ob
 
     return {
         "recipe": name,
-        "model": recipe.model.name,
+        "model": recipe.model.before_training,
         "initial_entropy": measured.initial_entropy,
         "interval_95": [measured.interval.low, measured.interval.high],
         "ln_2": LN_2,
@@ -83,7 +84,7 @@ def _print(name: str, recipe: Recipe, measured: EntropyProbe) -> None:
     from gtpo_cli.objective import LN_2, filter_is_on
 
     low, high = measured.interval.low, measured.interval.high
-    print(f"recipe {name}, model {recipe.model.name}")
+    print(f"recipe {name}, model {recipe.model.before_training}")
     print(
         f"<H>_ini = {measured.initial_entropy:.4f} nats   95 % interval {low:.4f} to {high:.4f}   "
         f"({len(measured.by_prompt)} prompts, {measured.mean_tokens:.0f} tokens a completion)"
