@@ -3,6 +3,7 @@
 <output_dir>/<run_name>/
   recipe.yaml        the resolved recipe
   environment.json   versions, machine, model, data: what the run was
+  start/             the weights it started from, where those are another run's or an adapter's
   initial_entropy.json   <H>_ini and how it was measured
   metrics.jsonl      one JSON object a step
   samples/           completions of some steps, with advantages, masks, lambda
@@ -20,6 +21,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,6 +53,7 @@ class RunFolder:
         self.initial_entropy_file = path / "initial_entropy.json"
         self.metrics_file = path / "metrics.jsonl"
         self.lock_file = path / ".lock"
+        self.start = path / "start"
         self.samples = path / "samples"
         self.checkpoints = path / "checkpoints"
         self.evaluation = path / "evaluation"
@@ -121,6 +124,7 @@ class RunFolder:
         small = (self.recipe_file, self.environment_file, self.initial_entropy_file, self.metrics_file, self.lock_file)
         for file in small:
             file.unlink(missing_ok=True)
+        shutil.rmtree(self.start, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty
             self.path.rmdir()
 
@@ -128,8 +132,8 @@ class RunFolder:
         """The run's recipe, to be shown and compared. Raises RecipeError."""
         return load_recipe(self.recipe_file)
 
-    def extend(self, recipe: Recipe, *, made: int, total: int) -> None:
-        """Write the recipe of a run that gets another end. Raises RecipeError where it is beyond that already."""
+    def change(self, recipe: Recipe, *, made: int, total: int) -> None:
+        """Write the recipe that a run goes on with. Raises RecipeError where it is beyond that one's end already."""
         if total < made:
             raise RecipeError(f"{self.path}: has made {made} steps, so it cannot end at step {total}; name a later one")
         self._write(self.recipe_file, dump_recipe(recipe))

@@ -19,6 +19,7 @@ from gtpo_cli.cli.options import (
     SetOption,
     TargetArgument,
     TrustOption,
+    base_words,
     benchmark_names,
     find_model,
     find_trained,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gtpo_cli.evaluation.records import Results
     from gtpo_cli.evaluation.store import StoredEvaluation
     from gtpo_cli.evaluation.subject import Checkpoint
+    from gtpo_cli.recipe.schema import ModelRecipe
 
     Finished = dict[tuple[str, str], tuple[StoredEvaluation, Results]]  # by benchmark and subject
 
@@ -96,7 +98,7 @@ def evaluate(
         run = _folder_of(model, loaded)
     asked = _with_options(loaded, benchmark, pass_k, maj_k, limit)
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
-    _introduce(words, loaded.model.name, subjects)
+    _introduce(words, loaded.model, subjects)
     benchmarks = _load_benchmarks(asked, chosen, split, data_path)
     if not names_run(target):
         _begin(run, loaded)
@@ -128,8 +130,10 @@ def _evaluate(
     from gtpo_cli.evaluation.measure import find_evaluation
     from gtpo_cli.evaluation.subject import SubjectLoader
     from gtpo_cli.rewards import Scorer
+    from gtpo_cli.training.start import start_of
 
-    loader, finished = SubjectLoader(recipe, checkpoint), {}
+    start = start_of(recipe, run) if BASE in subjects else None
+    loader, finished = SubjectLoader(recipe, checkpoint, start=start), {}
     with Scorer(recipe.rewards) as scorer:
         for subject in subjects:
             load = functools.partial(loader.load, trained=subject != BASE)  # called only if something is to be sampled
@@ -223,13 +227,14 @@ def _load_benchmarks(
 # -- what is said -----------------------------------------------------------------------------------------------------
 
 
-def _introduce(words: str | None, model: str, subjects: list[str]) -> None:
+def _introduce(words: str | None, model: ModelRecipe, subjects: list[str]) -> None:
     """What is evaluated, where the target's own name does not say it."""
     if words is not None:
         print(words, flush=True)
     if BASE in subjects:
-        what = "untrained, asked and judged as the trained one" if len(subjects) > 1 else "as it is"
-        print(f"{BASE} is {model}, {what}", flush=True)
+        several = len(subjects) > 1
+        what = f"{base_words(model)}, asked and judged as the trained one" if several else f"{model.name}, as it is"
+        print(f"{BASE} is {what}", flush=True)
 
 
 def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:

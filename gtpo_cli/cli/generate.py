@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gtpo_cli.cli.options import CheckpointOption, TargetArgument, TrustOption, find_model, find_trained, names_run
+from gtpo_cli.cli.options import (
+    CheckpointOption,
+    TargetArgument,
+    TrustOption,
+    base_words,
+    find_model,
+    find_trained,
+    names_run,
+)
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.recipe import Recipe
@@ -98,8 +106,11 @@ def _find_model(target: str | None, which: str, *, base: bool, trust: bool) -> t
     """A recipe, a checkpoint of its run or None for its untrained model, and what to call that."""
     if target is None or names_run(target):
         run, recipe, chosen = find_trained(target, None if base else which, what="generate", trust=trust)
-        name = recipe.model.name
-        return recipe, chosen, f"{run.path}, step {chosen.step} of {name}" if chosen else f"{name}, untrained"
+        if chosen is None:
+            from gtpo_cli.training.start import start_of
+
+            return recipe, start_of(recipe, run), base_words(recipe.model)
+        return recipe, chosen, f"{run.path}, step {chosen.step} of {recipe.model.before_training}"
     if not Path(target).exists() and not _NAME.fullmatch(target):
         raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
     if which != "best":

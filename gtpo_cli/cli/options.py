@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -19,6 +18,7 @@ from gtpo_cli.run_folder import RunFolder, latest_run
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.subject import Checkpoint
+    from gtpo_cli.recipe.schema import ModelRecipe
 
 RUNS = Path("runs")  # where a run is looked for when none is named; recipes put them there unless output_dir says
 DEFAULT_RECIPE = "tiny_arithmetic"
@@ -129,9 +129,14 @@ def names_run(target: str | None) -> bool:
 
 def find_checkpoint(run: RunFolder, which: str) -> Checkpoint:
     """best, last, or a step. Raises CheckpointError."""
-    from gtpo_cli.evaluation.subject import choose_checkpoint
+    from gtpo_cli.evaluation.subject import choose_checkpoint, step_or_word
 
-    return choose_checkpoint(run, int(which) if re.fullmatch("[0-9]{1,12}", which) else which)
+    return choose_checkpoint(run, step_or_word(which))
+
+
+def base_words(model: ModelRecipe) -> str:
+    """What the base of a run is: its model, or what that was when the run started."""
+    return f"{model.before_training}, {'untrained' if model.start is None else 'as the run began'}"
 
 
 def find_trained(
@@ -156,7 +161,7 @@ def find_model(
     from gtpo_cli.export.asked import read_export
 
     if recipe is not None:
-        loaded = load_recipe(recipe, [f"model.name={json.dumps(model)}", *overrides])
+        loaded = load_recipe(recipe, [f"model.name={json.dumps(model)}", "model.start=null", *overrides])
         return loaded, None, f"{model}: asked as the recipe {recipe} says"
     if (export := read_export(Path(model), overrides)) is not None:
         on = f", an adapter on {export.recipe.model.name}" if export.checkpoint else ""

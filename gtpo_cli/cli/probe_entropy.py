@@ -33,10 +33,11 @@ def probe_entropy(
     from gtpo_cli.generation import load_sampler
     from gtpo_cli.planning.readiness import check_ready
     from gtpo_cli.training.setup import set_up
+    from gtpo_cli.training.start import weights_for
 
     loaded, name = _choose_recipe(recipe, set_ or [], trust=trust_remote_code)
     check_ready(loaded)
-    setup = set_up(loaded, say=say)
+    setup = set_up(loaded, say=say, start=weights_for(loaded.model))
     sampler = load_sampler(setup.policy, loaded)
     with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress("<H>_ini") as progress:
         measured = probe(setup.policy, sampler, setup.data.prompts, loaded, progress=progress)
@@ -60,7 +61,7 @@ def _document(name: str, recipe: Recipe, measured: EntropyProbe) -> dict[str, ob
 
     return {
         "recipe": name,
-        "model": recipe.model.name,
+        "model": recipe.model.before_training,
         "initial_entropy": measured.initial_entropy,
         "interval_95": [measured.interval.low, measured.interval.high],
         "ln_2": LN_2,
@@ -78,7 +79,7 @@ def _print(name: str, recipe: Recipe, measured: EntropyProbe) -> None:
     from gtpo_cli.objective import LN_2, filter_is_on
 
     low, high = measured.interval.low, measured.interval.high
-    print(f"recipe {name}, model {recipe.model.name}")
+    print(f"recipe {name}, model {recipe.model.before_training}")
     print(
         f"<H>_ini = {measured.initial_entropy:.4f} nats   95 % interval {low:.4f} to {high:.4f}   "
         f"({len(measured.by_prompt)} prompts, {measured.mean_tokens:.0f} tokens a completion)"

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 # itself.
 EXITS = {word: 128 + number for number, word in WORDS.items()}
 EXIT_STOPPED = 3
-MAY_CHANGE = ("training.max_steps", "training.epochs")  # of a run that is resumed
+# What may change of a run that is resumed: its end, and what changes no step by more than rounding.
+ENDS = ("training.max_steps", "training.epochs")
+CHANGES_NO_STEP = (
+    "training.save_every", "training.keep_last", "training.guard.action", "training.max_bad_steps",
+    "training.micro_batch_size", "training.stress_step", "training.threads", "model.gradient_checkpointing",
+    "rollout.gpu_memory_utilization", "rewards.concurrency", "tracking.log_completions_every",
+)  # fmt: skip
 
 
 def train(
@@ -41,6 +47,15 @@ def train(
     ] = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN[:best|last|STEP]",
+            help="Start a new run from another's checkpoint (or an adapter's folder): its weights, nothing else. "
+            "Without --recipe by that run's own.",
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Continue a run; with --set training.max_steps=N up to step N."),
@@ -72,10 +87,14 @@ def train(
 
     gtpo train --resume runs/my-run --set training.max_steps=2000
 
+    gtpo train --from runs/my-sft --recipe llama8b_gsm8k
+
     accelerate launch --num_processes 4 -m gtpo_cli train --recipe llama8b_gsm8k --engine trl
     """
     if resume and recipe is not None:
         raise typer.BadParameter("a resumed run keeps its recipe; leave --recipe out")
+    if resume and from_ is not None:
+        raise typer.BadParameter("--from starts a new run, --resume goes on with an old one; leave one of them out")
     if run is not None and not resume and "=" in run:
         raise typer.BadParameter(f"unexpected argument {run}; did you mean --set {run}?")
     if run is not None and not resume:
@@ -86,12 +105,14 @@ def train(
         if set_:
             _check_extends(folder.recipe(), loaded)
     else:
-        loaded = _named(recipe or DEFAULT_RECIPE, set_ or [])
+        loaded = _new(recipe, set_ or [], from_, trust=trust_remote_code)
         if dry_run:
             _print_plan(loaded, by_trl=engine == "trl")
             others = ["--engine", engine] if engine else []
             others += [part for setting in trl or [] for part in ("--trl", setting)]
-            suggest("train", "--recipe", recipe or DEFAULT_RECIPE, *as_typed(set_), *others, comment=True)
+            what = ["--from", from_] if from_ else []
+            what += ["--recipe", recipe or DEFAULT_RECIPE] if recipe or not from_ else []
+            suggest("train", *what, *as_typed(set_), *others, comment=True)
             return
         from gtpo_cli.run_folder import RunFolder
 
@@ -150,7 +171,7 @@ def _held(folder: RunFolder, recipe: Recipe, *, resume: bool) -> Iterator[None]:
 
 
 def _check_extends(own: Recipe, asked: Recipe) -> None:
-    """Raise RecipeError where a run that goes on would be another one: only its end may be."""
+    """Raise RecipeError where a run that goes on would be another one."""
     from gtpo_cli.report.comparison import recipe_differences
 
     changed = {key: values[0] for key, values in recipe_differences([own, asked])}
@@ -158,20 +179,52 @@ def _check_extends(own: Recipe, asked: Recipe) -> None:
         key: getattr(own, key) for key in ("run_name", "output_dir") if getattr(own, key) != getattr(asked, key)
     }
     refused = [
-        f"--set {key} with --resume: the steps made so far are of {key}: {value}, and a run has one recipe; only "
-        f"{' and '.join(MAY_CHANGE)} can change; for anything else start a new run"
+        f"--set {key} with --resume: the steps made so far are of {key}: {value}, and a run has one recipe"
         for key, value in changed.items()
-        if key not in MAY_CHANGE
+        if key not in (*ENDS, *CHANGES_NO_STEP)
     ]
     if refused:
-        raise RecipeError(refused)
+        may = (
+            f"what can change is its end ({', '.join(ENDS)}) and what changes no step ({', '.join(CHANGES_NO_STEP)}); "
+            "for anything else start a new run from its weights: gtpo train --from RUN"
+        )
+        raise RecipeError([*refused, may])
 
 
-def _named(recipe: str, overrides: list[str]) -> Recipe:
-    """The recipe with a run name: its own, or its file's name and the time."""
-    loaded = load_recipe(recipe, overrides)
-    name = loaded.run_name or f"{find_recipe(recipe).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return loaded.model_copy(update={"run_name": name})
+def _new(recipe: str | None, overrides: list[str], start: str | None, *, trust: bool) -> Recipe:
+    """The recipe of a new run, with a run name: its own, or its file's name and the time."""
+    if start is None:
+        loaded, name = load_recipe(recipe or DEFAULT_RECIPE, overrides), find_recipe(recipe or DEFAULT_RECIPE).stem
+    else:
+        loaded, name = _from(start, recipe, overrides, trust=trust)
+    if loaded.model.start is not None:
+        from gtpo_cli.training.start import check_fits, find_start, notes_on
+
+        found = find_start(loaded.model.start)
+        check_fits(found, loaded.model)
+        for note in notes_on(found, loaded.model):
+            say(note)
+    return loaded.model_copy(update={"run_name": loaded.run_name or f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"})
+
+
+def _from(start: str, recipe: str | None, overrides: list[str], *, trust: bool) -> tuple[Recipe, str]:
+    """The recipe of a run that starts from another's checkpoint, and how to call it: the recipe named, with the model
+    of that run, or that run's own."""
+    from gtpo_cli.training.start import find_start
+
+    found = find_start(start)
+    overrides = [*found.overrides(), *overrides]
+    if recipe is not None:
+        return load_recipe(recipe, overrides), find_recipe(recipe).stem
+    if found.run is None:
+        raise typer.BadParameter(f"{start} is an adapter without a run; say how to train it with --recipe")
+    loaded = found.run.recipe_to_run(["run_name=null", *overrides], trust_remote_code=trust)
+    if loaded.objective.name != (own := found.run.recipe().objective.name):
+        raise RecipeError(
+            f"--set objective.name with --from: the recipe of {found.run.path} has every switch as {own} has it; name "
+            "a recipe with --recipe"
+        )
+    return loaded, found.run.name
 
 
 def _print_end(done: Run) -> None:

@@ -43,7 +43,7 @@ def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, subjec
         benchmark=benchmark.name,
         split=benchmark.split,
         subject=subject,
-        model=recipe.model.name,
+        model=recipe.model.before_training,
         problems=len(problems),
         data_digest=data_digest(problems),
         samples=settings.samples,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class Checkpoint:
     def has_full_weights(self) -> bool:
         """False where it holds an adapter, which needs its base model."""
         return (self.model / "config.json").is_file()
+
+
+def step_or_word(text: str) -> str | int:
+    """Which checkpoint a user means: a step where it is a number."""
+    return int(text) if re.fullmatch("[0-9]{1,12}", text) else text
 
 
 def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
@@ -104,9 +110,10 @@ class SubjectLoader:
     minutes, and two engines that share their policy's weights cannot be in one process.
     """
 
-    def __init__(self, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
-        """`checkpoint`: None where only the untrained model is evaluated."""
-        self._recipe, self._checkpoint = recipe, checkpoint
+    def __init__(self, recipe: Recipe, checkpoint: Checkpoint | None, *, start: Checkpoint | None = None) -> None:
+        """`checkpoint`: None where only the untrained model is evaluated, which is what the run started from (`start`),
+        or the recipe's model."""
+        self._recipe, self._checkpoint, self._start = recipe, checkpoint, start
         self._loaded: tuple[bool, Subject] | None = None  # whether it is the trained one
 
     def load(self, *, trained: bool) -> Subject:
@@ -114,7 +121,7 @@ class SubjectLoader:
         if self._loaded is not None and self._loaded[0] == trained:
             return self._loaded[1]
         assert trained or self._loaded is None, "the untrained model comes first"
-        checkpoint = self._checkpoint if trained else None
+        checkpoint = self._checkpoint if trained else self._start
         if self._loaded is not None and checkpoint is not None and not checkpoint.has_full_weights:
             subject = self._loaded[1]
             subject.policy.load(checkpoint.model)

@@ -87,6 +87,8 @@ def shown_recipe(recipe: Recipe) -> str:
     """The recipe as YAML, without what concerns the machine or the account it ran with."""
     document = recipe.model_dump(mode="json", exclude={"output_dir", "tracking"})
     document["model"]["name"] = public_name(document["model"]["name"])
+    if document["model"]["start"] is not None:
+        document["model"]["start"] = public_name(document["model"]["start"])
     if document["data"]["path"] is not None:
         document["data"]["path"] = Path(document["data"]["path"]).name
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)

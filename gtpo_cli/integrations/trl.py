@@ -11,6 +11,7 @@ completions. gtpo's own loop needs none.
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
 try:
+    from accelerate import PartialState
+    from accelerate.utils import DistributedType
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
     raise ModelError(f"TRL cannot be imported ({error}): {install('trl')}") from error
@@ -112,6 +115,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         self.seen: StepSeen | None = None  # the newest batch of completions
         self._rewards_N: Tensor | None = None  # theirs, of all processes
         check_settings(args, self.objective, initial_entropy)
+        _shard_on_cpus_too()
         super().__init__(model, reward_funcs, _with_revision(args, model), *rest, **keywords)
         # before TRL 1.15 only the tokenizer's own ends a completion
         self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id]
@@ -177,6 +181,14 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         """The rows of all processes in their order, as wide as the widest."""
         wide: Tensor = self.accelerator.gather(self.accelerator.pad_across_processes(rows_NT.contiguous(), dim=1))
         return wide
+
+
+def _shard_on_cpus_too() -> None:
+    """Where accelerate launch was asked for FSDP: on CPUs accelerate goes on with DDP, without a word."""
+    state = PartialState()
+    fsdp = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if fsdp and state.distributed_type == DistributedType.MULTI_CPU:
+        state.distributed_type = DistributedType.MULTI_GPU  # which it takes to FSDP; the device stays what it is
 
 
 def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy: float | None) -> None:

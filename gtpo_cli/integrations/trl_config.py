@@ -98,6 +98,11 @@ def check_recipe(recipe: Recipe) -> None:
         problems.append(
             "training.eval_every: has no counterpart with --engine trl: use gtpo eval on the checkpoints, or null"
         )
+    if recipe.model.start is not None and recipe.objective.kl_coef:
+        problems.append(
+            "model.start: with --engine trl the reference of a KL term is TRL's, which knows the model without that "
+            "start; use objective.kl_coef: 0, or gtpo's own loop"
+        )
     if recipe.rollout.group_size < 2:
         problems.append("rollout.group_size: TRL needs groups of at least 2")
     if recipe.rollout.importance_correction == "truncated" and choose_engine(recipe) != "vllm":

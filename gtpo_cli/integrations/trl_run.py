@@ -45,6 +45,7 @@ from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import set_up
+from gtpo_cli.training.start import keep_start, origin
 from gtpo_cli.training.step import StepResult
 
 T = TypeVar("T")
@@ -123,7 +124,8 @@ def train(
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(recipe.rewards))
         seed_random_states(derive_seed(recipe.seed, "torch"))
-        setup = set_up(_without_reference(recipe), say=say, full_steps=True)
+        kept = processes.agree(keep_start(recipe, folder) if run else None)
+        setup = set_up(_without_reference(recipe), say=say, full_steps=True, start=kept)
         policy, order, prompts = setup.policy, setup.data.order, setup.data.prompts
         assert isinstance(policy, TransformersPolicy)
         start = processes.agree(run.step if run else 0)
@@ -138,7 +140,7 @@ def train(
         initial_entropy = processes.agree(measured)
         keeper = RunKeeper(recipe.objective.num_iterations, run, policy)
         if run:
-            folder.write_environment(setup.facts | _facts(arguments, processes, extra))
+            folder.write_environment(setup.facts | origin(folder) | _facts(arguments, processes, extra))
             stack.enter_context(
                 run.begin(save=keeper.save, total_steps=order.total_steps, initial_entropy=initial_entropy, quiet=quiet)
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from gtpo_cli.models.engines import Engines, choose_engines
@@ -12,29 +13,37 @@ from gtpo_cli.recipe.schema import Recipe
 __all__ = ["Engines", "Policy", "choose_engines", "load_policy", "load_tokenizer"]
 
 
-def load_policy(recipe: Recipe, *, with_engine: bool = True, trains: bool = True) -> Policy:
+def load_policy(recipe: Recipe, *, with_engine: bool = True, trains: bool = True, start: Path | None = None) -> Policy:
     """Load the recipe's model with its adapter. Raises ModelError with the remedy.
+
+    `start`: weights that `Policy.save` wrote, from which training starts: the adapter, or the whole model. The
+    reference of a KL term is the model with them.
 
     `with_engine`: start the engine that shares the policy's weights, where the recipe comes to one; False where nothing
     will be sampled. `trains`: the weights that are trained are in float32, whatever the type of computation; False
     where they are only measured.
     """
+    whole = start is not None and (start / "config.json").is_file()
     settings: dict[str, Any] = {
-        "path": resolve_name(recipe.model.name),
+        "path": str(start) if whole else resolve_name(recipe.model.name),
         "temperature": recipe.rollout.temperature,
         "with_reference": recipe.objective.kl_coef > 0,
         "seed": recipe.seed,
         "trains": trains,
     }
+    from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
+
     engines = choose_engines(recipe)
     if engines.backend == "unsloth":
         from gtpo_cli.models.unsloth_policy import load_unsloth_policy
 
         engine_memory = recipe.rollout.gpu_memory_utilization if engines.shared and with_engine else None
-        return load_unsloth_policy(recipe.model, **settings, engine_memory=engine_memory)
-    from gtpo_cli.models.transformers_policy import load_transformers_policy
-
-    return load_transformers_policy(recipe.model, **settings)
+        policy: TransformersPolicy = load_unsloth_policy(recipe.model, **settings, engine_memory=engine_memory)
+    else:
+        policy = load_transformers_policy(recipe.model, **settings)
+    if start is not None and not whole:
+        policy.start_from(start, as_reference=recipe.objective.kl_coef > 0)
+    return policy
 
 
 def load_tokenizer(recipe: Recipe) -> tuple[Any, int]:

@@ -107,7 +107,7 @@ def _check_folder(path: str) -> None:
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
             f"model.name: {path} is an adapter, which is no model by itself; name its base model"
-            f"{_base_of_adapter(folder)}, or merge the two and name the result"
+            f"{_base_of_adapter(folder)} and train the adapter further with model.start (gtpo train --from {path})"
         )
     raise ModelError(f"model.name: {path} is a folder without config.json; name a Hugging Face model folder")
 
@@ -121,28 +121,59 @@ def _check_regular(folder: Path) -> None:
 
 def _base_of_adapter(folder: Path) -> str:
     try:
-        base = read_json(folder / "adapter_config.json", _AdapterConfig, ModelError).base_model_name_or_path
+        base = read_json(folder / "adapter_config.json", AdapterConfig, ModelError).base_model_name_or_path
     except ModelError:  # the message does without it
         return ""
     return f" ({one_line(base)})" if base else ""
 
 
 @dataclass(frozen=True, slots=True)
-class _AdapterConfig:
+class AdapterConfig:
     """What is read here of adapter_config.json. With `megatron_config` PEFT imports the module that `megatron_core`
     names, which would be code that the file's author chose."""
 
     base_model_name_or_path: str | None = None
     peft_type: str = "LORA"
     megatron_config: JsonValue = None
+    r: int = 8
+    lora_alpha: float = 8
+    target_modules: JsonValue = None
+    bias: JsonValue = "none"
+    init_lora_weights: JsonValue = True
+    use_rslora: JsonValue = False
+    use_dora: JsonValue = False
+    lora_bias: JsonValue = False
+    rank_pattern: JsonValue = None
+    alpha_pattern: JsonValue = None
+    modules_to_save: JsonValue = None
+    layers_to_transform: JsonValue = None
+    target_parameters: JsonValue = None
+    trainable_token_indices: JsonValue = None
+
+    def beyond_a_recipe(self) -> str | None:
+        """The first setting that `model.lora` has no word for; None where it says all of this adapter."""
+        modules = self.target_modules
+        leaves = isinstance(modules, list) and all(isinstance(name, str) and "." not in name for name in modules)
+        strange = [] if leaves and modules else ["target_modules"]
+        strange += ["bias"] if self.bias != "none" else []
+        # by name: one that changed the base's weights (PiSSA, OLoRA, LoftQ)
+        strange += ["init_lora_weights"] if self.init_lora_weights not in (True, False, None, "gaussian") else []
+        strange += [
+            name
+            for name in ("use_rslora", "use_dora", "lora_bias", "rank_pattern", "alpha_pattern", "modules_to_save",
+                         "layers_to_transform", "target_parameters", "trainable_token_indices")
+            if getattr(self, name)
+        ]  # fmt: skip
+        return f"{strange[0]}: {one_line(str(getattr(self, strange[0])))}" if strange else None
 
 
-def check_adapter_config(folder: Path) -> None:
+def check_adapter_config(folder: Path) -> AdapterConfig:
     """Raise ModelError for an adapter that is none of ours: no LoRA, or one that has PEFT import a module."""
     file = folder / "adapter_config.json"
-    config = read_json(file, _AdapterConfig, lambda why: ModelError(f"{file}: cannot be read ({why}); get it again"))
+    config = read_json(file, AdapterConfig, lambda why: ModelError(f"{file}: cannot be read ({why}); get it again"))
     if config.peft_type != "LORA" or config.megatron_config is not None:
         raise ModelError(f"{file}: is no plain LoRA adapter, as gtpo trains them; choose another checkpoint")
+    return config
 
 
 def _check_sizes(path: str, config: Any) -> None:

@@ -49,7 +49,7 @@ class Policy(Protocol):
         ...
 
     def reference_logprobs(self, batch: TokenBatch) -> Tensor:
-        """logprobs_BGT of the untrained model (adapter off), without gradient."""
+        """logprobs_BGT of the model that training started from (adapter off, or as it started), without gradient."""
         ...
 
     def trainable_parameters(self) -> Iterable[torch.nn.Parameter]:

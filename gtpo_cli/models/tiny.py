@@ -45,8 +45,8 @@ def _weights_of_run(run: Path, checkpoints: Path) -> Path:
     weights = saved[max(saved)] / "model"
     if not (weights / "config.json").is_file():
         raise ModelError(
-            f"model.name: the run {run} trained an adapter, which is no model by itself; "
-            "name its base model, or train the first run with model.lora: null"
+            f"model.name: the run {run} trained an adapter, which is no model by itself; name its base model, and "
+            f"train the adapter further with model.start (gtpo train --from {run})"
         )
     return weights
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -65,6 +66,7 @@ class TransformersPolicy:
         self.dtype: torch.dtype = dtype or model.dtype
         self._reference = reference
         self._is_peft = hasattr(model, "peft_config")
+        self._start: list[Tensor] | None = None  # of the trained parameters, where the adapter was not new
         self.max_seq_length = bounded_context(self._causal_lm.config, max_seq_length)
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -109,10 +111,27 @@ class TransformersPolicy:
     def reference_logprobs(self, batch: TokenBatch) -> Tensor:
         self._set_mode(training=False)
         if self._is_peft:
-            with self.model.disable_adapter():
+            with self._adapter_at_start():
                 return self._logprobs(self._causal_lm, batch)[0]
         assert self._reference is not None, "a policy that trains all weights was built without its reference"
         return self._logprobs(self._reference, batch)[0]
+
+    @contextlib.contextmanager
+    def _adapter_at_start(self) -> Iterator[None]:
+        """A new adapter changed nothing at the start; one that was trained before is put back as it was."""
+        if self._start is None:
+            with self.model.disable_adapter():
+                yield
+            return
+        parameters = list(self.trainable_parameters())
+        now = [parameter.data for parameter in parameters]
+        try:
+            for parameter, start in zip(parameters, self._start, strict=True):
+                parameter.data = start
+            yield
+        finally:
+            for parameter, data in zip(parameters, now, strict=True):
+                parameter.data = data
 
     # -- what differs where Unsloth holds the model ------------------------------------------------------------------
 
@@ -175,6 +194,12 @@ class TransformersPolicy:
         with quiet():
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
+
+    def start_from(self, folder: Path, *, as_reference: bool) -> None:
+        """Load an adapter that is trained further; with `as_reference` the reference is the model with it."""
+        self.load(folder)
+        if as_reference:
+            self._start = [parameter.detach().clone() for parameter in self.trainable_parameters()]
 
     def load(self, folder: Path) -> None:
         def wrong(why: str) -> CheckpointError:

@@ -52,6 +52,11 @@ class LoraRecipe(Section):
 
 class ModelRecipe(Section):
     name: NonEmpty = Field(description="hub id, local folder, run folder with full weights, or builtin:tiny")
+    start: NonEmpty | None = Field(
+        None,
+        description="weights to start from: another run's checkpoint (RUN, RUN:last, RUN:STEP) or an adapter's folder; "
+        "null = the model as it is",
+    )
     revision: str | None = Field(None, description="hub revision: branch, tag or commit")
     backend: Literal["auto", "unsloth", "transformers"] = Field("auto", description="which library holds the policy")
     load_in_4bit: bool = Field(True, description="4-bit NF4 base weights through bitsandbytes (needs the extra bnb)")
@@ -63,6 +68,11 @@ class ModelRecipe(Section):
     gradient_checkpointing: bool = Field(True, description="recompute activations in the backward pass (less memory)")
     trust_remote_code: bool = Field(False, description="run code that comes with the model; leave off")
     lora: LoraRecipe | None = Field(default_factory=LoraRecipe, description="adapter; null = train all weights")
+
+    @property
+    def before_training(self) -> str:
+        """What the untrained policy is, in words."""
+        return self.name if self.start is None else f"{self.name} from {self.start}"
 
 
 class RolloutRecipe(Section):

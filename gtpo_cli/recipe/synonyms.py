@@ -46,6 +46,11 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
         "model.name",
         "",
     ),
+    (
+        "adapter_name_or_path lora_model_dir adapter_path peft_model_path lora_path init_from_checkpoint",
+        "model.start",
+        "",
+    ),
     ("model_revision revision_of_model", "model.revision", ""),
     ("use_unsloth", "model.backend", ""),
     ("quantization_bit quantization use_4bit load_in_4_bit use_qlora qlora", "model.load_in_4bit", "true or false"),

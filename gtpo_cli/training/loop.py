@@ -26,6 +26,7 @@ from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.sft import sft_step
+from gtpo_cli.training.start import keep_start, origin
 from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.training.stress import stress_step, wants_stress
@@ -49,9 +50,9 @@ def train(
     with ExitStack() as stack:
         # First: a reward that cannot be loaded is known before the model is.
         scorer = stack.enter_context(Scorer(recipe.rewards))
-        setup = set_up(recipe, say=say, samples=recipe.samples)
+        setup = set_up(recipe, say=say, samples=recipe.samples, start=keep_start(recipe, folder))
         policy, order = setup.policy, setup.data.order
-        folder.write_environment(setup.facts)
+        folder.write_environment(setup.facts | origin(folder))
         sampler = load_sampler(policy, recipe, warn=run.warn) if recipe.samples else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine's start, which seeds with 0
         micro = MicroBatchSize(
@@ -81,12 +82,13 @@ def train(
         trained = TrainedPolicy(policy, updater, run.store)
         if run.step and (other_gpus := trained.restore(run.step)):
             say(other_gpus)
-        if resume and recipe != folder.recipe():
-            folder.extend(recipe, made=run.step, total=order.total_steps)
-            say(
-                f"{order.total_steps} steps in all now; the learning rate goes on as {recipe.optimizer.schedule} over "
-                f"all of them, with {updater.learning_rate:.3g} at step {run.step + 1}"
-            )
+        if resume and recipe != (own := folder.recipe()):
+            folder.change(recipe, made=run.step, total=order.total_steps)
+            if _end(recipe) != _end(own):
+                say(
+                    f"{order.total_steps} steps in all now; the learning rate goes on as {recipe.optimizer.schedule} "
+                    f"over all of them, with {updater.learning_rate:.3g} at step {run.step + 1}"
+                )
         trackers = stack.enter_context(
             run.begin(
                 save=trained.save, roll_back=trained.roll_back, total_steps=order.total_steps,
@@ -101,6 +103,10 @@ def train(
             if run.finish_step(number, metrics) is not None:
                 break
         return run
+
+
+def _end(recipe: Recipe) -> tuple[int | None, int]:
+    return recipe.training.max_steps, recipe.training.epochs
 
 
 def _step_on_samples(parts: StepParts, order: PromptOrder, run: Run, number: int) -> dict[str, float]:

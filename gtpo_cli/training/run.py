@@ -59,8 +59,8 @@ class Run:
         if self.state.stopped is not None and recipe.training.guard.action != "warn":
             raise GtpoError(
                 f"{folder.path}: the guard stopped this run at step {self.state.step} ({self.state.stopped}); start a "
-                "new run with a lower optimizer.learning_rate, or go on from the collapsed weights with "
-                f"training.guard.action: warn in {folder.recipe_file}"
+                "new run with a lower optimizer.learning_rate, or go on from the collapsed weights with --set "
+                "training.guard.action=warn"
             )
         check_keep_best(recipe)
         self.signals: Sequence[int] = ()

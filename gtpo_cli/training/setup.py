@@ -29,21 +29,29 @@ class Setup:
     facts: dict[str, Any]
 
 
-def set_up(recipe: Recipe, *, say: Callable[[str], None], samples: bool = True, full_steps: bool = False) -> Setup:
+def set_up(
+    recipe: Recipe,
+    *,
+    say: Callable[[str], None],
+    samples: bool = True,
+    full_steps: bool = False,
+    start: Path | None = None,
+) -> Setup:
     """Prepare the data, then load the model; `say` gets one line for each thing a user should know.
 
     `samples`: whether anything will be sampled; where not, no engine is started. `full_steps`: as in `data.prepare`.
+    `start`: as in `load_policy`.
     Raises DataError, ModelError, RecipeError.
     """
     data = prepare(recipe, *load_tokenizer(recipe), full_steps=full_steps)
     for note in data.notes:
         say(note)
     engines = choose_engines(recipe)
-    say(f"{len(data.prompts)} problems; loading {recipe.model.name} ({engines})")
+    say(f"{len(data.prompts)} problems; loading {recipe.model.before_training} ({engines})")
     if reason := why_auto_is_slow(recipe):
         say(f"Unsloth and vLLM, which are faster, are not used: {reason}")
-    with Waiting(say, f"loading {recipe.model.name}"):
-        policy = load_policy(recipe, with_engine=samples)
+    with Waiting(say, f"loading {recipe.model.before_training}"):
+        policy = load_policy(recipe, with_engine=samples, start=start)
     set_threads(recipe.training.threads, policy)
     if policy.max_seq_length < recipe.model.max_seq_length:
         say(f"the model's context is {policy.max_seq_length} tokens, so model.max_seq_length is that")

@@ -100,7 +100,7 @@ def test_a_finished_run_goes_on(gtpo: Run, tmp_path: Path) -> None:
     for name, steps in (("whole", 4), ("longer", 2)):
         gtpo(*train_arguments(name, [*constant, f"training.max_steps={steps}"]))
     longer = ["train", "--quiet", "--resume", "runs/longer", "--set"]
-    output = gtpo(*longer, "training.max_steps=4").stdout
+    output = gtpo(*longer, "training.max_steps=4", "--set", "training.keep_last=1").stdout
     assert "4 steps in all now; the learning rate goes on as constant over all of them, with 0.0002 at step 3" in output
     assert "step 4 of 4" in output
     assert comparable(tmp_path / "runs/longer") == comparable(tmp_path / "runs/whole")
@@ -112,6 +112,11 @@ def test_a_finished_run_goes_on(gtpo: Run, tmp_path: Path) -> None:
     ):
         assert said in gtpo(*longer, change, code=2).stderr
     assert load_recipe(tmp_path / "runs/longer/recipe.yaml").training.max_steps == 4
+    said = " ".join(gtpo(*longer, "objective.kl_coef=1", code=2).stderr.split())
+    assert "what can change is its end (training.max_steps, training.epochs) and what changes no step (" in said
+    output = gtpo(*longer, "training.guard.action=stop").stdout  # what changes no step needs no word on the schedule
+    assert "steps in all now" not in output
+    assert load_recipe(tmp_path / "runs/longer/recipe.yaml").training.guard.action == "stop"
 
     gtpo(*train_arguments("cosine", [*small, "optimizer.warmup_ratio=0", "training.max_steps=2"]))
     gtpo("train", "--quiet", "--resume", "runs/cosine", "--set", "training.max_steps=4")

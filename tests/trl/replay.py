@@ -40,6 +40,8 @@ class Gradients(TrainerCallback):
 
     def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters() if p.requires_grad]
+        if any(hasattr(gradient, "full_tensor") for gradient in gradients):
+            return  # FSDP: a part of each
         self.of_updates.append(torch.cat([gradient.flatten() for gradient in gradients]).clone())
 
 
@@ -95,9 +97,12 @@ def replay(record_file: Path, out: Path, processes: Processes) -> None:
     )
     trainer.advantages = []
     trainer.train()
-    weights = torch.cat([parameter.detach().flatten() for parameter in policy.trainable_parameters()])
+    parameters = [parameter.detach() for parameter in policy.trainable_parameters()]
+    weights = torch.cat([getattr(p, "full_tensor", lambda p=p: p)().flatten() for p in parameters])  # FSDP: a part each
+    stage = getattr(trainer.model_wrapped, "zero_optimization_stage", lambda: None)()
+    sharding = [str(trainer.accelerator.distributed_type), type(parameters[0]).__name__, stage]
     torch.save(
-        {"advantages": trainer.advantages, "gradients": gradients.of_updates, "weights": weights},
+        {"advantages": trainer.advantages, "gradients": gradients.of_updates, "weights": weights, "sharding": sharding},
         out / f"{record_file.stem}-{trainer.accelerator.process_index}.pt",
     )
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import forks
 import pytest
-from commands import comparable, contents, environment, metrics
+import torch
+from commands import ROOT, comparable, contents, environment, metrics
+from safetensors.torch import load_file
 
 from gtpo_cli.checkpoints import write_manifest
 from gtpo_cli.data import PromptOrder
@@ -157,6 +159,34 @@ def test_what_only_the_main_process_sees_ends_them_all(folder: Path, tmp_path: P
     write_manifest(newest)
     out = run_in(tmp_path, [*TORCHRUN, "train", "--resume", "runs/two"], code=1)
     assert "error: runs/two: the guard stopped this run at step 6 (policy collapse)" in out
+
+
+def test_fsdp2_is_the_same(folder: Path) -> None:
+    """Weights and optimizer sharded over both processes; TRL samples by process, so both are of two."""
+    config = ROOT / "examples/accelerate/fsdp2.yaml"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config), "-m", "gtpo_cli"]
+    run_in(folder, [*launch, *train("sharded")])
+    for found, expected in zip(comparable(folder / "runs/sharded"), comparable(folder / "runs/two"), strict=True):
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    weights = [
+        load_file(folder / f"runs/{run}/checkpoints/step-000006/model/model.safetensors") for run in ("sharded", "two")
+    ]
+    for name, tensor in weights[1].items():
+        torch.testing.assert_close(weights[0][name], tensor, rtol=1e-5, atol=1e-7)
+    assert "pass@1" in run_in(folder, [*GTPO, "eval", "runs/sharded", "--limit", "2", "--pass-k", "1"])
+
+
+def test_it_starts_from_another_run(folder: Path) -> None:
+    out = run_in(folder, [*GTPO, *train("next", "training.max_steps=1"), "--from", "runs/own:last"])
+    assert "loading builtin:tiny from runs/own:6" in out
+    files = [folder / f"runs/{place}/model.safetensors" for place in
+             ("next/checkpoints/step-000001/model", "own/checkpoints/step-000006/model", "next/start")]  # fmt: skip
+    first, *others = (load_file(file) for file in files)  # the rate of step 1 is 0
+    assert all(torch.equal(first[name], other[name]) for other in others for name in other)
+    with_kl = [*train("no-kl", "objective.kl_coef=0.1"), "--from", "runs/own"]
+    assert "error: model.start: with --engine trl the reference of a KL term" in run_in(
+        folder, [*GTPO, *with_kl], code=2
+    )
 
 
 def test_a_run_of_a_thousand_million_steps_is_not_listed_first() -> None:

@@ -170,6 +170,36 @@ def test_trl_gives_every_token_the_weight_of_our_own_loop(
         assert relative(process["weights"], own.weights) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("config", "sharding"),
+    [("fsdp2", ["DistributedType.FSDP", "DTensor", None]), ("zero2", ["DistributedType.DEEPSPEED", "Tensor", 2])],
+)
+def test_sharded_over_two_processes_it_is_the_same(
+    config: str, sharding: list[Any], own_runs: dict[str, Own], tmp_path: Path
+) -> None:
+    """By `accelerate launch` with the configuration that is shipped."""
+    if config == "zero2":
+        pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    own, record = own_runs["gtpo, three iterations"], tmp_path / "record.pt"
+    own.record(record)
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
+    done = subprocess.run(
+        [*launcher, ROOT / f"examples/accelerate/{config}.yaml", ROOT / "tests/trl/replay.py", tmp_path, record],
+        env=os.environ | {"CI": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    processes = [torch.load(tmp_path / f"record-{rank}.pt", weights_only=True) for rank in range(2)]
+    for step, tolerance in enumerate((1e-6, 1e-5)):
+        expected = own.coefficients(step)
+        rows = [process["advantages"][step] for process in processes]
+        padded = [torch.nn.functional.pad(part, (0, expected.shape[1] - part.shape[1])) for part in rows]
+        torch.testing.assert_close(torch.cat(padded), expected, rtol=10 * tolerance, atol=tolerance)
+    for process in processes:
+        assert process["sharding"] == sharding
+        assert relative(process["weights"], own.weights) < 1e-5
+
+
 @pytest.mark.parametrize("variant", ["gtpo", "gtpo, all that departs from it"])
 def test_both_gradients_are_those_of_full_logits_in_float64(
     variant: str, own_runs: dict[str, Own], replayed: dict[str, list[dict[str, Any]]]
