@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, AnyStr, NamedTuple, TextIO
 
-from gtpo_cli.errors import DataError
+from gtpo_cli.errors import DataError, install
 from gtpo_cli.text import one_line
 
 Row = Mapping[str, Any]
@@ -258,8 +258,11 @@ def _open_csv(path: Path) -> Any:
 
 
 def _parquet_table(path: Path) -> Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise DataError(f"{path}: Parquet needs the library datasets ({error}): {install('datasets')}") from error
 
     with _explained(path):
         try:

@@ -44,7 +44,7 @@ def software() -> Iterator[Finding]:
     """Python, and what is always needed."""
     yield Finding("python", "ok", platform.python_version())
     for requirement in requirements():
-        if requirement.name.lower() in ("torch", "transformers", "peft", "datasets"):
+        if requirement.name.lower() in ("torch", "transformers", "peft"):
             yield package(requirement, needed=True)
 
 
@@ -127,15 +127,17 @@ def hub() -> Finding:
 
 def wandb(mode: str) -> Finding:
     """Whether runs can be logged there, as `tracking.wandb.mode` asks."""
+    state: State
     if mode == "off":
         return Finding("wandb", "ok", "off in the recipe")
     try:
         from wandb import Settings
     except ImportError:
-        return Finding("wandb", "problem", "not installed", "pip install wandb; or tracking.wandb.mode: off")
+        state = "note" if mode == "auto" else "problem"
+        return Finding("wandb", state, "not installed: runs are not logged there", install("wandb"))
     settings = Settings()
     if not (settings.api_key or _netrc_has(settings.base_url)):
-        state: State = "problem" if mode == "online" else "note"
+        state = "problem" if mode == "online" else "note"
         return Finding("wandb", state, "no key: runs are logged offline", "wandb login; or tracking.wandb.mode: off")
     if answers(settings.base_url):
         return Finding("wandb", "ok", "key found, reachable")

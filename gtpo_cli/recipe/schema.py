@@ -257,7 +257,10 @@ class WandbRecipe(Section):
     mode: Annotated[
         Literal["auto", "online", "offline", "off"],
         BeforeValidator(lambda value: "off" if value is False else value),  # YAML reads a bare `off` as false
-    ] = Field("auto", description="auto = online with a key, else offline; off = no wandb at all")
+    ] = Field(
+        "auto",
+        description="auto = online with a key, else offline, nothing without the extra wandb; off = no wandb at all",
+    )
     project: NonEmpty = Field("gtpo", description="project on wandb")
     entity: str | None = Field(None, description="user or team on wandb")
     tags: tuple[str, ...] = Field((), description="tags of the run")

@@ -6,12 +6,14 @@ is a convenience: when one fails, it is switched off with one warning, and the r
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
+from gtpo_cli.errors import install
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.text import describe
 from gtpo_cli.tracking.jsonl import JsonlTracker
@@ -170,6 +172,10 @@ def open_trackers(
 
 def _open_wandb(recipe: Recipe, run_dir: Path, warn: Callable[[str], None], *, resumed: bool) -> list[Tracker]:
     """wandb in a thread of its own; nothing where it cannot be opened."""
+    if importlib.util.find_spec("wandb") is None:
+        if recipe.tracking.wandb.mode != "auto":
+            warn(f"wandb is off: it is not installed: {install('wandb')}; metrics.jsonl has every step")
+        return []
     try:
         from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, BackgroundTracker, WandbTracker
 
