@@ -186,7 +186,7 @@ def _draw_series(axes: Axes, series: Series) -> None:
     colour = series.colour
     if len(series.x):
         if series.faint is not None:
-            axes.plot(series.x, series.faint, color=colour, alpha=0.25, linewidth=0.7)
+            axes.plot(series.x, series.faint, color=colour, alpha=0.25, linewidth=0.7, zorder=1.9)  # below every line
         if series.band is not None:
             axes.fill_between(series.x, *series.band, color=colour, alpha=0.18, linewidth=0)
         axes.plot(series.x, series.y, series.line, color=colour, label=label)

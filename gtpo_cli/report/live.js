@@ -15,15 +15,18 @@ function draw(figure, chart) {
 
   // What one name stands for is several series of uPlot's; `at`: heading in the legend -> which.
   const tables = [], series = [{}], bands = [];
-  for (const named of chart.series) {
-    named.at = {};
-    for (const { x, columns } of named.parts) {
-      tables.push([x, ...columns.map(column => column.values)]);
-      for (const { name, kind } of columns) {
-        named.at[name] = series.length;
-        if (kind === "high") bands.push({ series: [series.length, series.length - 1], fill: named.colour + "2e" });
-        series.push(styled(kind, named.colour, named.dash));
-      }
+  const add = (named, { x, columns }) => {
+    tables.push([x, ...columns.map(column => column.values)]);
+    for (const { name, kind } of columns) {
+      named.at[name] = series.length;
+      if (kind === "high") bands.push({ series: [series.length, series.length - 1], fill: named.colour + "2e" });
+      series.push(styled(kind, named.colour, named.dash));
+    }
+  };
+  for (const faint of [true, false]) { // what is faint lies below every line
+    for (const named of chart.series) {
+      named.at ??= {};
+      for (const { x, columns } of named.parts) add(named, { x, columns: columns.filter(({ kind }) => (kind === "faint") === faint) });
     }
   }
   const heads = [...new Set(chart.series.flatMap(named => Object.keys(named.at)))];
@@ -94,7 +97,7 @@ function draw(figure, chart) {
     const line = element("tr", "", body);
     const button = element("button", "", element("th", "", line));
     button.append(swatch(named));
-    element("span", "name", button, named.label).title = named.label;
+    element("span", "", button, named.label).title = named.label;
     button.setAttribute("aria-pressed", "true");
     button.addEventListener("click", () => {
       const show = button.getAttribute("aria-pressed") === "false";

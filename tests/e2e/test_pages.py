@@ -17,7 +17,7 @@ from browsers import (
     check_without_scripts,
     chromium,
     silent,
-)  # fmt: skip
+)
 from playwright.sync_api import Browser, Page
 
 NAMES = ("tiny_arithmetic-20261122-151646", "tiny_arithmetic-20261122-151732")  # as long as the default
