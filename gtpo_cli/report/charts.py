@@ -1,4 +1,4 @@
-"""The charts of a report, drawn by matplotlib: curves over training steps, and pass@k and maj@k over k.
+"""The charts of a report: curves over training steps, and pass@k and maj@k over k.
 
 Every run has one colour and one line style on all charts (after Okabe & Ito's palette: legible to the colour-blind, on
 white and on black).
@@ -6,22 +6,17 @@ white and on black).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.recipe.schema import LN_2
-from gtpo_cli.report.figures import Chart, add_legend, label_text, new_figure, share_axis
+from gtpo_cli.report.figures import Chart, Points, Series
 from gtpo_cli.report.run_record import Evaluated, RunRecord, evaluated
 from gtpo_cli.text import file_name
 from gtpo_cli.tracking import find_metric
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLOURS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":")
@@ -104,7 +99,7 @@ def running_mean(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
         return np.where(counts > 0, sums / counts, np.nan)
 
 
-# -- drawing ----------------------------------------------------------------------------------------------------------
+# -- a chart each -----------------------------------------------------------------------------------------------------
 
 
 def _worth_drawing(curve: Curve, runs: Sequence[RunRecord]) -> bool:
@@ -114,46 +109,36 @@ def _worth_drawing(curve: Curve, runs: Sequence[RunRecord]) -> bool:
     return any(curve.metric in row for row in rows)
 
 
-def steps_chart(curve: Curve, how: str, draw_lines: Callable[[Axes], None]) -> Chart:
-    """The chart of a curve over steps, whose lines `draw_lines` puts in; `how` says in the caption what they are."""
+def steps_chart(curve: Curve, value: str, how: str, series: Sequence[Series]) -> Chart:
+    """The chart of a curve over steps; `value`: what the lines are; `how` says so in the caption."""
     metric = find_metric(curve.metric)
-
-    def draw(ink: str) -> Figure:
-        figure, axes = new_figure(ink, curve.title)
-        draw_lines(axes)
-        if curve.line is not None:
-            level, words = curve.line
-            axes.axhline(level, color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
-            axes.annotate(words, (1.0, level), xycoords=("axes fraction", "data"), xytext=(-2, 2),
-                          textcoords="offset points", ha="right", va="bottom", color=ink)  # fmt: skip
-        axes.set_xlabel("step")
-        share_axis(axes) if curve.share else axes.set_ylabel(metric.unit)
-        add_legend(figure, axes, ink)
-        return figure
-
-    return Chart(curve.name, curve.title, f"{curve.metric}: {metric.formula}. {how}", draw)
+    return Chart(
+        name=curve.name,
+        title=curve.title,
+        caption=f"{curve.metric}: {metric.formula}. {how}",
+        x_name="step",
+        value=value,
+        unit=None if curve.share else metric.unit,
+        series=tuple(series),
+        level=curve.line,
+    )
 
 
 def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
     """Runs keep their place, and with it their colour; None is not drawn."""
     drawn = [(style(index), run) for index, run in enumerate(runs) if run is not None]
     size = window(max(len(run.rows) for _, run in drawn))
-    how = f"Faint: every step; line: mean of the last {size} steps."
+    how = f"Faint: every step; line: mean of the last {size} steps." if size > 1 else "Every step."
     if any(_held_out(curve, run) for _, run in drawn):
         how += " Points: test problems, evaluated during training."
-
-    def draw_lines(axes: Axes) -> None:
-        for (colour, line), run in drawn:
-            label: str | None = label_text(run.name)
-            steps, values = _column(run, curve.metric)
-            if len(steps):
-                axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.7)
-                axes.plot(steps, running_mean(values, size), line, color=colour, label=label)
-                label = None
-            for name in _held_out(curve, run):  # SFT has test points and no curve
-                axes.plot(*_column(run, name), "o", color=colour, markersize=3.5, markeredgewidth=0, label=label)
-
-    return steps_chart(curve, how, draw_lines)
+    series = []
+    for (colour, line), run in drawn:
+        steps, values = _column(run, curve.metric)
+        points = tuple(Points(_benchmark(name), *_column(run, name)) for name in _held_out(curve, run))
+        if len(steps) or points:  # SFT has test points and no curve
+            mean, faint = (running_mean(values, size), values) if size > 1 else (values, None)
+            series.append(Series(run.name, colour, line, steps, mean, faint, points=points))
+    return steps_chart(curve, "mean" if size > 1 else "value", how, series)
 
 
 def _held_out(curve: Curve, run: RunRecord) -> list[str]:
@@ -162,41 +147,38 @@ def _held_out(curve: Curve, run: RunRecord) -> list[str]:
     return sorted(name for name in names if curve.held_out and name.endswith(f"/{curve.held_out}"))
 
 
+def _benchmark(metric: str) -> str:
+    """eval/gsm8k/accuracy_rate -> gsm8k test."""
+    return f"{metric.removeprefix('eval/').rpartition('/')[0]} test"
+
+
 def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[Evaluated]) -> Chart:
     caption = "Mean over problems; band: 95 % bootstrap interval over problems."
     if family == "pass":
-        caption = "Line: unbiased pass@k; crosses: the first k completions. " + caption
-
-    def draw(ink: str) -> Figure:
-        figure, axes = new_figure(ink, f"{title}, {benchmark}")
-        places = [one.place for one in shown]
-        for index, one in enumerate(shown):
-            ks, scores = one.evaluation.results.ks(family), one.evaluation.results.scores
-            if not ks:
-                continue
-            if one.place is None:
-                label, colour, line = f"{one.name} (base)", _BASE_COLOUR, style(index)[1]
-            else:
-                label, (colour, line) = one.name, style(one.place)
-                if places.count(one.place) > 1:  # the run's checkpoints: its colour, a line each
-                    label = one.model
-                    line = style(one.place + index - places.index(one.place))[1]
-            intervals = np.array([scores[f"{family}@{k}"].interval for k in ks])
-            axes.plot(ks, intervals[:, 0], line, color=colour, label=label_text(label))
-            axes.fill_between(ks, intervals[:, 1], intervals[:, 2], color=colour, alpha=0.18, linewidth=0)
-            if family == "pass":
-                first = [(k, scores[f"first_pass@{k}"].interval.estimate) for k in ks if f"first_pass@{k}" in scores]
-                axes.plot(*np.array(first).reshape(-1, 2).T, "x", color=colour, markersize=4)
-        ticks = sorted({k for one in shown for k in one.evaluation.results.ks(family)})
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(ticks, [str(k) for k in ticks])
-        axes.minorticks_off()
-        axes.set_xlabel("k")
-        share_axis(axes)
-        add_legend(figure, axes, ink)
-        return figure
-
-    return Chart(f"{file_name(benchmark)}_{family}_at_k", f"{title}, {benchmark}", caption, draw)
+        caption = "Line: unbiased pass@k; rings: the first k completions. " + caption
+    places = [one.place for one in shown]
+    series = []
+    for index, one in enumerate(shown):
+        ks, scores = one.evaluation.results.ks(family), one.evaluation.results.scores
+        if not ks:
+            continue
+        if one.place is None:
+            label, colour, line = f"{one.name} (base)", _BASE_COLOUR, style(index)[1]
+        else:
+            label, (colour, line) = one.name, style(one.place)
+            if places.count(one.place) > 1:  # the run's checkpoints: its colour, a line each
+                label = one.model
+                line = style(one.place + index - places.index(one.place))[1]
+        mean, low, high = np.array([scores[f"{family}@{k}"].interval for k in ks], dtype=np.float64).T
+        points = []
+        if family == "pass":
+            first = [(k, scores[f"first_pass@{k}"].interval.estimate) for k in ks if f"first_pass@{k}" in scores]
+            first_k, estimates = np.array(first, dtype=np.float64).reshape(-1, 2).T
+            points = [Points("first k", first_k, estimates, filled=False)]
+        x = np.array(ks, dtype=np.float64)
+        series.append(Series(label, colour, line, x, mean, band=(low, high), points=tuple(points)))
+    name = f"{file_name(benchmark)}_{family}_at_k"
+    return Chart(name, f"{title}, {benchmark}", caption, "k", title, None, tuple(series))
 
 
 def _column(run: RunRecord, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

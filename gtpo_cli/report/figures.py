@@ -1,7 +1,7 @@
-"""What all charts share: the empty figure, percent axes, the legend, and the ways out (page, SVG file, PNG file).
+"""What a chart is, how matplotlib draws it, and the ways out (page, SVG file, PNG file).
 
-A drawing function gets the colour of text and axes, `ink`: black for files, a placeholder on the page that becomes the
-page's own text colour.
+A drawing has one colour of text and axes, `ink`: black for files, a placeholder on the page that becomes the page's own
+text colour. `live.py` draws the same chart in the browser.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.files import own_folder, walled, write_aside
@@ -20,65 +23,76 @@ from gtpo_cli.text import one_line
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Values = NDArray[np.float64]
+
+DASHES = {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}  # of matplotlib's line styles, in SVG
 _PAGE_INK = "#010203"  # stands for currentColor until the SVG is written
 _SIZE = (4.6, 3.0)  # inches
 _LABEL_LENGTH = 80
 
 
-@dataclass(frozen=True, slots=True)
+class Points(NamedTuple):
+    """Marks beside a line, with an x of their own: dots, or rings where they are not `filled`."""
+
+    name: str
+    x: Values
+    y: Values
+    filled: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """What one name of the legend stands for: a line in its colour and style (matplotlib's: `-`, `--`) through `y` over
+    `x`. `faint`: the values at the same x that the line is a mean of. `band`: from, to, at the same x. Where a value is
+    not finite, the line is broken."""
+
+    label: str
+    colour: str
+    line: str
+    x: Values
+    y: Values
+    faint: Values | None = None
+    band: tuple[Values, Values] | None = None
+    points: tuple[Points, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Chart:
-    """A chart: its file name (without folder and suffix), title, caption, and how it is drawn with a given ink."""
+    """A chart: its file name (without folder and suffix), title, caption, and its series over `x_name` (step, or k,
+    whose axis is logarithmic). `value`: what the lines are, in a word or two. `unit`: of y, None for a share, which is
+    shown in percent. `level`: a value worth seeing, and its name."""
 
     name: str
     title: str
     caption: str
-    draw: Callable[[str], Figure]
+    x_name: str
+    value: str
+    unit: str | None
+    series: tuple[Series, ...]
+    level: tuple[float, str] | None = None
 
-
-def new_figure(ink: str, title: str) -> tuple[Figure, Axes]:
-    """An empty chart with its title, in the ink's colour, without a ground of its own."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    figure.patch.set_alpha(0)
-    axes = figure.add_subplot()
-    axes.patch.set_alpha(0)
-    axes.set_title(label_text(title), color=ink, loc="left", fontsize=11, fontweight="bold")
-    axes.grid(visible=True, color=ink, alpha=0.12, linewidth=0.6)
-    axes.tick_params(colors=ink, labelsize=9, length=3)
-    axes.xaxis.label.set_color(ink)
-    axes.yaxis.label.set_color(ink)
-    for side, spine in axes.spines.items():
-        spine.set_color(ink)
-        spine.set_alpha(0.5)
-        spine.set_visible(side in ("left", "bottom"))
-    return figure, axes
-
-
-def share_axis(axes: Axes) -> None:
-    """A y axis in percent: from 0 to 100, or closer where everything is small."""
-    from matplotlib.ticker import PercentFormatter
-
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    high = axes.get_ylim()[1]
-    if high > 0.2:
-        axes.set_ylim(-0.02, 1.02)
-    else:  # a small share keeps its own scale, from zero
-        top = max(high, 0.01)
-        axes.set_ylim(-0.02 * top, top)
-
-
-def add_legend(figure: Figure, axes: Axes, ink: str) -> None:
-    """Below the axes, so that it covers nothing; none for a single line."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 1:
-        longest = max(map(len, labels))
-        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=ink,
-                      ncols=1 if longest > 24 else 2 if longest > 12 else 3)  # fmt: skip
+    def draw(self, ink: str) -> Figure:
+        """The drawing, with text and axes in this colour."""
+        figure, axes = _empty(ink, self.title)
+        for series in self.series:
+            _draw_series(axes, series)
+        if self.level is not None:
+            value, name = self.level
+            axes.axhline(value, color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
+            axes.annotate(name, (1.0, value), xycoords=("axes fraction", "data"), xytext=(-2, 2),
+                          textcoords="offset points", ha="right", va="bottom", color=ink)  # fmt: skip
+        if self.x_name == "k":
+            ticks = sorted({int(k) for series in self.series for k in series.x})
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(ticks, [str(k) for k in ticks])
+            axes.minorticks_off()
+        axes.set_xlabel(self.x_name)
+        _share_axis(axes) if self.unit is None else axes.set_ylabel(self.unit)
+        _add_legend(figure, axes, ink)
+        return figure
 
 
 def label_text(name: str) -> str:
@@ -99,13 +113,6 @@ def write_charts(charts: Sequence[Chart], folder: Path) -> None:
 
 
 # -- ways out --------------------------------------------------------------------------------------------------------
-
-
-def on_page(charts: Sequence[Chart]) -> list[tuple[Chart, Markup]]:
-    """Each chart with its SVG element, which a template need not escape: it is our own drawing."""
-    from markupsafe import Markup
-
-    return [(chart, Markup(page_svg(chart))) for chart in charts]
 
 
 def page_svg(chart: Chart) -> str:
@@ -148,3 +155,65 @@ def _svg(figure: Figure) -> str:
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     return stream.getvalue()
+
+
+# -- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def _empty(ink: str, title: str) -> tuple[Figure, Axes]:
+    """An empty chart with its title, in the ink's colour, without a ground of its own."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.add_subplot()
+    axes.patch.set_alpha(0)
+    axes.set_title(label_text(title), color=ink, loc="left", fontsize=11, fontweight="bold")
+    axes.grid(visible=True, color=ink, alpha=0.12, linewidth=0.6)
+    axes.tick_params(colors=ink, labelsize=9, length=3)
+    axes.xaxis.label.set_color(ink)
+    axes.yaxis.label.set_color(ink)
+    for side, spine in axes.spines.items():
+        spine.set_color(ink)
+        spine.set_alpha(0.5)
+        spine.set_visible(side in ("left", "bottom"))
+    return figure, axes
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    """The name stands in the legend once: with the line, or with the first points where there is no line."""
+    label: str | None = label_text(series.label)
+    colour = series.colour
+    if len(series.x):
+        if series.faint is not None:
+            axes.plot(series.x, series.faint, color=colour, alpha=0.25, linewidth=0.7, zorder=1.9)  # below every line
+        if series.band is not None:
+            axes.fill_between(series.x, *series.band, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(series.x, series.y, series.line, color=colour, label=label)
+        label = None
+    for points in series.points:
+        axes.plot(points.x, points.y, "o", color=colour, markersize=3.5 if points.filled else 5, label=label,
+                  fillstyle="full" if points.filled else "none", markeredgewidth=0 if points.filled else 1)  # fmt: skip
+        label = None
+
+
+def _share_axis(axes: Axes) -> None:
+    """A y axis in percent: from 0 to 100, or closer where everything is small."""
+    from matplotlib.ticker import PercentFormatter
+
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    high = axes.get_ylim()[1]
+    if high > 0.2:
+        axes.set_ylim(-0.02, 1.02)
+    else:  # a small share keeps its own scale, from zero
+        top = max(high, 0.01)
+        axes.set_ylim(-0.02 * top, top)
+
+
+def _add_legend(figure: Figure, axes: Axes, ink: str) -> None:
+    """Below the axes, so that it covers nothing; none for a single line."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 1:
+        longest = max(map(len, labels))
+        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=ink,
+                      ncols=1 if longest > 24 else 2 if longest > 12 else 3)  # fmt: skip

@@ -14,8 +14,9 @@ from gtpo_cli.files import own_folder, writing
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
 from gtpo_cli.report.comparison import recipe_differences
-from gtpo_cli.report.figures import Chart, on_page, write_charts
+from gtpo_cli.report.figures import DASHES, Chart, write_charts
 from gtpo_cli.report.inspection import read_completions, stored_steps
+from gtpo_cli.report.live import on_page
 from gtpo_cli.report.run_record import BASE, RunRecord
 from gtpo_cli.report.tables import (
     benchmark_table,
@@ -24,14 +25,13 @@ from gtpo_cli.report.tables import (
     markdown,
     other_scores_table,
     score_interval,
+    score_number,
     score_unit,
     score_words,
 )
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.summary import changes
-
-_DASHES = {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}  # of matplotlib's line styles, in SVG
 
 _KINDS: dict[str, Callable[[EvaluatedCompletion], bool]] = {
     "right": lambda c: c.correct,
@@ -79,11 +79,11 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
         "report.html.j2",
         title="gtpo: " + ", ".join(run.name for run in runs),
         runs=runs,
-        charts=on_page(charts),
+        **on_page(charts),
         table=benchmark_table(runs),
         scores=other_scores_table(runs),
         style=style,
-        dashes=_DASHES,
+        dashes=DASHES,
         changes=changes,
         headlines=_headlines,
         no_answer=NO_ANSWER,
@@ -92,7 +92,7 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
         as_json=partial(json.dumps, indent=2),
         score_words=score_words,
         score_unit=score_unit,
-        score_interval=score_interval,
+        score_number=score_number,
         differences=recipe_differences([run.recipe for run in runs]) if len(runs) > 1 else [],
     )
 

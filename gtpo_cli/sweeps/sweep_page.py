@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.files import writing
 from gtpo_cli.report.charts import CURVES, Curve, running_mean, steps_chart, style, window
-from gtpo_cli.report.figures import Chart, label_text, on_page, write_charts
+from gtpo_cli.report.figures import Chart, Series, write_charts
+from gtpo_cli.report.live import on_page
 from gtpo_cli.report.page import filled
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.sweeps.estimates import Estimates, Row, as_json, markdown, rows_of, runs_csv, shown
@@ -20,8 +21,6 @@ from gtpo_cli.sweeps.spec import Sweep, as_overrides
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from matplotlib.axes import Axes
 
 _POINTS = 300  # most points of a curve
 
@@ -57,19 +56,16 @@ def band_charts(variants: VariantRows) -> list[Chart]:
 
 def _band_chart(curve: Curve, variants: VariantRows) -> Chart:
     size = window(max(len(rows) for runs in variants.values() for rows in runs))
-    how = (
-        f"Line: mean over seeds; band: from the lowest to the highest seed; both of the mean of the last {size} steps."
-    )
-
-    def draw_lines(axes: Axes) -> None:
-        for index, (variant, runs) in enumerate(variants.items()):
-            steps, values = _stacked(curve.metric, runs, size)
-            if len(steps):
-                colour, line = style(index)
-                axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0)
-                axes.plot(steps, values.mean(axis=0), line, color=colour, label=label_text(variant))
-
-    return steps_chart(curve, how, draw_lines)
+    how = "Line: mean over seeds; band: from the lowest to the highest seed"
+    how += f"; both of the mean of the last {size} steps." if size > 1 else "."
+    series = []
+    for index, (variant, runs) in enumerate(variants.items()):
+        steps, values = _stacked(curve.metric, runs, size)
+        if len(steps):
+            edges = (values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+            mean, low, high = (edge.filled(np.nan) for edge in edges)
+            series.append(Series(variant, *style(index), steps, mean, band=(low, high)))
+    return steps_chart(curve, "mean", how, series)
 
 
 def _stacked(metric: str, runs: Sequence[Sequence[Row]], size: int) -> tuple[NDArray[np.float64], Any]:
@@ -95,7 +91,7 @@ def _render(sweep: Sweep, estimates: Estimates, charts: Sequence[Chart]) -> str:
         cells=estimates.cells,
         colours=[style(index)[0] for index in range(len(sweep.file.variants))],
         minutes=sum(seconds_of(run) for run in sweep.runs if run.is_done) / 60,
-        charts=on_page(charts),
-        interval=shown,
+        **on_page(charts),
+        shown=shown,
         overrides=lambda changes: ", ".join(as_overrides(changes)),
     )

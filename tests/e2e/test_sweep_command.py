@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from browsers import CHROMIUM, check_curves, check_widths, check_without_scripts, chromium, silent
 from commands import Run
 
 from gtpo_cli.recipe import shipped_sweeps
@@ -58,6 +59,12 @@ def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(g
         ]
         assert steps == [1, 2, 3, 4, 5, 6]
     assert (folder / "report.html").is_file()
+    if CHROMIUM:
+        with chromium() as browser:
+            check_without_scripts(browser, folder / "report.html")
+            with silent(browser) as page:
+                check_widths(page, folder / "report.html")
+                check_curves(page, folder / "report.html")
     assert "0 of 4 runs to do" in gtpo("sweep", "trial.yaml", "--dry-run").stdout
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
+import json
+import math
 import re
 import subprocess
 import sys
@@ -20,6 +24,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
 from gtpo_cli.report.figures import file_png, file_svg, page_svg
+from gtpo_cli.report.live import MOST, chart_data
 from gtpo_cli.report.page import render, write_report
 from gtpo_cli.report.run_record import RunRecord, read_run
 from gtpo_cli.report.tables import benchmark_table, csv_text, escape_latex, latex, markdown
@@ -88,7 +93,7 @@ def reader(page: str) -> Reader:
     return reader
 
 
-def test_the_page_loads_nothing_and_runs_nothing(page: str, reader: Reader) -> None:
+def test_the_page_loads_nothing_and_runs_one_script_that_it_names_by_its_hash(page: str, reader: Reader) -> None:
     loading = [
         value
         for _, attributes in reader.tags
@@ -96,9 +101,46 @@ def test_the_page_loads_nothing_and_runs_nothing(page: str, reader: Reader) -> N
         if name in ("src", "href", "xlink:href", "data", "action") and not (value or "").startswith("#")
     ]
     assert loading == []
-    assert "script" not in {tag for tag, _ in reader.tags}
+    scripts = [attributes.get("type") for tag, attributes in reader.tags if tag == "script"]
+    assert scripts == ["application/json"] * page.count("<figure id=") + [None]
+    (text,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:" in page
+    assert "The MIT License (MIT)" in text
+    assert "Copyright (c) 2022 Leon Sorokin" in text
+    assert "//github.com" not in page
     assert "@import" not in page
     assert not re.search(r"url\((?!#)", page)
+
+
+def test_the_page_carries_the_values_of_its_curves(runs: list[RunRecord], page: str) -> None:
+    blocks = dict(re.findall(r'<figure id="(\w+)">.*?<script type="application/json">(.*?)</script>', page, re.DOTALL))
+    charts = {name: json.loads(block) for name, block in blocks.items()}
+    assert list(charts) == [chart.name for chart in (*training_charts(runs), *evaluation_charts(runs))]
+    accuracy = charts["accuracy"]
+    assert (accuracy["x"], accuracy["unit"], accuracy["level"]) == ("step", None, None)
+    assert [(one["label"], one["colour"], one["dash"]) for one in accuracy["series"]] == [
+        ("gtpo_1", "#1A80BB", ""), ("grpo", "#D55E00", "6 3"),
+    ]  # fmt: skip
+    line, test = accuracy["series"][0]["parts"]
+    assert line["x"] == list(range(1, 61))
+    assert line["columns"] == [
+        {"name": "value", "kind": "line", "values": [float(f"{row['train/accuracy_rate']:.5g}") for row in ROWS]}
+    ]
+    dots = {"name": "arithmetic test", "kind": "dots", "values": [0.4] * 3}
+    assert (test["x"], test["columns"]) == ([20, 40, 60], [dots])
+    entropy = charts["entropy"]
+    assert entropy["level"] == [pytest.approx(math.log(2)), "ln 2"]
+    assert entropy["series"][0]["parts"][0]["columns"][0]["values"][5:8] == [0.2, None, 0.2]  # NaN is no JSON
+    gtpo = charts["arithmetic_pass_at_k"]["series"][1]["parts"]
+    scores = runs[0].evaluations[1].results.scores
+    assert [part["x"] for part in gtpo] == [[1, 3], [1, 3]]
+    assert [(column["name"], column["kind"]) for part in gtpo for column in part["columns"]] == [
+        ("pass@k", "line"), ("from", "low"), ("to", "high"), ("first k", "rings"),
+    ]  # fmt: skip
+    assert gtpo[0]["columns"][1]["values"] == [
+        pytest.approx(scores[f"pass@{k}"].interval.low, rel=1e-4) for k in (1, 3)
+    ]
 
 
 def test_text_from_models_is_escaped(page: str, reader: Reader) -> None:
@@ -195,6 +237,15 @@ def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
     assert min(heights) == pytest.approx(top, abs=1.0)
     assert max(heights) == pytest.approx(bottom, abs=1.0)
     assert len(heights) > 300, "every step is within the band that is drawn"
+    (part,) = chart_data(chart)["series"][0]["parts"]
+    faint, mean = (dict(zip(part["x"], column["values"], strict=True)) for column in part["columns"])
+    assert 900 <= len(faint) <= MOST + 2
+    assert (part["x"][0], part["x"][-1], faint[70_001]) == (1, 100_000, 900.0)
+    assert {step: rows[step - 1]["completions/length_mean"] for step in faint} == pytest.approx(faint, rel=1e-4)
+    assert mean[70_001] == pytest.approx(
+        np.mean([row["completions/length_mean"] for row in rows[67_501:70_001]]), rel=1e-4
+    )
+    assert f"more than {MOST} steps" in render([read_run(run_at(tmp_path / "long"))], [chart])
 
 
 def test_the_same_runs_give_the_same_bytes(runs: list[RunRecord], page: str) -> None:

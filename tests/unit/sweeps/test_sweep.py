@@ -212,7 +212,7 @@ def test_results_are_files_and_a_page_without_a_network(tmp_path: Path) -> None:
     assert "2 of 6 runs done" in html
     assert "src=" not in html
     assert "http" not in html.replace("http://www.w3.org", "").replace('<meta http-equiv="Content-Sec', "")
-    assert html.count("<figure>") == 2  # accuracy and entropy were logged
+    assert html.count("<figure id=") == 2  # accuracy and entropy were logged
     rows = list(csv.DictReader((sweep.folder / "runs.csv").read_text().splitlines()))
     assert [(row["variant"], row["seed"], float(row["accuracy"])) for row in rows] == [
         ("gtpo", "1", 0.35), ("grpo", "1", 0.35),
