@@ -214,6 +214,22 @@ def test_hub_rows_through_the_datasets_library(name: str, tmp_path: Path, monkey
     ]
 
 
+def test_without_the_extra_datasets_the_hub_and_parquet_say_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `pip install .`; JSON and CSV need nothing."""
+    write_json_lines(tmp_path / "train.jsonl", [{"question": "1+1?", "answer": "2"}])
+    pq.write_table(pa.table({"question": ["1+1?"], "answer": ["2"]}), tmp_path / "train.parquet")
+    for name in ("datasets", "pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    install = r"pip install '\.\[datasets\]' in gtpo's checkout"
+    with pytest.raises(DataError, match=f"openai/gsm8k: needs the library datasets .*: {install}"):
+        load_problems(DataRecipe(benchmark="gsm8k"), seed=1, is_usable=all_usable)
+    with pytest.raises(DataError, match=f"train.parquet: Parquet needs the library datasets .*: {install}"):
+        load_problems(local(tmp_path / "train.parquet"), seed=1, is_usable=all_usable)
+    assert len(load_problems(local(tmp_path / "train.jsonl"), seed=1, is_usable=all_usable).problems) == 1
+
+
 def test_a_split_the_benchmark_lacks_is_refused_before_the_network_is_asked() -> None:
     for name in ("math500", "aime24", "aime25", "amc23"):
         with pytest.raises(DataError, match=f"{name} has no split train; it has test"):

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -71,6 +72,14 @@ def test_packages_against_their_pins() -> None:
     absent = package(Requirement("gtpo-has-no-such-package>=1"), needed=True)
     assert (absent.state, absent.words) == ("problem", "not installed")
     assert package(Requirement("gtpo-has-no-such-package>=1"), needed=False).state == "note"
+
+
+@pytest.mark.parametrize(("mode", "state"), [("auto", "note"), ("online", "problem"), ("offline", "problem")])
+def test_wandb_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, mode: str, state: str) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    found = machine.wandb(mode)
+    assert (found.state, found.words) == (state, "not installed: runs are not logged there")
+    assert found.remedy == "pip install '.[wandb]' in gtpo's checkout"
 
 
 def test_the_requirements_are_those_of_the_package() -> None:

@@ -226,6 +226,27 @@ def test_tensorboard_that_is_not_installed_names_the_extra_and_leaves_nothing_op
     JsonlTracker(tmp_path / "metrics.jsonl").close()
 
 
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("auto", ""),
+        ("online", "warning: wandb is off: it is not installed: pip install '.[wandb]' in gtpo's checkout"),
+        ("offline", "warning: wandb is off: it is not installed: pip install '.[wandb]' in gtpo's checkout"),
+    ],
+)
+def test_without_the_extra_wandb_a_run_is_recorded_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, said: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    console = text_console()
+    with open_trackers(
+        recipe(f"tracking.wandb.mode={mode}"), tmp_path, total_steps=1, console=console, quiet=True
+    ) as trackers:
+        trackers.log(1, STEP)
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, **STEP}]
+    assert printed(console).partition(";")[0].strip() == said
+
+
 def test_off_imports_neither_wandb_nor_torch(tmp_path: Path) -> None:
     code = f"""
 {OPEN.format(folder=tmp_path)}
