@@ -91,6 +91,8 @@ def window(steps: int) -> int:
 
 def running_mean(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """Mean of the last `size` values at each place (fewer at the start); values that are not finite are left out."""
+    if not len(values):
+        return values
     finite, ones = np.isfinite(values), np.ones(size)
     # Each sum by itself: differences of cumulative sums would lose what is small after one large value.
     sums = np.convolve(np.where(finite, values, 0.0), ones)[: len(values)]

@@ -203,6 +203,21 @@ def test_running_mean_against_a_loop_and_with_gaps() -> None:
     assert running_mean(np.array([np.nan, np.nan, 2.0]), 2) == pytest.approx([np.nan, np.nan, 2.0], nan_ok=True)
 
 
+def test_points_of_a_run_without_a_curve_stand_beside_a_long_run(tmp_path: Path) -> None:
+    """SFT samples nothing in training: of accuracy it has what was evaluated on the way, and no running mean."""
+    grpo = run_at(tmp_path / "grpo", [{"step": n, "train/accuracy_rate": n / 100} for n in range(1, 101)])
+    rows = [
+        {"step": n, "optim/loss": 5 / n} | ({"eval/gsm8k/accuracy_rate": 0.5} if n % 50 == 0 else {})
+        for n in range(1, 101)
+    ]
+    sft = run_at(tmp_path / "sft", rows, objective={"name": "sft"})
+    charts = training_charts([read_run(grpo), read_run(sft)])
+    line, dots = next(chart for chart in charts if chart.name == "accuracy").series
+    assert line.y[-1] == pytest.approx(0.995)  # the mean of the last two steps
+    assert len(dots.x) == len(dots.y) == 0
+    assert [points.x.tolist() for points in dots.points] == [[50, 100]]
+
+
 def test_a_running_mean_forgets_what_has_left_its_window() -> None:
     """A gradient that once exploded must not swallow the steps after it."""
     assert running_mean(np.array([1e18, 0.5, 0.25, 0.75]), 2)[2:] == pytest.approx([0.375, 0.5])
