@@ -28,7 +28,7 @@ from gtpo_cli.cli.options import (
 from gtpo_cli.cli.printing import print_audit, print_json, print_scores, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
-from gtpo_cli.errors import EvaluationError, ended_with
+from gtpo_cli.errors import EvaluationError, RecipeError, ended_with
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.recipe.schema import Benchmark as Name
 from gtpo_cli.run_folder import RunFolder, write_atomically
@@ -91,6 +91,7 @@ def evaluate(
         run, loaded, chosen = find_trained(
             target, checkpoint, what="eval", overrides=set_ or [], trust=trust_remote_code
         )
+        _check_split(run.recipe(), loaded)
     else:
         model, named = str(target), (benchmark or ["gsm8k"])[0]
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
@@ -158,6 +159,17 @@ def _begin(run: RunFolder, recipe: Recipe) -> None:
     """Write the folder of a model without a run: not before its tokenizer and the problems were there."""
     run.path.mkdir(parents=True, exist_ok=True)
     write_atomically(run.recipe_file, dump_recipe(recipe))
+
+
+def _check_split(own: Recipe, asked: Recipe) -> None:
+    """Raise RecipeError where other questions would count as held out than training left out."""
+    splits = [[(part.held_out, part.held_out_seed) for part in recipe.data.sources] for recipe in (own, asked)]
+    if splits[0] != splits[1]:
+        raise RecipeError(
+            f"--set data.held_out, data.held_out_seed: this run was trained with {own.data.held_out:g} and "
+            f"{own.data.held_out_seed}: another split would ask what it has seen; leave them, or name other data with "
+            "--data-path"
+        )
 
 
 def _with_options(

@@ -12,7 +12,15 @@ from functools import partial
 from pathlib import Path
 
 from gtpo_cli.data.gold import own_gold
-from gtpo_cli.errors import DataError, ModelError, NotReadyError, RecipeError, RewardError, install
+from gtpo_cli.errors import (
+    CheckpointError,
+    DataError,
+    ModelError,
+    NotReadyError,
+    RecipeError,
+    RewardError,
+    install,
+)
 from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
 from gtpo_cli.models.engines import choose_engines, gpu_capability, on_transformers, why_auto_is_slow
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
@@ -55,7 +63,7 @@ def problems_of(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) 
     if not recipe.model.name.startswith(BUILTIN_PREFIX):
         findings += _gpu(recipe, with_memory=not (resumed or by_trl), read_data=False)
     findings += machine.gpu_libraries(_libraries_for(recipe))
-    findings += [*_choice(recipe), *_recipe_needs(recipe)]
+    findings += [*_choice(recipe), *_recipe_needs(recipe, resumed=resumed)]
     return [finding for finding in findings if finding.state == "problem"]
 
 
@@ -159,17 +167,17 @@ def _choice(recipe: Recipe) -> Iterator[Finding]:
         yield Finding("engines", "ok", str(engines))
 
 
-def _recipe_needs(recipe: Recipe) -> Iterator[Finding]:
-    """The files, names and code that a recipe mentions."""
+def _recipe_needs(recipe: Recipe, *, resumed: bool = False) -> Iterator[Finding]:
+    """The files, names and code that a recipe mentions. A resumed run has what it started from in its folder."""
     needs: dict[str, Callable[[], str]] = {
         "recipe": lambda: _rewards(recipe),
-        "model": lambda: _model(recipe.model),
+        "model": lambda: _model(recipe.model, with_start=not resumed),
         "data": lambda: check_data(recipe),
     }
     for subject, look in needs.items():
         try:
             yield Finding(subject, "ok", look())
-        except (DataError, ModelError, RecipeError, RewardError) as error:
+        except (CheckpointError, DataError, ModelError, RecipeError, RewardError) as error:
             yield Finding(subject, "problem", str(error))
 
 
@@ -180,10 +188,13 @@ def _rewards(recipe: Recipe) -> str:
     return "its rewards are there" if recipe.rewards.plugins else "no reward of its own"
 
 
-def _model(model: ModelRecipe) -> str:
+def _model(model: ModelRecipe, *, with_start: bool = True) -> str:
     """Configuration and tokenizer are fetched, the weights are not."""
     from gtpo_cli.models.loading import damaged_file, load_config, load_tokenizer
+    from gtpo_cli.training.start import weights_for
 
+    if with_start:
+        weights_for(model)
     name, path = model.name, resolve_name(model.name)
     if name.startswith(BUILTIN_PREFIX):
         return f"{name}, built in"

@@ -79,6 +79,9 @@ def test_a_file_with_other_columns_from_its_first_error_to_the_evaluation_that_t
     trained = asked(tmp_path / "runs/one")
     assert len(trained) > 20
     assert not trained & held_out.keys()
+    for change in ("held_out=0.5", "held_out_seed=1"):
+        refused = gtpo("eval", "runs/one", "--set", f"data.{change}", code=2).stderr
+        assert "trained with 0.2 and 0: another split would ask what it has seen" in refused
 
 
 def test_one_file_of_which_nothing_is_held_out_is_not_to_be_evaluated(gtpo: Run, tmp_path: Path) -> None:

@@ -187,6 +187,15 @@ def test_a_small_model_of_ones_own_in_4_bits_can_start_without_a_gpu(own: list[s
     assert problems(load_recipe("llama8b_gsm8k", own)) == []
 
 
+def test_a_start_that_is_not_there_is_a_problem_of_a_new_run_alone() -> None:
+    recipe = load_recipe("tiny_arithmetic", ["model.start=runs/gone:3"])
+    assert problems(recipe) == [
+        "model.start: runs/gone does not exist; name a run's folder (RUN, RUN:last, RUN:STEP) or a folder with "
+        "adapter_config.json"
+    ]
+    assert problems_of(recipe, resumed=True) == []
+
+
 def test_files_that_cannot_be_used_are_problems(own: list[str], tmp_path: Path) -> None:
     recipe = load_recipe("tiny_arithmetic", [*own, "model.lora={}"])
     assert problems(recipe) == []
