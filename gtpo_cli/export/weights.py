@@ -25,9 +25,9 @@ from gtpo_cli.evaluation.subject import Checkpoint
 from gtpo_cli.export.card import public_name
 from gtpo_cli.export.check import Answer, Reference, measure_both
 from gtpo_cli.files import read_bytes, read_json, walled
+from gtpo_cli.models.adapter_config import check_adapter_config
 from gtpo_cli.models.loading import (
     DTYPES,
-    check_adapter_config,
     check_complete,
     check_finite,
     choose_dtype,

@@ -10,7 +10,6 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal
@@ -18,12 +17,12 @@ from typing import Any, Literal
 import httpx
 import torch
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError
-from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
 from gtpo_cli.errors import PASSING, ModelError, install, out_of_memory
-from gtpo_cli.files import open_regular, read_bytes, read_json
+from gtpo_cli.files import open_regular, read_bytes
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
+from gtpo_cli.models.adapter_config import base_of_adapter
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe, one_line
@@ -107,7 +106,7 @@ def _check_folder(path: str) -> None:
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
             f"model.name: {path} is an adapter, which is no model by itself; name its base model"
-            f"{_base_of_adapter(folder)} and train the adapter further with model.start (gtpo train --from {path})"
+            f"{base_of_adapter(folder)} and train the adapter further with model.start (gtpo train --from {path})"
         )
     raise ModelError(f"model.name: {path} is a folder without config.json; name a Hugging Face model folder")
 
@@ -117,63 +116,6 @@ def _check_regular(folder: Path) -> None:
     for file in sorted(folder.iterdir()):
         if not (file.is_file() or file.is_dir()):
             raise ModelError(f"model.name: {file} is no regular file; fetch the model again")
-
-
-def _base_of_adapter(folder: Path) -> str:
-    try:
-        base = read_json(folder / "adapter_config.json", AdapterConfig, ModelError).base_model_name_or_path
-    except ModelError:  # the message does without it
-        return ""
-    return f" ({one_line(base)})" if base else ""
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterConfig:
-    """What is read here of adapter_config.json. With `megatron_config` PEFT imports the module that `megatron_core`
-    names, which would be code that the file's author chose."""
-
-    base_model_name_or_path: str | None = None
-    peft_type: str = "LORA"
-    megatron_config: JsonValue = None
-    r: int = 8
-    lora_alpha: float = 8
-    target_modules: JsonValue = None
-    bias: JsonValue = "none"
-    init_lora_weights: JsonValue = True
-    use_rslora: JsonValue = False
-    use_dora: JsonValue = False
-    lora_bias: JsonValue = False
-    rank_pattern: JsonValue = None
-    alpha_pattern: JsonValue = None
-    modules_to_save: JsonValue = None
-    layers_to_transform: JsonValue = None
-    target_parameters: JsonValue = None
-    trainable_token_indices: JsonValue = None
-
-    def beyond_a_recipe(self) -> str | None:
-        """The first setting that `model.lora` has no word for; None where it says all of this adapter."""
-        modules = self.target_modules
-        leaves = isinstance(modules, list) and all(isinstance(name, str) and "." not in name for name in modules)
-        strange = [] if leaves and modules else ["target_modules"]
-        strange += ["bias"] if self.bias != "none" else []
-        # by name: one that changed the base's weights (PiSSA, OLoRA, LoftQ)
-        strange += ["init_lora_weights"] if self.init_lora_weights not in (True, False, None, "gaussian") else []
-        strange += [
-            name
-            for name in ("use_rslora", "use_dora", "lora_bias", "rank_pattern", "alpha_pattern", "modules_to_save",
-                         "layers_to_transform", "target_parameters", "trainable_token_indices")
-            if getattr(self, name)
-        ]  # fmt: skip
-        return f"{strange[0]}: {one_line(str(getattr(self, strange[0])))}" if strange else None
-
-
-def check_adapter_config(folder: Path) -> AdapterConfig:
-    """Raise ModelError for an adapter that is none of ours: no LoRA, or one that has PEFT import a module."""
-    file = folder / "adapter_config.json"
-    config = read_json(file, AdapterConfig, lambda why: ModelError(f"{file}: cannot be read ({why}); get it again"))
-    if config.peft_type != "LORA" or config.megatron_config is not None:
-        raise ModelError(f"{file}: is no plain LoRA adapter, as gtpo trains them; choose another checkpoint")
-    return config
 
 
 def _check_sizes(path: str, config: Any) -> None:

@@ -20,7 +20,7 @@ from gtpo_cli.checkpoints import flush_to_disk
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.subject import Checkpoint, choose_checkpoint, step_or_word
 from gtpo_cli.files import read_json, walled, writing
-from gtpo_cli.models.loading import check_adapter_config
+from gtpo_cli.models.adapter_config import check_adapter_config
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.run_folder import RunFolder

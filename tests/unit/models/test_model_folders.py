@@ -27,7 +27,8 @@ from transformers import LlamaConfig
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import CheckpointError, GtpoError, ModelError
 from gtpo_cli.generation.vllm_sampler import load_vllm_sampler
-from gtpo_cli.models.loading import check_adapter_config, check_finite, choose_dtype, load_failure, load_tokenizer
+from gtpo_cli.models.adapter_config import check_adapter_config
+from gtpo_cli.models.loading import check_finite, choose_dtype, load_failure, load_tokenizer
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.models.unsloth_policy import load_unsloth_policy
