@@ -75,7 +75,7 @@ test-vllm: $(ENGINES)/.installed  ## the sampler on a real vLLM engine on CPU, i
 
 test-rehearsal: $(ENGINES)/.installed  ## the GPU path: Unsloth's CUDA code and its shared vLLM engine, the card alone is stubs
 	$(ENGINES_LIST)
-	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest -m rehearsal --durations=12 tests/rehearsal
+	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest -m rehearsal tests/rehearsal
 
 # TRL's extra; make test-trl TRL=trl==1.10.0 tries another version.
 TRL ?= trl==1.16.0
@@ -108,7 +108,7 @@ lint: install-dev  ## ruff, mypy, layers, recipes
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_layers.py
 	$(BIN)/gtpo recipes check
-	$(BIN)/gtpo recipes check $(filter-out examples/verl/trainer.yaml,$(wildcard examples/*/*.yaml))
+	$(BIN)/gtpo recipes check $(filter-out examples/verl/trainer.yaml examples/accelerate/%,$(wildcard examples/*/*.yaml))
 
 # uv resolves from metadata; pip would download every wheel, gigabytes of them.
 $(VENV)-uv/.installed:
