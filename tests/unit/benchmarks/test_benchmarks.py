@@ -56,6 +56,7 @@ def test_the_ratio_is_the_median_over_rounds() -> None:
     assert [len(values) for values in taken.values()] == [2, 2]
 
 
+@pytest.mark.slow
 def test_growth_measures_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "BASE", {"G": 2, "T": 8, "V": 120})
     monkeypatch.setattr(growth, "SWEPT", {"G": (2,), "T": (8,), "V": (120,)})
