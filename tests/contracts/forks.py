@@ -3,7 +3,8 @@
 A short command spends most of its time importing torch and transformers. Here that is done once: `run` asks a server
 (this file as a program), which forks a process for each command. That process has the arguments, folder, streams and
 exit code of one started anew, and it imports gtpo's own modules itself, in the order in which the command needs them.
-What is about starts, signals, limits and streams starts a process of its own (subprocess, commands.GTPO).
+`Command` is one that goes on beside the test, which may kill it. What is about starts, limits and streams starts a
+process of its own (subprocess, commands.GTPO).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import subprocess
 import sys
@@ -33,26 +35,47 @@ Environment = frozenset[tuple[str, str]]
 _idle: dict[Environment, list[subprocess.Popen[str]]] = {}  # servers; one more is started for a command beside another
 
 
+class Command:
+    """A command that runs: what the tests need of subprocess.Popen; it has ended only when `wait` was called.
+
+    `command` is the file of a Python program, or `python -m MODULE`, and its arguments. Libraries read `env` when they
+    are imported: each has servers of its own.
+    """
+
+    def __init__(self, command: list[str], *, cwd: Path, env: dict[str, str], input: bytes = b"") -> None:
+        self._idle = _idle.setdefault(frozenset(env.items()), [])
+        self._server = self._idle.pop() if self._idle else _started(env)
+        self._folder = tempfile.TemporaryDirectory()
+        files = {name: Path(self._folder.name) / name for name in STREAMS}
+        files["stdin"].write_bytes(input)
+        request = {"command": command, "cwd": str(cwd), **{name: str(file) for name, file in files.items()}}
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        self._command, self._files = command, files
+        self.pid = _answer(self._server)
+
+    def runs(self) -> bool:
+        """False once it has ended by itself."""
+        return not select.select([self._server.stdout], [], [], 0)[0]
+
+    def wait(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """Its exit code and what it said; killed after `timeout` seconds."""
+        clock = threading.Timer(timeout, os.kill, (self.pid, signal.SIGKILL))
+        clock.start()
+        code = _answer(self._server)
+        clock.cancel()
+        self._idle.append(self._server)
+        with self._folder:
+            said = {name: self._files[name].read_text() for name in ("stdout", "stderr")}
+        return subprocess.CompletedProcess(self._command, code, **said)
+
+
 def run(
     command: list[str], *, cwd: Path, env: dict[str, str], input: bytes = b"", timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run with text output, killed after `timeout` seconds; `command` is the file of a Python program, or
-    `python -m MODULE`, and its arguments. Libraries read `env` when they are imported: each has servers of its own."""
-    idle = _idle.setdefault(frozenset(env.items()), [])
-    server = idle.pop() if idle else _started(env)
-    with tempfile.TemporaryDirectory() as folder:
-        files = {name: Path(folder) / name for name in STREAMS}
-        files["stdin"].write_bytes(input)
-        request = {"command": command, "cwd": str(cwd), **{name: str(file) for name, file in files.items()}}
-        assert server.stdin is not None
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        clock = threading.Timer(timeout, os.kill, (_answer(server), signal.SIGKILL))
-        clock.start()
-        code = _answer(server)
-        clock.cancel()
-        idle.append(server)
-        return subprocess.CompletedProcess(command, code, files["stdout"].read_text(), files["stderr"].read_text())
+    """As subprocess.run with text output, killed after `timeout` seconds; see `Command`."""
+    return Command(command, cwd=cwd, env=env, input=input).wait(timeout)
 
 
 def _started(env: dict[str, str]) -> subprocess.Popen[str]:

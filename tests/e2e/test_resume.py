@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forks
 import pytest
 import torch
-from commands import GTPO, Run, comparable, contents, environment
+from commands import GTPO, Prepared, Run, comparable, contents, environment
 
 from gtpo_cli.checkpoints import write_manifest
 from gtpo_cli.recipe import load_recipe
@@ -20,6 +21,7 @@ SETTINGS = [
     "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=32",
     "objective.probe.num_prompts=16", "objective.num_iterations=2", "objective.kl_coef=0.01",
     "training.max_steps=12", "training.save_every=3", "training.keep_last=2", "tracking.log_completions_every=4",
+    "data.limit=64",
 ]  # fmt: skip
 LORA = ["model.lora={rank: 4, alpha: 8, dropout: 0.1}", "training.threads=1", "optimizer.learning_rate=1e-3"]
 
@@ -31,17 +33,14 @@ def train_arguments(name: str, extra: list[str]) -> list[str]:
 
 def start_and_kill(folder: Path, arguments: list[str], when: Callable[[], bool], number: int = signal.SIGKILL) -> int:
     """Start gtpo, send the signal as soon as `when()` holds, and return the exit code."""
-    process = subprocess.Popen(
-        [*GTPO, *arguments], cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    command = forks.Command([*GTPO, *arguments], cwd=folder, env=environment())
     deadline = time.monotonic() + 200
     while not when():
-        assert process.poll() is None, f"ended before it could be killed: {process.stderr and process.stderr.read()!r}"
+        assert command.runs(), f"ended before it could be killed: {command.wait().stderr}"
         assert time.monotonic() < deadline, "the moment to kill never came"
         time.sleep(0.002)
-    process.send_signal(number)
-    process.communicate(timeout=100)
-    return process.returncode
+    os.kill(command.pid, number)
+    return command.wait(timeout=100).returncode
 
 
 def lines(run: Path) -> int:
@@ -59,8 +58,10 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 
 
 @pytest.mark.parametrize("extra", [[], LORA], ids=["all weights", "lora with dropout"])
-def test_killed_and_resumed_equals_uninterrupted(gtpo: Run, tmp_path: Path, extra: list[str]) -> None:
-    gtpo(*train_arguments("whole", extra))
+def test_killed_and_resumed_equals_uninterrupted(
+    gtpo: Run, prepared: Prepared, tmp_path: Path, extra: list[str]
+) -> None:
+    prepared(train_arguments("whole", extra))
     expected = comparable(tmp_path / "runs" / "whole")
     assert [row["step"] for row in expected] == list(range(1, 13))
     arguments = train_arguments("killed", extra)
@@ -79,9 +80,9 @@ def test_killed_and_resumed_equals_uninterrupted(gtpo: Run, tmp_path: Path, extr
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
-    gtpo: Run, tmp_path: Path, number: int, code: int
+    gtpo: Run, prepared: Prepared, tmp_path: Path, number: int, code: int
 ) -> None:
-    gtpo(*train_arguments("whole", []))
+    prepared(train_arguments("whole", []))
     run = tmp_path / "runs" / "stopped"
     assert start_and_kill(tmp_path, train_arguments("stopped", []), lambda: lines(run) >= 4, number) == code
     reached = lines(run)
@@ -137,8 +138,10 @@ def test_retention_keeps_the_newest_and_the_best(gtpo: Run, tmp_path: Path) -> N
     assert (state["best_step"], state["best_value"]) == (best, max(rates))
 
 
-def test_a_run_saved_where_two_gpus_were_visible_resumes_without_them(gtpo: Run, tmp_path: Path) -> None:
-    gtpo(*train_arguments("whole", []))
+def test_a_run_saved_where_two_gpus_were_visible_resumes_without_them(
+    gtpo: Run, prepared: Prepared, tmp_path: Path
+) -> None:
+    prepared(train_arguments("whole", []))
     run = tmp_path / "runs" / "moved"
     start_and_kill(tmp_path, train_arguments("moved", []), lambda: lines(run) >= 5)
     folder = max((run / "checkpoints").glob("step-*"))
