@@ -8,6 +8,7 @@ and {"code"} when it has ended. `out` gets what the command prints, `calls` a JS
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import sys
@@ -87,6 +88,7 @@ def serve() -> None:
     unsloth_policy._fast_language_model(with_engine=True)  # gtpo's own import, with its settings
     card.fit_unsloth()
     card.fit_vllm()
+    gc.freeze()  # no collection in a child goes through what is imported
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()

@@ -1,5 +1,5 @@
-"""The commands that are rehearsed, as typed, and who runs them: two servers (rehearse.py), which work off a list each,
-beside each other and beside the other tests.
+"""The commands that are rehearsed, as typed, and who runs them: a process (rehearse.py) that works them off one after
+the other, beside the other tests.
 
 LLaMA's are those of examples/llama8b_gsm8k.ipynb. The paper's recipes are as they are but for the model's folder,
 lengths, steps and rank (and float16: Triton's interpreter has no bfloat16): NF4 weights in Unsloth's policy and in
@@ -45,16 +45,11 @@ class Done(NamedTuple):
 
 
 class Server:
-    """One rehearse.py: commands one after the other, each in a process of its own."""
+    """A family's folder and commands, each of which is a process of its own; all families share one rehearse.py."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self.folder, self._process = folder, process
         self.futures: dict[str, Future[Done]] = {}
-        with (folder / "server.err").open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "rehearse.py")], env=environment() | ENVIRONMENT, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
-            )  # fmt: skip
 
     def run(self, name: str, argv: list[str], *, terminate_after_step: int | None = None, run: str = "") -> Done:
         files = {key: str(self.folder / f"{name}.{key}") for key in ("out", "calls")}
@@ -75,11 +70,7 @@ class Server:
         for line in self._process.stdout:
             if line.startswith("{"):  # Unsloth's banners come before
                 return json.loads(line)
-        raise AssertionError((self.folder / "server.err").read_text()[-3000:])
-
-    def close(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)  # with the command that it is at
-        self._process.wait()
+        raise AssertionError("rehearse.py has ended; what it said stands above")
 
 
 def changed(*changes: str) -> list[str]:
@@ -140,6 +131,7 @@ QWEN = {
                      "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]", "training.keep_best=optim/loss",
                      "rollout.max_completion_tokens=80", "model.max_seq_length=180")],
 }  # fmt: skip
+COMMANDS = {"llama": LLAMA, "qwen": QWEN}
 
 
 def typed(family: str, folder: Path, argv: list[str]) -> list[str]:
@@ -151,25 +143,29 @@ def typed(family: str, folder: Path, argv: list[str]) -> list[str]:
 
 
 def start(new_folder: Callable[[str], Path]) -> Iterator[dict[str, Server]]:
-    """Both at work at once; `Server.futures` has each command's end."""
-    made: dict[str, Server] = {}
-    for family, commands in (("llama", LLAMA), ("qwen", QWEN)):
-        server = made[family] = Server(new_folder(family))
-        server.futures = {name: Future() for name in commands}
+    """At work from now on; `Server.futures` has each command's end."""
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "rehearse.py")], env=environment() | ENVIRONMENT, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    made = {family: Server(new_folder(family), process) for family in COMMANDS}
+    for family, server in made.items():
+        server.futures = {name: Future() for name in COMMANDS[family]}
         save_family(family, server.folder)
         write_files(server.folder)
-        threading.Thread(target=_work, args=(server, family, commands), daemon=True).start()
+    threading.Thread(target=_work, args=(made,), daemon=True).start()
     yield made
-    for server in made.values():
-        server.close()
+    os.killpg(process.pid, signal.SIGKILL)  # with the command that it is at
+    process.wait()
 
 
-def _work(server: Server, family: str, commands: dict[str, list[str]]) -> None:
+def _work(servers: dict[str, Server]) -> None:
     try:
-        for name, argv in commands.items():
-            cut: dict[str, Any] = {"terminate_after_step": 1, "run": "cut"} if name == "terminated" else {}
-            server.futures[name].set_result(server.run(name, typed(family, server.folder, argv), **cut))
+        for family, server in servers.items():
+            for name, argv in COMMANDS[family].items():
+                cut: dict[str, Any] = {"terminate_after_step": 1, "run": "cut"} if name == "terminated" else {}
+                server.futures[name].set_result(server.run(name, typed(family, server.folder, argv), **cut))
     except Exception as error:  # noqa: BLE001  # the tests that wait raise it
-        for future in server.futures.values():
+        for future in (future for server in servers.values() for future in server.futures.values()):
             if not future.done():
                 future.set_exception(error)

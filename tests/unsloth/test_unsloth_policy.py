@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import math
@@ -22,12 +23,19 @@ from sampler_contract import CONTEXT, SamplerContract
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.generation import load_sampler
-from gtpo_cli.models import choose_engines, load_policy
+from gtpo_cli.models import choose_engines, load_policy, unsloth_policy
 
 pytestmark = [
     pytest.mark.unsloth,
     pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not here: make test-unsloth"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unsloth() -> None:
+    """Unsloth collects garbage with every model: of what it imported there is none, and it takes a second."""
+    unsloth_policy._fast_language_model(with_engine=False)
+    gc.freeze()
 
 
 class TestPolicyContract(PolicyContract):
