@@ -68,7 +68,7 @@ class Command:
         clock.cancel()
         self._idle.append(self._server)
         with self._folder:
-            said = {name: self._files[name].read_text() for name in ("stdout", "stderr")}
+            said = {name: self._files[name].read_bytes().decode() for name in ("stdout", "stderr")}
         return subprocess.CompletedProcess(self._command, code, **said)
 
 

@@ -21,7 +21,7 @@ from commands import GTPO, Run, environment
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "training.max_steps=3", "--set", "training.save_every=1",
     "--set", "objective.initial_entropy=0.16", "--set", "optimizer.learning_rate=0.01",
-    "--set", "tracking.wandb.mode=off",
+    "--set", "tracking.wandb.mode=off", "--set", "data.limit=64",
 ]  # fmt: skip
 QUESTIONS = ("3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4")
 
