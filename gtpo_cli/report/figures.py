@@ -1,7 +1,7 @@
 """What a chart is, how matplotlib draws it, and the ways out (page, SVG file, PNG file).
 
-A drawing has one colour of text and axes, `ink`: black for files, a placeholder on the page that becomes the page's own
-text colour. `live.py` draws the same chart in the browser.
+A drawing has one colour of text and axes, `ink`: black in files, on the page that of its text. `live.py` draws the same
+chart in the browser.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Values = NDArray[np.float64]
 
 DASHES = {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}  # of matplotlib's line styles, in SVG
-_PAGE_INK = "#010203"  # stands for currentColor until the SVG is written
+_INK = "#010203"  # stands for the colour of text and axes in an SVG until it is written
 _SIZE = (4.6, 3.0)  # inches
 _LABEL_LENGTH = 80
 
@@ -59,7 +60,7 @@ class Series:
     points: tuple[Points, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Chart:
     """A chart: its file name (without folder and suffix), title, caption, and its series over `x_name` (step, or k,
     whose axis is logarithmic). `value`: what the lines are, in a word or two. `unit`: of y, None for a share, which is
@@ -94,6 +95,17 @@ class Chart:
         _add_legend(figure, axes, ink)
         return figure
 
+    @cached_property
+    def svg(self) -> str:
+        """Drawn once, for the page and for the file, which differ in the ink."""
+        import matplotlib as mpl
+
+        stream = io.StringIO()
+        # Text stays text; the same drawing gives the same bytes; of 100,000 steps what the eye can tell apart.
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
+            self.draw(_INK).savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+        return stream.getvalue()
+
 
 def label_text(name: str) -> str:
     """A name in a legend or title: matplotlib would read $ as mathematics, and hide what begins with _."""
@@ -117,8 +129,7 @@ def write_charts(charts: Sequence[Chart], folder: Path) -> None:
 
 def page_svg(chart: Chart) -> str:
     """The chart as an SVG element for the page: scales with its box, text in the page's colour and font."""
-    svg = _svg(chart.draw(_PAGE_INK))
-    svg = svg[svg.index("<svg") :]
+    svg = chart.svg[chart.svg.index("<svg") :]
     label = html.escape(one_line(chart.title))
 
     def opening(found: re.Match[str]) -> str:
@@ -132,28 +143,18 @@ def page_svg(chart: Chart) -> str:
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{chart.name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{chart.name}-\1)", svg)
     svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{chart.name}-\1"', svg)
-    return svg.replace(_PAGE_INK, "currentColor").replace("'DejaVu Sans'", "var(--font)")
+    return svg.replace(_INK, "currentColor").replace("'DejaVu Sans'", "var(--font)")
 
 
 def file_svg(chart: Chart) -> str:
     """The chart as an SVG file, black on a transparent ground."""
-    return _svg(chart.draw("#000000"))
+    return chart.svg.replace(_INK, "#000000")
 
 
 def file_png(chart: Chart) -> bytes:
     """The chart as a PNG of 300 dots an inch on white."""
     stream = io.BytesIO()
     chart.draw("#000000").savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
-    return stream.getvalue()
-
-
-def _svg(figure: Figure) -> str:
-    import matplotlib as mpl
-
-    stream = io.StringIO()
-    # Text stays text; the same drawing gives the same bytes; of a hundred thousand steps what the eye can tell apart.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     return stream.getvalue()
 
 

@@ -27,7 +27,8 @@ from typing import Any
 LIBRARIES = (
     "torch._dynamo", "transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "peft", "math_verify", "matplotlib.figure", "rich.console",
-    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "typer.main", "typer._completion_classes",
+    "pydantic.dataclasses", "pydantic.type_adapter", "transformers.conversion_mapping",
 )  # fmt: skip
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -67,7 +68,7 @@ class Command:
         clock.cancel()
         self._idle.append(self._server)
         with self._folder:
-            said = {name: self._files[name].read_text() for name in ("stdout", "stderr")}
+            said = {name: self._files[name].read_bytes().decode() for name in ("stdout", "stderr")}
         return subprocess.CompletedProcess(self._command, code, **said)
 
 
@@ -94,6 +95,7 @@ def _serve() -> dict[str, Any]:
     """The request, in each process that is forked for one; the server itself ends with its input."""
     for name in LIBRARIES:
         importlib.import_module(name)
+    sys.modules["transformers.conversion_mapping"].get_checkpoint_conversion_mapping("llama")  # made once
     gc.freeze()
     for line in sys.stdin:
         pid = os.fork()
@@ -118,13 +120,23 @@ def _become(request: dict[str, Any]) -> None:
     sys.stdin = os.fdopen(0, closefd=False)  # the server's has read ahead
     os.chdir(request["cwd"])
     program, *arguments = request["command"]
-    if program == sys.executable:
-        _, module, *arguments = arguments
-        sys.argv, sys.path[0] = [module, *arguments], request["cwd"]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    else:
-        sys.argv, sys.path[0] = request["command"], str(Path(program).parent)
-        runpy.run_path(program, run_name="__main__")
+    try:
+        if program == sys.executable:
+            _, module, *arguments = arguments
+            sys.argv, sys.path[0] = [module, *arguments], request["cwd"]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            sys.argv, sys.path[0] = request["command"], str(Path(program).parent)
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        # As Python ends, except that it does not take the libraries apart object by object: that is half a second.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code)
 
 
 if __name__ == "__main__":

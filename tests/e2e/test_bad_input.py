@@ -11,33 +11,9 @@ from pathlib import Path
 
 import pytest
 from conftest import GTPO, Run, environment
+from series import series
 
 import gtpo_cli
-
-# Many commands in one process, which spares the seconds that each start costs. Each is `main`, as typed.
-SERIES = """
-import contextlib, io, json, sys
-from gtpo_cli.cli.app import main
-for arguments in json.load(sys.stdin):
-    sys.argv = ["gtpo", *arguments]
-    out, error, code = io.StringIO(), io.StringIO(), None
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-    print(json.dumps([code, error.getvalue()]), file=sys.__stdout__)
-"""
-
-
-def series(folder: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
-    """(exit code, standard error) of each command."""
-    done = subprocess.run(
-        [sys.executable, "-c", SERIES], cwd=folder, input=json.dumps(commands), capture_output=True, text=True,
-        timeout=300, env=environment(),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def train(*settings: str, recipe: str = "tiny_arithmetic") -> list[str]:
@@ -76,7 +52,7 @@ def test_each_kind_of_bad_input_ends_in_one_clear_error(tmp_path: Path) -> None:
         (["eval", "nowhere"], "nowhere is no local folder, not in the cache"),
     ]  # fmt: skip
     results = series(tmp_path, [arguments for arguments, _ in cases])
-    for (arguments, words), (code, error) in zip(cases, results, strict=True):
+    for (arguments, words), (code, _, error) in zip(cases, results, strict=True):
         assert code == 2, (arguments, error)
         assert words in error, (arguments, error)
         assert error.startswith("error: ")

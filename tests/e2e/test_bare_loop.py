@@ -6,14 +6,19 @@ import ast
 from pathlib import Path
 from statistics import fmean
 
-from programs import ROOT, rewards, run_program
+import forks
+from commands import ROOT, environment
+from programs import rewards
 
 
 def test_the_bare_loop_learns(tmp_path: Path) -> None:
-    program = (ROOT / "examples" / "bare_loop.py").read_text(encoding="utf-8")
+    file = ROOT / "examples" / "bare_loop.py"
+    program = file.read_text(encoding="utf-8")
     program = program.replace(ast.get_docstring(ast.parse(program), clean=False) or "", "")
     assert len([line for line in program.splitlines() if line.strip()]) <= 55
-    seen = rewards(run_program("bare_loop.py", tmp_path, timeout=500))
+    done = forks.run([str(file)], cwd=tmp_path, env=environment(), timeout=500)
+    assert done.returncode == 0, done.stderr
+    seen = rewards(done.stdout)
     assert len(seen) == 100
     assert 10.0 < fmean(seen[:5]) < 13.5  # the built-in model untrained, as every recipe that starts from it finds it
     assert fmean(seen[-10:]) > 17.0

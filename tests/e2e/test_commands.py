@@ -16,7 +16,7 @@ from commands import GTPO, SHARED, Run, environment, metrics
 
 from gtpo_cli.recipe import shipped_recipes
 
-QUICK = ["--set", "training.max_steps=3", "--set", "objective.probe.num_prompts=8"]
+QUICK = ["--set", "training.max_steps=3", "--set", "objective.probe.num_prompts=8", "--set", "data.limit=64"]
 
 
 def test_help_recipes_check_and_completion_are_light(gtpo: Run) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import environment, metrics
+from commands import metrics
+from series import series
 
 SMALL = [
     "data.limit=12", "rollout.prompts_per_step=5", "rollout.group_size=2", "rollout.max_completion_tokens=37",
@@ -30,16 +29,6 @@ CASES = {
         {"prompts": 8, "steps": 3, "completions": 0, "references": 13},
     ),
 }
-# All in one process: what costs is the start of one.
-TYPE_ALL = """
-import json, sys
-from typer.testing import CliRunner
-from gtpo_cli.cli.app import app
-for arguments in json.loads(sys.argv[1]):
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, (arguments, result.output, result.exception)
-    print(json.dumps(result.output))
-"""
 
 
 def of_case(name: str) -> list[str]:
@@ -56,13 +45,9 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str
         commands |= {name: ["train", *of_case(name), "--dry-run"], f"run {name}": ["train", *of_case(name), "--quiet"]}
     commands["trl"] = ["train", *of_case("epochs"), "--dry-run", "--engine", "trl"]
     commands |= {f"plan {name}": ["plan", *of_case(name)] for name in ("epochs", "sft")}
-    done = subprocess.run(
-        [sys.executable, "-c", TYPE_ALL, json.dumps([*commands.values()])],
-        cwd=folder, capture_output=True, text=True, timeout=300, env=environment(),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    printed = [json.loads(line) for line in done.stdout.splitlines()]
-    return folder / "runs", dict(zip(commands, printed, strict=True))
+    done = dict(zip(commands, series(folder, [*commands.values()]), strict=True))
+    assert {name: one.stderr for name, one in done.items() if one.code} == {}
+    return folder / "runs", {name: one.stdout + one.stderr for name, one in done.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import yaml
 from commands import GTPO, environment
+from series import series
 from small_runs import gtpo, train
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e"
@@ -20,46 +20,25 @@ STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e"
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    gtpo(folder, train("one", "training.max_steps=1"))
+    gtpo(folder, train("one", "training.max_steps=1", "data.limit=64"))
     gtpo(folder, ["eval", "runs/one", "--base", "--pass-k", "2", "--limit", "2"])
     return folder
 
 
-# Many commands in one process, which spares the seconds that each start costs. Each is `main`, as typed.
-SERIES = """
-import contextlib, io, json, sys
-from gtpo_cli.cli.app import main
-for arguments in json.load(sys.stdin):
-    sys.argv, said, code = ["gtpo", *arguments], io.StringIO(), None
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-    print(json.dumps([code, said.getvalue()]), file=sys.__stdout__)
-"""
-
-
 def said_by(folder: Path, commands: list[tuple[list[str], int]]) -> list[str]:
-    """Standard output and error of each command, which ends with this exit code."""
-    done = subprocess.run(
-        [sys.executable, "-c", SERIES], cwd=folder, input=json.dumps([arguments for arguments, _ in commands]),
-        capture_output=True, text=True, timeout=300, env=environment(),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    """Standard output and error of each command, which ends with this exit code: nothing is lost on the way."""
     said = []
-    for (arguments, code), line in zip(commands, done.stdout.splitlines(), strict=True):
-        found, text = json.loads(line)
-        assert (found or 0) == code, (arguments, text)
-        assert "Traceback" not in text
-        said.append(text)
+    for (arguments, code), done in zip(commands, series(folder, [arguments for arguments, _ in commands]), strict=True):
+        assert done.code == code, (arguments, done)
+        said.append(done.stdout + done.stderr)
+        assert "Traceback" not in said[-1]
     return said
 
 
 def ended(folder: Path, arguments: list[str], *, code: int) -> str:
-    """The same of a process of its own, as bytes made text: nothing is lost or changed on the way."""
-    done = subprocess.run([*GTPO, *arguments], cwd=folder, env=environment(), capture_output=True, timeout=120)
-    said = (done.stdout + done.stderr).decode()
+    """The same of a process of its own."""
+    done = forks.run([*GTPO, *arguments], cwd=folder, env=environment())
+    said = done.stdout + done.stderr
     assert done.returncode == code, said
     assert "Traceback" not in said
     return said
@@ -136,8 +115,9 @@ def test_a_run_folder_does_not_switch_on_code_of_a_model(runs: Path, tmp_path: P
 def test_a_question_of_15_mb_is_dropped_within_the_memory_of_any_other(tmp_path: Path) -> None:
     """It took 6.2 GB. Grown by more than half a gigabyte beyond a run without it, it fails."""
     good = {"question": "3+4-2=?", "answer": "5"}
-    program = (
-        "import resource, sys; from gtpo_cli.cli.app import main; sys.argv = ['gtpo', *sys.argv[1:]]\n"
+    measured = tmp_path / "measured.py"
+    measured.write_text(
+        "import resource, sys; from gtpo_cli.cli.app import main; sys.argv[0] = 'gtpo'\n"
         "try: main()\n"
         "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
@@ -147,10 +127,8 @@ def test_a_question_of_15_mb_is_dropped_within_the_memory_of_any_other(tmp_path:
         (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         columns = "data.columns={question: question, answer: answer}"
         arguments = [*train("x", "data.benchmark=local", "data.path=train.jsonl", columns), "--dry-run"]
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments], cwd=tmp_path, env=environment(), capture_output=True,
-            text=True, timeout=120, check=True,
-        )  # fmt: skip
+        done = forks.run([str(measured), *arguments], cwd=tmp_path, env=environment())
+        assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout.splitlines()[-1]))
         assert ("1 prompt too long): train.jsonl:2 prompt too long: over" in done.stdout) == long
     assert peaks[1] - peaks[0] < 512 * 1024  # KiB

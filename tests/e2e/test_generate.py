@@ -8,7 +8,6 @@ import re
 import select
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from commands import GTPO, Run, environment
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "training.max_steps=3", "--set", "training.save_every=1",
     "--set", "objective.initial_entropy=0.16", "--set", "optimizer.learning_rate=0.01",
-    "--set", "tracking.wandb.mode=off",
+    "--set", "tracking.wandb.mode=off", "--set", "data.limit=64",
 ]  # fmt: skip
 QUESTIONS = ("3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4")
 
@@ -117,16 +116,14 @@ def test_answers_differ_within_a_session_and_repeat_with_the_seed(gtpo: Run) -> 
 
 def test_piped_lines_of_any_bytes_and_a_question_too_long_do_not_end_it(tmp_path: Path) -> None:
     typed = b"1+1+1+1\n\xff\xfe\n" + b"1+" * 1500 + b"1\n2+2+2+2"
-    done = subprocess.run(
-        [*GTPO, "generate", "builtin:tiny", "--greedy", "--max-tokens", "50"],
-        cwd=tmp_path, input=typed, capture_output=True, env=environment(), timeout=200,
-    )  # fmt: skip
+    ask = ["generate", "builtin:tiny", "--greedy", "--max-tokens", "50"]
+    done = forks.run([*GTPO, *ask], cwd=tmp_path, input=typed, env=environment())
     assert done.returncode == 0
-    output = done.stdout.decode()
+    output = done.stdout
     assert output.count("question> ") == 4
     assert output.count("  length   ") == 3
-    assert "error: the prompt has 3004 tokens, which leaves no room within 2048" in done.stderr.decode()
-    assert "Traceback" not in done.stderr.decode()
+    assert "error: the prompt has 3004 tokens, which leaves no room within 2048" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture

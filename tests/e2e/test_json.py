@@ -17,7 +17,7 @@ from gtpo_cli.recipe import load_recipe, shipped_recipes, shipped_sweeps
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
-    "--set", "objective.initial_entropy=0.16",
+    "--set", "objective.initial_entropy=0.16", "--set", "data.limit=64",
 ]  # fmt: skip
 NOISY = """
 import os, subprocess, sys

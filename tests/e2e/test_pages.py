@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page
 NAMES = ("tiny_arithmetic-20261122-151646", "tiny_arithmetic-20261122-151732")  # as long as the default
 SMALL = [
     "rollout.prompts_per_step=1", "rollout.group_size=2", "rollout.max_completion_tokens=24",
-    "objective.initial_entropy=0.16",
+    "objective.initial_entropy=0.16", "data.limit=64",
 ]  # fmt: skip
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: make browser installs Debian's")
 

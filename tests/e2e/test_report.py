@@ -13,15 +13,9 @@ from commands import Prepared, Run
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TRAIN = [
-    "train",
-    "-q",
-    "--recipe",
-    "tiny_arithmetic",
-    "--set",
-    "training.max_steps=12",
-    "--set",
-    "training.eval_every=4",
-]
+    "train", "-q", "--recipe", "tiny_arithmetic", "--set", "training.max_steps=4", "--set", "data.limit=64",
+    "--set", "objective.initial_entropy=0.16", "--set", "tracking.log_completions_every=2",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -29,10 +23,10 @@ def three_runs(prepared: Prepared, tmp_path: Path) -> Path:
     """GTPO, GRPO and SFT on the built-in task, evaluated."""
     commands = []
     for name in ("gtpo", "grpo", "sft"):
-        names = ["--set", f"run_name={name}", "--set", f"objective.name={name}"]
-        commands.append([*TRAIN, *names, "--set", "objective.initial_entropy=0.16"])
+        settings = [f"run_name={name}", f"objective.name={name}", "training.eval_every=2", "evaluation.limit=4"]
+        commands.append([*TRAIN, *(part for setting in settings for part in ("--set", setting))])
         base = ["--base"] if name == "gtpo" else []
-        commands.append(["eval", f"runs/{name}", "--pass-k", "4", "--limit", "12", *base])
+        commands.append(["eval", f"runs/{name}", "--pass-k", "4", "--limit", "4", *base])
     prepared(*commands)
     return tmp_path
 
@@ -74,37 +68,36 @@ def test_three_runs_in_one_report(gtpo: Run, three_runs: Path) -> None:
 def test_one_run_and_a_folder_of_ones_own(gtpo: Run, three_runs: Path) -> None:
     gtpo("report", "runs/sft")
     assert (three_runs / "runs" / "sft" / "report" / "report.html").is_file()
-    gtpo("report", "runs/gtpo", "--out", "mine")
+    gtpo("report", "runs/sft", "--out", "mine")
     assert (three_runs / "mine" / "table.tex").is_file()
     assert "is no run folder" in gtpo("report", "runs/none", code=2).stderr
 
 
 def test_a_model_that_was_only_evaluated_has_a_report(gtpo: Run, tmp_path: Path) -> None:
-    gtpo("eval", "builtin:tiny", "--pass-k", "4", "--limit", "12")
+    gtpo("eval", "builtin:tiny", "--pass-k", "4", "--limit", "4")
     gtpo("report", "runs/models/builtin-tiny")
     page = (tmp_path / "runs/models/builtin-tiny/report/report.html").read_text()
     assert "untrained" in page
 
 
 def test_inspect_shows_a_step_a_completion_and_a_page(gtpo: Run, tmp_path: Path) -> None:
-    gtpo(*TRAIN, "--set", "run_name=one", "--set", "objective.initial_entropy=0.16",
-         "--set", "tracking.log_completions_every=6")  # fmt: skip
+    gtpo(*TRAIN, "--set", "run_name=one")
     run = tmp_path / "runs" / "one"
-    output = gtpo("inspect", "runs/one", "--step", "6").stdout
-    rows = [json.loads(line) for line in (run / "samples" / "step-000006.jsonl").read_text().splitlines()]
-    assert f"{run.relative_to(tmp_path)}, step 6: 8 problems; objective gtpo" in output
+    output = gtpo("inspect", "runs/one", "--step", "2").stdout
+    rows = [json.loads(line) for line in (run / "samples" / "step-000002.jsonl").read_text().splitlines()]
+    assert f"{run.relative_to(tmp_path)}, step 2: 8 problems; objective gtpo" in output
     assert output.splitlines()[-1] == "next: gtpo generate runs/one"
     shown = re.findall(r"A ([+-]\d\.\d{3}), <H> (\d\.\d{4})", output)
     number = int(re.findall(r"^problem (\d)", output, re.MULTILINE)[0])
     group = rows[8 * number - 8 : 8 * number]
     assert shown == [(f"{row['advantage']:+.3f}", f"{row['mean_entropy']:.4f}") for row in group]
-    table = gtpo("inspect", "--problem", str(number), "--completion", "2", "--step", "6").stdout
+    table = gtpo("inspect", "--problem", str(number), "--completion", "2", "--step", "2").stdout
     assert len(re.findall(r"^ +\d+ ", table, re.MULTILINE)) == len(group[1]["token_ids"])
     newest = gtpo("inspect").stdout
-    assert "step 12:" in newest
-    assert "there is 1, 6, 12" in gtpo("inspect", "--step", "7", code=2).stderr
+    assert "step 4:" in newest
+    assert "there is 1, 2, 4" in gtpo("inspect", "--step", "7", code=2).stderr
     gtpo("inspect", "--html")
-    page = run / "report" / "inspect-step-000012.html"
+    page = run / "report" / "inspect-step-000004.html"
     if BROWSER:
         document, log = rendered(page)
         assert not re.findall(r"CONSOLE.*", log)

@@ -14,6 +14,7 @@ from commands import Run, metrics
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
+    "--set", "data.limit=64",
     "--set", "rollout.group_size=4", "--set", "rollout.prompts_per_step=4", "--set", "training.save_every=2",
     "--set", "objective.initial_entropy=0.16", "--set", "objective.filter.threshold=0.2",
     "--set", "rollout.max_completion_tokens=34", "--set", "rollout.mask_truncated=true",

@@ -266,7 +266,7 @@ def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
 def test_the_same_runs_give_the_same_bytes(runs: list[RunRecord], page: str) -> None:
     charts = [*training_charts(runs), *evaluation_charts(runs)]
     assert render(runs, charts) == page
-    assert file_svg(charts[0]) == file_svg(charts[0])
+    assert file_svg(charts[0]) == file_svg(training_charts(runs)[0])  # drawn anew
     assert file_png(charts[0]) == file_png(charts[0])
 
 
