@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -52,13 +53,19 @@ def run(*, rounds: int = 3, out: Path | None = None) -> list[Figure]:
                 taken.append(time.process_time() - start)
             seconds = statistics.median(taken[1:])
             job = ",".join(str(size[name]) for name in "GTV")
-            memory = peak_bytes_of(Path(__file__), f"half,{job}") - peak_bytes_of(Path(__file__), f"inputs,{job}")
+            memory = memory_of(job)
             points.setdefault(axis, []).append((value, seconds, memory / 2**20))
             others = ", ".join(f"{name} {size[name]:,}" for name in "GTV" if name != axis)
             figures.append(Figure(f"{axis} {value:,} ({others})", seconds, "s", note=f"{memory / 2**20:.0f} MiB"))
     if out is not None:
         plot(points, out / "growth.png")
     return figures
+
+
+@cache
+def memory_of(job: str) -> int:
+    """Of a size that is on every axis it is measured once."""
+    return peak_bytes_of(Path(__file__), f"half,{job}") - peak_bytes_of(Path(__file__), f"inputs,{job}")
 
 
 def policy_of(vocabulary: int) -> TransformersPolicy:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import EvaluatedCompletion
@@ -32,6 +32,9 @@ from gtpo_cli.report.tables import (
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.summary import changes
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _KINDS: dict[str, Callable[[EvaluatedCompletion], bool]] = {
     "right": lambda c: c.correct,
@@ -99,13 +102,15 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
 
 def filled(package: str, template: str, **values: Any) -> str:
     """A page from a package's template. All text is escaped, and a missing value is an error."""
+    return _templates(package).get_template(template).render(values)
+
+
+@cache
+def _templates(package: str) -> Environment:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("gtpo_cli.report")])  # here is what all pages share
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template(template).render(values)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def _headlines(run: RunRecord) -> Iterator[tuple[str, dict[str, str]]]:

@@ -13,6 +13,7 @@ SETTINGS = [
     "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=32", "tracking.wandb.mode=off",
     "objective.probe.num_prompts=16", "objective.num_iterations=2", "training.max_steps=10", "training.save_every=2",
     "training.keep_last=2", "tracking.log_completions_every=1", "training.eval_every=3", "evaluation.limit=16",
+    "data.limit=64",
 ]  # fmt: skip
 
 

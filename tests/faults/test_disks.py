@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forks
 import pytest
 from commands import GTPO, comparable, environment
 from small_runs import Whole, assert_equal, finish, gtpo, resume, train
@@ -61,47 +64,45 @@ def test_a_log_that_cannot_grow(tmp_path: Path, whole: Whole) -> None:
 
     rare = ["training.save_every=100", "tracking.log_completions_every=100"]
     # step 1 always writes its samples, which are larger: they are there before the limit is
-    process = subprocess.Popen(
-        [*GTPO, *train("one", *rare)], cwd=tmp_path, env=environment(), text=True, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
+    process = forks.Command([*GTPO, *train("one", *rare)], cwd=tmp_path, env=environment())
     samples = tmp_path / "runs" / "one" / "samples" / "step-000001.jsonl"
     while not samples.exists():
-        assert process.poll() is None
+        assert process.runs()
         time.sleep(0.001)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
-    error = process.communicate()[1]
-    assert process.returncode == 2
-    assert "metrics.jsonl: metrics cannot be written (File too large); free some space" in error
+    done = process.wait()
+    assert done.returncode == 2
+    assert "metrics.jsonl: metrics cannot be written (File too large); free some space" in done.stderr
     finish(tmp_path, "one")
     assert comparable(tmp_path / "runs" / "one") == comparable(whole.run)
 
 
 @pytest.mark.parametrize("name", ["training.pt", "model/model.safetensors", "state.json"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Path, whole: Whole, name: str) -> None:
-    gtpo(tmp_path, train("one"))
-    run = tmp_path / "runs" / "one"
+    run = tmp_path / "runs" / "whole"
+    shutil.copytree(whole.run, run)
     file = run / "checkpoints" / "step-000010" / name
     file.write_bytes(file.read_bytes()[:-100])
-    output = gtpo(tmp_path, resume("one"))
-    assert f"runs/one/checkpoints/step-000010/{name}: damaged checkpoint: the file has" in output
-    assert "set aside as runs/one/checkpoints/damaged-step-000010-1; going on from step 8" in output
+    output = gtpo(tmp_path, resume("whole"))
+    assert f"runs/whole/checkpoints/step-000010/{name}: damaged checkpoint: the file has" in output
+    assert "set aside as runs/whole/checkpoints/damaged-step-000010-1; going on from step 8" in output
     assert_equal(run, whole)
 
 
 def test_two_processes_on_one_run(tmp_path: Path) -> None:
     long = ["training.max_steps=10000", "training.save_every=2"]
-    first = subprocess.Popen([*GTPO, *train("one", *long)], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    first = forks.Command([*GTPO, *train("one", *long)], cwd=tmp_path, env=environment())
     try:
         while not list((tmp_path / "runs" / "one" / "checkpoints").glob("step-*")):
-            assert first.poll() is None
+            assert first.runs()
             time.sleep(0.05)
         for arguments in (resume("one"), train("one", *long)):
             assert "runs/one: another process is training this run" in gtpo(tmp_path, arguments, code=2)
-        assert first.poll() is None
+        assert first.runs()
     finally:
-        first.terminate()
-    assert first.wait() == 143
+        os.kill(first.pid, signal.SIGTERM)
+        done = first.wait()
+    assert done.returncode == 143
 
 
 def test_a_folder_that_cannot_be_written(small_disk: Callable[[str], Path]) -> None:
@@ -121,12 +122,8 @@ main()
 
 
 def test_a_clock_that_jumps(tmp_path: Path, whole: Whole) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", JUMPING_CLOCK, *train("one")],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    program = tmp_path / "jumping_clock.py"
+    program.write_text(JUMPING_CLOCK)
+    done = forks.run([str(program), *train("one")], cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
     assert_equal(tmp_path / "runs" / "one", whole)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 from mutations import restore
-from small_runs import gtpo, train
+from small_runs import gtpo
 from typer.testing import CliRunner
 
 from gtpo_cli.cli.app import app
@@ -74,6 +74,7 @@ def test_no_field_of_a_run_folder_runs_in_a_page_or_names_a_file(real: Path, tmp
     """Every value and every name in every file of a run is replaced, by script and by paths: what the readers refuse is
     an error of ours, and all that they take stands in the pages together, and does nothing."""
     original, run = real / "runs" / "one", tmp_path / "runs" / "<img src=x onerror='document.title=1'>"
+    restore(run, original)
     taken = [field for field in fields(original) if is_taken(original, run, field)]
     names = {f"{field.file.name}:{'.'.join(map(str, field.place))}" for field in taken}
     for name in ("model", "benchmark", "system_prompt", "subject", "split"):
@@ -167,8 +168,7 @@ def _places(document: object, above: tuple[str | int, ...] = ()) -> Iterator[tup
 
 
 def is_taken(original: Path, run: Path, field: Field) -> bool:
-    """Whether a run with this field replaced is read at all. Another error than ours is raised."""
-    restore(run, original)
+    """Whether this copy of a run is read at all with the field replaced. Another error than ours is raised."""
     field.put(run, HOSTILE)
     folder = RunFolder(run)
     try:
@@ -178,19 +178,20 @@ def is_taken(original: Path, run: Path, field: Field) -> bool:
             stored.problems()
     except GtpoError:
         return False
+    finally:
+        shutil.copyfile(original / field.file, run / field.file)
     return True
 
 
-def test_hostile_completions_do_nothing_in_report_and_inspection(tmp_path: Path) -> None:
-    gtpo(tmp_path, train("one", "training.max_steps=3"))
-    gtpo(tmp_path, ["eval", "runs/one", "--pass-k", "2", "--limit", "4"])
+def test_hostile_completions_do_nothing_in_report_and_inspection(real: Path, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "one"
+    shutil.copytree(real / "runs" / "one", run)
     stored = [*(run / "samples").glob("*.jsonl"), *(run / "evaluation").rglob("samples.jsonl")]
     assert len(stored) >= 4
     for file in stored:
         spoil(file)
     gtpo(tmp_path, ["report", "runs/one"])
-    gtpo(tmp_path, ["inspect", "runs/one", "--step", "3", "--html"])
+    gtpo(tmp_path, ["inspect", "runs/one", "--step", "2", "--html"])
     pages = list((run / "report").rglob("*.html"))
     assert len(pages) == 2
     for page in pages:

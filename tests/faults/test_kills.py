@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -78,13 +78,13 @@ DURING: dict[str, Callable[[Path], bool]] = {
 @pytest.mark.parametrize("what", DURING)
 def test_killed_during(what: str, whole: Whole, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "one"
-    process = subprocess.Popen([*GTPO, *train("one")], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    process = forks.Command([*GTPO, *train("one")], cwd=tmp_path, env=environment())
     deadline = time.monotonic() + 120
     while not DURING[what](run):
-        assert process.poll() is None
+        assert process.runs()
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait().returncode == -signal.SIGKILL
     finish(tmp_path, "one")
     assert_equal(run, whole)

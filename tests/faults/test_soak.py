@@ -30,7 +30,7 @@ main()
 """
 SETTINGS = [
     "run_name=soak", f"training.max_steps={STEPS}", "rollout.prompts_per_step=1", "rollout.group_size=4",
-    "rollout.max_completion_tokens=12", "objective.probe.num_prompts=4", "training.save_every=100",
+    "rollout.max_completion_tokens=4", "data.limit=64", "objective.probe.num_prompts=4", "training.save_every=100",
     "training.keep_last=2", "tracking.log_completions_every=100", "tracking.wandb.mode=offline",
     "optimizer.learning_rate=1e-5",
 ]  # fmt: skip
