@@ -39,16 +39,29 @@ class Command:
     """A command that runs: what the tests need of subprocess.Popen; it has ended only when `wait` was called.
 
     `command` is the file of a Python program, or `python -m MODULE`, and its arguments. Libraries read `env` when they
-    are imported: each has servers of its own.
+    are imported: each has servers of its own. `more` is set in the process itself, for what is read later.
     """
 
-    def __init__(self, command: list[str], *, cwd: Path, env: dict[str, str], input: bytes = b"") -> None:
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        cwd: Path,
+        env: dict[str, str],
+        more: dict[str, str] | None = None,
+        input: bytes = b"",
+    ) -> None:
         self._idle = _idle.setdefault(frozenset(env.items()), [])
         self._server = self._idle.pop() if self._idle else _started(env)
         self._folder = tempfile.TemporaryDirectory()
         files = {name: Path(self._folder.name) / name for name in STREAMS}
         files["stdin"].write_bytes(input)
-        request = {"command": command, "cwd": str(cwd), **{name: str(file) for name, file in files.items()}}
+        request = {
+            "command": command,
+            "cwd": str(cwd),
+            "more": more or {},
+            **{name: str(file) for name, file in files.items()},
+        }
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
@@ -72,10 +85,16 @@ class Command:
 
 
 def run(
-    command: list[str], *, cwd: Path, env: dict[str, str], input: bytes = b"", timeout: float = 300
+    command: list[str],
+    *,
+    cwd: Path,
+    env: dict[str, str],
+    more: dict[str, str] | None = None,
+    input: bytes = b"",
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """As subprocess.run with text output, killed after `timeout` seconds; see `Command`."""
-    return Command(command, cwd=cwd, env=env, input=input).wait(timeout)
+    return Command(command, cwd=cwd, env=env, more=more, input=input).wait(timeout)
 
 
 def _started(env: dict[str, str]) -> subprocess.Popen[str]:
@@ -117,6 +136,7 @@ def _become(request: dict[str, Any]) -> None:
         os.close(file)
     sys.stdin = os.fdopen(0, closefd=False)  # the server's has read ahead
     os.chdir(request["cwd"])
+    os.environ.update(request["more"])
     program, *arguments = request["command"]
     if program == sys.executable:
         _, module, *arguments = arguments
