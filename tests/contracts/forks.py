@@ -28,7 +28,7 @@ LIBRARIES = (
     "torch._dynamo", "transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "peft", "math_verify", "matplotlib.figure", "rich.console",
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "typer.main", "typer._completion_classes",
-    "pydantic.dataclasses", "pydantic.type_adapter", "transformers.conversion_mapping",
+    "pydantic.dataclasses", "pydantic.root_model", "pydantic.type_adapter", "transformers.conversion_mapping",
 )  # fmt: skip
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -40,16 +40,25 @@ class Command:
     """A command that runs: what the tests need of subprocess.Popen; it has ended only when `wait` was called.
 
     `command` is the file of a Python program, or `python -m MODULE`, and its arguments. Libraries read `env` when they
-    are imported: each has servers of its own.
+    are imported: each has servers of its own. `more` is set in the process itself, for what is read later.
     """
 
-    def __init__(self, command: list[str], *, cwd: Path, env: dict[str, str], input: bytes = b"") -> None:
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        cwd: Path,
+        env: dict[str, str],
+        more: dict[str, str] | None = None,
+        input: bytes = b"",
+    ) -> None:
         self._idle = _idle.setdefault(frozenset(env.items()), [])
         self._server = self._idle.pop() if self._idle else _started(env)
         self._folder = tempfile.TemporaryDirectory()
         files = {name: Path(self._folder.name) / name for name in STREAMS}
         files["stdin"].write_bytes(input)
-        request = {"command": command, "cwd": str(cwd), **{name: str(file) for name, file in files.items()}}
+        streams = {name: str(file) for name, file in files.items()}
+        request = {"command": command, "cwd": str(cwd), "more": more or {}, **streams}
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
@@ -72,11 +81,9 @@ class Command:
         return subprocess.CompletedProcess(self._command, code, **said)
 
 
-def run(
-    command: list[str], *, cwd: Path, env: dict[str, str], input: bytes = b"", timeout: float = 300
-) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run with text output, killed after `timeout` seconds; see `Command`."""
-    return Command(command, cwd=cwd, env=env, input=input).wait(timeout)
+def run(command: list[str], *, timeout: float = 300, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run with text output, killed after `timeout` seconds; see `Command` for the settings."""
+    return Command(command, **settings).wait(timeout)
 
 
 def _started(env: dict[str, str]) -> subprocess.Popen[str]:
@@ -118,7 +125,10 @@ def _become(request: dict[str, Any]) -> None:
         os.dup2(file, number)
         os.close(file)
     sys.stdin = os.fdopen(0, closefd=False)  # the server's has read ahead
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it,
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this one
     os.chdir(request["cwd"])
+    os.environ.update(request["more"])
     program, *arguments = request["command"]
     try:
         if program == sys.executable:

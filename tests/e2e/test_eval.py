@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
+import forks
 import pytest
 from commands import GTPO, Prepared, Run, environment
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
-    "--set", "objective.initial_entropy=0.16",
+    "--set", "objective.initial_entropy=0.16", "--set", "data.limit=64",
 ]  # fmt: skip
-EVAL = ["eval", "--pass-k", "64", "--limit", "200", "--base"]
+PROBLEMS = 24  # of 64 completions: six blocks that are sampled and stored together
+EVAL = ["eval", "--pass-k", "64", "--limit", str(PROBLEMS), "--base"]
 
 
 def table(output: str) -> list[str]:
@@ -32,7 +33,7 @@ def stored(run: Path) -> dict[str, bytes]:
 def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
     prepared(TRAIN)
     run = tmp_path / "runs" / "one"
-    whole = gtpo(*EVAL, timeout=600)
+    whole = gtpo(*EVAL)
     assert len(table(whole.stdout)) == 27
     assert whole.stdout.splitlines()[-1] == "next: gtpo compare runs/one@base runs/one"
     expected = stored(run)
@@ -40,18 +41,17 @@ def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, prepared: 
     (run / "evaluation").rename(tmp_path / "uninterrupted")
 
     for share in (0.5, 1.5):  # half of the base model's completions; then half of the trained one's
-        process = subprocess.Popen(
-            [*GTPO, *EVAL], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        command = forks.Command([*GTPO, *EVAL], cwd=tmp_path, env=environment())
         deadline = time.monotonic() + 300
-        while sum(file.read_bytes().count(b"\n") for file in run.glob("evaluation/*/*/samples.jsonl")) < 200 * share:
-            assert process.poll() is None, "finished before it could be killed"
+        wanted = PROBLEMS * share
+        while sum(file.read_bytes().count(b"\n") for file in run.glob("evaluation/*/*/samples.jsonl")) < wanted:
+            assert command.runs(), "finished before it could be killed"
             assert time.monotonic() < deadline
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+            time.sleep(0.01)
+        os.kill(command.pid, signal.SIGKILL)
+        assert command.wait().returncode == -signal.SIGKILL
     assert not list(run.glob("evaluation/arithmetic/step-*/results.json"))
-    continued = gtpo(*EVAL, timeout=600)
+    continued = gtpo(*EVAL)
     assert table(continued.stdout) == table(whole.stdout)
     assert stored(run) == expected
 

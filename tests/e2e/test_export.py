@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import subprocess
-import sys
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,12 +21,13 @@ from gtpo_cli.export.gguf import SCRIPT
 TOKEN = "hf_thisIsNoTokenButASecret"
 QUESTIONS = ["3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4", "7+7-3-3"]
 TRAIN = [
-    "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=12",
-    "--set", "objective.initial_entropy=0.16", "--set", "optimizer.learning_rate=1.0e-3",
+    "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=6",
+    "--set", "objective.initial_entropy=0.16", "--set", "optimizer.learning_rate=1.0e-3", "--set", "data.limit=64",
 ]  # fmt: skip
 LORA = ["--set", "model.lora={rank: 8, alpha: 16}", "--set", "optimizer.learning_rate=5.0e-3"]
 PLAIN = """
 import json, sys
+assert "gtpo_cli" not in sys.modules
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "gtpo_cli":
@@ -36,7 +36,7 @@ sys.meta_path.insert(0, Blocked())
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 torch.set_num_threads(1)
-folder, questions = sys.argv[1], json.loads(sys.argv[2])
+folder, *questions = sys.argv[1:]
 model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
 for question in questions:
     messages = [{"role": "user", "content": question}]
@@ -47,10 +47,9 @@ for question in questions:
 
 
 def by_plain_transformers(folder: Path) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", PLAIN, str(folder), json.dumps(QUESTIONS)],
-        cwd=folder.parent, env=environment(), capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    program = folder.with_name("plain.py")
+    program.write_text(PLAIN)
+    done = forks.run([str(program), str(folder), *QUESTIONS], cwd=folder.parent, env=environment())
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -79,7 +78,7 @@ def test_plain_transformers_give_the_policy_s_answers(
 
     gtpo("export", "--out", "sixteen")
     record = json.loads((tmp_path / "sixteen" / "export.json").read_text())
-    assert (record["dtype"], record["step"]) == ("bfloat16", 12)
+    assert (record["dtype"], record["step"]) == ("bfloat16", 6)
     assert 0 < record["difference_from_policy"]["mean"] < 0.1
     again = by_plain_transformers(tmp_path / "sixteen")
     assert sum(a == b for a, b in zip(again, expected, strict=True)) >= len(QUESTIONS) - 1  # a tie may fall otherwise
@@ -95,13 +94,13 @@ def test_plain_transformers_give_the_policy_s_answers(
     *_, own = json.loads(gtpo("eval", f"runs/one/export/{format}", *figures).stdout)["evaluations"]
     assert own["folder"].startswith(f"runs/models/runs-one-export-{format}/evaluation/arithmetic/")
     assert (own["subject"], own["model"]) == (
-        ("step-000012", "builtin:tiny") if changes else ("base", "runs/one/export/merged")
+        ("step-000006", "builtin:tiny") if changes else ("base", "runs/one/export/merged")
     )
     drawn = [(tmp_path / one["folder"] / "samples.jsonl").read_bytes() for one in (run, own, base)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert own["scores"] == run["scores"]
     said = gtpo("eval", f"runs/one/export/{format}", "--base", *figures[:-1]).stdout.splitlines()
-    assert said[0].startswith(f"runs/one/export/{format}: export of the run one, step 12")
+    assert said[0].startswith(f"runs/one/export/{format}: export of the run one, step 6")
     assert said[0].endswith("; asked and judged as the run was")
     labels = {
         "adapter": "base is builtin:tiny, untrained, asked and judged as the trained one",
@@ -186,61 +185,74 @@ class Hub(BaseHTTPRequestHandler):
             self._answer({})
 
 
+@pytest.fixture(scope="module")
+def hub_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of all pushes, since libraries read them when they are imported. Nobody answers there but while a test has
+    `hub`."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    home = str(tmp_path_factory.mktemp("hf"))
+    return {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": home, "HF_HUB_DISABLE_XET": "1"}
+
+
 @pytest.fixture
-def hub() -> Iterator[tuple[type[Hub], str]]:
+def hub(hub_settings: dict[str, str]) -> Iterator[type[Hub]]:
     class Fresh(Hub):
         files, asked, made = {}, [], {}
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Fresh)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield Fresh, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+    port = int(hub_settings["HF_ENDPOINT"].rpartition(":")[2])
+    with ThreadingHTTPServer(("127.0.0.1", port), Fresh) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Fresh
+        server.shutdown()
 
 
-def export_to(hub: str, folder: Path, *arguments: str, code: int = 0, token: str | None = TOKEN) -> str:
-    known = environment() | {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "HF_HOME": str(folder / "hf")}
-    known |= {"HF_HUB_DISABLE_XET": "1"} | ({"HF_TOKEN": token} if token else {})
-    done = subprocess.run(
-        [*GTPO, "export", *arguments], cwd=folder, env=known, capture_output=True, text=True, timeout=200
-    )
+def push(settings: dict[str, str], folder: Path, *, code: int = 0, token: str | None = TOKEN) -> str:
+    done = forks.run(
+        [*GTPO, "export", "--push", "me/demo"], cwd=folder, env=environment() | settings,
+        more={"HF_TOKEN": token} if token else {},
+    )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
 
 
 def test_a_push_reaches_the_hub_private_and_the_token_nothing_else(
-    prepared: Prepared, hub: tuple[type[Hub], str], tmp_path: Path
+    prepared: Prepared, hub: type[Hub], hub_settings: dict[str, str], tmp_path: Path
 ) -> None:
-    served, address = hub
     prepared(TRAIN)
-    said = export_to(address, tmp_path, "--push", "me/demo")
-    assert f"pushed to {address}/me/demo" in said
-    assert served.made.get("visibility") == "private" or served.made.get("private") is True  # by the library's age
+    said = push(hub_settings, tmp_path)
+    assert f"pushed to {hub_settings['HF_ENDPOINT']}/me/demo" in said
+    assert hub.made.get("visibility") == "private" or hub.made.get("private") is True  # by the library's age
     out = tmp_path / "runs" / "one" / "export" / "merged"
-    assert set(served.files) == {file.name for file in out.iterdir()}
+    assert set(hub.files) == {file.name for file in out.iterdir()}
     writing = [
-        key for path, key in served.asked if path.endswith("/create") or "/preupload/" in path or "/commit/" in path
+        key for path, key in hub.asked if path.endswith("/create") or "/preupload/" in path or "/commit/" in path
     ]
     assert len(writing) >= 3
     assert set(writing) == {f"Bearer {TOKEN}"}
     assert 'from_pretrained("me/demo")' in (out / "README.md").read_text()
     assert TOKEN not in said
-    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    files = [
+        file for folder in (tmp_path, Path(hub_settings["HF_HOME"])) for file in folder.rglob("*") if file.is_file()
+    ]
     assert [file.name for file in files if TOKEN.encode() in file.read_bytes()] == []
 
-    served.public = True
-    refused = export_to(address, tmp_path, "--push", "me/demo", code=2)
+    hub.public = True
+    refused = push(hub_settings, tmp_path, code=2)
     assert "is public already" in refused
     assert "--public" in refused
-    assert "there is no token" in export_to(address, tmp_path, "--push", "me/demo", code=2, token=None)
+    assert "there is no token" in push(hub_settings, tmp_path, code=2, token=None)
 
 
-def test_a_push_that_cannot_be_is_refused_before_the_work(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
+def test_a_push_that_cannot_be_is_refused_before_the_work(
+    gtpo: Run, prepared: Prepared, hub_settings: dict[str, str], tmp_path: Path
+) -> None:
     prepared(TRAIN)
     assert "is no name of a model on the hub" in gtpo("export", "--push", "a/b/c", code=2).stderr
     offline = gtpo("export", "--push", "me/demo", code=2).stderr
     assert "the hub cannot be reached (HF_HUB_OFFLINE is set)" in offline
     assert "hf upload me/demo FOLDER" in offline
-    assert "the hub cannot be reached" in export_to("http://127.0.0.1:1", tmp_path, "--push", "me/demo", code=2)
+    assert "the hub cannot be reached" in push(hub_settings, tmp_path, code=2)
     assert "--public is for --push" in gtpo("export", "--public", code=2).stderr
     assert not (tmp_path / "runs" / "one" / "export").exists()

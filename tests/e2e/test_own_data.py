@@ -203,7 +203,7 @@ def test_a_data_set_of_the_hub_online_and_then_offline_from_its_cache(tmp_path: 
     rows = "".join(json.dumps({"problem": q, "final": f"so \\boxed{{{g}}}"}) + "\n" for q, _, g in SUMS).encode()
     files = {"README.md": README.encode(), "easy.jsonl": rows, "hard.jsonl": rows}
     here = {key: value for key, value in environment().items() if "proxy" not in key.lower()}
-    here |= {"HF_HOME": str(tmp_path / "cache")}
+    here |= {"HF_HOME": str(tmp_path / "cache"), "HF_UPDATE_DOWNLOAD_COUNTS": "0"}  # else it asks s3.amazonaws.com too
 
     def run(*asked: list[str], **more: str) -> list[tuple[int, str]]:
         commands = [[*typed("tiny_arithmetic", "data.benchmark=hub", *settings), "--dry-run"] for settings in asked]

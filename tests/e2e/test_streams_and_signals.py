@@ -7,17 +7,18 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forks
 import pytest
-from commands import GTPO, environment, metrics
+from commands import GTPO, Prepared, environment, metrics
 
 SMALL = [
     "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=16",
     "objective.probe.num_prompts=8", "training.max_steps=4", "training.save_every=2", "tracking.wandb.mode=off",
+    "data.limit=64",
 ]  # fmt: skip
 LONG = ["rollout.prompts_per_step=16", "rollout.group_size=16", "training.max_steps=500", "training.save_every=2"]
 
@@ -63,6 +64,12 @@ def test_a_command_whose_output_is_its_product_ends_with_a_word(tmp_path: Path) 
         assert len(done.stderr.splitlines()) == bool(said)
 
 
+def forked(folder: Path, program: str, *arguments: str, input: bytes = b"") -> subprocess.CompletedProcess[str]:
+    file = folder / "program.py"
+    file.write_text(program)
+    return forks.run([str(file), *arguments], cwd=folder, env=environment(), input=input)
+
+
 IN_A_FOLDER_THAT_IS_GONE = """
 import contextlib, io, json, os, sys
 from gtpo_cli.cli.app import main
@@ -84,10 +91,7 @@ def test_a_working_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
         ["train"], ["train", "--resume"], ["eval"], ["compare", "a", "b"], ["report"], ["inspect"], ["generate"],
         ["export"], ["probe-entropy"], ["sweep", "fig2_methods"], ["plan"], ["doctor"], ["recipes", "list"],
     ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_FOLDER_THAT_IS_GONE], cwd=tmp_path, input=json.dumps(commands), text=True,
-        capture_output=True, env=environment(), timeout=100,
-    )  # fmt: skip
+    done = forked(tmp_path, IN_A_FOLDER_THAT_IS_GONE, input=json.dumps(commands).encode())
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(commands), done.stderr
     for code, error in answers:
@@ -95,14 +99,11 @@ def test_a_working_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
         assert error.startswith("error: the working folder is gone, deleted or moved; go to one that exists (cd), and")
 
 
-def start(folder: Path, command: list[str], when: Callable[[], bool]) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [*GTPO, *command], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    )  # fmt: skip
+def start(folder: Path, command: list[str], when: Callable[[], bool]) -> forks.Command:
+    process = forks.Command([*GTPO, *command], cwd=folder, env=environment())
     deadline = time.monotonic() + 100
     while not when():
-        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert process.runs(), process.wait().stderr
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return process
@@ -114,11 +115,12 @@ def test_a_second_ctrl_c_ends_at_once_and_says_what_is_lost(tmp_path: Path) -> N
     process = start(
         tmp_path, [*train("long", *LONG), "-q"], lambda: log.exists() and log.read_bytes().count(b"\n") == 3
     )
-    process.send_signal(signal.SIGINT)
+    os.kill(process.pid, signal.SIGINT)
     time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 130, error
+    os.kill(process.pid, signal.SIGINT)
+    done = process.wait(timeout=60)
+    error = done.stderr
+    assert done.returncode == 130, error
     assert "interrupted: the step under way is finished and saved; Ctrl-C ends at once" in error
     lost = "step 3 and what was under way are lost; gtpo train --resume runs/long goes on from step 2"
     assert error.splitlines()[-1] == f"interrupted: {lost}"
@@ -129,10 +131,10 @@ def test_a_second_ctrl_c_ends_at_once_and_says_what_is_lost(tmp_path: Path) -> N
 def test_a_hangup_before_the_first_step_ends_with_a_word(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "early"
     process = start(tmp_path, [*train("early"), "-q"], lambda: (run / "recipe.yaml").exists())
-    process.send_signal(signal.SIGHUP)
-    _, error = process.communicate(timeout=60)
+    os.kill(process.pid, signal.SIGHUP)
+    done = process.wait(timeout=60)
     ended = "hung up before the first step: nothing was trained, and the same command starts again\n"
-    assert (process.returncode, error) == (129, ended)
+    assert (done.returncode, done.stderr) == (129, ended)
     assert not run.exists()  # its name is free again
 
 
@@ -144,11 +146,7 @@ def test_a_hangup_before_the_first_step_ends_with_a_word(tmp_path: Path) -> None
     ],
 )
 def test_ctrl_c_during_the_probe_says_what_happened(tmp_path: Path, command: list[str], said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_PROBE, *command], cwd=tmp_path, env=environment(), capture_output=True,
-        text=True, timeout=100,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores it
-    )  # fmt: skip
+    done = forked(tmp_path, INTERRUPTED_PROBE, *command)
     assert (done.returncode, done.stderr) == (130, f"interrupted {said}\n")
     assert "training runs/probed" not in done.stdout
     assert not (tmp_path / "runs" / "probed").exists()
@@ -179,10 +177,7 @@ def test_long_waits_speak(tmp_path: Path) -> None:
         (["report"], ["drawing the charts: 0 s so far"]),
         (["generate", "runs/one", "1+1"], ["loading builtin:tiny: 0 s so far"]),
     ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", IMPATIENT], cwd=tmp_path, input=json.dumps([command for command, _ in expected]),
-        text=True, capture_output=True, env=environment(), timeout=200,
-    )  # fmt: skip
+    done = forked(tmp_path, IMPATIENT, input=json.dumps([command for command, _ in expected]).encode())
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(expected), done.stderr
     for (command, lines), said in zip(expected, answers, strict=True):
@@ -205,17 +200,16 @@ for command in json.load(sys.stdin):
 """
 
 
-@pytest.mark.parametrize("command", [["export"], ["report"]])
-def test_ctrl_c_during_an_export_or_a_report_says_what_is_there(tmp_path: Path, command: list[str]) -> None:
-    subprocess.run([*GTPO, *train("one"), "-q"], cwd=tmp_path, env=environment(), check=True, capture_output=True)
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, *command], cwd=tmp_path, env=environment(), capture_output=True, text=True,
-        timeout=100, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_ctrl_c_during_an_export_or_a_report_says_what_is_there(
+    prepared: Prepared, tmp_path: Path, command: str
+) -> None:
+    prepared([*train("one"), "-q"])
+    done = forked(tmp_path, INTERRUPTED, command)
     said = {
         "export": ": runs/one/export/merged is as it was before",
         "report": " before the page was written: the same command starts again",
-    }[command[0]]
+    }[command]
     assert (done.returncode, done.stderr) == (130, f"interrupted{said}\n")
     assert not (tmp_path / "runs/one/export/merged").exists()
     assert not (tmp_path / "runs/one/report/report.html").exists()
@@ -239,10 +233,10 @@ def test_an_evaluation_that_is_terminated_keeps_what_was_graded(tmp_path: Path) 
         tmp_path, ["eval", "builtin:tiny", "--pass-k", "16"],
         lambda: any(file.stat().st_size for file in stored.glob("*/*/samples.jsonl")),
     )  # fmt: skip
-    process.terminate()
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert error == "terminated: what was sampled is stored, and the same command continues\n"
+    os.kill(process.pid, signal.SIGTERM)
+    done = process.wait(timeout=60)
+    assert done.returncode == 143
+    assert done.stderr == "terminated: what was sampled is stored, and the same command continues\n"
     assert any(file.stat().st_size for file in stored.glob("*/*/samples.jsonl"))
 
 
