@@ -17,7 +17,7 @@ from gtpo_cli.report.comparison import recipe_differences
 SMALL = [
     "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=48", "training.save_every=2",
     "objective.probe.num_prompts=4", "data.system_prompt=null",
-    "evaluation={limit: 4, samples: 2, pass_k: [1], majority_k: [2]}",
+    "data.limit=64", "evaluation={limit: 4, samples: 2, pass_k: [1], majority_k: [2]}",
 ]  # fmt: skip
 ADAPTER = ["model.name=model", "model.load_in_4bit=false", "model.gradient_checkpointing=false",
            "model.lora={rank: 4, alpha: 12, target_modules: [q_proj, down_proj]}"]  # fmt: skip
