@@ -86,6 +86,15 @@ class CheckpointStore:
     def path(self, step: int) -> Path:
         return self._folder / f"step-{step:06d}"
 
+    def _aside(self, step: int) -> Path:
+        """Where a checkpoint is while it is written or removed, so that under its own name it is always whole."""
+        return self._folder / f".{self.path(step).name}.tmp"
+
+    def remove_leftovers(self) -> None:
+        """Of a process that was killed while it wrote or removed a checkpoint."""
+        for path in self._folder.glob(".step-*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
+
     def save(
         self,
         state: CheckpointState,
@@ -105,7 +114,7 @@ class CheckpointStore:
         if not all(bool(torch.isfinite(parameter).all()) for parameter in trained):
             raise CheckpointError(f"{self.path(state.step)}: not saved, since the weights are not finite")
         final = self.path(state.step)
-        aside = self._folder / f".{final.name}.tmp"
+        aside = self._aside(state.step)
         try:
             shutil.rmtree(aside, ignore_errors=True)
             (aside / "model").mkdir(parents=True)
@@ -194,7 +203,7 @@ class CheckpointStore:
         keep = {*self.scheduled_steps()[-self._keep_last :], state.best_step, state.step}
         for step in self.steps():
             if step not in keep:
-                shutil.rmtree(self.path(step))
+                shutil.rmtree(self.path(step).rename(self._aside(step)))
 
 
 def write_manifest(folder: Path) -> None:

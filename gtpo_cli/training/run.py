@@ -215,6 +215,7 @@ class Run:
         return None
 
     def _newest_state(self) -> CheckpointState:
+        self.store.remove_leftovers()
         step, problems = self.store.newest_intact()
         for problem in problems:
             self._say(problem)

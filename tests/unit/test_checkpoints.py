@@ -116,6 +116,28 @@ def test_save_and_load(tmp_path: Path, policy: TransformersPolicy) -> None:
     store.check(7)
 
 
+def test_a_removal_that_is_cut_off_leaves_no_half_checkpoint(
+    tmp_path: Path, policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    save(store, CheckpointState(step=1, metrics_bytes=0), policy, {"optimizer": {}, "scheduler": {}})
+    removed = os.remove
+
+    def cut_off(path: Any, **of: Any) -> None:
+        removed(path, **of)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            save(store, CheckpointState(step=2, metrics_bytes=0), policy, {"optimizer": {}, "scheduler": {}})
+    assert store.steps() == [2]
+    assert len(list(tmp_path.iterdir())) == 2
+    store.remove_leftovers()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000002"]
+    store.check(2)
+
+
 def test_retention_keeps_last_and_best(tmp_path: Path, policy: TransformersPolicy) -> None:
     store = CheckpointStore(tmp_path, keep_last=2)
     for step in range(1, 6):
