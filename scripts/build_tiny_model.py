@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems, completion_of, wrap_solution
 from gtpo_cli.data.arithmetic import running_sums, worked_solution
@@ -76,11 +76,12 @@ def _vocabulary() -> dict[str, int]:
     return {token: index for index, token in enumerate((*SPECIAL, *WORDS, *characters))}
 
 
-def tiny_config(vocab_size: int) -> Any:
-    """The architecture: hidden 64, 3 layers, 2 heads, feed-forward 192, tied embeddings."""
-    from transformers import LlamaConfig
+def tiny_config(vocab_size: int, model_type: str = "llama") -> Any:
+    """The shape: hidden 64, 3 layers, 2 heads, feed-forward 192, tied embeddings; of llama, qwen2 or mistral."""
+    from transformers import AutoConfig
 
-    return LlamaConfig(
+    return AutoConfig.for_model(
+        model_type,
         vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=192,
@@ -107,6 +108,7 @@ def imperfect_demonstrations(
     forget_last: float = 0.6,
     miss_tag: float = 0.25,
     wrong_answer: float = 0.1,
+    free_words: float = 0.0,
     seed: int,
 ) -> list[str]:
     """One completion for each problem, for the warm start of a model that reinforcement can still teach something.
@@ -114,10 +116,11 @@ def imperfect_demonstrations(
     Each fault is drawn with its rate (0..1). A demonstration either skips the steps (`skip_steps`: nothing between the
     reasoning tags), and then often forgets the last term of the question (`forget_last` of those); or it shows them,
     and sometimes its answer is off by 1 to 3 all the same (`wrong_answer` of those). One of the four tags may
-    be missing (`miss_tag`). So who skips the steps is mostly wrong, in one and the same way: a model that imitates this
+    be missing (`miss_tag`). After each step, and where they are skipped, there may be a word of three letters at random
+    (`free_words`), which says nothing and widens what the model may write. So who skips the steps is mostly wrong, in one and the same way: a model that imitates this
     is wrong greedily too, and can learn that showing its steps pays.
     """
-    rng = random.Random(seed)
+    rng, letters = random.Random(seed), random.Random(f"words {seed}")
     texts = []
     for problem in problems:
         sums = running_sums(problem.question)
@@ -126,9 +129,17 @@ def imperfect_demonstrations(
         else:
             off = rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < wrong_answer else 0
             steps, answer = worked_solution(problem.question), sums[-1] + off
-        text = wrap_solution(steps, str(answer))
+        text = wrap_solution(_with_words(steps, free_words, letters), str(answer))
         texts.append(text.replace(rng.choice(TAGS), "") if rng.random() < miss_tag else text)
     return texts
+
+
+def _with_words(steps: str, rate: float, rng: random.Random) -> str:
+    parts = []
+    for step in steps.split(" "):
+        word = "".join(rng.choices(string.ascii_lowercase, k=3)) if rng.random() < rate else ""
+        parts += [step, word]
+    return " ".join(filter(None, parts))
 
 
 def build(arguments: argparse.Namespace) -> TransformersPolicy:
@@ -136,7 +147,7 @@ def build(arguments: argparse.Namespace) -> TransformersPolicy:
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
     tokenizer = tiny_tokenizer()
-    model = LlamaForCausalLM(tiny_config(len(tokenizer)))
+    model = AutoModelForCausalLM.from_config(tiny_config(len(tokenizer), arguments.model_type))
     policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=2048)
     count = arguments.steps * arguments.batch
     problems = arithmetic_problems(arguments.problems, split="train", seed=arguments.seed)
@@ -147,6 +158,7 @@ def build(arguments: argparse.Namespace) -> TransformersPolicy:
         forget_last=arguments.forget_last,
         miss_tag=arguments.miss_tag,
         wrong_answer=arguments.wrong_answer,
+        free_words=arguments.free_words,
         seed=arguments.seed,
     )
     encoder = PromptEncoder(tokenizer, None)
@@ -197,6 +209,8 @@ def main() -> None:
     parser.add_argument("--forget-last", type=float, default=0.6)
     parser.add_argument("--miss-tag", type=float, default=0.25)
     parser.add_argument("--wrong-answer", type=float, default=0.1)
+    parser.add_argument("--free-words", type=float, default=0.0)
+    parser.add_argument("--model-type", choices=("llama", "qwen2", "mistral"), default="llama")
     arguments = parser.parse_args()
     policy = build(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import runpy
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,19 @@ def run(command: list[str], *, timeout: float = 300, **settings: Any) -> subproc
     return Command(command, **settings).wait(timeout)
 
 
+def run_distributed(command: list[str], processes: int, **settings: Any) -> list[subprocess.CompletedProcess[str]]:
+    """The command in several processes that find each other, with the variables that torchrun sets in each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(processes)}
+    known["LOCAL_WORLD_SIZE"] = known["WORLD_SIZE"]
+    running = [
+        Command(command, more=known | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, **settings)
+        for rank in range(processes)
+    ]
+    return [process.wait() for process in running]
+
+
 def _started(env: dict[str, str]) -> subprocess.Popen[str]:
     program = [sys.executable, __file__]
     server = subprocess.Popen(program, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -102,6 +116,8 @@ def _serve() -> dict[str, Any]:
     """The request, in each process that is forked for one; the server itself ends with its input."""
     for name in LIBRARIES:
         importlib.import_module(name)
+    if importlib.util.find_spec("trl"):  # where its tests run
+        importlib.import_module("trl.trainer.grpo_trainer")
     sys.modules["transformers.conversion_mapping"].get_checkpoint_conversion_mapping("llama")  # made once
     gc.freeze()
     for line in sys.stdin:

@@ -61,7 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trl")
     out = run_in(path, [*GTPO, *train("alone")])
     assert "next: gtpo eval runs/alone --base" in out or "eval runs/alone --base" in out
-    run_in(path, [*TORCHRUN, *train("two")])
+    for done in forks.run_distributed([*GTPO, *train("two")], 2, cwd=path, env=_environment()):
+        assert done.returncode == 0, done.stderr
     own = [part for part in train("own") if part not in ("--engine", "trl")]
     run_in(path, [*GTPO, *own])
     return path

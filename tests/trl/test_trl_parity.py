@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 import torch
 from commands import ROOT
@@ -126,13 +127,10 @@ def replayed(
     records = {name: folder / f"variant{number}.pt" for number, name in enumerate(own_runs)}
     for name, record in records.items():
         own_runs[name].record(record)
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
-    done = subprocess.run(
-        [*launcher, ROOT / "tests/trl/replay.py", folder, *records.values()],
-        env=os.environ | {"CI": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    command = [str(ROOT / "tests/trl/replay.py"), str(folder), *map(str, records.values())]
+    environment = os.environ | {"CI": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    for done in forks.run_distributed(command, processes, cwd=folder, env=environment):
+        assert done.returncode == 0, done.stderr[-4000:]
     return {
         name: [torch.load(folder / f"{record.stem}-{rank}.pt", weights_only=True) for rank in range(processes)]
         for name, record in records.items()
