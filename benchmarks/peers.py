@@ -33,6 +33,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import Trackers
 from gtpo_cli.training import loop
 from gtpo_cli.training.setup import Setup, set_up
+from gtpo_cli.types import Completion, Problem
 
 TITLE = "Other libraries on the same work"
 PROMPTS, GROUP, TOKENS = 8, 8, 48
@@ -119,8 +120,14 @@ def recipe_for(folder: str) -> Recipe:
         ["objective.name=grpo", "objective.kl_coef=0", "objective.initial_entropy=0.2", f"output_dir={folder}",
          "run_name=bench", f"training.max_steps={STEPS}", f"rollout.prompts_per_step={PROMPTS}",
          f"rollout.group_size={GROUP}", f"rollout.max_completion_tokens={TOKENS}", "tracking.wandb.mode=off",
-         "optimizer.schedule=constant", "optimizer.warmup_ratio=0"],
+         "optimizer.schedule=constant", "optimizer.warmup_ratio=0", "rewards.plugins=[{name: 'peers:digits'}]"],
     )  # fmt: skip
+
+
+def digits(problem: Problem, completion: Completion) -> float:
+    """A reward that differs within a group: where all are equal, as they are of completions that never end, gtpo has
+    no gradient to compute and TRL computes one of zeros."""
+    return float(sum(character.isdigit() for character in completion.text))
 
 
 def own_steps(*, ends: bool) -> list[float]:
@@ -186,8 +193,11 @@ def trl_steps(*, ends: bool) -> list[float]:
         def formed(completions: list[str], **_: Any) -> list[float]:
             return [format_reward(text) for text in completions]
 
+        def counted(completions: list[str], **_: Any) -> list[float]:
+            return [digits(setup.data.prompts[0][0], Completion((), (), "stop", text)) for text in completions]
+
         trainer = GRPOTrainer(
-            model=setup.policy.model, processing_class=tokenizer, reward_funcs=[formed, right], args=arguments,
+            model=setup.policy.model, processing_class=tokenizer, reward_funcs=[formed, right, counted], args=arguments,
             train_dataset=Dataset.from_list(rows), callbacks=[Mark()],
         )  # fmt: skip
         trainer.train()

@@ -117,8 +117,8 @@ def imperfect_demonstrations(
     reasoning tags), and then often forgets the last term of the question (`forget_last` of those); or it shows them,
     and sometimes its answer is off by 1 to 3 all the same (`wrong_answer` of those). One of the four tags may
     be missing (`miss_tag`). After each step, and where they are skipped, there may be a word of three letters at random
-    (`free_words`), which says nothing and widens what the model may write. So who skips the steps is mostly wrong, in one and the same way: a model that imitates this
-    is wrong greedily too, and can learn that showing its steps pays.
+    (`free_words`), which says nothing and widens what the model may write. So who skips the steps is mostly wrong, in
+    one and the same way: a model that imitates this is wrong greedily too, and can learn that showing its steps pays.
     """
     rng, letters = random.Random(seed), random.Random(f"words {seed}")
     texts = []

@@ -12,7 +12,7 @@ from typing import Any
 import forks
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, environment
 
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import load_policy
@@ -128,8 +128,8 @@ def replayed(
     for name, record in records.items():
         own_runs[name].record(record)
     command = [str(ROOT / "tests/trl/replay.py"), str(folder), *map(str, records.values())]
-    environment = os.environ | {"CI": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    for done in forks.run_distributed(command, processes, cwd=folder, env=environment):
+    known = environment() | {"CI": "1", "OMP_NUM_THREADS": "1"}
+    for done in forks.run_distributed(command, processes, cwd=folder, env=known):
         assert done.returncode == 0, done.stderr[-4000:]
     return {
         name: [torch.load(folder / f"{record.stem}-{rank}.pt", weights_only=True) for rank in range(processes)]

@@ -104,6 +104,18 @@ def test_each_fault_alone_and_certain(seed: int) -> None:
     without = one(miss_tag=1)
     assert without in {demonstration(problem).replace(tag, "") for tag in TAGS}
     assert sum(tag in without for tag in TAGS) == 3
+    word = "[a-z]{3}"
+    steps = rf"<reasoning>3\+8=11 {word} 11-2=9 {word} 9\+5=14 {word}</reasoning><answer>14</answer>"
+    assert re.fullmatch(steps, one(free_words=1))
+    assert re.fullmatch(f"<reasoning>{word}</reasoning><answer>14</answer>", one(free_words=1, skip_steps=1))
+
+
+def test_free_words_leave_the_other_faults_where_they_are() -> None:
+    problems = arithmetic_problems(300, split="train", seed=0)
+    texts = imperfect_demonstrations(problems, free_words=0.5, seed=2)
+    without = [re.sub(r" ?\b(?!answer|reasoning)[a-z]{3}\b", "", text) for text in texts]
+    assert without == imperfect_demonstrations(problems, seed=2)
+    assert texts != without
 
 
 def test_the_rates_are_met() -> None:

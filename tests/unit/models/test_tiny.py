@@ -49,6 +49,7 @@ def test_the_tokenizer_gives_back_any_ascii_text(policy: TransformersPolicy) -> 
     assert policy.tokenizer.decode(ids) == text
     assert policy.tokenizer.get_vocab() == tiny_tokenizer().get_vocab()  # as its script makes it
     assert is_builtin(tiny_config(len(policy.tokenizer)))
+    assert not any(is_builtin(tiny_config(len(policy.tokenizer), other)) for other in ("qwen2", "mistral"))
     assert len(policy.tokenizer("<reasoning>", add_special_tokens=False)["input_ids"]) == 3
 
 
