@@ -124,10 +124,14 @@ def recipe_for(folder: str) -> Recipe:
     )  # fmt: skip
 
 
-def digits(problem: Problem, completion: Completion) -> float:
+def count_digits(text: str) -> float:
     """A reward that differs within a group: where all are equal, as they are of completions that never end, gtpo has
     no gradient to compute and TRL computes one of zeros."""
-    return float(sum(character.isdigit() for character in completion.text))
+    return float(sum(character.isdigit() for character in text))
+
+
+def digits(problem: Problem, completion: Completion) -> float:
+    return count_digits(completion.text)
 
 
 def own_steps(*, ends: bool) -> list[float]:
@@ -194,7 +198,7 @@ def trl_steps(*, ends: bool) -> list[float]:
             return [format_reward(text) for text in completions]
 
         def counted(completions: list[str], **_: Any) -> list[float]:
-            return [digits(setup.data.prompts[0][0], Completion((), (), "stop", text)) for text in completions]
+            return [count_digits(text) for text in completions]
 
         trainer = GRPOTrainer(
             model=setup.policy.model, processing_class=tokenizer, reward_funcs=[formed, right, counted], args=arguments,
@@ -204,14 +208,27 @@ def trl_steps(*, ends: bool) -> list[float]:
     return [after - before for before, after in pairwise(marks)]
 
 
+def profile(rows: int = 20) -> str:
+    """Milliseconds of a step of ours by operation, the costliest first, and of all, with what the profiler adds."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        own_steps(ends=True)
+    taken = {event.key: event.self_cpu_time_total / 1000 / STEPS for event in recorded.key_averages()}
+    listed = sorted(taken.items(), key=lambda item: -item[1])[:rows]
+    return "\n".join(f"{milliseconds:8.2f}  {name}" for name, milliseconds in [*listed, ("all", sum(taken.values()))])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--step-only", action="store_true", help="leave the logits path out")
+    parser.add_argument("--profile", action="store_true", help="where the time of a step of ours goes, nothing else")
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    if arguments.step_only:
+    if arguments.profile:
+        torch.set_num_threads(1)
+        print(profile())
+    elif arguments.step_only:
         torch.set_num_threads(1)
         print(*(whole_step(rounds=arguments.rounds, ends=ends) for ends in (True, False)), sep="\n")
     else:
