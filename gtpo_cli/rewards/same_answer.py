@@ -120,16 +120,16 @@ def _usable(text: str, parses: Callable[[str], bool]) -> bool:
     if name and len(_EQUALS.findall(text)) == 1:
         text = name[2]
     value = peel(split_label(text).value)
-    value = split_percent(value)[0]
-    if exact_number(value) is not None or _is_plain(value):
+    without_percent = split_percent(value)[0]
+    if exact_number(without_percent) is not None or _is_plain(without_percent):
         return True
     sides = _NOT_EQUAL.split(value)
     if len(sides) > 1 and split_top_level(value) == [value]:
         return len(sides) == 2 and all(side and _usable(side, parses) for side in sides)
-    _, parts = _structure(value)
+    _, parts = _structure(value)  # the percent sign may be that of the last part
     if parts != [value]:
         return all(_usable(part, parses) for part in parts)
-    return parses(value)
+    return parses(without_percent)
 
 
 def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> bool:

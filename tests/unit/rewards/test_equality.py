@@ -30,6 +30,7 @@ USABLE += [
     r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}",
     "2, 3",
     r"3\pm\sqrt{2}",
+    r"\mathbb{R}\lor\%",
     "word " * 1000,
 ]
 UNUSABLE = [
