@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -78,14 +79,14 @@ def sweep(
     print(f"sweep {loaded.name}: {len(loaded.runs)} runs in {loaded.folder}", flush=True)
     with count_progress(loaded.name, unit="runs", each=True, quiet=quiet) as progress:
         failed, ended = execute(loaded, jobs=jobs, progress=progress)
+    for run, code in failed:
+        print(f"FAILED {run.key}: {_why(code, run.log_file)} (all of it: {run.log_file})")
     if ended is not None:
         print(f"stopped: {loaded.done} of {len(loaded.runs)} runs are done, the others are saved")
         suggest("sweep", *typed)
         raise typer.Exit(ended.exit_code)
     if loaded.done:
         _print_results(loaded)
-    for run in failed:
-        print(f"FAILED {run.key}: {_last_line(run.log_file)} (all of it: {run.log_file})")
     if failed:
         suggest("sweep", *typed)
         raise typer.Exit(EXIT_FAILED)
@@ -132,6 +133,10 @@ def _print_results(sweep: Sweep) -> None:
     print(f"{page}\ntable.md, runs.csv, results.json and charts are beside it. Open it: {page.resolve().as_uri()}")
 
 
-def _last_line(log: Path) -> str:
+def _why(code: int, log: Path) -> str:
+    """What it was killed by, else the last line of its log."""
+    if code == -signal.SIGKILL:
+        return "killed from outside, as a system does that is short of memory"
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    said = lines[-1].strip() if lines else "it said nothing"
+    return said if code > 0 else f"ended by {signal.Signals(-code).name}: {said}"

@@ -6,12 +6,8 @@ Everything else is started, or continued from its newest checkpoint. A run's rec
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +18,7 @@ from gtpo_cli.files import Finite, read_json
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.comparison import recipe_differences
 from gtpo_cli.run_folder import RunFolder, write_atomically
+from gtpo_cli.sweeps.processes import Process, start_training
 from gtpo_cli.sweeps.spec import Sweep, SweepRun
 from gtpo_cli.training.interrupts import interrupt_flag
 
@@ -32,7 +29,7 @@ _POLL_SECONDS = 0.2
 @dataclass(frozen=True, slots=True)
 class _Job:
     run: SweepRun
-    process: subprocess.Popen[bytes]
+    process: Process
     started: float
 
 
@@ -66,9 +63,11 @@ def check_what_is_there(sweep: Sweep) -> None:
             )
 
 
-def execute(sweep: Sweep, *, jobs: int, progress: Callable[[int, int], None]) -> tuple[list[SweepRun], Ended | None]:
+def execute(
+    sweep: Sweep, *, jobs: int, progress: Callable[[int, int], None]
+) -> tuple[list[tuple[SweepRun, int]], Ended | None]:
     """Run what is missing, at most `jobs` at a time; `progress` gets the runs that are done, and all. Returns the runs
-    whose process ended badly, and the signal that ended the sweep.
+    whose process ended badly, with its exit code, and the signal that ended the sweep.
 
     Ctrl-C, SIGTERM or SIGHUP lets the runs save and ends; one that comes while they do so ends at once. Raises
     RecipeError when what is there does not belong to this sweep.
@@ -78,24 +77,30 @@ def execute(sweep: Sweep, *, jobs: int, progress: Callable[[int, int], None]) ->
         (sweep.folder / name).mkdir(parents=True, exist_ok=True)
     waiting = [run for run in sweep.runs if not run.is_done]
     running: list[_Job] = []
-    failed: list[SweepRun] = []
+    failed: list[tuple[SweepRun, int]] = []
     progress(sweep.done, len(sweep.runs))
-    with interrupt_flag() as signals:
-        while (waiting or running) and not signals:
-            while waiting and len(running) < jobs:
-                running.append(_start(sweep, waiting.pop(0)))
-            for job in [job for job in running if job.process.poll() is not None]:
-                running.remove(job)
-                if job.process.returncode in (0, _STOPPED_BY_GUARD):
-                    _mark_done(job)
-                    progress(sweep.done, len(sweep.runs))
-                else:
-                    failed.append(job.run)
+    try:
+        with interrupt_flag() as signals:
+            while (waiting or running) and not signals:
+                while waiting and len(running) < jobs:
+                    running.append(_start(sweep, waiting.pop(0)))
+                for job in list(running):
+                    if (code := job.process.poll()) is None:
+                        continue
+                    running.remove(job)
+                    if code in (0, _STOPPED_BY_GUARD):
+                        _mark_done(job, code)
+                        progress(sweep.done, len(sweep.runs))
+                    else:
+                        failed.append((job.run, code))
+                time.sleep(_POLL_SECONDS)
+        for job in running:
+            job.process.send_signal(signal.SIGTERM)  # a second Ctrl-C would end what a supervisor has told already
+        while any(job.process.poll() is None for job in running):
             time.sleep(_POLL_SECONDS)
-    for job in running:
-        job.process.send_signal(signal.SIGINT)
-    for job in running:
-        job.process.wait()
+    finally:  # they have ended, unless the sweep ends at once
+        for job in running:
+            job.process.send_signal(signal.SIGKILL)
     return failed, Ended(signals[0]) if signals else None
 
 
@@ -103,28 +108,13 @@ def _start(sweep: Sweep, run: SweepRun) -> _Job:
     """`gtpo train` of the run's recipe; from its newest checkpoint where its folder is there."""
     recipe = sweep.folder / "recipes" / f"{run.key}.yaml"
     write_atomically(recipe, dump_recipe(run.recipe))
-    command = [sys.executable, "-m", "gtpo_cli", "train", "--quiet"]
-    command += ["--resume", str(run.path)] if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
+    arguments = ["--quiet"]
+    arguments += ["--resume", str(run.path)] if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
     if run.recipe.model.trust_remote_code:  # the sweep's own recipe says so
-        command.append("--trust-remote-code")
-    with run.log_file.open("ab") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
-        )
-    return _Job(run, process, time.monotonic())
+        arguments.append("--trust-remote-code")
+    return _Job(run, start_training(arguments, run.log_file), time.monotonic())
 
 
-def _die_with_parent() -> None:
-    """Where the sweep is killed, its runs end too (Linux): two processes must never write one run folder.
-
-    A session of its own keeps the terminal's Ctrl-C away: the sweep passes it on, once.
-    """
-    os.setsid()
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-def _mark_done(job: _Job) -> None:
-    record = {"seconds": round(time.monotonic() - job.started, 1), "exit": job.process.returncode}
+def _mark_done(job: _Job, code: int) -> None:
+    record = {"seconds": round(time.monotonic() - job.started, 1), "exit": code}
     write_atomically(job.run.done_file, json.dumps(record) + "\n")

@@ -14,9 +14,15 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, describe_problems, find_recipe, load_recipe, read_mapping, shipped_sweeps
 from gtpo_cli.recipe.section import Section
+from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import find_metric
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
+_OWN_KEYS = {
+    "seed": "write seeds into its file, or --seeds 1,2,3",
+    "run_name": "a run is named by variant and seed",
+    "output_dir": "say where it lives with --out FOLDER",
+}
 _FIGURE = re.compile(r"(first|last|mean|min|max|trough|peak) (\S+)|ever (\S+) ([<>]) ([-+.\deE]+)")
 
 
@@ -115,12 +121,12 @@ class SweepRun:
 
     @property
     def done_file(self) -> Path:
-        """Written when the run's process has ended well."""
+        """Written when the run's process has ended well; nothing without the run's folder."""
         return self.path.parent.parent / "done" / f"{self.key}.json"
 
     @property
     def is_done(self) -> bool:
-        return self.done_file.is_file()
+        return self.done_file.is_file() and RunFolder(self.path).recipe_file.is_file()
 
     @property
     def log_file(self) -> Path:
@@ -180,16 +186,32 @@ def load_sweep(
         file = SweepFile.model_validate(document if seeds is None else document | {"seeds": seeds})
     except ValidationError as error:
         raise RecipeError(list(describe_problems(error, str(path), model=SweepFile))) from error
+    overrides = tuple(overrides)
+    _check_own_keys(path, file, overrides)
     if only is not None:
         file = _only(file, only)
-    beside = path.parent / (recipe or file.recipe)
-    base = beside if recipe is None and beside.is_file() else find_recipe(recipe or file.recipe)
+    beside = [path.parent / name for name in (file.recipe, f"{file.recipe}.yaml")] if recipe is None else []
+    base = next((found for found in beside if found.is_file()), None) or find_recipe(recipe or file.recipe)
     name = path.stem if recipe is None else f"{path.stem}-{base.stem}"
     shared = (*as_overrides(file.set), *overrides)
     if recipe is not None or overrides:
         file = file.model_copy(update={"seconds": None})  # measured on other runs
     folder = folder or Path("runs") / "sweeps" / name
     return Sweep(name, folder, file, base.stem, shared, tuple(_runs(file, path, base, shared, folder)))
+
+
+def _check_own_keys(path: Path, file: SweepFile, overrides: tuple[str, ...]) -> None:
+    """Raise RecipeError for a key that is the sweep's to set."""
+    written = {"--set": [override.partition("=")[0].strip() for override in overrides], f"{path}: set": list(file.set)}
+    written |= {f"{path}: variant {name}": list(changes) for name, changes in file.variants.items()}
+    problems = [
+        f"{where}: {key} is set by the sweep; {remedy}"
+        for where, keys in written.items()
+        for key, remedy in _OWN_KEYS.items()
+        if key in keys
+    ]
+    if problems:
+        raise RecipeError(problems)
 
 
 def _only(file: SweepFile, variants: tuple[str, ...]) -> SweepFile:

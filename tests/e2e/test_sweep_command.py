@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from browsers import CHROMIUM, check_curves, check_widths, check_without_scripts, chromium, silent
-from commands import Run
+from commands import Run, comparable, contents
 
 from gtpo_cli.recipe import shipped_sweeps
 
@@ -43,11 +44,13 @@ def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(g
     while not (folder / "done" / "gtpo-1.json").exists() or not (folder / "runs" / "grpo-1" / "recipe.yaml").exists():
         assert time.monotonic() < deadline, (folder / "logs" / "gtpo-1.log").read_text()
         time.sleep(0.1)
+    assert len(processes(tmp_path)) > 1
     process.kill()
     process.wait()
     time.sleep(1.0)
     still = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(folder.name) in _read(p) and "train" in _read(p)]
     assert still == []  # its runs died with it
+    assert processes(tmp_path) == set()  # and what they were forked from
     first = (folder / "done" / "gtpo-1.json").stat().st_mtime_ns
     output = gtpo("sweep", "trial.yaml", "--jobs", "2").stdout
     assert (folder / "done" / "gtpo-1.json").stat().st_mtime_ns == first
@@ -58,6 +61,10 @@ def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(g
             json.loads(line)["step"] for line in (folder / "runs" / key / "metrics.jsonl").read_text().splitlines()
         ]
         assert steps == [1, 2, 3, 4, 5, 6]
+    alone = ["--recipe", str(folder / "recipes" / "gtpo-1.yaml"), "--set", "output_dir=alone", "--quiet"]
+    gtpo("train", *alone)
+    assert comparable(tmp_path / "alone" / "gtpo-1") == comparable(folder / "runs" / "gtpo-1")
+    assert contents(tmp_path / "alone" / "gtpo-1") == contents(folder / "runs" / "gtpo-1")
     assert (folder / "report.html").is_file()
     if CHROMIUM:
         with chromium() as browser:
@@ -84,6 +91,16 @@ def test_sweeps_are_listed_and_the_next_line_keeps_the_options(gtpo: Run) -> Non
     assert plan[-1] == "# next: gtpo sweep fig5a_kl " + " ".join(options)
 
 
+def processes(file: Path, *, link: str = "cwd") -> set[int]:
+    """Those that have the file as their working folder, or as what `link` is in /proc."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked, or is not ours
+            if (process / link).readlink() == file:
+                found.add(int(process.name))
+    return found
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode(errors="replace")
@@ -97,6 +114,7 @@ def test_a_run_that_fails_is_named_with_its_reason_and_the_others_go_on(gtpo: Ru
     (tmp_path / "trial.yaml").write_text("\n".join([*lines, f"variants: {variants}", "seeds: [1]"]) + "\n")
     output = gtpo("sweep", "trial.yaml", code=1).stdout
     assert "| accuracy | good | 1 |" in output
+    assert output.index("FAILED") < output.index("| accuracy |")
     assert re.search(r"FAILED bad-1: .*nowhere\.jsonl.* \(all of it: runs/sweeps/trial/logs/bad-1\.log\)", output)
 
 
@@ -119,3 +137,51 @@ def test_ctrl_c_sigterm_and_sighup_let_the_runs_save(gtpo: Run, tmp_path: Path, 
     assert "stopped: 0 of 4 runs are done, the others are saved" in output
     steps = metrics.read_text().count("\n")
     assert (folder / "runs" / "gtpo-1" / "checkpoints" / f"step-{steps:06d}").is_dir()
+
+
+def test_a_supervisor_may_tell_every_process_to_end(gtpo: Run, tmp_path: Path) -> None:
+    """The sweep, the server and the runs all get SIGTERM: the runs save, and one that was killed is named as such."""
+    (tmp_path / "trial.yaml").write_text(FILE.replace("training.max_steps: 6", "training.max_steps: 5000"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gtpo_cli", "sweep", "trial.yaml"], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    folder = tmp_path / "runs" / "sweeps" / "trial"
+    killed, metrics = folder / "logs" / "gtpo-1.log", folder / "runs" / "grpo-1" / "metrics.jsonl"
+    deadline = time.monotonic() + 180
+    while not metrics.exists() or metrics.read_text().count("\n") < 3:
+        assert time.monotonic() < deadline
+        for pid in processes(killed, link="fd/1"):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    for pid in processes(tmp_path):
+        os.kill(pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "stopped: 0 of 4 runs are done, the others are saved" in output
+    assert "FAILED gtpo-1: killed from outside, as a system does that is short of memory (all of it: " in output
+    steps = metrics.read_text().count("\n")
+    assert (folder / "runs" / "grpo-1" / "checkpoints" / f"step-{steps:06d}").is_dir()
+
+
+def test_a_second_ctrl_c_ends_the_runs_at_once(tmp_path: Path) -> None:
+    (tmp_path / "trial.yaml").write_text(FILE.replace("training.max_steps: 6", "training.max_steps: 5000"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gtpo_cli", "sweep", "trial.yaml"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    folder = tmp_path / "runs" / "sweeps" / "trial"
+    deadline = time.monotonic() + 180
+    while not (folder / "runs" / "gtpo-1" / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    (pid,) = processes(folder / "logs" / "gtpo-1.log", link="fd/1")
+    os.kill(pid, signal.SIGSTOP)  # it cannot save
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.0)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.splitlines()[-1]) == (130, "interrupted")
+    time.sleep(1.0)
+    assert processes(tmp_path) == set()

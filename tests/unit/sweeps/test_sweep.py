@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,9 @@ def test_figures_of_a_file_that_names_none_are_of_the_recipes_own_benchmark(tmp_
         ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: is no figure; write e.g. last train/"),
         ({"variant": {}}, "variant: unknown key; did you mean variants?"),
         ({"variants": {"a b": {}}}, "variants.a b"),
+        ({"variants": {"a+b": {}}}, "variants.a+b"),  # no name of a run
+        ({"set": {"seed": 7}}, "mine.yaml: set: seed is set by the sweep; write seeds into its file, or --seeds 1,2,3"),
+        ({"variants": {"x": {"run_name": "y"}}}, "variant x: run_name is set by the sweep; a run is named by variant"),
         ({"variants": {"x": {"objective.nam": "grpo"}}}, "variant x: --set: objective.nam: unknown key; did you mean"),
         ({"variants": {"x": {"training.max_steps": datetime.date(2001, 1, 1)}}}, "training.max_steps: input should be"),
         ({"recipe": "tiny_arithmetics"}, "did you mean tiny_arithmetic"),
@@ -124,6 +128,17 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, changes: dict[str, Any
     with pytest.raises(RecipeError) as caught:
         sweep_of(tmp_path, **changes)
     assert words in str(caught.value)
+
+
+def test_what_the_sweep_sets_is_not_overridden_in_silence(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="--set: output_dir is set by the sweep; say where it lives with --out"):
+        load_sweep(str(written(tmp_path)), overrides=["output_dir=/big"])
+
+
+def test_a_recipe_beside_the_file_is_found_with_its_ending_and_without(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("extends: tiny_arithmetic\ntraining: {max_steps: 7}\n", encoding="utf-8")
+    for name in ("base.yaml", "base"):
+        assert sweep_of(tmp_path, recipe=name, set={}).runs[0].recipe.training.max_steps == 7
 
 
 @pytest.mark.parametrize(
@@ -192,6 +207,15 @@ def test_an_unfinished_sweep_is_summed_up_over_what_is_there(tmp_path: Path) -> 
     (cell, _) = estimate(sweep).cells
     assert (cell.variant, cell.seeds, cell.difference) == ("gtpo", 1, None)
     assert seconds_left(sweep, jobs=2) == pytest.approx(5 * 10.0 / 2)
+
+
+def test_a_run_that_was_deleted_is_not_done(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    finish(sweep, "gtpo-1", [0.5] * 4)
+    finish(sweep, "gtpo-2", [0.5] * 4)
+    shutil.rmtree(sweep.runs[0].path)
+    assert [run.key for run in sweep.runs if run.is_done] == ["gtpo-2"]
+    assert list(estimate(sweep).values) == ["gtpo-2"]
 
 
 def test_a_run_of_another_recipe_is_not_taken_for_this_sweeps(tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+"""`gtpo train` for a sweep: each run is a process, which ends with the sweep.
+
+Without a GPU (Linux) it is forked from a server that has imported the libraries, which takes as long as many steps of a
+small model. Elsewhere it is started anew: what drives a GPU must not be there before a fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gtpo_cli.training.interrupts import ending_signals
+
+_GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # CUDA, ROCm, WSL
+_SAFE_PATH = "PYTHONSAFEPATH"
+# What a run imports, but for its model's own classes. The tiny model's, Llama's, bring what all of them need.
+_IMPORTED_ONCE = [
+    "gtpo_cli.sweeps.fork_server", "gtpo_cli.cli.app", "gtpo_cli.planning.readiness", "gtpo_cli.training.loop",
+    "gtpo_cli.training.summary", "gtpo_cli.tracking.console", "gtpo_cli.models.transformers_policy",
+    "gtpo_cli.generation.transformers_sampler", "transformers.models.llama.modeling_llama", "peft",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`poll`: its exit code, None while it runs."""
+
+    pid: int
+    poll: Callable[[], int | None]
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # just now
+                os.kill(self.pid, number)
+
+
+def start_training(arguments: list[str], log: Path) -> Process:
+    """`gtpo train` with these arguments, which reads nothing and writes to the end of `log`."""
+    with log.open("ab") as output:
+        if sys.platform == "linux" and not any(driver.exists() for driver in _GPU_DRIVERS):
+            with suppress(OSError, EOFError):  # no server (a long TMPDIR, a library that ends it): the log will say why
+                return _fork(arguments, log)
+        command = [sys.executable, "-P", "-m", "gtpo_cli", "train", *arguments]
+        started = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent
+        )
+    return Process(started.pid, started.poll)
+
+
+def _fork(arguments: list[str], log: Path) -> Process:
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(_IMPORTED_ONCE)
+    forked = forking.Process(target=_train, args=(arguments, log))
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"  # for the server: nothing in the working folder stands before a library
+    try:
+        forked.start()
+    finally:
+        os.environ.pop(_SAFE_PATH)
+        os.environ.update({_SAFE_PATH: before} if before is not None else {})
+    assert forked.pid is not None
+    return Process(forked.pid, lambda: forked.exitcode)
+
+
+def end_with_parent() -> None:
+    """Where the sweep is killed, its runs end too (Linux): two processes must never write one run folder.
+
+    A session of its own keeps the terminal's Ctrl-C away: the sweep tells its runs to end, once.
+    """
+    os.setsid()
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _train(arguments: list[str], log: Path) -> None:
+    """In the forked process: what `python -m gtpo_cli train` does in one started anew."""
+    end_with_parent()
+    for number in ending_signals():
+        signal.signal(number, signal.SIG_DFL)  # the server's handler
+    with Path(os.devnull).open("rb") as nothing, log.open("ab") as output:
+        for file, descriptor in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(file.fileno(), descriptor)
+    sys.argv = ["gtpo", "train", *arguments]
+    try:
+        runpy.run_module("gtpo_cli", run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing would leave them out
