@@ -5,11 +5,13 @@ Pages that stand elsewhere come along, and where a page names another one as `do
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {
@@ -30,19 +32,19 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Outside of ``` fences: links to docs/ lead from there, names of pages become links, and a list may follow a line
     of text, as it may in the repository (Python-Markdown wants an empty line between)."""
+    folder = posixpath.dirname(page.file.src_uri)
     parts = FENCED.split(markdown)
-    parts[::2] = [_linked(LIST_AFTER_TEXT.sub(r"\1\n\n", part)) for part in parts[::2]]
+    parts[::2] = [_linked(LIST_AFTER_TEXT.sub(r"\1\n\n", part), folder) for part in parts[::2]]
     return "".join(parts)
 
 
-def _linked(text: str) -> str:
-    return re.sub(r"`([\w/]+\.md)`", _link, text.replace("](docs/", "]("))
+def _linked(text: str, folder: str) -> str:
+    def link(name: re.Match[str]) -> str:
+        path = name.group(1)
+        target = posixpath.relpath(PAGE_OF.get(path) or path.removeprefix("docs/"), folder or ".")
+        return f"[{name.group()}]({target})" if (ROOT / path).is_file() else name.group()
 
-
-def _link(name: re.Match[str]) -> str:
-    path = name.group(1)
-    page = PAGE_OF.get(path) or path.removeprefix("docs/")
-    return f"[{name.group()}]({page})" if (ROOT / path).is_file() else name.group()
+    return re.sub(r"`([\w/]+\.md)`", link, text.replace("](docs/", "]("))
