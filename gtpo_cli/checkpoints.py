@@ -203,7 +203,8 @@ class CheckpointStore:
         keep = {*self.scheduled_steps()[-self._keep_last :], state.best_step, state.step}
         for step in self.steps():
             if step not in keep:
-                shutil.rmtree(self.path(step).rename(self._aside(step)))
+                with suppress(OSError):  # still read on a network's disk: the next start removes it
+                    shutil.rmtree(self.path(step).rename(self._aside(step)))
 
 
 def write_manifest(folder: Path) -> None:

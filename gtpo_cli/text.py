@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 from collections.abc import Container, Iterable, Sequence
@@ -38,6 +39,18 @@ def describe(error: BaseException, *, most: int = 300) -> str:
     except Exception:  # noqa: BLE001 - a __str__ of somebody else
         said = ""
     return one_line(f"{type(error).__name__}: {said}".rstrip(": "), most=most)
+
+
+def nearest_of(name: str, choices: Iterable[str], *, cutoff: float) -> str | None:
+    """The choice most like `name`; None when none is."""
+    near = difflib.get_close_matches(name, [choice for choice in choices if choice.isprintable()], n=1, cutoff=cutoff)
+    return near[0] if near else None
+
+
+def did_you_mean(name: str, choices: Iterable[str], otherwise: str) -> str:
+    """'did you mean X?' for the choice most like `name`, or `otherwise` when none is."""
+    near = nearest_of(name, choices, cutoff=0.5)
+    return otherwise if near is None else f"did you mean {near}?"
 
 
 def markdown_text(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from dataclasses import asdict
@@ -24,14 +23,18 @@ from gtpo_cli.cli.options import (
     find_model,
     find_trained,
     names_run,
+    plain_recipe,
 )
-from gtpo_cli.cli.printing import print_audit, print_json, print_scores, suggest
+from gtpo_cli.cli.printing import print_audit, print_json, print_scores, say, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import EvaluationError, RecipeError, ended_with
-from gtpo_cli.recipe import Recipe, dump_recipe
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import Benchmark as Name
+from gtpo_cli.recipe.schema import default_ks
 from gtpo_cli.run_folder import RunFolder, write_atomically
+from gtpo_cli.text import did_you_mean
+from gtpo_cli.waits import Waiting
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.problems import Benchmark
@@ -91,12 +94,13 @@ def evaluate(
         run, loaded, chosen = find_trained(
             target, checkpoint, what="eval", overrides=set_ or [], trust=trust_remote_code
         )
-        _check_split(run.recipe(), loaded)
+        own = run.recipe()
+        _check_split(own, loaded)
     else:
         model, named = str(target), (benchmark or ["gsm8k"])[0]
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
         loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_ or [])
-        run = _folder_of(model, loaded)
+        run, own = _folder_of(model, loaded), None
     asked = _with_options(loaded, benchmark, pass_k, maj_k, limit)
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
     _introduce(words, loaded.model, subjects)
@@ -106,7 +110,8 @@ def evaluate(
     if not as_json:  # the store has everything
         output_is_extra()
     with ended_with(lambda: ": what was sampled is stored, and the same command continues"):
-        finished = _evaluate(run, asked, chosen, subjects, benchmarks, again=again)
+        is_run = own is not None and chosen is not None
+        finished = _evaluate(run, asked, own if is_run else None, chosen, subjects, benchmarks, again=again)
     if as_json:
         print_json({"run": str(run.path), "evaluations": _document(finished, audit=audit)})
         return
@@ -121,25 +126,32 @@ def evaluate(
 def _evaluate(
     run: RunFolder,
     recipe: Recipe,
+    own: Recipe | None,
     checkpoint: Checkpoint | None,
     subjects: list[str],
     benchmarks: list[Benchmark],
     *,
     again: bool,
 ) -> Finished:
+    """`own`: the recipe that the run was trained by; None where there is no such run."""
     from gtpo_cli.evaluation.measure import evaluate as run_evaluation
     from gtpo_cli.evaluation.measure import find_evaluation
-    from gtpo_cli.evaluation.subject import SubjectLoader
+    from gtpo_cli.evaluation.subject import SubjectLoader, local_weights
     from gtpo_cli.rewards import Scorer
     from gtpo_cli.training.start import start_of
 
     start = start_of(recipe, run) if BASE in subjects else None
+    usual = own or plain_recipe(recipe.model.name)
     loader, finished = SubjectLoader(recipe, checkpoint, start=start), {}
     with Scorer(recipe.rewards) as scorer:
         for subject in subjects:
             load = functools.partial(loader.load, trained=subject != BASE)  # called only if something is to be sampled
+            trained = None if subject == BASE else checkpoint
+            kept = own is not None and (trained or start)  # by the run itself: never written to again
+            with Waiting(say, f"reading {recipe.model.name}"):
+                weights = "" if kept else local_weights(recipe, trained)
             for benchmark in benchmarks:
-                stored = find_evaluation(recipe, run, benchmark, subject)
+                stored = find_evaluation(recipe, run, benchmark, subject, own=usual, weights=weights)
                 with count_progress(f"{benchmark.name} {subject}") as progress:
                     results = run_evaluation(recipe, load, benchmark, stored, scorer, again=again, progress=progress)
                 finished[benchmark.name, subject] = stored, results
@@ -182,14 +194,17 @@ def _with_options(
         changes["benchmarks"] = tuple(_benchmark_name(name) for name in benchmarks)
     if limit is not None:
         changes["limit"] = limit
-    asked_pass = None if pass_k is None else _ks(pass_k, "--pass-k", first=1)
-    asked_majority = None if maj_k is None else _ks(maj_k, "--maj-k", first=4)
+    asked_pass = () if pass_k is None else _ks(pass_k, "--pass-k", first=1)
+    asked_majority = () if maj_k is None else _ks(maj_k, "--maj-k", first=4)
     if asked_pass or asked_majority:
-        samples = max((*(asked_pass or ()), *(asked_majority or ()), 0 if asked_pass else settings.samples))
+        samples = max((*asked_pass, *asked_majority, 0 if asked_pass else settings.samples))
         changes["samples"] = samples
-        changes["pass_k"] = asked_pass or tuple(k for k in settings.pass_k if k <= samples)
-        changes["majority_k"] = asked_majority or tuple(k for k in settings.majority_k if k <= samples)
-    return recipe.model_copy(update={"evaluation": settings.model_copy(update=changes)})
+        for key, asked in (("pass_k", asked_pass), ("majority_k", asked_majority)):
+            own = getattr(settings, key)
+            usual = own == default_ks(settings.samples)[key]
+            changes[key] = asked or (default_ks(samples)[key] if usual else tuple(k for k in own if k <= samples))
+    document = recipe.model_dump(mode="json")
+    return build_recipe(document | {"evaluation": document["evaluation"] | changes}, where="gtpo eval")
 
 
 def _ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
@@ -212,8 +227,7 @@ def _benchmark_name(name: str) -> str:
 
     known = get_args(Name)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        hint = did_you_mean(name, known, f"there are {', '.join(known)}")
         raise EvaluationError(f"--benchmark {name}: no such benchmark; {hint}")
     return name
 
@@ -221,11 +235,9 @@ def _benchmark_name(name: str) -> str:
 def _load_benchmarks(
     recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None
 ) -> list[Benchmark]:
-    from gtpo_cli.evaluation.measure import check_settings
     from gtpo_cli.evaluation.problems import load_benchmark
     from gtpo_cli.evaluation.subject import load_prompting
 
-    check_settings(recipe.evaluation)
     tokenizer, longest = load_prompting(recipe, checkpoint)
     benchmarks = []
     for name in recipe.evaluation.benchmarks:

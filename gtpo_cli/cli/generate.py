@@ -237,6 +237,7 @@ def _print_verdict(problem: Problem, completion: Completion, scorer: Scorer, rec
     parts = [
         ("format", verdict.format_score, rewards.format.weight),
         ("accuracy", verdict.accuracy_score, rewards.accuracy.weight),
+        *((("length", verdict.plugins["length"], rewards.length.weight),) if rewards.length.weight else ()),
         *((plugin.name, verdict.plugins[plugin.name], plugin.weight) for plugin in rewards.plugins),
     ]
     terms = (f"{name} {score:g}" + ("" if weight == 1.0 else f" x {weight:g}") for name, score, weight in parts)

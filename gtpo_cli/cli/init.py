@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from gtpo_cli.cli.options import GpuOption, benchmark_names, gpu_asked, gpu_here
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.files import write_aside
+from gtpo_cli.text import did_you_mean
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -108,8 +108,5 @@ def _check_benchmark(name: str, data: str | None) -> None:
             f"--benchmark {name}: has no problems to train on, it is for gtpo eval; choose {', '.join(known)}, or a "
             "file of your own with --data"
         )
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    raise RecipeError(
-        f"--benchmark {name}: no such benchmark; "
-        + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and --data for a file of your own")
-    )
+    hint = did_you_mean(name, known, f"there are {', '.join(known)}, and --data for a file of your own")
+    raise RecipeError(f"--benchmark {name}: no such benchmark; {hint}")

@@ -48,20 +48,21 @@ def inspect(
     folder = find_run(run, what="inspect")
     inspected = read_step(folder, step)
     groups = inspected.choose(problem)
-    if completion is not None and completion > len(groups[0].completions):
-        raise EvaluationError(
-            f"problem {groups[0].number} has {len(groups[0].completions)} completions, no {completion}"
-        )
+    for group in groups:
+        if completion is not None and completion > len(group.completions):
+            raise EvaluationError(f"problem {group.number} has {len(group.completions)} completions, no {completion}")
     if as_json:
-        print_json(_document(inspected, groups if completion is None else groups[:1], completion))
+        print_json(_document(inspected, groups, completion))
         return
     console = Console(highlight=False, markup=False, emoji=False)
     if html:
         page = write_page(inspected, out or folder.report / f"inspect-step-{inspected.step:06d}.html")
         print(f"{page}\nopen it: {page.resolve().as_uri()}")
     elif completion is not None:
-        group = groups[0]
-        print_tokens(console, group, group.completions[completion - 1], inspected.objective.conflict)
+        for group in groups:
+            if len(groups) > 1:
+                print(f"problem {group.number} of {len(inspected.groups)}")
+            print_tokens(console, group, group.completions[completion - 1], inspected.objective.conflict)
     else:
         print_step(console, inspected, groups)
         if len(groups) < len(inspected.groups):

@@ -167,8 +167,13 @@ def find_model(
         on = f", an adapter on {export.recipe.model.name}" if export.checkpoint else ""
         words = f"{model}: export of the run {export.run}, step {export.step}{on}; asked and judged as the run was"
         return export.recipe, export.checkpoint, words
-    plain = {"name": model, "load_in_4bit": False, "lora": None}
-    loaded = build_recipe({"model": plain, "data": {"benchmark": benchmark}}, overrides, where=model)
+    loaded = plain_recipe(model, benchmark, overrides)
     known = {None: "no system prompt", PAPER_SYSTEM_PROMPT: "gtpo's default system prompt"}
     prompt = known.get(loaded.data.system_prompt, "your system prompt")
     return loaded, None, f"{model}: no export of gtpo, so it is asked with {prompt}, in the model's own chat template"
+
+
+def plain_recipe(model: str, benchmark: str = "gsm8k", overrides: Sequence[str] = ()) -> Recipe:
+    """By which a model is asked that nothing is known of. Raises RecipeError."""
+    plain = {"name": model, "load_in_4bit": False, "lora": None}
+    return build_recipe({"model": plain, "data": {"benchmark": benchmark}}, overrides, where=model)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from gtpo_cli.cli.options import DEFAULT_RECIPE, RUNS, JsonOption, RecipeOption, SetOption, TrustOption, as_typed
@@ -10,10 +12,11 @@ from gtpo_cli.cli.printing import print_json, say, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.errors import ended_with
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.run_folder import latest_run
+from gtpo_cli.run_folder import RunFolder, latest_run
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.probe import EntropyProbe
+    from gtpo_cli.types import Verdict
 
 _BARS = 12
 _BAR_WIDTH = 40
@@ -26,6 +29,8 @@ def probe_entropy(
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Measure the initial entropy <H>_ini of the untrained model, which decides about the entropy filter.
+
+    And how often it is right at first: training learns from completions of which some are right.
 
     Without --recipe: the latest run's recipe, else the built-in one.
     """
@@ -41,12 +46,15 @@ def probe_entropy(
     sampler = load_sampler(setup.policy, loaded)
     with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress("<H>_ini") as progress:
         measured = probe(setup.policy, sampler, setup.data.prompts, loaded, progress=progress)
+    verdicts = _score(loaded, measured)
     if as_json:
-        print_json(_document(name, loaded, measured))
+        print_json(_document(name, loaded, measured, verdicts))
         return
-    _print(name, loaded, measured)
+    _print(name, loaded, measured, verdicts)
     found = f"objective.initial_entropy={measured.initial_entropy:.6f}"
-    suggest("train", "--recipe", name, *as_typed([*(set_ or []), found]))
+    is_run = RunFolder(Path(loaded.output_dir) / (loaded.run_name or "")).recipe_file.is_file()
+    unnamed = ["run_name=null"] if is_run else []
+    suggest("train", "--recipe", name, *as_typed([*(set_ or []), *unnamed, found]))
 
 
 def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: bool) -> tuple[Recipe, str]:
@@ -56,7 +64,15 @@ def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: bool) -> 
     return load_recipe(recipe, overrides), recipe
 
 
-def _document(name: str, recipe: Recipe, measured: EntropyProbe) -> dict[str, object]:
+def _score(recipe: Recipe, measured: EntropyProbe) -> list[Verdict]:
+    """Of format and accuracy alone: rewards of the user's own may cost money."""
+    from gtpo_cli.rewards import Scorer
+
+    with Scorer(recipe.rewards.model_copy(update={"plugins": ()})) as scorer:
+        return [verdict for group in scorer.score_groups(measured.groups) for verdict in group.verdicts]
+
+
+def _document(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Verdict]) -> dict[str, object]:
     from gtpo_cli.objective import LN_2, filter_is_on
 
     return {
@@ -70,12 +86,14 @@ def _document(name: str, recipe: Recipe, measured: EntropyProbe) -> dict[str, ob
         "prompts": len(measured.by_prompt),
         "completions_per_prompt": recipe.objective.probe.completions_per_prompt,
         "mean_tokens": measured.mean_tokens,
+        "accuracy": fmean(verdict.correct for verdict in verdicts),
+        "strict_format": fmean(verdict.strict_format for verdict in verdicts),
         "truncated_share": measured.truncated_share,
         "entropies": [list(values) for values in measured.by_prompt],
     }
 
 
-def _print(name: str, recipe: Recipe, measured: EntropyProbe) -> None:
+def _print(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Verdict]) -> None:
     from gtpo_cli.objective import LN_2, filter_is_on
 
     low, high = measured.interval.low, measured.interval.high
@@ -86,6 +104,10 @@ def _print(name: str, recipe: Recipe, measured: EntropyProbe) -> None:
     )
     for line in _histogram([value for values in measured.by_prompt for value in values]):
         print(line)
+    right, formed = sum(v.correct for v in verdicts), sum(v.strict_format for v in verdicts)
+    print(f"right at first: {right} of {len(verdicts)} completions; in strict format: {formed}")
+    if not right and recipe.rewards.accuracy.weight > 0 and not recipe.rewards.plugins:
+        print("where no completion is ever right there is nothing to learn from: easier problems, or SFT first")
     mode = recipe.objective.filter.enabled
     state = "on" if filter_is_on(measured.initial_entropy, mode) else "off"
     why = "by the paper's rule" if mode == "auto" else f"because objective.filter.enabled is {mode}"

@@ -37,7 +37,7 @@ ENDS = ("training.max_steps", "training.epochs")
 CHANGES_NO_STEP = (
     "training.save_every", "training.keep_last", "training.guard.action", "training.max_bad_steps",
     "training.micro_batch_size", "training.stress_step", "training.threads", "model.gradient_checkpointing",
-    "rollout.gpu_memory_utilization", "rewards.concurrency", "tracking.log_completions_every",
+    "rollout.gpu_memory_utilization", "tracking.log_completions_every",
 )  # fmt: skip
 
 
@@ -114,8 +114,6 @@ def train(
             what += ["--recipe", recipe or DEFAULT_RECIPE] if recipe or not from_ else []
             suggest("train", *what, *as_typed(set_), *others, comment=True)
             return
-        from gtpo_cli.run_folder import RunFolder
-
         folder = RunFolder(Path(loaded.output_dir) / (loaded.run_name or ""))
     by_trl = engine == "trl" or (engine is None and resume and folder.trl.is_dir())
     if by_trl and resume and set_:

@@ -25,11 +25,14 @@ def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, 
     """`count` different problems of `split` ("train" or "test"), in an order drawn from `seed`.
 
     The test split is the same for every seed: runs that differ in their seed are compared on the same problems.
-    A larger count begins with the problems of a smaller one. Raises DataError for more problems than there are.
+    A larger count begins with the problems of a smaller one. Of the test split come all where more are asked for.
+    Raises DataError for more to train on than there are.
     """
     if split not in DEFAULT_COUNTS:
         raise DataError(f"arithmetic has no split {split}; it has {' and '.join(DEFAULT_COUNTS)}")
     pool = [question for question in _all_questions() if _is_held_out(question) == (split == "test")]
+    if split == "test":
+        count = min(count, len(pool))
     if not 1 <= count <= len(pool):
         raise DataError(f"data.limit: arithmetic has {len(pool)} {split} problems; {count} were asked for")
     random.Random(seed if split == "train" else 0).shuffle(pool)

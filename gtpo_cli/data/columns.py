@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gtpo_cli.data.local import nearest_of
+from gtpo_cli.text import nearest_of
 
 # What a column of that meaning is called, the surest first.
 MEANINGS: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,6 @@ other million. A file that cannot be opened at all is a `DataError`.
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import sys
 from collections import Counter
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, AnyStr, NamedTuple, TextIO
 
 from gtpo_cli.errors import DataError, install
-from gtpo_cli.text import one_line
+from gtpo_cli.text import nearest_of, one_line
 
 Row = Mapping[str, Any]
 
@@ -70,12 +69,6 @@ def summarise_dropped(dropped: Sequence[DroppedRow], *, shown: int = 3) -> str:
     first = "; ".join(f"{row.source} {row.reason}" for row in dropped[:shown])
     more = "; ..." if len(dropped) > shown else ""
     return f"dropped {len(dropped)} row{'' if len(dropped) == 1 else 's'} ({counts}): {first}{more}"
-
-
-def nearest_of(name: str, choices: Iterable[str], *, cutoff: float) -> str | None:
-    """The choice most like `name`; None when none is."""
-    near = difflib.get_close_matches(name, [choice for choice in choices if choice.isprintable()], n=1, cutoff=cutoff)
-    return near[0] if near else None
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -253,6 +246,7 @@ class _CsvLines:
 
 
 def _open_csv(path: Path) -> Any:
+    csv.field_size_limit(MAX_LINE_BYTES)  # by itself 128 KiB
     # Bytes that are no UTF-8 become lone surrogates, which the check of each text then finds: one row is lost, not all.
     return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 

@@ -35,9 +35,22 @@ _COMPLETIONS_AT_ONCE = 256  # sampled, graded and stored together: what a kill c
 Progress = Callable[[int, int], None]  # problems done, problems in all
 
 
-def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, subject: str) -> StoredEvaluation:
-    """Where the evaluation of "base" or "step-000600" under the recipe's `evaluation` settings is, or will be."""
+def find_evaluation(
+    recipe: Recipe,
+    run: RunFolder,
+    benchmark: Benchmark,
+    subject: str,
+    *,
+    own: Recipe | None = None,
+    weights: str = "",
+) -> StoredEvaluation:
+    """Where the evaluation of "base" or "step-000600" under the recipe's `evaluation` settings is, or will be.
+
+    `own`: the recipe without what was overridden for this evaluation; None where nothing was. `weights`: see
+    `Conditions`.
+    """
     settings, rewards = recipe.evaluation, recipe.rewards
+    before = _decisive(own or recipe)
     problems = [problem for problem, _ in benchmark.prompts]
     conditions = Conditions(
         benchmark=benchmark.name,
@@ -57,8 +70,22 @@ def find_evaluation(recipe: Recipe, run: RunFolder, benchmark: Benchmark, subjec
         equality=rewards.accuracy.equality,
         reject_copied=rewards.accuracy.reject_copied,
         plugins=tuple(plugin.name for plugin in rewards.plugins),
+        changed=tuple(f"{key}={value}" for key, value in _decisive(recipe).items() if value != before[key]),
+        weights=weights,
     )
     return evaluation_at(run, conditions)
+
+
+def _decisive(recipe: Recipe) -> dict[str, object]:
+    """What decides scores beside that which every evaluation notes: how the model is loaded, what is too long."""
+    model, length = recipe.model, recipe.rewards.length
+    return {
+        "model.revision": model.revision,
+        "model.load_in_4bit": model.load_in_4bit,
+        "model.dtype": model.dtype,
+        "model.max_seq_length": model.max_seq_length,
+        "rewards.length": (length.limit, length.soft_tokens) if length.weight else None,
+    }
 
 
 def evaluate(
@@ -206,12 +233,8 @@ def equal_votes(problem: EvaluatedProblem, scorer: Scorer) -> list[int | None]:
 
 def check_settings(settings: EvaluationRecipe) -> None:
     """Raises EvaluationError when a k is larger than the number of completions."""
-    for key, ks in (("pass_k", settings.pass_k), ("majority_k", settings.majority_k)):
-        if ks and max(ks) > settings.samples:
-            raise EvaluationError(
-                f"evaluation.{key}: k = {max(ks)} needs as many completions of each problem, and evaluation.samples is "
-                f"{settings.samples}; raise it, or leave that k out"
-            )
+    if problems := settings.problems():
+        raise EvaluationError(problems[0])
 
 
 def _with_stored_ks(settings: EvaluationRecipe, results: Results) -> EvaluationRecipe:

@@ -36,12 +36,14 @@ def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float,
 @dataclass(frozen=True, slots=True)
 class EntropyProbe:
     """`by_prompt`: <H>_i in nats of every completion, one tuple a prompt. `interval`: mean and 95 % bootstrap interval
-    over prompts. `truncated_share`: completions that ran into the length limit. `mean_tokens`: mean length."""
+    over prompts. `truncated_share`: completions that ran into the length limit. `mean_tokens`: mean length. `groups`:
+    the completions themselves, not scored."""
 
     by_prompt: tuple[tuple[float, ...], ...]
     interval: Interval
     truncated_share: float
     mean_tokens: float
+    groups: tuple[Group, ...]
 
     @property
     def initial_entropy(self) -> float:
@@ -65,7 +67,7 @@ def probe_entropy(
     probe, rollout = recipe.objective.probe, recipe.rollout
     chosen = list(prompts[: probe.num_prompts])
     by_prompt: list[tuple[float, ...]] = []
-    truncated = tokens = 0
+    sampled: list[Group] = []
     progress(0, len(chosen))
     for start in range(0, len(chosen), _PROMPTS_AT_ONCE):
         block = chosen[start : start + _PROMPTS_AT_ONCE]
@@ -73,11 +75,13 @@ def probe_entropy(
         params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
         groups = sample(sampler, block, probe.completions_per_prompt, params)
         by_prompt.extend(mean_entropies(policy, groups))
-        truncated += sum(completion.truncated for group in groups for completion in group.completions)
-        tokens += sum(len(completion.token_ids) for group in groups for completion in group.completions)
+        sampled.extend(groups)
         progress(len(by_prompt), len(chosen))
     values = torch.tensor([value for group in by_prompt for value in group])
     if not bool(torch.isfinite(values).all()):
         raise EvaluationError("the probe's entropies are not finite: the model's weights or their type are broken")
     interval = bootstrap_mean(by_prompt, seed=derive_seed(recipe.seed, "probe bootstrap"))
-    return EntropyProbe(tuple(by_prompt), interval, truncated / len(values), tokens / len(values))
+    completions = [completion for group in sampled for completion in group.completions]
+    truncated = sum(completion.truncated for completion in completions) / len(completions)
+    tokens = sum(len(completion.token_ids) for completion in completions) / len(completions)
+    return EntropyProbe(tuple(by_prompt), interval, truncated, tokens, tuple(sampled))

@@ -81,7 +81,8 @@ def _sources(recipe: Recipe, name: str, data_path: Path | None) -> list[tuple[So
             + ("; name a part's with --benchmark, as local" if data.mixture else ", and this recipe has none")
         )
     if found := [(source, prefix) for source, prefix in numbered(data) if source.benchmark == name]:
-        return found[:1] if data_path is not None else found
+        # one part alone has the ids that others know its problems by
+        return [(found[0][0], "")] if data_path is not None or len(found) == 1 else found
     changes = {"benchmark": name, "path": None, "dataset": None, "held_out": 0.0}
     return [(data.model_copy(update=changes), "")]
 

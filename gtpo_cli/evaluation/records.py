@@ -21,6 +21,9 @@ class Conditions:
     `subject`: "base" (the untrained model) or a checkpoint, "step-000600". `data_digest` covers id, question and gold
     answer of every problem, in order. `samples`: completions for each problem. `tags`, `equality`, `reject_copied`,
     `plugins` (names): as in the recipe's `rewards`; evaluations from before there was a `reject_copied` have it false.
+    `changed`: "key=value" where the model was loaded, or length judged, otherwise than by the run's own recipe; of a
+    model without a run, otherwise than as it is. `weights`: `local_weights` of a model that is no checkpoint of
+    this run: its folder may hold another one by now.
     """
 
     benchmark: str
@@ -40,6 +43,8 @@ class Conditions:
     equality: str = "mathematics"
     plugins: tuple[str, ...] = ()
     reject_copied: bool = False
+    changed: tuple[str, ...] = ()
+    weights: str = ""
 
     @property
     def digest(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,17 @@ from typing import Any
 
 from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.files import open_regular, walled
 from gtpo_cli.generation import Sampler, load_sampler
 from gtpo_cli.models import Policy, load_policy, load_tokenizer
 from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import set_threads
-from gtpo_cli.models.tiny import BUILTIN_PREFIX
+from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
+
+# Of a model's folder: weights, configurations, tokenizer, chat template.
+_DECISIVE_FILES = ("*.safetensors", "*model*.bin", "*config.json", "*.jinja", "tokenizer.*", "vocab.*", "merges.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
     if not steps:
         raise CheckpointError(f"{run.path}: has no checkpoint yet; go on with gtpo train --resume {run.path}")
     step = steps[-1] if which == "last" else which
+    newest = None
     if which == "best":
         newest, _ = store.newest_intact()
         assert newest is not None
@@ -69,7 +75,12 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
     if not isinstance(step, int) or step not in steps:
         there = ", ".join(map(str, steps))
         raise CheckpointError(f"{run.path}: there is no checkpoint {which}; there are best, last and the steps {there}")
-    store.check(step)
+    if step != newest:  # which was checked
+        try:
+            store.check(step)
+        except CheckpointError as error:
+            others = ", ".join(str(other) for other in steps if other != step) or "none"
+            raise CheckpointError(f"{error}; choose another step: with --checkpoint, or RUN:STEP ({others})") from error
     return Checkpoint(step, store.path(step))
 
 
@@ -132,6 +143,20 @@ class SubjectLoader:
             subject = Subject(policy, load_sampler(policy, self._recipe))
         self._loaded = trained, subject
         return subject
+
+
+def local_weights(recipe: Recipe, checkpoint: Checkpoint | None = None) -> str:
+    """Sixteen hexadecimal digits of the files that decide what the recipe's model says, where it is a local folder, and
+    of those of a checkpoint on it: a copy has the same, others under the same names have others. "" for a model that is
+    built in or on the hub. Raises ModelError."""
+    folders = [] if recipe.model.name.startswith(BUILTIN_PREFIX) else [Path(resolve_name(recipe.model.name))]
+    folders += [] if checkpoint is None else [checkpoint.model]
+    files = [file for folder in folders for pattern in _DECISIVE_FILES for file in sorted(folder.glob(pattern))]
+    digest = hashlib.sha256()
+    for file in files:
+        with walled(lambda why, file=file: ModelError(f"{file}: cannot be read ({why})")), open_regular(file) as stream:  # type: ignore[misc]
+            digest.update(f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()[:16] if files else ""
 
 
 def load_prompting(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[Any, int]:

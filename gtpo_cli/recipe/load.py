@@ -6,7 +6,6 @@ Order, later wins: schema defaults, defaults that follow from the model or the o
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -17,10 +16,11 @@ from pydantic import BaseModel, ValidationError
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.data import implied_benchmark
 from gtpo_cli.recipe.methods import METHODS
-from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe, default_ks
 from gtpo_cli.recipe.section import fields_of
 from gtpo_cli.recipe.synonyms import find_synonym
 from gtpo_cli.recipe.yaml_text import parse_yaml
+from gtpo_cli.text import did_you_mean, nearest_of
 
 MAX_BYTES = 2**20  # of a recipe's file: whoever names the weights of a model by mistake should not wait for them
 MAX_DOTS = 20  # in the key of an override
@@ -56,13 +56,13 @@ def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
     below = read_mapping(base)
     if "extends" in below:
         raise RecipeError(f"{path}: extends: {base} extends another recipe itself; name a recipe that stands alone")
-    return _merge(below, document)
+    return _merge(_unresolved(below), document)
 
 
 def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str) -> Recipe:
     """Validate a recipe that is already a mapping; `where` names it in messages. Raises RecipeError."""
     problems: list[str] = []
-    merged = dict(document)
+    merged = _unresolved(document)
     overridden: set[str] = set()
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -159,8 +159,7 @@ def find_recipe(name_or_path: str | Path) -> Path:
     command = _sweep_instead(Path(name).name, shipped)
     if command is not None:
         raise RecipeError(f"{_printable(given)}: is no recipe any more but a variant of a sweep: {command}")
-    near = difflib.get_close_matches(name, shipped, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "gtpo recipes list shows the shipped ones"
+    hint = did_you_mean(name, shipped, "gtpo recipes list shows the shipped ones")
     raise RecipeError(f"{_printable(given)}: no such file and no shipped recipe of that name; {hint}")
 
 
@@ -185,10 +184,7 @@ def _is_file(path: Path) -> bool:
 
 def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults that follow from `model.name`, `objective.name`, `objective.compat`, and from what is trained on."""
-    model, objective, data, rollout = (
-        section if isinstance(section := written.get(name), Mapping) else {}
-        for name in ("model", "objective", "data", "rollout")
-    )
+    model, objective = (_section(written, name) for name in ("model", "objective"))
     chosen: dict[str, Any] = {}
     if str(model.get("name", "")).startswith("builtin:"):
         chosen |= BUILTIN_DEFAULTS
@@ -198,15 +194,45 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
         chosen = {key: value for key, value in chosen.items() if key not in ends}
     if objective.get("compat") == "released_code":
         chosen |= RELEASED_CODE_DEFAULTS
-    if (benchmark := data.get("benchmark", implied_benchmark(data))) in get_args(Benchmark):
-        chosen["evaluation.benchmarks"] = [benchmark]
-    longest = rollout.get("max_completion_tokens")
-    if isinstance(longest, int) and longest > 0:  # anything else is refused where it stands
-        chosen |= {"evaluation.max_completion_tokens": longest, "rewards.length.limit": longest}
     defaults: dict[str, Any] = {}
-    for key, value in chosen.items():
+    for key, value in (chosen | _following(written)).items():
         defaults = _merge(defaults, _nest(key, value))
     return defaults
+
+
+def _following(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults that are values of other keys, or made of them; what those cannot be is refused where it stands."""
+    data, rollout, evaluation = (_section(written, name) for name in ("data", "rollout", "evaluation"))
+    follow: dict[str, Any] = {}
+    if (benchmark := data.get("benchmark", implied_benchmark(data))) in get_args(Benchmark):
+        follow["evaluation.benchmarks"] = [benchmark]
+    longest = rollout.get("max_completion_tokens")
+    if isinstance(longest, int) and longest > 0:
+        follow |= {"evaluation.max_completion_tokens": longest, "rewards.length.limit": longest}
+    if isinstance(samples := evaluation.get("samples"), int):
+        follow |= {f"evaluation.{key}": list(ks) for key, ks in default_ks(samples).items()}
+    return follow
+
+
+def _unresolved(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved recipe, which has every key, without those whose values only follow from others: where an override
+    changes the others they follow again."""
+    resolved = Recipe.model_fields.keys() <= document.keys()
+    for key, value in _following(document).items() if resolved else ():
+        document = _without(document, key, value)
+    return dict(document)
+
+
+def _without(document: Mapping[str, Any], dotted: str, value: Any) -> dict[str, Any]:
+    """Without a key, where it has that value."""
+    first, _, rest = dotted.partition(".")
+    if isinstance(inner := document.get(first), Mapping):
+        return {**document, first: _without(inner, rest, value)}
+    return {key: found for key, found in document.items() if key != dotted or found != value}
+
+
+def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return section if isinstance(section := document.get(name), Mapping) else {}
 
 
 def _nest(dotted: str, value: Any) -> dict[str, Any]:
@@ -273,12 +299,12 @@ def nearest_key(key: str, *, model: type[BaseModel] = Recipe) -> str:
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == parent}
     everywhere = {k.rpartition(".")[2]: k for k in keys}
     near = [k for k in keys if k.rpartition(".")[2] == name]
-    if not near and (alike := difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)):
-        near = [siblings[alike[0]]]
-    elif not near and (alike := difflib.get_close_matches(name, everywhere, n=1, cutoff=0.75)):
-        near = [everywhere[alike[0]]]
-    elif not near and not siblings:
-        near = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    if not near and (alike := nearest_of(name, siblings, cutoff=0.6)):
+        near = [siblings[alike]]
+    elif not near and (alike := nearest_of(name, everywhere, cutoff=0.75)):
+        near = [everywhere[alike]]
+    elif not near and not siblings and (alike := nearest_of(key, keys, cutoff=0.6)):
+        near = [alike]
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"known keys here: {', '.join(siblings)}" if siblings else "docs/recipe.md lists all keys"
@@ -287,7 +313,7 @@ def nearest_key(key: str, *, model: type[BaseModel] = Recipe) -> str:
 def _unknown_keys(key: str, value: Any, model: type[BaseModel]) -> Iterator[str]:
     """An unknown key; instead of another tool's section (`trl: {beta: 0.1}`) those in it, which have names here."""
     sections = [part for k in fields_of(model) for part in k.split(".")[:-1]]
-    misspelt = find_synonym(key) is None and difflib.get_close_matches(key, sections, n=1, cutoff=0.75)
+    misspelt = find_synonym(key) is None and nearest_of(key, sections, cutoff=0.75)
     if isinstance(value, Mapping) and value and not misspelt:
         for name, inner in value.items():
             yield from _unknown_keys(f"{key}.{_printable(str(name))}", inner, model)
@@ -302,8 +328,8 @@ def _first_key(section: str, model: type[BaseModel]) -> str | None:
 
 def _nearest_value(item: Any) -> str:
     choices = [choice.strip("' ") for choice in item["ctx"]["expected"].replace(" or ", ", ").split(",")]
-    near = difflib.get_close_matches(str(item["input"]), choices, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(str(item["input"]), choices, "")
+    return f"; {hint}" if hint else ""
 
 
 def _example(key: str) -> str:

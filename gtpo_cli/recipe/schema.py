@@ -238,19 +238,46 @@ class TrainingRecipe(Section):
     guard: GuardRecipe = Field(default_factory=GuardRecipe, description="watches for policy collapse")
 
 
+def default_ks(samples: int) -> dict[str, tuple[int, ...]]:
+    """What `pass_k` and `majority_k` are where a recipe is silent: 64 completions have all of these k."""
+    ks = {"pass_k": (1, 2, 4, 8, 16, 32, 64), "majority_k": (4, 8, 16, 32, 64)}
+    return {key: tuple(k for k in default if k <= samples) for key, default in ks.items()}
+
+
 class EvaluationRecipe(Section):
     benchmarks: tuple[Benchmark, ...] = Field(
         ("gsm8k",), min_length=1, description="what gtpo eval asks; by default the benchmark that is trained on"
     )
     samples: int = Field(64, ge=1, le=100_000, description="completions for each problem")
-    pass_k: tuple[Count, ...] = Field((1, 2, 4, 8, 16, 32, 64), description="k of pass@k")
-    majority_k: tuple[Count, ...] = Field((4, 8, 16, 32, 64), description="k of maj@k")
+    pass_k: tuple[Count, ...] = Field(default_ks(64)["pass_k"], description="k of pass@k; by default up to samples")
+    majority_k: tuple[Count, ...] = Field(
+        default_ks(64)["majority_k"], description="k of maj@k; by default up to samples"
+    )
     temperature: float = Field(1.0, gt=0.0, le=100.0, description="softmax temperature")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
     max_completion_tokens: int = Field(
         1500, ge=1, description="a completion is cut at this length; by default as in rollout"
     )
     limit: Count | None = Field(None, description="only the first so many problems of each benchmark")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ks_within_samples(cls, written: Any) -> Any:
+        """The default k end at `samples`, also where a recipe that was resolved by an earlier gtpo has them all."""
+        if not isinstance(written, dict) or not isinstance(samples := written.get("samples"), int):
+            return written
+        default, within = default_ks(64), default_ks(samples)
+        fit = {key: within[key] for key in default if written.get(key, default[key]) in (default[key], [*default[key]])}
+        return written | fit
+
+    def problems(self) -> list[str]:
+        """What is wrong between its keys, each with its key."""
+        return [
+            f"evaluation.{key}: k = {max(ks)} needs as many completions of each problem, and evaluation.samples is "
+            f"{self.samples}; raise it, or leave that k out"
+            for key, ks in (("pass_k", self.pass_k), ("majority_k", self.majority_k))
+            if ks and max(ks) > self.samples
+        ]
 
 
 class WandbRecipe(Section):
@@ -330,6 +357,7 @@ class Recipe(Section):
             )
         rewards = self.rewards
         problems += rewards.problems()
+        problems += self.evaluation.problems()
         if self.rewards.format.tags != TagsRecipe() and self.data.system_prompt == PAPER_SYSTEM_PROMPT:
             problems.append(
                 "data.system_prompt: the default asks for <reasoning> and <answer>, not for the tags of "

@@ -91,7 +91,7 @@ def read_run(run: RunFolder) -> RunRecord:
 # How models are asked and graded; which problems, which model and which seed is apart.
 _ASKED = (
     "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt", "tags",
-    "equality", "reject_copied",
+    "equality", "reject_copied", "changed",
 )  # fmt: skip
 
 

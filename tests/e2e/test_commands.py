@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -125,6 +126,13 @@ def test_probe_entropy_prints_interval_rule_and_the_line_for_the_recipe(gtpo: Ru
     assert document["initial_entropy"] == pytest.approx(sum(values) / 20, rel=1e-6)
     low, high = document["interval_95"]
     assert low < document["initial_entropy"] < high
+    shares = [round(20 * document[name]) for name in ("accuracy", "strict_format")]
+    assert 0 < shares[0] < shares[1]
+    assert "right at first: {} of 20 completions; in strict format: {}".format(*shares) in text
+    hopeless = ("--set", "rollout.max_completion_tokens=3", "--set", "objective.probe.num_prompts=4")
+    assert (
+        "right at first: 0 of 4 completions; in strict format: 0\nwhere no" in gtpo("probe-entropy", *hopeless).stdout
+    )
     assert f"objective: {{initial_entropy: {document['initial_entropy']:.6f}}}" in text
     # given in the recipe, training does not probe, and records it
     given = f"objective.initial_entropy={document['initial_entropy']:.6f}"
@@ -132,7 +140,10 @@ def test_probe_entropy_prints_interval_rule_and_the_line_for_the_recipe(gtpo: Ru
     recorded = json.loads((tmp_path / "runs" / "given" / "initial_entropy.json").read_text())
     assert recorded == {"initial_entropy": pytest.approx(document["initial_entropy"], abs=1e-6), "source": "recipe"}
     # and without options the latest run's recipe is probed
-    assert "runs/given/recipe.yaml" in gtpo("probe-entropy", "--set", "objective.probe.num_prompts=4").stdout
+    text = gtpo("probe-entropy", "--set", "objective.probe.num_prompts=4").stdout
+    assert "runs/given/recipe.yaml" in text
+    command = shlex.split(text.splitlines()[-1].removeprefix("next: "))
+    assert "done: runs/recipe-" in gtpo(*command[1:]).stdout  # a run of its own: the other one is there already
 
 
 def test_user_reward_by_dotted_path(gtpo: Run, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import forks
 import pytest
 from commands import GTPO, Prepared, Run, environment
+
+from gtpo_cli.models.tiny import resolve_name
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
@@ -89,6 +92,27 @@ def test_an_adapter_is_evaluated_on_its_base_and_step_zero_knowledge_is_the_base
     )  # a bare model is no run: the latest is still the trained one
 
 
+def test_other_weights_under_the_same_name_are_asked_and_a_copy_is_not(gtpo: Run, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(resolve_name("builtin:tiny"), model)
+
+    def where(*arguments: str) -> str:
+        said = gtpo("eval", "model", "-b", "arithmetic", "--pass-k", "2", "--limit", "2", "--json", *arguments).stdout
+        (evaluation,) = json.loads(said)["evaluations"]
+        assert isinstance(evaluation["folder"], str)
+        return evaluation["folder"]
+
+    first = where()
+    (model / "README.md").write_text("Weights were copied here.")
+    for file in model.iterdir():
+        os.utime(file, (1, 1))
+    assert where() == first
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    assert where() != first
+
+
 def test_audit_lists_what_the_grader_may_have_missed(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
     prepared(TRAIN)
     output = gtpo("eval", "--audit", "--pass-k", "2", "--limit", "8").stdout
@@ -114,7 +138,10 @@ def test_local_data_and_several_benchmarks(gtpo: Run, prepared: Prepared, tmp_pa
         (["eval"], "there is no run here"),
         (["eval", "runs/none"], "is no run folder"),
         (["eval", "builtin:tiny", "-b", "math50"], "did you mean math500?"),
-        (["eval", "builtin:tiny", "--set", "evaluation.samples=4"], "k = 64 needs as many completions"),
+        (
+            ["eval", "builtin:tiny", "--set", "evaluation={samples: 4, pass_k: [64, 1]}"],
+            "k = 64 needs as many completions",
+        ),
         (["eval", "builtin:tiny", "-b", "local"], "--data-path"),
         (["eval", "builtin:tiny", "-b", "gsm8k", "--data-path", "absent"], "absent"),
         (["eval", "builtin:tiny", "--pass-k", "two"], "expected a number like 64"),

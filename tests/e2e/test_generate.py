@@ -78,7 +78,9 @@ def test_the_trained_model_answers_and_not_its_base(
 
 def test_verdict_parts_and_reward_with_a_gold_answer(gtpo: Run, tmp_path: Path) -> None:
     (tmp_path / "lengths.py").write_text("def long(problem, completion):\n    return len(completion.token_ids)\n")
-    rewards = "rewards={format: {weight: 0.5}, plugins: [{name: lengths:long, weight: 0.1}]}"
+    rewards = (
+        "rewards={format: {weight: 0.5}, length: {weight: 2, limit: 20}, plugins: [{name: lengths:long, weight: 0.1}]}"
+    )
     gtpo(*TRAIN, "--set", "run_name=one", "--set", "optimizer.learning_rate=1e-6", "--set", rewards)
     ask = ["generate", "runs/one", "2+2+2+2", "--greedy"]
     text = "<reasoning>2+2=4 4+2=6 6+2=8</reasoning><answer>8</answer>"
@@ -89,12 +91,13 @@ def test_verdict_parts_and_reward_with_a_gold_answer(gtpo: Run, tmp_path: Path) 
         "  answer   8",
         f"  length   {tokens} tokens, ended by itself",
         "  verdict  correct, the gold answer is 16/2",
-        f"  reward   {0.5 * 10 + 10 + 0.1 * tokens:g} = format 10 x 0.5 + accuracy 10 + lengths:long {tokens} x 0.1",
+        f"  reward   {0.5 * 10 + 10 - 2 + 0.1 * tokens:g} = format 10 x 0.5 + accuracy 10 + length -1 x 2 + "
+        f"lengths:long {tokens} x 0.1",
         "next: gtpo recipes list",
     ]
     wrong = gtpo(*ask, "--gold", "88").stdout
     assert "verdict  wrong, the gold answer is 88" in wrong
-    assert f"reward   {0.5 * 10 + 0.1 * tokens:g} = format 10 x 0.5 + accuracy 0 + " in wrong
+    assert f"reward   {0.5 * 10 - 2 + 0.1 * tokens:g} = format 10 x 0.5 + accuracy 0 + " in wrong
     cut = gtpo(*ask, "--gold", "8", "--max-tokens", "10").stdout.splitlines()
     assert cut[1:5] == [
         text[: len("<reasoning>") + 7],

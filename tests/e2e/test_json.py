@@ -129,6 +129,14 @@ def test_inspect_gives_the_stored_step_and_what_is_no_number_as_null(
     (second,) = said(gtpo, "inspect", "--problem", "1", "--completion", "2")["completions"]
     assert (second["completion"], second["mean_entropy"], second["logprobs"][0]) == (1, None, None)
     assert second["logprobs"][1:] == stored[1]["logprobs"][1:]
+    seconds = [row for row in stored if row["completion"] == 1]
+    shown = said(gtpo, "inspect", "--problem", "all", "--completion", "2")["completions"]
+    assert [row["problem"] for row in shown] == [row["problem"] for row in seconds]
+    assert len(shown) == 8
+    tables = gtpo("inspect", "--problem", "all", "--completion", "2").stdout
+    assert [line for line in tables.splitlines() if line.startswith("problem ")] == [
+        f"problem {number} of 8" for number in range(1, 9)
+    ]
     assert "choose one of" in gtpo("inspect", "--json", "--html", code=2).stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import pickle
@@ -136,6 +137,21 @@ def test_a_removal_that_is_cut_off_leaves_no_half_checkpoint(
     store.remove_leftovers()
     assert [path.name for path in tmp_path.iterdir()] == ["step-000002"]
     store.check(2)
+
+
+def test_what_cannot_be_removed_ends_no_training(
+    tmp_path: Path, policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network's disk, where another process still reads the old one."""
+    store = CheckpointStore(tmp_path, keep_last=1)
+    save(store, CheckpointState(1, 0), policy, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ENOTEMPTY, "not empty")))
+        save(store, CheckpointState(2, 0), policy, {})
+    assert store.steps() == [2]
+    store.check(2)
+    store.remove_leftovers()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000002"]
 
 
 def test_retention_keeps_last_and_best(tmp_path: Path, policy: TransformersPolicy) -> None:

@@ -107,3 +107,10 @@ def test_make_targets_that_documents_name_exist() -> None:
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
         named = set(re.findall(r"make ([\w-]+)", page.read_text()))
         assert named <= targets, page.name
+
+
+def test_every_page_stands_in_the_site_s_navigation() -> None:
+    nav = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(nav) == sorted({*nav})
+    assert pages - {*nav} == set()

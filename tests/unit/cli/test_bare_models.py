@@ -1,4 +1,4 @@
-"""Where the evaluations of a model without a run are kept."""
+"""A model without a run: where its evaluations are kept; and what the options of gtpo eval make of a recipe."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gtpo_cli.cli.evaluate import _folder_of
+from gtpo_cli.cli.evaluate import _folder_of, _with_options
 from gtpo_cli.cli.options import find_model
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe import load_recipe
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,26 @@ def test_every_model_has_a_folder_of_its_own(
     assert checkpoint is None
     assert _folder_of(model, recipe).path == Path("runs") / "models" / folder
     assert recipe.model.name == model
+
+
+@pytest.mark.parametrize(
+    ("own", "pass_k", "majority_k"),
+    [
+        ("{samples: 8}", (1, 2, 4, 8, 16), (4, 8, 16)),
+        ("{samples: 8, majority_k: [3]}", (1, 2, 4, 8, 16), (3,)),
+        ("{samples: 64, majority_k: [3, 64]}", (1, 2, 4, 8, 16), (3,)),
+    ],
+)
+def test_more_completions_have_more_of_the_default_ks(
+    own: str, pass_k: tuple[int, ...], majority_k: tuple[int, ...]
+) -> None:
+    recipe = load_recipe("tiny_arithmetic", [f"evaluation={own}"])
+    asked = _with_options(recipe, None, pass_k="16", maj_k=None, limit=3).evaluation
+    assert (asked.samples, asked.limit, asked.pass_k, asked.majority_k) == (16, 3, pass_k, majority_k)
+
+
+@pytest.mark.parametrize("option", ["pass_k", "maj_k"])
+def test_more_completions_than_a_recipe_may_ask_are_refused(option: str) -> None:
+    asked = {"pass_k": None, "maj_k": None} | {option: "1000000"}
+    with pytest.raises(RecipeError, match=r"evaluation\.samples: input should be less than or equal to 100000"):
+        _with_options(load_recipe("tiny_arithmetic"), None, asked["pass_k"], asked["maj_k"], None)

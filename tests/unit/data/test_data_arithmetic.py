@@ -33,13 +33,11 @@ def test_running_sums_agree_with_python(digits: list[int], signs: list[str]) -> 
 
 
 def test_the_two_splits_are_disjoint_and_together_hold_all_questions() -> None:
-    sizes = {}
-    for split in ("train", "test"):
-        with pytest.raises(DataError, match=rf"has \d+ {split} problems; 80000 were asked for") as error:
-            arithmetic_problems(80_000, split=split, seed=0)
-        size = re.search(r"has (\d+)", str(error.value))
-        assert size is not None
-        sizes[split] = int(size[1])
+    with pytest.raises(DataError, match=r"has \d+ train problems; 80000 were asked for") as error:
+        arithmetic_problems(80_000, split="train", seed=0)
+    size = re.search(r"has (\d+)", str(error.value))
+    assert size is not None
+    sizes = {"train": int(size[1]), "test": len(arithmetic_problems(80_000, split="test", seed=0))}
     assert sizes["train"] + sizes["test"] == 80_000
     assert 3_500 < sizes["test"] < 4_500  # one in twenty, by a hash
     train = {problem.question for problem in arithmetic_problems(sizes["train"], split="train", seed=1)}
@@ -72,6 +70,12 @@ def test_bad_arguments() -> None:
         arithmetic_problems(1, split="dev", seed=0)
     with pytest.raises(DataError, match="0 were asked for"):
         arithmetic_problems(0, split="train", seed=0)
+    with pytest.raises(DataError, match="arithmetic has 76006 train problems; 80000 were asked for"):
+        arithmetic_problems(80_000, split="train", seed=0)
+
+
+def test_all_of_the_test_split_are_asked_where_more_are_asked_for() -> None:
+    assert len(arithmetic_problems(5000, split="test", seed=0)) == 3994
 
 
 def test_demonstration() -> None:

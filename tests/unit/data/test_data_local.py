@@ -92,11 +92,13 @@ def test_csv_line_numbers_count_lines_not_rows(tmp_path: Path) -> None:
 
 def test_a_csv_field_too_long_for_the_reader_costs_one_row(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
-    path.write_text("q,a\n" + "x" * 5_000_000 + ",1\nshort,2\n")
+    long, half = "x" * 5_000_000, "x" * 9_000_000
+    path.write_text(f'q,a\n{long},1\n"{half}\n{half}",1\nshort,2\n')
     rows = rows_of(path)
-    assert rows[0][0] == "2"
-    assert str(rows[0][1]).startswith("not CSV: field larger than field limit")
-    assert rows[1] == ("3", {"q": "short", "a": "2"})
+    assert rows[0] == ("2", {"q": long, "a": "1"})
+    assert rows[1][0] == "3"
+    assert str(rows[1][1]).startswith("not CSV: field larger than field limit")
+    assert rows[-1] == ("5", {"q": "short", "a": "2"})
 
 
 def test_parquet_rows_with_bad_text_are_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gtpo_cli.evaluation.measure import evaluate, find_evaluation
 from gtpo_cli.evaluation.problems import Benchmark, load_benchmark
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation
-from gtpo_cli.evaluation.subject import Subject
+from gtpo_cli.evaluation.subject import Checkpoint, Subject, local_weights
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import load_policy, load_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -179,6 +179,50 @@ def test_a_k_that_is_larger_than_the_samples_is_refused_before_sampling(
     assert not stored.path.exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model.revision=v2", ("model.revision=v2",)),
+        ("model.dtype=bfloat16", ("model.dtype=bfloat16",)),
+        ("model={load_in_4bit: true, lora: {}}", ("model.load_in_4bit=True",)),
+        ("model.max_seq_length=100", ("model.max_seq_length=100",)),
+        ("rewards.length={weight: 1, limit: 9}", ("rewards.length=(9, None)",)),
+        ("rewards.length.limit=9", ()),  # which has no weight
+        ("training.epochs=9", ()),
+    ],
+)
+def test_a_model_that_is_loaded_otherwise_has_an_evaluation_of_its_own(
+    benchmark_: Benchmark, tmp_path: Path, change: str, said: tuple[str, ...]
+) -> None:
+    run, usual = RunFolder(tmp_path), RECIPE
+    changed = load_recipe("tiny_arithmetic", ["evaluation={samples: 64, limit: 10, max_completion_tokens: 48}", change])
+    before = find_evaluation(usual, run, benchmark_, "base")
+    after = find_evaluation(changed, run, benchmark_, "base", own=usual)
+    assert after.conditions.changed == said
+    assert (after.path == before.path) is (said == ())
+    assert find_evaluation(changed, run, benchmark_, "base", own=changed).path == before.path
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_local_weights_are_told_apart_by_their_content(tmp_path: Path, checkpoint: bool) -> None:
+    for name in ("one", "copy", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("weights 2" if name == "other" else "weights 1")
+        (tmp_path / name / "README.md").write_text(name)
+
+    def digest(name: str) -> str:
+        model = "builtin:tiny" if checkpoint else str(tmp_path / name)
+        return local_weights(load_recipe("tiny_arithmetic", [f"model.name={model}"]), of(name) if checkpoint else None)
+
+    def of(name: str) -> Checkpoint:
+        return Checkpoint(3, tmp_path, name)
+
+    assert digest("one") == digest("copy")
+    assert digest("one") != digest("other")
+    assert len(digest("one")) == 16
+    assert local_weights(RECIPE) == ""
+
+
 # -- which problems ---------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +266,22 @@ def test_a_folder_of_benchmarks_and_a_benchmark_that_is_not_the_recipes(tmp_path
     assert questions(RECIPE, "amc23", data_path=folder) == ["1+1"]
     with pytest.raises(DataError, match="--data-path"):
         questions(RECIPE, "local")
+
+
+def test_a_part_of_a_mixture_has_the_ids_of_other_runs_unless_parts_share_a_benchmark(tmp_path: Path) -> None:
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "test.jsonl").write_text(json.dumps({"question": "1+1", "answer": "#### 2"}) + "\n")
+    part = f"{{benchmark: gsm8k, path: {tmp_path / 'gsm8k'}}}"
+    tokenizer, longest = load_tokenizer(RECIPE)
+
+    def ids(parts: str, data_path: Path | None = None) -> list[str]:
+        recipe = load_recipe("tiny_arithmetic", ["data={benchmark: mixture, limit: null}", f"data.mixture=[{parts}]"])
+        loaded = load_benchmark(recipe, "gsm8k", tokenizer, max_seq_length=longest, data_path=data_path)
+        return [problem.id for problem, _ in loaded.prompts]
+
+    assert ids(f"{{benchmark: arithmetic}}, {part}") == ["gsm8k/test/1"]
+    assert ids(f"{part}, {part}") == ["1/gsm8k/test/1", "2/gsm8k/test/1"]
+    assert ids(f"{part}, {part}", tmp_path) == ["gsm8k/test/1"]
 
 
 def test_problems_that_do_not_fit_are_dropped_counted_and_named(tmp_path: Path) -> None:

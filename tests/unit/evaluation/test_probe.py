@@ -39,6 +39,8 @@ def test_mean_entropies_equal_full_logits_on_the_first_problems(policy: Transfor
     seen: list[tuple[int, int]] = []
     probe = probe_entropy(policy, sampler, prompts, RECIPE, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(0, 20), (16, 20), (20, 20)]
+    assert [group.problem for group in probe.groups] == [problem for problem, _ in prompts[:20]]
+    assert {len(group.completions) for group in probe.groups} == {2}
     expected = []
     for start in (0, 16):  # the probe samples sixteen prompts at a time
         block = prompts[:20][start : start + 16]

@@ -41,7 +41,7 @@ def test_equal_conditions_have_one_folder_and_others_another(tmp_path: Path) -> 
 
 def test_evaluations_from_before_tags_and_user_rewards_keep_their_folder(tmp_path: Path) -> None:
     assert CONDITIONS.digest == "c88fc451"  # as it was without these fields
-    for change in ({"tags": (None, "json")}, {"equality": "text"}, {"plugins": ("pkg:f",)}):
+    for change in ({"tags": (None, "json")}, {"equality": "text"}, {"plugins": ("pkg:f",)}, {"changed": ("a=1",)}):
         changed = replace(CONDITIONS, **change)  # type: ignore[arg-type]
         assert changed.digest != CONDITIONS.digest
         assert parse_json(json.dumps(asdict(changed)), Conditions) == changed

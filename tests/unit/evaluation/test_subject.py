@@ -214,6 +214,23 @@ def test_choice(tmp_path: Path, which: str | int, best: int | None, step: int) -
     assert choose_checkpoint(run, which) == Checkpoint(step, tmp_path / "checkpoints" / f"step-{step:06d}")
 
 
+@pytest.mark.parametrize(("best", "checked"), [(600, [600]), (400, [600, 400])])
+def test_a_checkpoint_is_read_through_once(
+    tmp_path: Path, best: int, checked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, seen, check = run_with_steps(tmp_path, [200, 400, 600], best), list[int](), CheckpointStore.check
+    monkeypatch.setattr(CheckpointStore, "check", lambda store, step: [seen.append(step), check(store, step)])
+    assert choose_checkpoint(run).step == best
+    assert seen == checked
+
+
+def test_a_damaged_checkpoint_says_which_others_there_are(tmp_path: Path) -> None:
+    run = run_with_steps(tmp_path, [200, 400, 600], 400)
+    (run.checkpoints / "step-000400" / "state.json").write_text("")
+    with pytest.raises(CheckpointError, match=r"damaged checkpoint: .*; choose another .*--checkpoint.* \(200, 600\)"):
+        choose_checkpoint(run)
+
+
 @pytest.mark.parametrize("which", [500, 0, -1, "bets", "200"])
 def test_a_step_that_is_not_there_lists_those_that_are(tmp_path: Path, which: str | int) -> None:
     run = run_with_steps(tmp_path, [200, 400], None)

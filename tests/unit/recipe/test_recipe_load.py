@@ -78,6 +78,38 @@ def test_evaluation_follows_what_is_trained_on_unless_it_is_written() -> None:
     assert build_recipe(SMALLEST, where="r.yaml").evaluation.max_completion_tokens == 1500
 
 
+def test_what_follows_from_other_keys_follows_them_again_in_a_resolved_recipe(tmp_path: Path) -> None:
+    document = SMALLEST | {"rollout": {"max_completion_tokens": 1500}, "evaluation": {"samples": 8}}
+    file = tmp_path / "recipe.yaml"
+    file.write_text(dump_recipe(build_recipe(document, where="r.yaml")))
+    changes = ["data.benchmark=math", "rollout.max_completion_tokens=3000", "evaluation.samples=16"]
+    (tmp_path / "above.yaml").write_text("extends: recipe.yaml\nrollout: {max_completion_tokens: 3000}\n")
+    for changed in (load_recipe(file, changes), load_recipe(tmp_path / "above.yaml", changes)):
+        assert (changed.evaluation.benchmarks, changed.evaluation.max_completion_tokens) == (("math",), 3000)
+        assert changed.rewards.length.limit == 3000
+        assert (changed.evaluation.pass_k, changed.evaluation.majority_k) == ((1, 2, 4, 8, 16), (4, 8, 16))
+    kept = load_recipe(file, [*changes, "evaluation.benchmarks=[gsm8k]", "rewards.length.limit=1500"])
+    assert (kept.evaluation.benchmarks, kept.rewards.length.limit) == (("gsm8k",), 1500)
+
+
+def test_what_a_resolved_recipe_has_otherwise_than_it_would_follow_stays(tmp_path: Path) -> None:
+    own = {"benchmarks": ["aime24"], "max_completion_tokens": 99, "pass_k": [3], "samples": 8}
+    file = tmp_path / "recipe.yaml"
+    file.write_text(dump_recipe(build_recipe(SMALLEST | {"evaluation": own}, where="r.yaml")))
+    changed = load_recipe(file, ["data.benchmark=math", "rollout.max_completion_tokens=3000", "evaluation.samples=16"])
+    assert (changed.evaluation.benchmarks, changed.evaluation.max_completion_tokens) == (("aime24",), 99)
+    assert changed.evaluation.pass_k == (3,)
+
+
+def test_the_default_ks_end_at_the_samples_and_written_ones_beyond_are_refused() -> None:
+    document = SMALLEST | {"evaluation": {"samples": 9}}
+    evaluation = build_recipe(document, where="r.yaml").evaluation
+    assert (evaluation.pass_k, evaluation.majority_k) == ((1, 2, 4, 8), (4, 8))
+    assert "evaluation.pass_k: k = 16 needs as many completions" in problems(document, "evaluation.pass_k=[1, 16]")[0]
+    all_ks = {"pass_k": [1, 2, 4, 8, 16, 32, 64], "majority_k": [4, 8, 16, 32, 64]}  # as an earlier gtpo resolved it
+    assert build_recipe(SMALLEST | {"evaluation": all_ks | {"samples": 9}}, where="r.yaml").evaluation == evaluation
+
+
 def test_released_code_brings_its_threshold_and_scale() -> None:
     recipe = build_recipe(SMALLEST, ["objective.compat=released_code"], where="r.yaml")
     assert recipe.objective.advantage_scale == "none"

@@ -95,7 +95,7 @@ def test_the_guard_goes_on_from_its_history() -> None:
 
 
 def recorded() -> dict[str, list[dict[str, float]]]:
-    """{run: metrics of its steps}; runs of docs/claims.md, "collapsed" or "healthy" by how they ended."""
+    """{run: metrics of its steps}; runs of docs/claims/round_one.md, "collapsed" or "healthy" by how they ended."""
     runs: dict[str, list[dict[str, float]]] = defaultdict(list)
     with (Path(__file__).parent / "recorded_curves.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):

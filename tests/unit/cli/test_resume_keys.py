@@ -1,0 +1,9 @@
+"""The keys that `gtpo train --resume RUN --set KEY=...` takes."""
+
+from gtpo_cli.cli.train import CHANGES_NO_STEP, ENDS
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.section import fields_of
+
+
+def test_they_are_keys_of_a_recipe() -> None:
+    assert {*ENDS, *CHANGES_NO_STEP} <= set(fields_of(Recipe))
