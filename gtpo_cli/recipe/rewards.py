@@ -91,4 +91,8 @@ class RewardsRecipe(Section):
             found.append(
                 f"rewards.length.soft_tokens: {self.length.soft_tokens} is more than the limit, {self.length.limit}"
             )
+        names = [plugin.name for plugin in self.plugins]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                found.append(f"rewards.plugins.{number}.name: {name} is there twice; once, with the sum of the weights")
         return found

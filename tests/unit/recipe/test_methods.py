@@ -100,6 +100,12 @@ def test_a_length_penalty_alone_is_a_reward() -> None:
         recipe(*off)
 
 
+def test_a_reward_of_ones_own_is_named_once() -> None:
+    twice = "rewards.plugins=[{name: 'mine:reward'}, {name: 'other:reward'}, {name: 'mine:reward', weight: 2}]"
+    with pytest.raises(RecipeError, match=r"rewards\.plugins\.2\.name: mine:reward is there twice"):
+        recipe(twice)
+
+
 def test_dapo_resamples_and_punishes_length() -> None:
     dapo = recipe("objective.name=dapo", "rollout.max_completion_tokens=200")
     assert (dapo.objective.resample, dapo.rewards.length.weight, dapo.rewards.length.limit) == (3, 5.0, 200)
