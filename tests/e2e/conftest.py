@@ -16,12 +16,6 @@ from commands import GTPO, SHARED, Run, environment
 _prepared: dict[str, Path] = {}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
-
-
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data and models beside the checkout."""

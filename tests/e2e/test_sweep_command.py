@@ -18,8 +18,6 @@ from commands import Run, comparable, contents
 
 from gtpo_cli.recipe import shipped_sweeps
 
-pytestmark = pytest.mark.e2e
-
 FILE = """\
 recipe: tiny_arithmetic
 about: a trial

@@ -23,10 +23,8 @@ MISSING += [name for name, value in ENVIRONMENT.items() if os.environ.get(name) 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.rehearsal)
-            if MISSING:
-                item.add_marker(pytest.mark.skip(reason=f"not here: {', '.join(MISSING)}; make test-rehearsal"))
+        if MISSING and HERE in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=f"not here: {', '.join(MISSING)}; make test-rehearsal"))
 
 
 @pytest.fixture(scope="session")

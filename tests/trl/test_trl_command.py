@@ -22,8 +22,6 @@ from gtpo_cli.data import PromptOrder
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.types import Problem
 
-pytestmark = pytest.mark.trl
-
 SETTINGS = [
     "rollout.prompts_per_step=3", "rollout.group_size=4", "rollout.max_completion_tokens=32",
     "objective.probe.num_prompts=8", "training.max_steps=6", "training.save_every=2", "training.keep_last=3",

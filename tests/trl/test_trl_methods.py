@@ -21,8 +21,6 @@ from gtpo_cli.models.tiny import resolve_name  # noqa: E402
 from gtpo_cli.objective import policy_loss, terms  # noqa: E402
 from gtpo_cli.recipe.load import build_recipe  # noqa: E402
 
-pytestmark = pytest.mark.trl
-
 B, G, P, T = 2, 4, 6, 9
 BUDGET = 12
 # how TRL says what the method's switches say

@@ -25,8 +25,6 @@ from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.step import StepParts, StepResult, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 
-pytestmark = pytest.mark.trl
-
 B, G = 3, 4
 DOCUMENT = {
     "model": {"name": "builtin:tiny"},

@@ -8,8 +8,6 @@ from statistics import fmean
 import pytest
 from programs import rewards, run_program
 
-pytestmark = pytest.mark.trl
-
 
 def test_the_trl_example_learns(tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="TRL is not installed")

@@ -21,7 +21,6 @@ from commands import environment
 from gtpo_cli import ObjectiveRecipe, arithmetic_problems, resolve_name
 from gtpo_cli.errors import RecipeError
 
-pytestmark = pytest.mark.trl
 trl = pytest.importorskip("trl", reason="TRL is not installed")
 
 from datasets import Dataset  # noqa: E402

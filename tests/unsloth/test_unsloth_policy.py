@@ -25,10 +25,9 @@ from gtpo_cli.errors import ModelError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import choose_engines, load_policy, unsloth_policy
 
-pytestmark = [
-    pytest.mark.unsloth,
-    pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not here: make test-unsloth"),
-]
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("unsloth") is None, reason="Unsloth is not here: make test-unsloth"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

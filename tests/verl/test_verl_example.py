@@ -23,8 +23,6 @@ from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.types import Completion
 
-pytestmark = pytest.mark.verl
-
 
 def test_verl_accepts_the_example_and_it_agrees_with_its_recipe(tmp_path: Path) -> None:
     """hydra refuses a key that verl's configuration does not have; verl then checks its values, and we ours."""

@@ -15,8 +15,6 @@ from gtpo_cli.objective import policy_loss
 from gtpo_cli.training.step_metrics import step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 
-pytestmark = pytest.mark.verl
-
 NEVER = "objective.filter.enabled=never"
 CASES = {
     "gtpo": ("objective.filter.threshold=2.2",),

@@ -16,8 +16,6 @@ from verl_batches import batch_of, by_row, shuffled_rows
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.integrations.verl_advantages import set_token_advantages
 
-pytestmark = pytest.mark.verl
-
 PLUGIN_MODULE = "gtpo_cli.integrations.verl"
 LOOKUP = """
 import verl, sys

@@ -18,10 +18,7 @@ from small_models import tiny_tokenizer
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.recipe import Recipe, build_recipe
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not here: make test-vllm"),
-]
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not here: make test-vllm")
 COUNT = 40
 
 

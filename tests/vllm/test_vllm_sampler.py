@@ -23,10 +23,7 @@ from gtpo_cli.generation import SamplingParams, load_sampler
 from gtpo_cli.generation.vllm_sampler import SharedEngine, VllmSampler
 from gtpo_cli.models import load_policy
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not here: make test-vllm"),
-]
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not here: make test-vllm")
 
 
 HEADS: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
