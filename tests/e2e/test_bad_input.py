@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import GTPO, Run, environment
+from commands import GTPO, Run, environment
 from series import series
 
 import gtpo_cli
