@@ -98,16 +98,20 @@ def verdict(found: Interval) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A comparison: of what, on how many differences or means its interval rests, and the verdict."""
+    """A comparison: of what, on how many differences or means its interval rests, and the verdict.
+
+    `is_overall`: it answers its question, and those behind it are its parts.
+    """
 
     what: str
     count: int
     found: Interval
     verdict: str
+    is_overall: bool = False
 
 
-def _found(what: str, sample: Sequence[float]) -> Finding:
-    return Finding(what, len(sample), mean(sample), verdict(mean(sample)))
+def _found(what: str, sample: Sequence[float], *, is_overall: bool = False) -> Finding:
+    return Finding(what, len(sample), mean(sample), verdict(mean(sample)), is_overall)
 
 
 def benefits(family: str, more: str, less: str, figure: str = OUTCOME) -> dict[str, list[float]]:
@@ -138,7 +142,7 @@ def grows(
         }
         found = slope(groups)
         word = "grows" if found.low > 0 else "falls" if found.high < 0 else "open"
-        findings.append(Finding(what, sum(map(len, groups.values())), found, word))
+        findings.append(Finding(what, sum(map(len, groups.values())), found, word, is_overall=what == "all"))
     return findings
 
 
@@ -152,7 +156,7 @@ def by_family(more: str, less: str, figure: str = OUTCOME) -> list[Finding]:
 def over_all(more: str, less: str, figure: str = OUTCOME) -> list[Finding]:
     """Q4: the mean over all settings."""
     means = [fmean(d) for family in FAMILIES for d in benefits(family, more, less, figure).values()]
-    return [_found("all settings", means)]
+    return [_found("all settings", means, is_overall=True)]
 
 
 def _variant(family: str, name: str) -> dict[int, float] | None:
@@ -185,7 +189,7 @@ def with_filter() -> list[Finding]:
             apart = differences(whole, without)
             means.append(fmean(apart))
             findings.append(_found(f"`{family}` {setting}, {100 * share:.0f} % filtered", apart))
-    return [_found("over these settings", means), *findings] if len(means) > 1 else findings
+    return [_found("over these settings", means, is_overall=True), *findings] if len(means) > 1 else findings
 
 
 def against_gtpo(study: str, families: Iterable[str]) -> list[Finding]:
@@ -275,6 +279,10 @@ class Shares:
     at_low: int
     at_high: int
     p_value: float
+
+    @property
+    def is_apart(self) -> bool:
+        return self.p_value < 0.05
 
 
 _LEVELS = (
