@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-from claims_design import FAMILIES, MIDDLE, PLAIN, SAME, Cell, chosen_rates, tuned_accuracy, tuning
+from claims_design import FAMILIES, MIDDLE, PLAIN, SAME, SHARPENED, Cell, chosen_rates, tuned_accuracy, tuning
 from scipy.stats import t as student
 
 from gtpo_cli.estimators import Interval, sign_flip_test
@@ -266,6 +266,17 @@ def gtpo_against(families: Iterable[str] = MIDDLE) -> list[Finding]:
     for family in families:
         runs = methods(family)
         findings += [_found(f"{method}, `{family}`", differences(runs["gtpo"], runs[method])) for method in PLAIN]
+    return findings
+
+
+def greedily(more: str, less: str) -> list[Finding]:
+    """Looked at: the benefit in settings of `tiny` at temperature 1, and where the test samples nothing."""
+    sampled = benefits("tiny", more, less)
+    runs = values("greedy_tiny")
+    findings = []
+    for setting in SHARPENED:
+        findings.append(_found(f"{setting}, temperature 1", sampled[setting]))
+        findings.append(_found(f"{setting}, greedy", differences(runs[f"{setting}.{more}"], runs[f"{setting}.{less}"])))
     return findings
 
 

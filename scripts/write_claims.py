@@ -26,6 +26,7 @@ from claims_tests import (
     corrected,
     end_token,
     first_accuracies,
+    greedily,
     grows,
     gtpo_against,
     initial_entropies,
@@ -114,7 +115,7 @@ def results() -> str:
 def tables() -> str:
     """The page of every interval."""
     title = "# Round two: every interval, and the rates\n\nThe answer is in `docs/claims.md`."
-    return _joined(title, _answers(), _training_temperature(), _rates())
+    return _joined(title, _answers(), _sharpening(), _training_temperature(), _rates())
 
 
 def _joined(*parts: str) -> str:
@@ -252,17 +253,8 @@ def _rate(chosen: Mapping[Cell, str], tuned: Mapping[Cell, Mapping[str, float]],
 
 
 def _training_temperature() -> str:
-    """The questions about benefits again, at the temperature of training."""
     if not _is_there(PATHS):
         return ""
-    lines = [
-        "## At the temperature of training",
-        "",
-        "The same in accuracy at the temperature of training, over the last tenth of the steps: looked at, not tested.",
-        "",
-        "| | against what | n | difference |",
-        "|---|---|---|---|",
-    ]
     asked = {
         "GTPO over GRPO, per nat": grows(*GTPO, AT_TRAINING),
         "GTPO over GRPO": by_family(*GTPO, AT_TRAINING),
@@ -270,9 +262,29 @@ def _training_temperature() -> str:
         "the correction over GRPO": by_family(*CORRECTION, AT_TRAINING),
         "GTPO over GRPO with the correction": over_all("gtpo", "grpo_conflict", AT_TRAINING),
     }
-    for text, found in asked.items():
+    return _looked_at(
+        "At the temperature of training",
+        "The same in accuracy at the temperature of training, over the last tenth of the steps: looked at, not tested.",
+        asked,
+    )
+
+
+def _sharpening() -> str:
+    if not _is_there((*PATHS, "greedy_tiny")):
+        return ""
+    return _looked_at(
+        "How much of it is sharpening?",
+        "Some runs of `tiny` again, tested greedily: a sharper distribution alone is worth nothing then. Looked at,\n"
+        "not tested, and added when its path had been seen.",
+        {"GTPO over GRPO": greedily(*GTPO), "the correction over GRPO": greedily(*CORRECTION)},
+    )
+
+
+def _looked_at(title: str, text: str, asked: Mapping[str, Sequence[Finding]]) -> str:
+    lines = [f"## {title}", "", text, "", "| | against what | n | difference |", "|---|---|---|---|"]
+    for what, found in asked.items():
         for number, line in enumerate(found):
-            lines.append(f"| {text if number == 0 else ''} | {line.what} | {line.count} | {_shown(line.found)} |")
+            lines.append(f"| {what if number == 0 else ''} | {line.what} | {line.count} | {_shown(line.found)} |")
     return "\n".join(lines)
 
 
