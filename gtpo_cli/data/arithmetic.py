@@ -8,11 +8,11 @@ model: one token a character and one for each tag name make about 37 tokens of a
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import random
 import re
-from collections.abc import Iterable
 
 from gtpo_cli.errors import DataError
 from gtpo_cli.types import Problem
@@ -30,7 +30,7 @@ def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, 
     """
     if split not in DEFAULT_COUNTS:
         raise DataError(f"arithmetic has no split {split}; it has {' and '.join(DEFAULT_COUNTS)}")
-    pool = [question for question in _all_questions() if _is_held_out(question) == (split == "test")]
+    pool = list(_questions()[split == "test"])
     if split == "test":
         count = min(count, len(pool))
     if not 1 <= count <= len(pool):
@@ -55,9 +55,14 @@ def worked_solution(question: str) -> str:
     return " ".join(steps)
 
 
-def _all_questions() -> Iterable[str]:
+@functools.cache  # a training asks for both
+def _questions() -> tuple[list[str], list[str]]:
+    """Those to train on, and those held out."""
     digits, signs = "0123456789", "+-"
-    return map("".join, itertools.product(digits, signs, digits, signs, digits, signs, digits))
+    found: tuple[list[str], list[str]] = [], []
+    for question in map("".join, itertools.product(digits, signs, digits, signs, digits, signs, digits)):
+        found[_is_held_out(question)].append(question)
+    return found
 
 
 def _is_held_out(question: str) -> bool:
