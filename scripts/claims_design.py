@@ -49,7 +49,7 @@ FIGURES = {
 }
 PRESENCE: Overrides = {"rewards.format.mode": "presence"}
 GREEDY: Overrides = {"evaluation.temperature": 0.01}  # the same runs, tested without chance
-SHARPENED = ("t1.3", "t1.6", "t1.8")
+SHARPENED = {"tiny": ("t1.3", "t1.6", "t1.8"), "qwen2": ("t1.6", "t2.0"), "mistral": ("t1.6", "t2.0")}
 
 # -- bases: the arguments of scripts/build_tiny_model.py; `json` is the warm start of examples/json_extraction ---------
 
@@ -158,8 +158,9 @@ def comparisons(rates: Mapping[Cell, str]) -> dict[str, Overrides]:
         variants = {f"{setting}.{name}": cell(family, setting, "gtpo") | change for name, change in changes.items()}
         sweeps[f"{study}_{family}"] = _sweep(variants, PATH_SEEDS[family][:3])
     sweeps["end_token"] = _sweep(_end_token(), (1, 2))
-    variants = {f"{setting}.{m}": cell("tiny", setting, m) | GREEDY for setting in SHARPENED for m in ON_PATHS}
-    sweeps["greedy_tiny"] = _sweep(variants, PATH_SEEDS["tiny"])
+    for family, settings in SHARPENED.items():
+        variants = {f"{setting}.{m}": cell(family, setting, m) | GREEDY for setting in settings for m in ON_PATHS}
+        sweeps[f"greedy_{family}"] = _sweep(variants, PATH_SEEDS[family])
     setting, twice = MIDDLE["tiny"], {"objective.num_iterations": 2}
     sweeps["twice_tiny"] = _sweep({f"{setting}.{m}": cell("tiny", setting, m) | twice for m in METHODS}, (1, 2))
     return sweeps

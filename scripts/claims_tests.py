@@ -270,13 +270,14 @@ def gtpo_against(families: Iterable[str] = MIDDLE) -> list[Finding]:
 
 
 def greedily(more: str, less: str) -> list[Finding]:
-    """Looked at: the benefit in settings of `tiny` at temperature 1, and where the test samples nothing."""
-    sampled = benefits("tiny", more, less)
-    runs = values("greedy_tiny")
+    """Looked at: the benefit in some settings at temperature 1, and where the test samples nothing."""
     findings = []
-    for setting in SHARPENED:
-        findings.append(_found(f"{setting}, temperature 1", sampled[setting]))
-        findings.append(_found(f"{setting}, greedy", differences(runs[f"{setting}.{more}"], runs[f"{setting}.{less}"])))
+    for family, settings in SHARPENED.items():
+        sampled, runs = benefits(family, more, less), values(f"greedy_{family}")
+        for setting in settings:
+            greedy = differences(runs[f"{setting}.{more}"], runs[f"{setting}.{less}"])
+            findings.append(_found(f"`{family}` {setting}, temperature 1", sampled[setting]))
+            findings.append(_found(f"`{family}` {setting}, greedy", greedy))
     return findings
 
 

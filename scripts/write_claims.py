@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from claims_design import FAMILIES, MIDDLE, ON_PATHS, OTHERS, PLAIN, RATES, Cell, tuning
+from claims_design import FAMILIES, MIDDLE, ON_PATHS, OTHERS, PLAIN, RATES, SHARPENED, Cell, tuning
 from claims_tests import (
     DATA,
     INITIAL,
@@ -270,12 +270,12 @@ def _training_temperature() -> str:
 
 
 def _sharpening() -> str:
-    if not _is_there((*PATHS, "greedy_tiny")):
+    if not _is_there((*PATHS, *(f"greedy_{family}" for family in SHARPENED))):
         return ""
     return _looked_at(
         "How much of it is sharpening?",
-        "Some runs of `tiny` again, tested greedily: a sharper distribution alone is worth nothing then. Looked at,\n"
-        "not tested, and added when its path had been seen.",
+        "Some runs of the paths again, tested greedily: a sharper distribution alone is worth nothing then. Looked at,\n"
+        "not tested, and added when those paths had been seen.",
         {"GTPO over GRPO": greedily(*GTPO), "the correction over GRPO": greedily(*CORRECTION)},
     )
 

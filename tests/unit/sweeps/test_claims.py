@@ -50,7 +50,7 @@ def sweeps(folder: Path) -> dict[str, Sweep]:
 def test_every_run_of_the_design_is_a_recipe_and_no_two_are_the_same(tmp_path: Path) -> None:
     found = sweeps(tmp_path)
     assert sum(len(sweep.runs) for name, sweep in found.items() if name.startswith("tune_")) == 291
-    assert sum(len(sweep.runs) for name, sweep in found.items() if not name.startswith("tune_")) == 518
+    assert sum(len(sweep.runs) for name, sweep in found.items() if not name.startswith("tune_")) == 554
     alike = Counter(
         run.recipe.model_copy(update={"run_name": None, "output_dir": ""}).model_dump_json()
         for sweep in found.values()
