@@ -274,7 +274,7 @@ def _sharpening() -> str:
         return ""
     return _looked_at(
         "How much of it is sharpening?",
-        "Some runs of the paths again, tested greedily: a sharper distribution alone is worth nothing then. Looked at,\n"
+        "Some runs of the paths again, tested greedily: a sharper distribution alone gains nothing then. Looked at,\n"
         "not tested, and added when those paths had been seen.",
         {"GTPO over GRPO": greedily(*GTPO), "the correction over GRPO": greedily(*CORRECTION)},
     )
