@@ -158,8 +158,8 @@ def comparisons(rates: Mapping[Cell, str]) -> dict[str, Overrides]:
         variants = {f"{setting}.{name}": cell(family, setting, "gtpo") | change for name, change in changes.items()}
         sweeps[f"{study}_{family}"] = _sweep(variants, PATH_SEEDS[family][:3])
     sweeps["end_token"] = _sweep(_end_token(), (1, 2))
-    for family, settings in SHARPENED.items():
-        variants = {f"{setting}.{m}": cell(family, setting, m) | GREEDY for setting in settings for m in ON_PATHS}
+    for family, sharpened in SHARPENED.items():
+        variants = {f"{setting}.{m}": cell(family, setting, m) | GREEDY for setting in sharpened for m in ON_PATHS}
         sweeps[f"greedy_{family}"] = _sweep(variants, PATH_SEEDS[family])
     setting, twice = MIDDLE["tiny"], {"objective.num_iterations": 2}
     sweeps["twice_tiny"] = _sweep({f"{setting}.{m}": cell("tiny", setting, m) | twice for m in METHODS}, (1, 2))
