@@ -135,7 +135,7 @@ def _figure_text() -> str:
     return (
         "## Benefit and initial entropy\n\n"
         "Each point is a setting: by how much the method is above GRPO, the mean over seeds with Student's 95 %\n"
-        f"interval, both at the rates that tuning chose. Intervals beyond {SHOWN} are cut: single seeds collapse there.\n\n"
+        f"interval, both at the rates that tuning chose. Intervals beyond {SHOWN} are cut: single seeds collapse.\n\n"
         f"![benefit against initial entropy](claims/{FIGURE.name})"
     )
 

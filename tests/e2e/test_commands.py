@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import re
@@ -133,6 +134,12 @@ def test_probe_entropy_prints_interval_rule_and_the_line_for_the_recipe(gtpo: Ru
     assert (
         "right at first: 0 of 4 completions; in strict format: 0\nwhere no" in gtpo("probe-entropy", *hopeless).stdout
     )
+    assert "GTPO and GRPO came out alike" in text
+    assert "it would leave out" not in text
+    assert document["above_threshold_share"] == sum(value > math.log(2) for value in values) / 20
+    warm = ("--set", "rollout.temperature=2.0", "--set", "objective.filter.enabled=always")
+    seldom = gtpo("probe-entropy", *warm, "--set", "objective.probe.num_prompts=20").stdout
+    assert re.search("it would leave out [2-9][0-9] % of these completions", seldom)
     assert f"objective: {{initial_entropy: {document['initial_entropy']:.6f}}}" in text
     # given in the recipe, training does not probe, and records it
     given = f"objective.initial_entropy={document['initial_entropy']:.6f}"

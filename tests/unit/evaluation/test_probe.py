@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gtpo_cli.cli.probe_entropy import _of_the_right
 from gtpo_cli.data import Prompt, PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.probe import probe_entropy
@@ -75,3 +76,11 @@ def test_weights_that_are_broken_are_an_error(policy: TransformersPolicy) -> Non
         next(iter(broken.trainable_parameters())).fill_(float("nan"))
     with pytest.raises((EvaluationError, GenerationError), match="not finite"):
         probe_entropy(broken, TransformersSampler(broken), prompts_for(broken), RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.0, "nothing to learn from"), (0.01, "ended sharper"), (0.19, "ended sharper"), (0.2, "came out alike")],
+)
+def test_what_the_command_says_of_the_share_that_is_right(share: float, words: str) -> None:
+    assert words in _of_the_right(share)
