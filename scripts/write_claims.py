@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from claims_design import FAMILIES, MIDDLE, ON_PATHS, OTHERS, PLAIN, RATES, SHARPENED, Cell, tuning
+from claims_design import FAMILIES, METHODS, MIDDLE, ON_PATHS, OTHERS, PLAIN, RATES, SHARPENED, Cell, tuning
 from claims_tests import (
     DATA,
     INITIAL,
@@ -118,7 +118,7 @@ def results() -> str:
 def tables() -> str:
     """The page of every interval."""
     title = "# Round two: every interval, and the rates\n\nThe answer is in `docs/claims.md`."
-    return _joined(title, _answers(), _paths(), _sharpening(), _training_temperature(), _rates())
+    return _joined(title, _answers(), _paths(), _sharpening(), _training_temperature(), _presence(), _rates())
 
 
 def _joined(*parts: str) -> str:
@@ -224,6 +224,29 @@ def _method_table() -> str:
             for name in (method, f"{method}_conflict"):
                 known = name in test
                 cells.append(f"{fmean(test[name].values()):.3f} ({fmean(warm[name].values()):.3f})" if known else "")
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _presence() -> str:
+    if not _is_there(f"presence_{family}" for family in MIDDLE):
+        return ""
+    lines = [
+        "## The `presence` format",
+        "",
+        "The methods again where tags need only be there: test accuracy, and in brackets accuracy at the temperature",
+        "of training, means over two seeds. Looked at, not tested.",
+        "",
+        f"| | {' | '.join(f'`{family}`, {setting}' for family, setting in MIDDLE.items())} |",
+        "|---|" + "---|" * len(MIDDLE),
+    ]
+    for method in METHODS:
+        cells = []
+        for family, setting in MIDDLE.items():
+            test, warm = (
+                values(f"presence_{family}", name).get(f"{setting}.{method}") for name in (OUTCOME, AT_TRAINING)
+            )
+            cells.append(f"{fmean(test.values()):.3f} ({fmean(warm.values()):.3f})" if test and warm else "")
         lines.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
