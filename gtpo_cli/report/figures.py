@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ Values = NDArray[np.float64]
 DASHES = {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}  # of matplotlib's line styles, in SVG
 _INK = "#010203"  # stands for the colour of text and axes in an SVG until it is written
 _SIZE = (4.6, 3.0)  # inches
+_LEGEND_LINES, _LEGEND_LINE_INCHES = 4, 0.19  # what that height has room for; each line more takes this
 _LABEL_LENGTH = 80
 
 
@@ -216,5 +218,8 @@ def _add_legend(figure: Figure, axes: Axes, ink: str) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
         longest = max(map(len, labels))
+        columns = 1 if longest > 24 else 2 if longest > 12 else 3
         figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=ink,
-                      ncols=1 if longest > 24 else 2 if longest > 12 else 3)  # fmt: skip
+                      ncols=columns)  # fmt: skip
+        more = max(0, math.ceil(len(labels) / columns) - _LEGEND_LINES)
+        figure.set_figheight(_SIZE[1] + _LEGEND_LINE_INCHES * more)  # else many would leave the axes no room

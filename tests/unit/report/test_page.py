@@ -23,7 +23,7 @@ from stored_runs import run_at, store
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
-from gtpo_cli.report.figures import file_png, file_svg, page_svg
+from gtpo_cli.report.figures import Chart, Series, file_png, file_svg, page_svg
 from gtpo_cli.report.live import MOST, chart_data
 from gtpo_cli.report.page import render, write_report
 from gtpo_cli.report.run_record import RunRecord, read_run
@@ -359,3 +359,13 @@ def test_reporting_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("count", [2, 24, 60])
+def test_a_legend_of_many_names_leaves_the_axes_their_room(count: int) -> None:
+    x = np.arange(3.0)
+    lines = tuple(Series(f"presence.g16.1.2e-3.{number}", "#112233", "-", x, x + number) for number in range(count))
+    figure = Chart("many", "many", "", "step", "value", "nats", lines).draw("#000000")
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert axes.get_position().height * figure.get_figheight() > 1.5  # inches
