@@ -123,12 +123,12 @@ def _usable(text: str, parses: Callable[[str], bool]) -> bool:
     without_percent = split_percent(value)[0]
     if exact_number(without_percent) is not None or _is_plain(without_percent):
         return True
-    sides = _NOT_EQUAL.split(value)
-    if len(sides) > 1 and split_top_level(value) == [value]:
-        return len(sides) == 2 and all(side and _usable(side, parses) for side in sides)
     _, parts = _structure(value)  # the percent sign may be that of the last part
     if parts != [value]:
         return all(_usable(part, parses) for part in parts)
+    sides = _NOT_EQUAL.split(without_percent)
+    if len(sides) > 1:
+        return len(sides) == 2 and all(side and _usable(side, parses) for side in sides)
     return parses(without_percent)
 
 
@@ -145,7 +145,7 @@ def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> 
     turned = _in_radians(gold_quantity, quantity)
     if turned is not None:
         return not judge.is_copy(predicted) and _same(*turned, judge)
-    if (quantity.label and split_percent(gold)[1]) or (gold_quantity.label and split_percent(predicted)[1]):
+    if gold_quantity.label != quantity.label and (split_percent(gold)[1] or split_percent(predicted)[1]):
         return False  # 5% and 5 cm
     if gold_quantity.label == quantity.label or (not gold_quantity.label and quantity.known):
         gold, predicted = peel(gold_quantity.value), peel(quantity.value)

@@ -31,6 +31,8 @@ USABLE += [
     "2, 3",
     r"3\pm\sqrt{2}",
     r"\mathbb{R}\lor\%",
+    "$percent",
+    "$5%",
     "word " * 1000,
 ]
 UNUSABLE = [
