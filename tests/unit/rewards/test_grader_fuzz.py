@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 from gtpo_cli.rewards import EqualityWorkers, accuracy_reward, extract_answer, format_reward, is_strict_format
 from gtpo_cli.rewards.equality import equal_without_algebra, usable_without_algebra
@@ -66,6 +67,14 @@ def counts() -> Iterator[Counter[str]]:
 def workers() -> Iterator[EqualityWorkers]:
     with EqualityWorkers(1, timeout_seconds=TIMEOUT_SECONDS) as workers:
         yield workers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _inputs_of_no_tree() -> Iterator[None]:
+    """Hypothesis takes constants from the code of the tree: every change of it would change the inputs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(providers, "_get_local_constants", lambda: providers.Constants())
+        yield
 
 
 def fuzz(examples: int) -> settings:
