@@ -192,11 +192,11 @@ def with_filter() -> list[Finding]:
     return [_found("over these settings", means, is_overall=True), *findings] if len(means) > 1 else findings
 
 
-def against_gtpo(study: str, families: Iterable[str]) -> list[Finding]:
-    """Q6: each variant of a study against GTPO as it is, in its one setting."""
+def thresholds(families: Iterable[str]) -> list[Finding]:
+    """Q6: each threshold against GTPO as it is, in its one setting."""
     findings = []
     for family in families:
-        for variant, by_seed in values(f"{study}_{family}").items():
+        for variant, by_seed in values(f"thresholds_{family}").items():
             setting = next(s for s in FAMILIES[family] if variant.startswith(f"{s}."))
             whole = _variant(family, f"{setting}.gtpo") or {}
             findings.append(_found(f"`{family}` {variant}", differences(by_seed, whole)))
