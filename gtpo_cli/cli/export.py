@@ -28,7 +28,10 @@ def export(
     ] = None,
     dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32"],
-        typer.Option(help="Type of the weights; auto = the base's own where it has 16 bits, else bfloat16."),
+        typer.Option(
+            help="Type of the weights; auto = the base's own where it has 16 bits, else bfloat16; a finer one where "
+            "that would round away what was trained."
+        ),
     ] = "auto",
     base: Annotated[
         str | None,

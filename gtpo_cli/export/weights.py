@@ -2,7 +2,8 @@
 
 Merging goes into the base as it was published, never into its 4-bit rounding: W + alpha/rank * B A in float32, layer by
 layer, rounded once to the type that is written. So it takes the memory of the base and one layer more, and gives what a
-merge of the whole model in float32 would give.
+merge of the whole model in float32 would give. The base's weights stand on the steps of its own type, and a change of
+less than half a step is rounded away, so a type is written only where it holds what was trained.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,7 @@ from gtpo_cli.text import describe
 AUTO = "auto"
 _ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors")
+_HELD = 0.9  # least share of what an adapter changes in the weights that is in them after rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,9 @@ def write_merged(
 ) -> Written:
     """The whole model as safetensors with configuration, generation settings and tokenizer.
 
-    `dtype`: a name, or "auto": the base's own where that has 16 bits, else bfloat16. `base`, `revision`: other weights
-    to merge into than the recipe's. Raises ExportError, ModelError.
+    `dtype`: a name, or "auto": the base's own where that has 16 bits, else bfloat16; where this does not hold what an
+    adapter changes, float16, else float32. `base`, `revision`: other weights to merge into than the recipe's. Raises
+    ExportError, ModelError.
     """
     name, expected = base or recipe.name, None
     notes: tuple[str, ...] = ()
@@ -118,11 +122,12 @@ def write_merged(
                 f"{public_name(name)} has only quantised weights: they were dequantised, so the rounding of the "
                 "quantisation is in the merged weights. With the base in full precision (--base) it would not be.",
             )
-        model = _merged(adapted, _written_dtype(dtype, adapted.get_base_model().dtype))
+        chosen, why = _dtype_that_holds(adapted, dtype)
+        model, notes = _merged(adapted, chosen), notes + why
     _settle(model, tokenizer, eos_token_ids)
     _save(model, folder)
     _save(tokenizer, folder)
-    return Written(str(model.dtype).removeprefix("torch."), public_name(name), notes, expected)
+    return Written(_name(model.dtype), public_name(name), notes, expected)
 
 
 def read_back(format: str, folder: Path, recipe: ModelRecipe, device: torch.device) -> Any:
@@ -256,10 +261,47 @@ def _merged(model: Any, dtype: torch.dtype) -> Any:
     return model.unload().to(dtype)
 
 
+def _dtype_that_holds(model: Any, name: str) -> tuple[torch.dtype, tuple[str, ...]]:
+    """The type to merge a PeftModel in, and a note where it is not the one of `_written_dtype`. Raises ExportError
+    where `name` is a type that does not hold the adapter."""
+    wanted = _written_dtype(name, model.get_base_model().dtype)
+    held = _share_held(model, wanted)
+    if not held < _HELD:  # what does not fit the type at all is found when it is read back
+        return wanted, ()
+    lost = f"{_name(wanted)} would hold {100 * held:.0f} % of what training changed in the weights"
+    if name != AUTO:
+        raise ExportError(
+            f"--dtype: {lost}, since most changes are smaller than half a step between its numbers; use --dtype auto, "
+            "which takes a finer type, or --format adapter"
+        )
+    finer = torch.float16 if _HELD <= _share_held(model, torch.float16) < math.inf else torch.float32
+    return finer, (f"The weights are {_name(finer)}, since {lost}: load them as {_name(finer)} too.",)
+
+
+@torch.no_grad()
+def _share_held(model: Any, dtype: torch.dtype) -> float:
+    """How much of what a PeftModel's adapter changes, dW = alpha/rank B A, is in the weights W + dW rounded to `dtype`:
+    <dW, round(W + dW) - W> / <dW, dW> over all layers; 1 = all of it, and for an adapter that changes nothing."""
+    from peft.tuners.lora import LoraLayer
+
+    kept = power = 0.0
+    for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
+        weight = layer.get_base_layer().weight.float()
+        for adapter in layer.active_adapters:
+            change = layer.get_delta_weight(adapter).float()
+            kept += float((change * ((weight + change).to(dtype).float() - weight)).sum())
+            power += float((change**2).sum())
+    return kept / power if power else 1.0
+
+
 def _written_dtype(name: str, stored: torch.dtype) -> torch.dtype:
     if name != AUTO:
         return DTYPES[name]
     return stored if stored in (torch.bfloat16, torch.float16) else torch.bfloat16
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _settle(model: Any, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:

@@ -56,7 +56,7 @@ HONOURED: dict[str, tuple[dict[str, Any], Any]] = {
     "epsilon": (SEVERAL, 1e-3),
     "epsilon_high": (SEVERAL | {"epsilon": 1e-3}, 0.5),
     "num_iterations": ({}, 2),
-    "beta": ({"use_bias_correction_kl": False, "num_iterations": 2}, 0.5),
+    "beta": ({"use_bias_correction_kl": False, "num_iterations": 2, "learning_rate": 5e-4}, 0.5),
     "temperature": ({}, 0.7),
     "top_p": ({}, 0.5),
     "top_k": ({}, 3),

@@ -84,13 +84,47 @@ def test_auto_is_bfloat16_rounded_once(base: Path, run: RunFolder, tmp_path: Pat
     assert json.loads((done.path / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+def base_of(dtype: torch.dtype, folder: Path) -> Path:
+    base = save_model(folder)
+    config = base / "config.json"
+    config.write_text(config.read_text().replace('"float32"', f'"{str(dtype).removeprefix("torch.")}"'))
+    lower = {name: weight.to(dtype) for name, weight in weights(base).items()}
+    save_file(lower, base / "model.safetensors", metadata={"format": "pt"})
+    return base
+
+
+@pytest.mark.parametrize(("scale", "dtype"), [(0.03, "bfloat16"), (1e-3, "float16"), (1e-5, "float32")])
+def test_auto_is_the_first_type_that_holds_what_was_trained(scale: float, dtype: str, tmp_path: Path) -> None:
+    base = base_of(torch.bfloat16, tmp_path / "base")
+    run = moved_run(tmp_path / "run", recipe_on(base), scale=scale)
+    before = {name: weight.double() for name, weight in weights(base).items()}
+    wanted = expected(weights(base), run)
+
+    def held(dtype: torch.dtype) -> float:
+        change = {name: wanted[name] - before[name] for name in wanted}
+        kept = sum((change[name] * (wanted[name].to(dtype).double() - before[name])).sum() for name in wanted)
+        return float(kept / sum((part**2).sum() for part in change.values()))
+
+    done = export(run)
+    assert done.dtype == dtype
+    in_bfloat16, in_float16 = held(torch.bfloat16), held(torch.float16)
+    if dtype == "bfloat16":
+        assert in_bfloat16 > 0.9
+        assert done.notes == ()
+        return
+    assert (in_bfloat16 < 0.9, in_float16 < 0.9) == (True, dtype == "float32")
+    lost = f"bfloat16 would hold {100 * in_bfloat16:.0f} % of what training changed in the weights"
+    assert done.notes == (f"The weights are {dtype}, since {lost}: load them as {dtype} too.",)
+    assert ("--dtype float32" in (done.path / "README.md").read_text()) == (dtype == "float32")
+    with pytest.raises(ExportError, match=f"^--dtype: {lost}, since .*; use --dtype auto"):
+        export(run, dtype="bfloat16", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_16_bit_base_keeps_its_type_and_the_bits_of_what_did_not_train(tmp_path: Path) -> None:
-    base = save_model(tmp_path / "base")
-    config = base / "config.json"
-    config.write_text(config.read_text().replace('"float32"', '"float16"'))
-    half = {name: weight.half() for name, weight in weights(base).items()}
-    save_file(half, base / "model.safetensors", metadata={"format": "pt"})
+    base = base_of(torch.float16, tmp_path / "base")
+    half = weights(base)
     run = moved_run(tmp_path / "run", recipe_on(base))
     done = export(run)
     assert done.dtype == "float16"
