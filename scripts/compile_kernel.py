@@ -1,7 +1,6 @@
 """Compile the Triton kernel for NVIDIA GPUs on a machine without one: registers, shared memory and spills on each.
 
     python scripts/compile_kernel.py             # every case on every card (a minute)
-    python scripts/compile_kernel.py --quick     # one case on every card
     python scripts/compile_kernel.py --json      # a list with one object for each kernel
 
 The launches are those of gtpo_cli/kernels/row_kernel.py itself, up to the launch: `forward_rows` runs on a CPU's
@@ -83,10 +82,9 @@ class Compiles:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one case on every card: bfloat16, with residual")
     parser.add_argument("--json", action="store_true", help="a list with one object for each kernel")
     arguments = parser.parse_args()
-    figures = [figure for capability in CARDS for figure in figures_of(capability, quick=arguments.quick)]
+    figures = [figure for capability in CARDS for figure in figures_of(capability)]
     print(json.dumps(figures, indent=1) if arguments.json else table(figures))
     bad = [one for one in figures if one["spilled"] or one["shared"] > 1024 * CARDS[one["capability"]][1]]
     for one in bad:
@@ -94,19 +92,16 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def cases(*, quick: bool) -> Iterator[tuple[torch.dtype, bool, bool, int, int]]:
+def cases() -> Iterator[tuple[torch.dtype, bool, bool, int, int]]:
     """(type of the factors, with bias, with residual, vocabulary, tokens)."""
-    if quick:
-        yield torch.bfloat16, False, True, 128_256, ROWS
-        return
     yield from itertools.product(TYPES, (False, True), (False, True), (128_256,), (ROWS,))
     yield from itertools.product(TYPES, (True,), (True,), (50_257,), (ROWS + 1,))  # 16 divides neither it nor ROWS
 
 
-def figures_of(capability: int, *, quick: bool) -> Iterator[dict[str, Any]]:
+def figures_of(capability: int) -> Iterator[dict[str, Any]]:
     """What ptxas says of each kernel that these cases launch on such a card."""
     driver.set_active(Card(capability))
-    for dtype, bias, residual, V, N in cases(quick=quick):
+    for dtype, bias, residual, V, N in cases():
         for kernel, log in compiled(dtype, bias=bias, residual=residual, V=V, N=N):
             spilled = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
             registers = re.search(r"Used (\d+) registers", log)

@@ -71,7 +71,7 @@ class LeanDecoder:
         cos, sin = self._cos_sin.index_select(0, self._positions).unbind(1)
         x = self._embedding.index_select(0, token_R)
         for block, cache in zip(self._blocks, self._cache, strict=True):
-            qkv = linear(self._direction(x), block.qkv).view(R, 3 * heads, d)
+            qkv = torch.mm(self._direction(x), block.qkv).view(R, 3 * heads, d)
             qkv = torch.addcmul(qkv * cos, qkv.roll(d // 2, dims=-1), sin)
             cache[:, :, :, at] = qkv[:, heads:].view(R, 2, heads, d).transpose(0, 1)
             keys, values = cache[..., : at + 1, :].flatten(1, 2)
@@ -79,19 +79,20 @@ class LeanDecoder:
             if self._mask is not None:
                 scores.view(R, heads, 1, at + 1).add_(self._mask[..., : at + 1])
             seen = torch.bmm(scores.softmax(dim=-1), values)
-            x = x + linear(seen.view(R, -1), block.output)
-            gate, up = linear(self._direction(x), block.gate_up).chunk(2, dim=-1)
-            x = x + linear(silu(gate) * up, block.down)
+            x = torch.addmm(x, seen.view(R, -1), block.output)
+            gate, up = torch.mm(self._direction(x), block.gate_up).chunk(2, dim=-1)
+            x = torch.addmm(x, silu(gate) * up, block.down)
         self._hidden = self._direction(x) * self._norm
         # a row that has ended stays in the batch for a while, and may be at the end of the context
         self._positions = (self._positions + 1).clamp_(max=len(self._cos_sin) - 1)
         self._used += 1
 
     def select(self, keep_R: Tensor) -> None:
-        self._cache = [cache[:, keep_R] for cache in self._cache]
-        self._hidden, self._positions = self._hidden[keep_R], self._positions[keep_R]
+        kept = keep_R.nonzero()[:, 0]  # a selection by numbers copies rows whole
+        self._cache = [cache.index_select(1, kept) for cache in self._cache]
+        self._hidden, self._positions = self._hidden[kept], self._positions[kept]
         if self._mask is not None:
-            self._mask = self._mask[keep_R]
+            self._mask = self._mask[kept]
 
     def _direction(self, x_RH: Tensor) -> Tensor:
         """RMSNorm but for its factor, weight sqrt(H), which is in what follows: x / sqrt(sum x^2 + H eps)."""
@@ -99,7 +100,10 @@ class LeanDecoder:
 
     def _make_room(self) -> None:
         more = max(_ROOM, self._used)
-        self._cache = [pad(cache, (0, 0, 0, more)) for cache in self._cache]
+        for number, cache in enumerate(self._cache):
+            *axes, places, d = cache.shape
+            self._cache[number] = cache.new_empty(*axes, places + more, d)
+            self._cache[number][..., :places, :] = cache
         if self._mask is not None:
             self._mask = pad(self._mask, (0, more))
 
@@ -118,7 +122,7 @@ class LeanDecoder:
 
 
 class _Block(NamedTuple):
-    """The weights of one block, (outputs, inputs); those of the norms and attention's scale are in the product."""
+    """The weights of one block, (inputs, outputs); those of the norms and attention's scale are in the product."""
 
     qkv: Tensor
     output: Tensor
@@ -131,9 +135,9 @@ def _block(layer: Any) -> _Block:
     query = _weight(attention.q_proj) * attention.scaling
     return _Block(
         _stacked(layer.input_layernorm.weight, query, _weight(attention.k_proj), _weight(attention.v_proj)),
-        _weight(attention.o_proj),
+        _weight(attention.o_proj).T.contiguous(),
         _stacked(layer.post_attention_layernorm.weight, _weight(mlp.gate_proj), _weight(mlp.up_proj)),
-        _weight(mlp.down_proj),
+        _weight(mlp.down_proj).T.contiguous(),
     )
 
 
@@ -147,7 +151,7 @@ def _weight(module: Any) -> Tensor:
 
 def _stacked(norm_H: Tensor, *weights: Tensor) -> Tensor:
     """Weights of layers of one input as one, the factor of the norm before them multiplied in."""
-    return torch.cat(weights) * (norm_H * math.sqrt(len(norm_H)))
+    return (torch.cat(weights) * (norm_H * math.sqrt(len(norm_H)))).T.contiguous()
 
 
 def _is_readable(module: Any) -> bool:

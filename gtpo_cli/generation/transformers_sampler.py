@@ -1,7 +1,7 @@
 """Sampling from the policy's own transformers model: batched, with a key-value cache.
 
 The prompt of a group is encoded once: its cache is repeated for the group's members. Prompts of different length are
-left-padded. A row that has ended is dropped from the batch as soon as a quarter of the rows have, so that one long
+left-padded. A row that has ended is dropped from the batch as soon as one row in seven has, so that one long
 completion does not carry all others along. Where memory runs out, a call starts over with half the rows at a time.
 """
 
@@ -24,7 +24,7 @@ from gtpo_cli.types import Completion
 
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 OpenDecoder = Callable[[TransformersPolicy, Sequence[Sequence[int]], int], Decoder]
-_GO_ON_WITH = 0.75  # share of a batch's rows still alive at which it goes on with those only
+_GO_ON_WITH = 0.85  # share of a batch's rows still alive at which it goes on with those only
 _MAX_ROWS = 256  # completions sampled at once: bounds the cache's memory when an evaluation asks for many
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib.util
+import importlib
 import json
 import os
 import runpy
@@ -31,6 +31,7 @@ LIBRARIES = (
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "typer.main", "typer._completion_classes",
     "pydantic.dataclasses", "pydantic.root_model", "pydantic.type_adapter", "transformers.conversion_mapping",
 )  # fmt: skip
+BESIDE = "GTPO_TESTS_IMPORT"  # modules that a server imports beside these
 STREAMS = ("stdin", "stdout", "stderr")
 
 Environment = frozenset[tuple[str, str]]
@@ -114,10 +115,8 @@ def _answer(server: subprocess.Popen[str]) -> int:
 
 def _serve() -> dict[str, Any]:
     """The request, in each process that is forked for one; the server itself ends with its input."""
-    for name in LIBRARIES:
+    for name in (*LIBRARIES, *os.environ.get(BESIDE, "").split()):
         importlib.import_module(name)
-    if importlib.util.find_spec("trl"):  # where its tests run
-        importlib.import_module("trl.trainer.grpo_trainer")
     sys.modules["transformers.conversion_mapping"].get_checkpoint_conversion_mapping("llama")  # made once
     gc.freeze()
     for line in sys.stdin:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commands import environment
 
-STEPS = 3000
+STEPS = 2000
 WATCHED_FROM = 200
 # At every step a line: step, resident bytes, open files.
 SOAK = """
@@ -57,7 +57,7 @@ def test_thousands_of_steps_leave_no_trace_in_memory(tmp_path: Path) -> None:
         f"{STEPS} steps: {early / 1e6:.0f} MB resident at step {WATCHED_FROM}, {late / 1e6:.0f} MB at the end; "
         f"{early_files} and {late_files} open files; run folder {folder_bytes(run) / 1e6:.1f} MB"
     )
-    assert late <= 1.05 * early
+    assert late <= 1.03 * early
     assert late_files <= early_files + 2
     assert len(checkpoints) <= 3  # the last two and the best
     assert len(list((run / "samples").iterdir())) == STEPS // 100 + 1

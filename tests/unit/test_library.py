@@ -54,6 +54,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert objective.policy_loss is gtpo_cli.policy_loss
 
 
+@pytest.mark.slow
 def test_mypy_sees_every_name_with_its_type(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     names = sorted(set(gtpo_cli.__all__) - {"__version__"})

@@ -38,6 +38,7 @@ def wheel(folder: Path, name: str, version: str, *needs: str) -> None:
         archive.writestr(f"{stem}.dist-info/RECORD", "")
 
 
+@pytest.mark.slow
 def test_what_is_there_is_neither_fetched_nor_replaced(wheelhouse: Any, tmp_path: Path) -> None:
     index = tmp_path / "index"
     index.mkdir()
@@ -56,6 +57,7 @@ def test_what_is_there_is_neither_fetched_nor_replaced(wheelhouse: Any, tmp_path
         wheelhouse.download(["alpha>=2"], have, python=PYTHON, into=tmp_path / "none", more=offline)
 
 
+@pytest.mark.slow
 def test_the_parts_install_there_and_a_broken_one_does_not(wheelhouse: Any, tmp_path: Path) -> None:
     source = tmp_path / "wheels"
     source.mkdir()

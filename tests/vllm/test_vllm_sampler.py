@@ -115,7 +115,7 @@ def test_the_demo_learns_with_vllm(tmp_path: Path) -> None:
     """The built-in model with an adapter: sampled by vLLM, trained by us."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "gtpo"), "train", "-q", "--recipe", "tiny_arithmetic",
-         "--set", "rollout.engine=vllm", "--set", "run_name=vllm", "--set", "training.max_steps=60",
+         "--set", "rollout.engine=vllm", "--set", "run_name=vllm", "--set", "training.max_steps=40",
          "--set", "model.lora={rank: 16, alpha: 16}", "--set", "model.dtype=float32",
          "--set", "optimizer.learning_rate=2.0e-3", "--set", "objective.probe.num_prompts=16"],
         cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=900,

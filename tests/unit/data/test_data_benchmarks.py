@@ -135,6 +135,7 @@ def test_a_limit_counts_usable_problems_and_reads_no_further() -> None:
     assert read == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_a_missing_column_of_csv_or_parquet_is_found_before_any_row(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("Question,answers\nq,1\n")
     with pytest.raises(
@@ -282,6 +283,7 @@ class NoRepository(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_data_set_that_the_hub_does_not_have_says_so(tmp_path: Path) -> None:
     """A hub that answers 404, in a fresh process: the endpoint is read from the environment once."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), NoRepository)

@@ -197,6 +197,7 @@ for _, row in rows: print(isinstance(row, str), row if isinstance(row, str) else
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
 @pytest.mark.parametrize("kind", LONG_LINES)
 def test_a_line_of_50_mb_costs_seconds_and_less_memory_than_itself(tmp_path: Path, kind: str) -> None:

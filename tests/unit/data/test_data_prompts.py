@@ -225,6 +225,7 @@ def test_what_is_kept_or_dropped_is_what_whole_texts_say() -> None:
             assert ids == whole if len(whole) <= limit else len(ids) > limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "why"),
     [

@@ -47,6 +47,7 @@ def test_every_row_is_a_problem_or_is_named(shared: Path, name: str, split: str,
         assert all(0 <= int(problem.gold) <= 999 for problem in loaded.problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "split", "rows"),
     [

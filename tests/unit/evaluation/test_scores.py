@@ -142,6 +142,7 @@ def test_the_format_mode_is_the_recipes() -> None:
     assert not problem.completions[0].complete_format
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_given_up_is_counted() -> None:
     # Killed for its time or its memory, or twice from outside: wrong, and said to be so.
     rewards = RewardsRecipe.model_validate({"timeout_seconds": 0.5})

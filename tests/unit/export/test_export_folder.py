@@ -32,6 +32,7 @@ def builtin() -> Recipe:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_foreign_file_is_never_lost(full_run: RunFolder, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -117,6 +118,7 @@ class TestGguf:
         with pytest.raises(ExportError, match=r"WordLevel; the built-in model reads characters\); use --format merged"):
             gguf.check_tokenizer(tokenizer)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["llama-3.1", "qwen2.5"])
     def test_real_tokenizers_have(self, kind: str, shared: Path) -> None:
         from transformers import AutoTokenizer

@@ -136,6 +136,7 @@ def test_draw_follows_its_weights_and_never_takes_what_has_none() -> None:
     assert ((counts - expected)[[1, 3, 4]].square() / expected[[1, 3, 4]]).sum() < 13.8  # chi-square, 2 df, p = 0.001
 
 
+@pytest.mark.slow
 def test_draw_reaches_rare_tokens_behind_a_likely_one() -> None:
     """Each is too small to change a float32 sum of 1; together they are drawn 12 times in 10,000."""
     weights = torch.full((1, 20_000), 5.9e-8)

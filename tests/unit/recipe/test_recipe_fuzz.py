@@ -23,6 +23,7 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe
 from gtpo_cli.recipe.yaml_text import parse_yaml
 
+pytestmark = pytest.mark.slow
 EXAMPLES = os.environ.get("GTPO_FUZZ_EXAMPLES")  # so many new ones; else the same 200 each time
 fuzz = settings(
     max_examples=int(EXAMPLES or 200),

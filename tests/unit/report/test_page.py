@@ -234,6 +234,7 @@ def test_the_checkpoints_of_a_run_are_told_apart_by_name_and_line(tmp_path: Path
     assert len({line.get_color() for line in lines}) == 1
 
 
+@pytest.mark.slow
 def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).random(100_000).tolist()
     rows = [
@@ -270,6 +271,7 @@ def test_the_same_runs_give_the_same_bytes(runs: list[RunRecord], page: str) -> 
     assert file_png(charts[0]) == file_png(charts[0])
 
 
+@pytest.mark.slow
 def test_files_for_papers(runs: list[RunRecord], tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("not yours")
     page = write_report(runs, tmp_path)

@@ -27,6 +27,7 @@ def workers() -> Iterator[EqualityWorkers]:
         yield pool
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(named=st.lists(st.sampled_from(PAIRS), max_size=8), asked=st.lists(st.sampled_from(PAIRS), max_size=8))
 def test_grades_do_not_depend_on_what_was_begun_before(
@@ -51,6 +52,7 @@ def test_it_grades_while_the_caller_does_something_else(workers: EqualityWorkers
     assert pair not in {question[:2] for question in workers._begun}  # what was asked for is forgotten
 
 
+@pytest.mark.slow
 def test_a_pair_is_asked_of_a_worker_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None]] = []
     with EqualityWorkers(2) as pool:

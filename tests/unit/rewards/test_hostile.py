@@ -109,6 +109,7 @@ def test_the_corpus_is_as_large_as_promised_and_has_no_case_twice() -> None:
     assert sum(not case.strict for case in CASES) >= 1500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_completion_gets_its_verdict(marks: tuple[str, dict[Hostile, Graded], MemoryWatch], family: str) -> None:
     mode, grades, _ = marks
@@ -124,6 +125,7 @@ def test_each_completion_gets_its_verdict(marks: tuple[str, dict[Hostile, Graded
         assert verdict.reward == verdict.format_score + verdict.accuracy_score, case.name
 
 
+@pytest.mark.slow
 def test_what_is_not_worked_out_is_right_where_the_recipe_says_so() -> None:
     cases = [case for case in CASES if case.right_if_worked_out]
     assert len(cases) > 30
@@ -131,6 +133,7 @@ def test_what_is_not_worked_out_is_right_where_the_recipe_says_so() -> None:
         assert [case.name for case in cases if not grade(scorer, case).verdict.correct] == []
 
 
+@pytest.mark.slow
 def test_each_completion_is_graded_in_time(marks: tuple[str, dict[Hostile, Graded], MemoryWatch]) -> None:
     _, grades, _ = marks
     late = [case.name for case, graded in grades.items() if graded.seconds > TIMEOUT_SECONDS + START_SECONDS]
@@ -139,6 +142,7 @@ def test_each_completion_is_graded_in_time(marks: tuple[str, dict[Hostile, Grade
     assert [case.name for case, graded in grades.items() if graded.caller_seconds > CALLER_SECONDS] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits and tells the address space of a process")
 def test_the_workers_stay_far_below_their_memory_limit(
     marks: tuple[str, dict[Hostile, Graded], MemoryWatch],

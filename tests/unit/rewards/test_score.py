@@ -157,6 +157,7 @@ def test_groups_are_graded_in_one_batch_in_order(scorer: Scorer) -> None:
     assert groups[0].verdicts == ()
 
 
+@pytest.mark.slow
 def test_a_pathological_answer_costs_one_timeout_and_scores_0(scorer: Scorer) -> None:
     wrap = "<reasoning></reasoning><answer>{}</answer>".format
     endless = completion(wrap("9^{9^{9^{9}}}"))

@@ -78,6 +78,7 @@ def test_all_but_three_math_golds_are_usable(workers: EqualityWorkers) -> None:
     assert sorted(unusable) == ["", "", r"\begin{pmatrix} 1 & -1 \\ 1 & \phantom -1 \end{pmatrix}"]
 
 
+@pytest.mark.slow
 def test_math_golds_equal_themselves(workers: EqualityWorkers, math_golds: list[str]) -> None:
     assert unequal(workers, [(gold, gold) for gold in math_golds[:300]]) == []
 
@@ -103,6 +104,7 @@ def test_every_usable_math_gold_equals_itself_and_all_its_rewritings(
     assert {name: len(made) for name, made in pairs.items()} == REWRITTEN
 
 
+@pytest.mark.slow
 def test_every_gsm8k_gold_equals_its_rewritings() -> None:
     golds = sorted({answer.rpartition("####")[2].strip() for answer in answers("gsm8k")})
     for gold in golds:

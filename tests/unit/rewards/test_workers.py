@@ -77,6 +77,7 @@ def test_a_worker_killed_while_idle_is_replaced(workers: EqualityWorkers) -> Non
     assert process_ids(workers) != [pid]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_tried_once_more(
     workers: EqualityWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_tried_once_mor
     assert grades == [Equality(equal=False, crashed=True), YES]
 
 
+@pytest.mark.slow
 def test_a_busy_machine_changes_no_grade(workers: EqualityWorkers) -> None:
     # Time is the worker's own: one that is not let run for longer than the time-out is not late.
     workers.equal_many([NEEDS_ALGEBRA])
@@ -110,6 +112,7 @@ def test_a_busy_machine_changes_no_grade(workers: EqualityWorkers) -> None:
     assert process_ids(workers) == [pid]
 
 
+@pytest.mark.slow
 def test_a_worker_that_gets_no_time_at_all_is_given_up_and_counted(workers: EqualityWorkers) -> None:
     workers.equal_many([NEEDS_ALGEBRA])
     (pid,) = process_ids(workers)
@@ -118,6 +121,7 @@ def test_a_worker_that_gets_no_time_at_all_is_given_up_and_counted(workers: Equa
     assert grades == [Equality(equal=False, timed_out=True), YES]
 
 
+@pytest.mark.slow
 def test_a_worker_that_grew_large_is_replaced_after_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "python"  # a worker that thinks itself large
     lines = "import gtpo_cli.rewards.worker as worker; worker.RETIRE_BYTES = 1; worker.main()"
@@ -142,6 +146,7 @@ def test_no_process_is_left_after_close() -> None:
     assert workers.equal_many([("1", "1")]) == [YES]  # still usable
 
 
+@pytest.mark.slow
 def test_no_process_is_left_when_the_caller_is_killed() -> None:
     program = (
         "from gtpo_cli.rewards import EqualityWorkers\n"

@@ -38,42 +38,42 @@ def write(folder: Path, study: str, runs: dict[str, list[float]], figure: str = 
     (folder / f"{study}.csv").write_text("\n".join(lines) + "\n")
 
 
-def sweeps(folder: Path) -> dict[str, Sweep]:
-    found = {}
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sweep]:
+    found, folder = {}, tmp_path_factory.mktemp("sweeps")
     for name, sweep in (claims_design.tuning() | claims_design.comparisons(RATES)).items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(sweep))
         found[name] = load_sweep(str(folder / f"{name}.yaml"))
     return found
 
 
-def test_every_run_of_the_design_is_a_recipe_and_no_two_are_the_same(tmp_path: Path) -> None:
-    found = sweeps(tmp_path)
-    assert sum(len(sweep.runs) for name, sweep in found.items() if name.startswith("tune_")) == 291
-    assert sum(len(sweep.runs) for name, sweep in found.items() if not name.startswith("tune_")) == 554
+def test_every_run_of_the_design_is_a_recipe_and_no_two_are_the_same(sweeps: dict[str, Sweep]) -> None:
+    assert sum(len(sweep.runs) for name, sweep in sweeps.items() if name.startswith("tune_")) == 291
+    assert sum(len(sweep.runs) for name, sweep in sweeps.items() if not name.startswith("tune_")) == 554
     alike = Counter(
         run.recipe.model_copy(update={"run_name": None, "output_dir": ""}).model_dump_json()
-        for sweep in found.values()
+        for sweep in sweeps.values()
         for run in sweep.runs
     )
     assert [count for count in alike.values() if count > 1] == []
 
 
-def test_a_seed_that_tunes_is_not_compared(tmp_path: Path) -> None:
-    seeds = {name: {run.seed for run in sweep.runs} for name, sweep in sweeps(tmp_path).items()}
+def test_a_seed_that_tunes_is_not_compared(sweeps: dict[str, Sweep]) -> None:
+    seeds = {name: {run.seed for run in sweep.runs} for name, sweep in sweeps.items()}
     tuned = set().union(*(found for name, found in seeds.items() if name.startswith("tune_")))
     compared = set().union(*(found for name, found in seeds.items() if not name.startswith("tune_")))
     assert tuned.isdisjoint(compared | {900, 901})
     assert compared.isdisjoint({900, 901})  # the pilots'
 
 
-def test_methods_differ_by_the_correction_and_settings_by_the_base_or_the_temperature(tmp_path: Path) -> None:
-    runs = {run.key: run.recipe for run in sweeps(tmp_path)["methods_tiny"].runs}
+def test_methods_differ_by_the_correction_and_settings_by_the_base_or_the_temperature(sweeps: dict[str, Sweep]) -> None:
+    runs = {run.key: run.recipe for run in sweeps["methods_tiny"].runs}
     for method in claims_design.PLAIN[1:]:
         plain, corrected = runs[f"t1.6.{method}-1"], runs[f"t1.6.{method}_conflict-1"]
         assert (plain.objective.conflict.enabled, corrected.objective.conflict.enabled) == (False, True)
         switched = plain.objective.model_copy(update={"conflict": corrected.objective.conflict})
         assert switched == corrected.objective
-    paths = {run.key: run.recipe for run in sweeps(tmp_path)["path_words"].runs}
+    paths = {run.key: run.recipe for run in sweeps["path_words"].runs}
     warm, cold = paths["w100_t1.3.gtpo-2"], paths["w100.gtpo-2"]
     assert (warm.rollout.temperature, cold.rollout.temperature) == (1.3, 1.0)
     assert warm.model == cold.model

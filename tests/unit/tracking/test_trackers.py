@@ -200,6 +200,7 @@ def test_the_display_names_a_threshold_that_is_not_ln_2(tmp_path: Path) -> None:
     assert "filter on above 1.050" in printed(console)
 
 
+@pytest.mark.slow
 def test_a_quiet_run_prints_nothing_but_warnings(tmp_path: Path) -> None:
     console = text_console()
     (tmp_path / "wandb").write_text("in the way: wandb cannot make its folder")

@@ -117,6 +117,7 @@ def test_interrupted_or_not_best_metrics_and_weights_are_the_same(tmp_path: Path
     assert contents(interrupted) == contents(whole)
 
 
+@pytest.mark.slow
 def test_a_run_that_the_guard_stopped_stays_stopped(tmp_path: Path) -> None:
     stopping = [*OVERRIDES, "training.guard.action=stop", "training.keep_best=null"]
     recipe, run = load_recipe("tiny_arithmetic", stopping), RunFolder(tmp_path / "run")
