@@ -31,7 +31,7 @@ def run(*, rounds: int = 9, steps: int = 600) -> list[Figure]:
     for words in (["--help"], ["recipes", "check"]):
         taken = [cpu_seconds([sys.executable, "-m", "gtpo_cli", *words]) for _ in range(rounds)]
         name = f"gtpo {' '.join(words)}: CPU time of the process"
-        figures.append(Figure(name, statistics.median(taken), "s", 0.4, f"{rounds} starts"))
+        figures.append(Figure(name, statistics.median(taken), "s", f"{rounds} starts"))
     return figures
 
 
@@ -43,7 +43,7 @@ def demo_memory(steps: int) -> Figure:
             env=os.environ | {"WANDB_MODE": "disabled"},
         )  # fmt: skip
     peak = int(done.stderr.rpartition("peak ")[2].split()[0]) * 1024
-    return Figure(f"peak resident memory of gtpo train --recipe tiny_arithmetic, {steps} steps", peak / 1e6, "MB", 900)
+    return Figure(f"peak resident memory of gtpo train --recipe tiny_arithmetic, {steps} steps", peak / 1e6, "MB")
 
 
 def cpu_seconds(command: list[str]) -> float:

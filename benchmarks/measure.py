@@ -23,17 +23,12 @@ Seconds = dict[str, list[float]]  # CPU seconds of each candidate, one for each 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. `limit` is the most it may be; None where it is only recorded."""
+    """One measured number."""
 
     name: str
     value: float
     unit: str
-    limit: float | None = None
     note: str = ""
-
-    @property
-    def met(self) -> bool | None:
-        return None if self.limit is None else self.value <= self.limit
 
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], *, rounds: int, calls: int = 1) -> Seconds:
@@ -109,14 +104,11 @@ def write(out: Path, name: str, title: str, figures: Sequence[Figure]) -> str:
     """Write NAME.json and NAME.md into `out`; returns the Markdown."""
     on = machine()
     lines = [f"## {title}", "", ", ".join(f"{key} {value}" for key, value in on.items()), ""]
-    lines += ["| figure | measured | at most | met | |", "|---|---|---|---|---|"]
-    for figure in figures:
-        limit = "" if figure.limit is None else f"{figure.limit:g} {figure.unit}".strip()
-        met = {None: "", True: "yes", False: "**no**"}[figure.met]
-        lines.append(f"| {figure.name} | {figure.value:.3g} {figure.unit} | {limit} | {met} | {figure.note} |")
+    lines += ["| figure | measured | |", "|---|---|---|"]
+    lines += [f"| {figure.name} | {figure.value:.3g} {figure.unit} | {figure.note} |" for figure in figures]
     markdown = "\n".join(lines) + "\n"
     out.mkdir(parents=True, exist_ok=True)
-    record = {"title": title, "machine": on, "figures": [asdict(figure) | {"met": figure.met} for figure in figures]}
+    record = {"title": title, "machine": on, "figures": [asdict(figure) for figure in figures]}
     (out / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     (out / f"{name}.md").write_text(markdown, encoding="utf-8")
     return markdown

@@ -61,8 +61,8 @@ def logits_path(V: int, H: int, N: int, dtype: torch.dtype, *, rounds: int) -> l
     note = ", ".join(f"{name} {statistics.median(taken):.2f} s" for name, taken in seconds.items())
     what = f"logits path, V {V}, H {H}, N {N}, {str(dtype).removeprefix('torch.')}: CPU time over"
     return [
-        Figure(f"{what} Liger's fused loss and an entropy pass", median_ratio(seconds, "gtpo", "Liger"), "", 0.5, note),
-        Figure(f"{what} TRL's chunked log-probability and entropy", median_ratio(seconds, "gtpo", "TRL"), "", 0.5),
+        Figure(f"{what} Liger's fused loss and an entropy pass", median_ratio(seconds, "gtpo", "Liger"), "", note),
+        Figure(f"{what} TRL's chunked log-probability and entropy", median_ratio(seconds, "gtpo", "TRL"), ""),
     ]
 
 
@@ -110,7 +110,7 @@ def whole_step(*, rounds: int, ends: bool) -> Figure:
     length = f"at most {TOKENS}" if ends else f"exactly {TOKENS}"
     return Figure(
         f"a GRPO step of the built-in model, {PROMPTS} prompts x {GROUP} completions of {length} tokens: CPU time over "
-        f"TRL {version('trl')}", median_ratio(taken, "gtpo", "TRL"), "", 0.45, note,
+        f"TRL {version('trl')}", median_ratio(taken, "gtpo", "TRL"), "", note,
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """Writes the policy's weights, its own or its base's with the adapter merged in, and reads them back as a user would.
 
 Merging goes into the base as it was published, never into its 4-bit rounding: W + alpha/rank * B A in float32, layer by
-layer, rounded once to the type that is written. So it takes the memory of the base and one layer more, and gives what a
-merge of the whole model in float32 would give. The base's weights stand on the steps of its own type, and a change of
-less than half a step is rounded away, so a type is written only where it holds what was trained.
+layer, rounded once to the type that is written. So it takes the memory of the base and a few layers more, and gives
+what a merge of the whole model in float32 would give. The base's weights stand on the steps of its own type, and a
+change of less than half a step is rounded away, so a type is written only where it holds what was trained.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_the_paths_of_the_training_half_have_the_same_gradient(monkeypatch: pyte
     monkeypatch.setattr(training_half, "one_group", lambda whole=training_half.one_group: _within(whole(), 120))
     figures = training_half.run(rounds=1)
     assert len(figures) == 6
-    assert [figure.met for figure in figures if "gradient" in figure.name] == [True, True]
+    assert [figure.value < 1e-5 for figure in figures if "gradient" in figure.name] == [True, True]
 
 
 def _within(batch: Any, vocabulary: int) -> Any:
@@ -85,6 +85,5 @@ def _within(batch: Any, vocabulary: int) -> Any:
 
 def test_sampling_counts_tokens_of_both() -> None:
     figures = sampling.run(rounds=1)
-    assert [figure.limit for figure in figures] == [0.5, None, 0.5, None]
-    assert all("tokens/s" in figure.note for figure in figures if figure.limit)
+    assert ["tokens/s" in figure.note for figure in figures] == [True, False, True, False]
     assert torch.get_num_threads() == 1
