@@ -133,7 +133,7 @@ $(VENV)-bench/.installed: pyproject.toml
 	$(VENV)-bench/bin/python $(PIP) --quiet -c constraints.txt $(PEERS) --editable .
 	@touch $@
 
-bench: install-dev bench-peers  ## the figures of docs/benchmarks.md (an hour)
+bench: install-dev bench-peers  ## the figures of docs/benchmarks.md (half an hour to an hour)
 	$(BIN)/python benchmarks/run.py
 
 bench-peers: $(VENV)-bench/.installed  ## TRL and Liger on the same work (a quarter of an hour)

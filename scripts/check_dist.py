@@ -75,7 +75,8 @@ def _differences(archive: str, there: Files, wanted: Files) -> list[str]:
 
 
 def try_demo(environment: Path) -> None:
-    """The recipes, the model's weights and every template come from the installed package, or a command fails."""
+    """The recipes, the model's weights and every template come from the installed package, or a command fails; what is
+    not installed, TRL, is asked for."""
     bin_folder = environment.absolute() / "bin"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     kept |= {"PATH": os.pathsep.join([str(bin_folder), os.environ["PATH"]]), "HF_HUB_OFFLINE": "1"}
@@ -99,6 +100,10 @@ def try_demo(environment: Path) -> None:
         run("gtpo", "report", "runs/demo")
         run("gtpo", "inspect", "runs/demo")
         run("gtpo", "export", "runs/demo")
+        without_trl = ["gtpo", "train", "--recipe", "tiny_arithmetic", "--engine", "trl"]
+        refused = subprocess.run(without_trl, cwd=folder, env=kept, capture_output=True, text=True)
+        if refused.returncode != 2 or "pip install '.[trl]' in gtpo's checkout" not in refused.stderr:
+            sys.exit(f"without TRL: exit code {refused.returncode}, {refused.stderr}")
 
 
 def main(job: str, folder: str) -> None:

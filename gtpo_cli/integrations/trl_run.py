@@ -21,7 +21,6 @@ from typing import Any, Self, TypeVar
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
-from datasets import Dataset
 from transformers import PrinterCallback
 
 from gtpo_cli.checkpoints import seed_random_states
@@ -163,6 +162,8 @@ def make_trainer(
     initial_entropy: float,
 ) -> RecipeTrainer:
     """The trainer on these prompts in this order, of full steps."""
+    from datasets import Dataset  # TRL's own requirement: where TRL is missing, integrations/trl.py has said so first
+
     policy.model.set_attn_implementation("sdpa")  # the policy's own knows rows without padding only
     data = Dataset.from_dict({"prompt": [list(ids) for _, ids in prompts], "problem": range(len(prompts))})
     try:

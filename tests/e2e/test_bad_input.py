@@ -44,7 +44,6 @@ def test_each_kind_of_bad_input_ends_in_one_clear_error(tmp_path: Path) -> None:
         (train("model.name=cut"), "cut/model.safetensors cannot be read"),
         (train("model.name=nobody/nothing"), "not in the cache, and the hub was not asked (HF_HUB_OFFLINE is set)"),
         (train("model.backend=unsloth", *adapter), "pip install '.[cuda]' -c constraints-cuda.txt in gtpo's checkout"),
-        ([*train(), "--engine", "trl"], "pip install '.[trl]' in gtpo's checkout"),
         (train(*local, "data.path=empty.jsonl"), "empty.jsonl: is empty"),
         (train(*local, "data.path=bad.jsonl"), "bad.jsonl: no usable problem; dropped 3 rows (1 no column"),
         (train(*local, "data.path=wide.jsonl"), "wide.jsonl: is UTF-16 or UTF-32 text; save it as UTF-8"),
