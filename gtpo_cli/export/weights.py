@@ -33,6 +33,7 @@ from gtpo_cli.models.loading import (
     check_complete,
     check_finite,
     choose_dtype,
+    dtype_name,
     explained,
     keep_weights_differentiable,
     load_config,
@@ -127,7 +128,7 @@ def write_merged(
     _settle(model, tokenizer, eos_token_ids)
     _save(model, folder)
     _save(tokenizer, folder)
-    return Written(_name(model.dtype), public_name(name), notes, expected)
+    return Written(dtype_name(model.dtype), public_name(name), notes, expected)
 
 
 def read_back(format: str, folder: Path, recipe: ModelRecipe, device: torch.device) -> Any:
@@ -268,14 +269,15 @@ def _dtype_that_holds(model: Any, name: str) -> tuple[torch.dtype, tuple[str, ..
     held = _share_held(model, wanted)
     if not held < _HELD:  # what does not fit the type at all is found when it is read back
         return wanted, ()
-    lost = f"{_name(wanted)} would hold {100 * held:.0f} % of what training changed in the weights"
+    lost = f"{dtype_name(wanted)} would hold {100 * held:.0f} % of what training changed in the weights"
     if name != AUTO:
         raise ExportError(
             f"--dtype: {lost}, since most changes are smaller than half a step between its numbers; use --dtype auto, "
             "which takes a finer type, or --format adapter"
         )
-    finer = torch.float16 if _HELD <= _share_held(model, torch.float16) < math.inf else torch.float32
-    return finer, (f"The weights are {_name(finer)}, since {lost}: load them as {_name(finer)} too.",)
+    narrow = wanted != torch.float16 and _HELD <= _share_held(model, torch.float16) < math.inf
+    finer = torch.float16 if narrow else torch.float32
+    return finer, (f"The weights are {dtype_name(finer)}, since {lost}: load them as {dtype_name(finer)} too.",)
 
 
 @torch.no_grad()
@@ -287,10 +289,9 @@ def _share_held(model: Any, dtype: torch.dtype) -> float:
     kept = power = 0.0
     for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
         weight = layer.get_base_layer().weight.float()
-        for adapter in layer.active_adapters:
-            change = layer.get_delta_weight(adapter).float()
-            kept += float((change * ((weight + change).to(dtype).float() - weight)).sum())
-            power += float((change**2).sum())
+        change = sum(layer.get_delta_weight(name).float() for name in layer.active_adapters)
+        kept += float((change * ((weight + change).to(dtype).float() - weight)).sum())
+        power += float((change**2).sum())
     return kept / power if power else 1.0
 
 
@@ -298,10 +299,6 @@ def _written_dtype(name: str, stored: torch.dtype) -> torch.dtype:
     if name != AUTO:
         return DTYPES[name]
     return stored if stored in (torch.bfloat16, torch.float16) else torch.bfloat16
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _settle(model: Any, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:

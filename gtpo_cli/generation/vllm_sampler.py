@@ -23,6 +23,7 @@ from typing import Any
 
 from gtpo_cli.errors import GenerationError, install
 from gtpo_cli.generation.sampler import Ended, SamplingParams, check_prompts
+from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -204,4 +205,4 @@ def _start(policy: Policy, recipe: Recipe) -> Any:
 def _dtype(policy: Policy) -> str:
     """The type of the base model's arithmetic, as vLLM names it; the adapter's is float32 whatever that is."""
     assert isinstance(policy, TransformersPolicy)
-    return str(policy.dtype).removeprefix("torch.")
+    return dtype_name(policy.dtype)

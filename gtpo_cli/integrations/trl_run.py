@@ -32,6 +32,7 @@ from gtpo_cli.integrations.trl_config import check_extra, check_recipe, choose_e
 from gtpo_cli.integrations.trl_keeper import RunKeeper
 from gtpo_cli.integrations.trl_rewards import RecipeReward
 from gtpo_cli.models.engines import on_transformers
+from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.loading import quiet as quiet_libraries
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import terms
@@ -131,7 +132,7 @@ def train(
         arguments = grpo_arguments(
             recipe, folder.trl, engine, processes=processes.count, prompts_per_step=order.prompts_per_step,
             longest_prompt=setup.data.longest_prompt, max_seq_length=policy.max_seq_length,
-            steps=order.total_steps, dtype=str(policy.dtype).removeprefix("torch."), extra=extra,
+            steps=order.total_steps, dtype=dtype_name(policy.dtype), extra=extra,
         )  # fmt: skip
         measured = math.nan
         if run:

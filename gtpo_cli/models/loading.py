@@ -30,6 +30,11 @@ from gtpo_cli.text import describe, one_line
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """torch.bfloat16 -> "bfloat16", as in DTYPES and in what libraries take."""
+    return str(dtype).removeprefix("torch.")
+
+
 # What the libraries raise where a model cannot be fetched (OSError: transformers says so of a name or a file that is
 # nowhere).
 _FETCH_ERRORS = (OSError, httpx.HTTPError, EntryNotFoundError, HFValidationError)

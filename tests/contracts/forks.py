@@ -32,6 +32,7 @@ LIBRARIES = (
     "pydantic.dataclasses", "pydantic.root_model", "pydantic.type_adapter", "transformers.conversion_mapping",
 )  # fmt: skip
 BESIDE = "GTPO_TESTS_IMPORT"  # modules that a server imports beside these
+WITH_TRL = {"CI": "1", "OMP_NUM_THREADS": "1", BESIDE: "trl.trainer.grpo_trainer"}  # of TRL's tests
 STREAMS = ("stdin", "stdout", "stderr")
 
 Environment = frozenset[tuple[str, str]]

@@ -1,4 +1,4 @@
-"""Each file of a run, a checkpoint and a model, changed in hundreds of ways: an error of ours in a line, or it holds.
+"""Each file of a run, a checkpoint and a model, changed in a thousand ways: an error of ours in a line, or it holds.
 
 Whatever a stranger's file holds, no reader lets another exception pass, none hangs, and nothing is written elsewhere.
 """
@@ -43,7 +43,7 @@ from gtpo_cli.training.optimizers import Updater
 
 SEED = int(os.environ.get("GTPO_MUTATION_SEED", "16"))  # another one gives other mutations
 SECONDS = 30.0  # of one case, on a machine that has other things to do
-OF_THE_RUN, OF_CHECKPOINTS, OF_THE_MODEL = 300, 160, 160
+OF_THE_RUN, OF_CHECKPOINTS, OF_THE_MODEL = 560, 240, 240
 EVERY_COMMAND = 120  # a case in so many goes through the commands as they are typed, charts and export included
 
 Reader = Callable[[Path], object]

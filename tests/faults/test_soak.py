@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commands import environment
 
-STEPS = 2000
+STEPS = 3000
 WATCHED_FROM = 200
 # At every step a line: step, resident bytes, open files.
 SOAK = """

@@ -45,7 +45,7 @@ def run_in(folder: Path, command: list[str], *, code: int = 0) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return environment() | {"CI": "1", "OMP_NUM_THREADS": "1", forks.BESIDE: "trl.trainer.grpo_trainer"}
+    return environment() | forks.WITH_TRL
 
 
 def train(name: str, *changes: str, recipe: str = "tiny_arithmetic") -> list[str]:

@@ -126,7 +126,7 @@ def replayed(
     for name, record in records.items():
         own_runs[name].record(record)
     command = [str(ROOT / "tests/trl/replay.py"), str(folder), *map(str, records.values())]
-    known = environment() | {"CI": "1", "OMP_NUM_THREADS": "1", forks.BESIDE: "trl.trainer.grpo_trainer"}
+    known = environment() | forks.WITH_TRL
     for done in forks.run_distributed(command, processes, cwd=folder, env=known):
         assert done.returncode == 0, done.stderr[-4000:]
     return {
