@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import errno
-import io
 import logging
 import os
 import resource
 import signal
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -28,12 +26,11 @@ from gtpo_cli.cli.plan import plan
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.recipes import app as recipes_app
 from gtpo_cli.cli.report import report
-from gtpo_cli.cli.streams import let_go, open_streams
+from gtpo_cli.cli.streams import clean_streams, let_go, open_streams
 from gtpo_cli.cli.sweep import sweep
 from gtpo_cli.cli.train import train
 from gtpo_cli.errors import Ended, GtpoError, NotReadyError, out_of_memory
 from gtpo_cli.recipe.synonyms import keys_for
-from gtpo_cli.text import printable
 from gtpo_cli.training.interrupts import ending_signals, raise_ended
 
 EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint; or the operating system refused something
@@ -136,9 +133,7 @@ def main() -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # Rust's own account of a panic in tokenizers would bury the line that we say about it.
     os.environ["RUST_BACKTRACE"] = "0"
-    for name in ("stdout", "stderr"):
-        if (stream := getattr(sys, name)) is not None:  # it may be closed
-            setattr(sys, name, CleanStream(stream))
+    clean_streams()
     for number in ending_signals():
         signal.signal(number, raise_ended)
     try:
@@ -187,30 +182,6 @@ def _lines(error: Exception) -> list[str] | None:
     if isinstance(error, OSError) and error.errno is not None:  # without a number it is not the operating system's
         return [refused(error)]
     return None
-
-
-class CleanStream:
-    """Standard output or error, through which no text steers the terminal; `gtpo_cli.tracking.console` for rich's.
-
-    rich writes to `rich_proxied_file`: its consoles colour what they show. A carriage return may begin what is written,
-    as progress bars of libraries do.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character
-
-    def write(self, text: str) -> int:
-        start = "\r" if text.startswith("\r") else ""
-        return self.rich_proxied_file.write(start + printable(text[len(start) :]))
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rich_proxied_file, name)
 
 
 def refused(error: OSError) -> str:

@@ -54,7 +54,7 @@ def inspect(
     if as_json:
         print_json(_document(inspected, groups, completion))
         return
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Console()
     if html:
         page = write_page(inspected, out or folder.report / f"inspect-step-{inspected.step:06d}.html")
         print(f"{page}\nopen it: {page.resolve().as_uri()}")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO, cast
+
+from gtpo_cli.text import printable
 
 
 class _Stream(io.FileIO):
@@ -53,6 +57,49 @@ def open_streams() -> None:
     if sys.stdout is sys.__stdout__:
         _output = _Stream(1)
         sys.stdout = _text(_output, sys.stdout, errors="strict")
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_LINES_UP = re.compile(r"(\x1b\[A)+")
+
+
+class CleanStream:
+    """Standard output or error, through which no text steers the terminal; `gtpo_cli.tracking.console` for rich's.
+
+    rich writes to `rich_proxied_file`: its consoles colour what they show. Libraries print colours too, which are left
+    out here, and progress bars, several of which may stand below each other: a carriage return may begin what is
+    written, and to standard error (`bars`) a write may move the cursor up if it does nothing else.
+    """
+
+    def __init__(self, stream: TextIO, *, bars: bool = False) -> None:
+        self.rich_proxied_file = stream
+        self._bars = bars
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character
+
+    def write(self, text: str) -> int:
+        if self._bars and _LINES_UP.fullmatch(text):
+            clean = text
+        else:
+            start = "\r" if text.startswith("\r") else ""
+            clean = start + printable(_COLOUR.sub("", text[len(start) :]))
+        self.rich_proxied_file.write(clean)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+def clean_streams() -> None:
+    """Let nothing that is printed steer the terminal. A stream that is closed stays so."""
+    if sys.stdout is not None:
+        sys.stdout = CleanStream(sys.stdout)
+    if sys.stderr is not None:
+        sys.stderr = CleanStream(sys.stderr, bars=True)
 
 
 def output_is_extra() -> None:

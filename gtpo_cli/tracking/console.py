@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import IO, Any
 
 import rich.console
 from rich.console import ConsoleOptions, Group, RenderableType
@@ -32,6 +32,7 @@ from rich.progress import (
 )
 from rich.segment import Segment
 from rich.text import Text
+from rich.theme import Theme
 
 from gtpo_cli.recipe.schema import LN_2, FilterRecipe, filter_is_on
 from gtpo_cli.text import printable
@@ -44,15 +45,41 @@ MAX_WIDTH = 80
 CELL_WIDTH = 20
 PLAIN_SECONDS = 300.0  # without a terminal, a line at least this often, however slow the steps
 BARS = "▁▂▃▄▅▆▇█"
+WARNING = "bold magenta"
+# Colours that can be read on a light and on a dark background: neither yellow nor cyan, which rich would take.
+THEME = Theme(
+    {
+        "bar.complete": "magenta", "bar.finished": "green", "bar.pulse": "magenta", "bar.back": "grey50",
+        "progress.percentage": "none", "progress.download": "none", "progress.elapsed": "none",
+        "progress.remaining": "none",
+    }
+)  # fmt: skip
 
 
 class Console(rich.console.Console):
-    """rich's console, which lets no text steer the terminal: what rich itself says to it is marked as control."""
+    """rich's console, which lets no text steer the terminal: what rich itself says to it is marked as control.
+
+    Text is shown as it is: brackets and colons in it are no markup, and numbers get no colour.
+    """
 
     def __init__(self, **options: Any) -> None:
         # `!gtpo ...` in a notebook has a terminal, of which the page shows colours, but nothing that updates in place
         in_notebook = "JPY_PARENT_PID" in os.environ
-        super().__init__(force_interactive=False if in_notebook else None, **options)
+        plain: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "theme": THEME}
+        super().__init__(force_interactive=False if in_notebook else None, **plain | options)
+
+    @property
+    def file(self) -> IO[str]:
+        """The stream itself. A live display puts a proxy around sys.stdout, which may be a proxy already
+        (gtpo_cli.cli.streams.CleanStream); rich looks through one of them."""
+        file = super().file
+        while (below := getattr(file, "rich_proxied_file", None)) is not None:
+            file = below
+        return file
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -216,7 +243,7 @@ class ConsoleTracker:
         value = self._latest.get(shown.metric, 0.0)
         if not math.isfinite(value):
             return "bold red"
-        return "bold yellow" if shown.metric == "entropy/mean" and value > LN_2 else "bold"
+        return WARNING if shown.metric == "entropy/mean" and value > LN_2 else "bold"
 
     def _is_due(self, step: int) -> bool:
         every = 1 if self._total <= 50 else round(self._total / 50)
@@ -254,7 +281,7 @@ class Trend:
         means = [total / count if count else None for total, count in zip(self._sums, self._counts, strict=True)]
         known = [mean for mean in means if mean is not None]
         low, high = min([0.0, *known]), max([*known, *([top] if top else [])], default=0.0)
-        text = Text(style="cyan")
+        text = Text(style="magenta")
         for mean in means:
             if mean is None:
                 text.append("·", style="dim")

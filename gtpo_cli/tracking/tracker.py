@@ -189,12 +189,12 @@ def _open_wandb(recipe: Recipe, run_dir: Path, warn: Callable[[str], None], *, r
 
 def _warn_on(console: Console) -> Callable[[str], None]:
     """Warnings as one line on the console, above the display; through the `warnings` module once it is gone."""
-    from gtpo_cli.tracking.console import print_line
+    from gtpo_cli.tracking.console import WARNING, print_line
 
     def warn(text: str) -> None:
         with suppress(OSError):
             if not console.quiet:  # as rich leaves it after a broken pipe
-                print_line(console, f"warning: {text}", style="yellow")
+                print_line(console, f"warning: {text}", style=WARNING)
                 return
         warnings.warn(text, stacklevel=2)
 

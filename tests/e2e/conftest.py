@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import forks
 import pytest
 import small_runs
 from commands import GTPO, SHARED, Run, environment
+from terminal import OnTerminal, Terminal
 
 _prepared: dict[str, Path] = {}
 
@@ -34,6 +36,20 @@ def gtpo(tmp_path: Path) -> Run:
         return done
 
     return run
+
+
+@pytest.fixture
+def on_terminal(tmp_path: Path) -> Iterator[OnTerminal]:
+    """on_terminal("train", columns=120): the command, started on a terminal of its own; it ends with the test."""
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, **settings: Any) -> Terminal:
+        opened.append(Terminal(tmp_path, [*arguments], **settings))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.kill()
 
 
 @pytest.fixture

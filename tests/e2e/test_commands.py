@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import pty
 import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from commands import GTPO, SHARED, Run, environment, metrics
+from commands import SHARED, Run, environment, metrics
 
 from gtpo_cli.recipe import shipped_recipes
 
@@ -175,32 +172,6 @@ def test_grpo_and_sft_train_by_the_same_command(gtpo: Run, tmp_path: Path) -> No
     losses = [row["optim/loss"] for row in metrics(tmp_path / "runs" / "sft")]
     assert losses[-1] < losses[0]
     assert "train/reward_mean" not in metrics(tmp_path / "runs" / "sft")[0]
-
-
-def test_on_a_terminal_the_display_shows_and_cleans_up(tmp_path: Path) -> None:
-    """A real pseudo-terminal: the progress display must appear, and end in plain lines."""
-    main, follower = pty.openpty()
-    arguments = ["train", "--recipe", "tiny_arithmetic", "--set", "run_name=tty", *QUICK]
-    process = subprocess.Popen(
-        [*GTPO, *arguments], cwd=tmp_path, stdin=follower, stdout=follower, stderr=follower,
-        env=environment() | {"TERM": "xterm-256color", "LINES": "40"},
-    )  # fmt: skip
-    os.close(follower)
-    output, deadline = b"", time.monotonic() + 200
-    while time.monotonic() < deadline:
-        try:
-            chunk = os.read(main, 65536)
-        except OSError:
-            break
-        if not chunk:
-            break
-        output += chunk
-    assert process.wait(timeout=60) == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
-    assert "ln 2" in text
-    assert "step 3/3" in text
-    assert "done: runs/tty: step 3 of 3" in text
-    assert "Traceback" not in text
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no folder shared/ beside the checkout: the real model is not here")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
 import shutil
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import forks
 import pytest
 from commands import GTPO, Run, environment
+from terminal import OnTerminal
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "training.max_steps=3", "--set", "training.save_every=1",
@@ -145,104 +141,54 @@ def endless(tmp_path: Path) -> Path:
     return folder
 
 
-class Terminal:
-    """A command on a pseudo-terminal of its own, with the keyboard of a user."""
-
-    def __init__(self, folder: Path, arguments: list[str]) -> None:
-        self.pid, self.main = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background of a shell has it ignored
-            os.execve(GTPO[0], [*GTPO, *arguments], environment() | {"TERM": "dumb"})
-        self.output = ""
-
-    def wait_for(self, pattern: str, *, seconds: float = 180.0) -> None:
-        """Read until what was printed since the last match matches; drop what was matched."""
-        deadline = time.monotonic() + seconds
-        while not (match := re.search(pattern, self.output)):
-            assert time.monotonic() < deadline, f"{pattern} never came: {self.output!r}"
-            if select.select([self.main], [], [], 1.0)[0]:
-                self.output += os.read(self.main, 65536).decode()
-        self.output = self.output[match.end() :]
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.main, keys)
-
-    def finish(self) -> tuple[str, int]:
-        with_end = self.output
-        while True:
-            try:
-                with_end += os.read(self.main, 65536).decode()
-            except OSError:  # the other side is closed
-                break
-        os.close(self.main)
-        return with_end, os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-@pytest.fixture
-def started() -> Iterator[list[Terminal]]:
-    """Terminals that are killed when the test fails before their command ended."""
-    terminals: list[Terminal] = []
-    yield terminals
-    for terminal in terminals:
-        if os.waitpid(terminal.pid, os.WNOHANG)[0] == 0:
-            os.kill(terminal.pid, 9)
-
-
 def test_interactive_answers_stop_with_ctrl_c_and_the_session_ends_with_ctrl_d(
-    tmp_path: Path, endless: Path, started: list[Terminal]
+    tmp_path: Path, endless: Path, on_terminal: OnTerminal
 ) -> None:
-    terminal = Terminal(tmp_path, ["generate", str(endless), "--greedy", "--max-tokens", "2000"])
-    started.append(terminal)
+    terminal = on_terminal("generate", str(endless), "--greedy", "--max-tokens", "2000", kind="dumb")
     terminal.wait_for("an empty line or Ctrl-D ends; Ctrl-C stops an answer")
     terminal.wait_for("question> ")
     for _ in range(2):
-        terminal.type(b"2+2+2+2\n")
+        terminal.type("2+2+2+2\n")
         terminal.wait_for(r"2\+2\+2\+2\r\n<reasoning>\d")  # it is read long before it is whole
-        terminal.type(b"\x03")
+        terminal.type("\x03")
         terminal.wait_for("stopped\r\nquestion> ")
-    terminal.type(b"half a question")
+    terminal.type("half a question")
     terminal.wait_for("half a question")
     time.sleep(1.0)  # Python loses a signal that comes while readline handles a key
-    terminal.type(b"\x03")  # the line is dropped
+    terminal.type("\x03")  # the line is dropped
     terminal.wait_for("question> ")
-    terminal.type(b"\x04")
-    output, code = terminal.finish()
-    started.clear()
+    terminal.type("\x04")
+    code, output = terminal.finish(), terminal.raw
     assert "answer " not in output
     assert output.endswith("next: gtpo recipes list\r\n")
     assert code == 0
 
 
 def test_one_answer_stopped_with_ctrl_c_is_an_interrupted_command(
-    tmp_path: Path, endless: Path, started: list[Terminal]
+    tmp_path: Path, endless: Path, on_terminal: OnTerminal
 ) -> None:
-    terminal = Terminal(tmp_path, ["generate", str(endless), "2+2+2+2", "--greedy", "--max-tokens", "2000"])
-    started.append(terminal)
+    terminal = on_terminal("generate", str(endless), "2+2+2+2", "--greedy", "--max-tokens", "2000", kind="dumb")
     terminal.wait_for(r"<reasoning>\d")
-    terminal.type(b"\x03")
-    output, code = terminal.finish()
-    started.clear()
+    terminal.type("\x03")
+    code, output = terminal.finish(), terminal.raw
     assert output.endswith("^C\r\ninterrupted\r\n")
     assert "Traceback" not in output
     assert code == 130
 
 
-def test_an_empty_line_ends_and_a_full_context_is_said(tmp_path: Path, endless: Path, started: list[Terminal]) -> None:
+def test_an_empty_line_ends_and_a_full_context_is_said(tmp_path: Path, endless: Path, on_terminal: OnTerminal) -> None:
     recipe = f"model: {{name: {endless}, lora: null, load_in_4bit: false}}\ndata: {{benchmark: arithmetic, "
     recipe += "max_prompt_tokens: 64, system_prompt: null}\n"
     run = tmp_path / "runs" / "untrained"
     run.mkdir(parents=True)
     (run / "recipe.yaml").write_text(recipe.replace("lora: null", "lora: null, max_seq_length: 100"))
-    terminal = Terminal(tmp_path, ["generate"])  # the latest run
-    started.append(terminal)
+    terminal = on_terminal("generate", kind="dumb")  # the latest run
     terminal.wait_for("endless, untrained; temperature 1, top-p 1, at most 1500 tokens")
     terminal.wait_for("question> ")
-    terminal.type(b"2+2\n")
+    terminal.type("2+2\n")
     terminal.wait_for("question> ")
-    terminal.type(b"\n")
-    output, code = terminal.finish()
-    started.clear()
+    terminal.type("\n")
+    code, output = terminal.finish(), terminal.raw
     assert output.endswith("next: gtpo recipes list\r\n")
     assert code == 0
     ask = forks.run([*GTPO, "generate", "runs/untrained", "2+2", "--temperature", "0"], cwd=tmp_path, env=environment())

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 from pathlib import Path
 
 import pytest
-from commands import GTPO, Run, environment
+from commands import Run
+from terminal import OnTerminal
 
 
 def test_what_it_writes_is_planned_and_trains(gtpo: Run, tmp_path: Path) -> None:
@@ -45,16 +43,10 @@ def test_errors_leave_no_file(gtpo: Run, tmp_path: Path, arguments: list[str], w
     assert not list(tmp_path.iterdir())
 
 
-def test_on_a_terminal_it_asks(tmp_path: Path) -> None:
-    main, follower = pty.openpty()
-    process = subprocess.Popen(
-        [*GTPO, "init"], cwd=tmp_path, stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=environment(), text=True,
-    )  # fmt: skip
-    os.close(follower)
-    os.write(main, b"builtin:tiny\narithmetic\n")
-    output, _ = process.communicate(timeout=200)
-    os.close(main)
-    assert process.returncode == 0, output
-    assert "Train on (gsm8k, math, arithmetic, or a file of your own, or a hub id)" in output
+def test_on_a_terminal_it_asks(on_terminal: OnTerminal, tmp_path: Path) -> None:
+    terminal = on_terminal("init", columns=100)
+    terminal.type("builtin:tiny\n")
+    terminal.wait_for(r"Train on \(gsm8k, math, arithmetic, or a file of your own, or a hub id\)")
+    terminal.type("arithmetic\n")
+    assert terminal.finish() == 0, terminal.raw
     assert "  benchmark: arithmetic\n" in (tmp_path / "my_recipe.yaml").read_text()

@@ -9,14 +9,14 @@ import sys
 import time
 from typing import Any
 
+import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from rich.text import Text
 
 from gtpo_cli.recipe.schema import FilterRecipe
-from gtpo_cli.tracking.console import BARS, TREND_CELLS, ConsoleTracker, Trend, entropy_note
+from gtpo_cli.tracking.console import BARS, TREND_CELLS, WARNING, ConsoleTracker, Trend, entropy_note
 from gtpo_cli.tracking.console import Console as GtpoConsole
 
 NOTE = "ln 2 = 0.693, at the start 0.162, filter on"
@@ -153,7 +153,7 @@ def test_entropy_past_ln_2_stands_out() -> None:
         tracker.log(step, {"entropy/mean": entropy})
         (line,) = [line for line in tracker._row_lines() if line.plain.startswith("entropy")]
         styles.append(next(span.style for span in line.spans))
-    assert styles == ["bold", "bold yellow"]
+    assert styles == ["bold", WARNING]
 
 
 @pytest.mark.parametrize(
@@ -277,16 +277,7 @@ def test_messages_stand_above_the_live_display() -> None:
 
 
 def screen(output: str) -> list[str]:
-    """What a terminal shows after `output`: just the control codes that rich's live display uses."""
-    lines, row = [""], 0
-    for part in re.split(r"(\x1b\[\??\d*[A-Za-z]|\n|\r)", output):
-        if part == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif part == "\x1b[1A":
-            row -= 1
-        elif part == "\x1b[2K":
-            lines[row] = ""
-        elif part and part != "\r" and not part.startswith("\x1b"):
-            lines[row] += part
-    return [Text(line).plain.rstrip() for line in lines]
+    """What a terminal shows after `output`."""
+    shown = pyte.Screen(80, 24)
+    pyte.Stream(shown).feed(output.replace("\n", "\r\n"))  # as a terminal's driver does
+    return [line.rstrip() for line in shown.display]
