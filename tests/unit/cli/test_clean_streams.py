@@ -18,8 +18,9 @@ def test_bars_of_a_download_stand_below_each_other_and_are_drawn_in_place() -> N
         for _ in range(30):
             files.update()
             sizes.update()
+        drawn = below.getvalue()
     screen = pyte.HistoryScreen(60, 10, history=1000)
-    pyte.Stream(screen).feed(below.getvalue().replace("\n", "\r\n"))
+    pyte.Stream(screen).feed(drawn.replace("\n", "\r\n"))
     assert not screen.history.top
     assert [line[:11] for line in screen.display[:2]] == ["files: 100%", "bytes: 100%"]
     assert "␛" not in below.getvalue()
