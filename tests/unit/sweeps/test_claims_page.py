@@ -148,6 +148,25 @@ def test_identical_trainings_are_counted_once(page: str, readme: str) -> None:
     assert "`prefix` = `all_prefix` |" in registered
 
 
+def test_round_one_counts_the_runs_that_sweeps_share() -> None:
+    figures = ("seed", "accuracy", "test accuracy", "strict format", "length", "entropy")
+    studies = [rows(f"round_one/{file.stem}") for file in (DATA / "round_one").glob("*.csv")]
+    found = [
+        tuple(row[name] for name in figures)
+        for study in studies
+        if study and {"variant", TEST} <= study[0].keys() and "seed" in study[0]
+        for row in study
+    ]
+    text = words((DATA / "round_one.md").read_text(encoding="utf-8"))
+    assert f"({len(found)} rows)" in text
+    assert f"{len(set(found))} of them are different: sweeps share variants" in text
+    fig3, fig5a = (
+        {row["seed"]: row for row in rows(f"round_one/{name}") if row["variant"] == variant}
+        for name, variant in (("fig3_conflict", "grpo"), ("fig5a_kl", "grpo_beta0"))
+    )
+    assert all(fig3[seed][name] == fig5a[seed][name] for seed in fig3 for name in figures)
+
+
 def test_learning_rates_stand_beside_every_difference(page: str) -> None:
     tables = (DATA / "tables.md").read_text(encoding="utf-8")
     unequal = {}
