@@ -146,7 +146,7 @@ tiny-model: install  ## build the built-in model's weights again
 	$(BIN)/python scripts/build_tiny_model.py
 	$(BIN)/python scripts/build_tiny_model.py --steps 250 --out gtpo_cli/models/builtin/weak
 
-claims: install-dev  ## every run behind docs/claims.md (845 of a quarter of a minute, two at a time; resumable)
+claims: install-dev  ## every run behind docs/claims.md (845 of a quarter of a minute, 743 of them different; two at a time, resumable)
 	$(BIN)/python scripts/run_claims.py
 	$(BIN)/python scripts/write_claims.py
 

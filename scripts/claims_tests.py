@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
 from claims_design import FAMILIES, MIDDLE, PLAIN, SAME, SHARPENED, Cell, chosen_rates, tuned_accuracy, tuning
-from scipy.stats import t as student
+from claims_estimates import mean, p_value, slope, verdict
 
 from gtpo_cli.estimators import Interval, sign_flip_test
 
 DATA = Path(__file__).resolve().parent.parent / "docs" / "claims"
-MARGIN = 0.02  # of test accuracy
 OUTCOME = "test accuracy"
 INITIAL = "initial_entropy.csv"
 ARITHMETIC = tuple(family for family in FAMILIES if family != "json")
@@ -43,6 +41,29 @@ def initial_entropies() -> dict[str, dict[str, float]]:
     return found
 
 
+def trainings() -> dict[str, list[tuple[str, ...]]]:
+    """{study: of each run its seed and every figure but the test's}: two that are equal are one training."""
+    return {
+        file.stem: [
+            tuple(value for name, value in row.items() if name not in ("variant", OUTCOME)) for row in _rows(file.name)
+        ]
+        for file in sorted(DATA.glob("*.csv"))
+        if file.name != INITIAL
+    }
+
+
+def _alike(study: str) -> dict[str, list[str]]:
+    """{variant: itself and the later ones whose runs have the same figures, the test's too}."""
+    records: dict[str, list[tuple[str, ...]]] = {}
+    for row in _rows(f"{study}.csv"):
+        records.setdefault(row["variant"], []).append(tuple(row[name] for name in row if name != "variant"))
+    found: dict[str, list[str]] = {}
+    for variant, record in records.items():
+        first = next((other for other in found if records[other] == record), variant)
+        found.setdefault(first, []).append(variant)
+    return found
+
+
 def _rows(name: str) -> Iterable[dict[str, str]]:
     with (DATA / name).open(encoding="utf-8") as file:
         yield from csv.DictReader(file)
@@ -58,39 +79,9 @@ def rates() -> tuple[dict[Cell, str], dict[Cell, dict[str, float]]]:
     return chosen_rates(tuned), tuned
 
 
-# -- estimates ---------------------------------------------------------------------------------------------------------
-
-
 def differences(more: BySeed, less: BySeed) -> list[float]:
     """more - less, of the seeds that both have."""
     return [more[seed] - less[seed] for seed in more if seed in less]
-
-
-def mean(sample: Sequence[float]) -> Interval:
-    """Mean with Student's 95 % interval; without width to speak of where there is one value."""
-    centre = fmean(sample)
-    half = student.ppf(0.975, len(sample) - 1) * np.std(sample, ddof=1) / len(sample) ** 0.5 if len(sample) > 1 else 0.0
-    return Interval(centre, centre - float(half), centre + float(half))
-
-
-def slope(points: Mapping[str, Sequence[tuple[float, float]]]) -> Interval:
-    """Least squares of y on x, one slope and an intercept for each group of (x, y): Student's 95 % interval."""
-    centred = [(x - fmean(a for a, _ in g), y - fmean(b for _, b in g)) for g in points.values() for x, y in g]
-    x, y = np.array(centred).T
-    estimate = float(x @ y / (x @ x))
-    left = len(x) - len(points) - 1
-    error = (np.sum((y - estimate * x) ** 2) / left / (x @ x)) ** 0.5
-    half = float(student.ppf(0.975, left) * error)
-    return Interval(estimate, estimate - half, estimate + half)
-
-
-def verdict(found: Interval) -> str:
-    """By the registered margin."""
-    if found.low > 0 and found.estimate >= MARGIN:
-        return "better"
-    if found.high < 0 and -found.estimate >= MARGIN:
-        return "worse"
-    return "no more than the margin" if -MARGIN < found.low and found.high < MARGIN else "open"
 
 
 # -- the questions -----------------------------------------------------------------------------------------------------
@@ -98,7 +89,7 @@ def verdict(found: Interval) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A comparison: of what, on how many differences or means its interval rests, and the verdict.
+    """A comparison: of what, on how many differences or means its interval rests, p of its test, and the verdict.
 
     `is_overall`: it answers its question, and those behind it are its parts.
     """
@@ -106,12 +97,14 @@ class Finding:
     what: str
     count: int
     found: Interval
+    p_value: float
     verdict: str
     is_overall: bool = False
 
 
 def _found(what: str, sample: Sequence[float], *, is_overall: bool = False) -> Finding:
-    return Finding(what, len(sample), mean(sample), verdict(mean(sample)), is_overall)
+    found = mean(sample)
+    return Finding(what, len(sample), found, p_value(found, len(sample) - 1), verdict(found), is_overall)
 
 
 def benefits(family: str, more: str, less: str, figure: str = OUTCOME) -> dict[str, list[float]]:
@@ -142,7 +135,9 @@ def grows(
         }
         found = slope(groups)
         word = "grows" if found.low > 0 else "falls" if found.high < 0 else "open"
-        findings.append(Finding(what, sum(map(len, groups.values())), found, word, is_overall=what == "all"))
+        count = sum(map(len, groups.values()))
+        p = p_value(found, count - len(groups) - 1)
+        findings.append(Finding(what, count, found, p, word, is_overall=what == "all"))
     return findings
 
 
@@ -193,32 +188,33 @@ def with_filter() -> list[Finding]:
 
 
 def thresholds(families: Iterable[str]) -> list[Finding]:
-    """Q6: each threshold against GTPO as it is, in its one setting."""
+    """Q6: each threshold against GTPO as it is, in its one setting; thresholds whose runs are the same in one line."""
     findings = []
     for family in families:
-        for variant, by_seed in values(f"thresholds_{family}").items():
+        runs = values(f"thresholds_{family}")
+        for variant, same in _alike(f"thresholds_{family}").items():
             setting = next(s for s in FAMILIES[family] if variant.startswith(f"{s}."))
             whole = _variant(family, f"{setting}.gtpo") or {}
-            findings.append(_found(f"`{family}` {variant}", differences(by_seed, whole)))
+            names = " = ".join([variant, *(other.removeprefix(f"{setting}.") for other in same[1:])])
+            findings.append(_found(f"`{family}` {names}", differences(runs[variant], whole)))
     return findings
 
 
 def spans() -> list[Finding]:
-    """Q7: the pairs of both settings together."""
+    """Q7: the pairs of both settings together; variants whose runs are the same in one line."""
     settings = {"tiny": "t1.6", "words": "w50"}
-    return [
-        _found(
-            f"`{name}`",
-            [
-                apart
-                for family, setting in settings.items()
-                for apart in differences(
-                    _variant(family, f"{setting}.{name}") or {}, _variant(family, f"{setting}.gtpo") or {}
-                )
-            ],
-        )
-        for name in ("all", "prefix", "all_prefix")
-    ]
+    findings = []
+    for same in _alike("spans_tiny").values():
+        names = [name.removeprefix("t1.6.") for name in same]
+        pairs = [
+            apart
+            for family, setting in settings.items()
+            for apart in differences(
+                _variant(family, f"{setting}.{names[0]}") or {}, _variant(family, f"{setting}.gtpo") or {}
+            )
+        ]
+        findings.append(_found(" = ".join(f"`{name}`" for name in names), pairs))
+    return findings
 
 
 PARTS = ("conflict", "filter", "entropy")
@@ -248,24 +244,37 @@ def methods(family: str, figure: str = OUTCOME, *, twice: bool = False) -> dict[
     return {name.removeprefix(start): by_seed for name, by_seed in runs.items() if name.startswith(start)}
 
 
+def _at(family: str, more: str, less: str) -> str:
+    """The learning rates of two methods, where all were run."""
+    chosen, _ = rates()
+    of_more, of_less = (chosen[family, MIDDLE[family], method] for method in (more, less))
+    return f"at {of_more}" if of_more == of_less else f"{of_more} against {of_less}"
+
+
 def corrected(families: Iterable[str] = MIDDLE, *, twice: bool = False) -> list[Finding]:
     """Q9: each method with the correction against without it; first the mean over the methods that are not the same."""
     findings = []
     for family in families:
         runs = methods(family, twice=twice)
         apart = {method: differences(runs[f"{method}_conflict"], runs[method]) for method in PLAIN}
+        at = {method: _at(family, f"{method}_conflict", method) for method in PLAIN}
         differ = PLAIN if twice else [method for method in PLAIN if method not in SAME]
-        findings.append(_found(f"{len(differ)} methods, `{family}`", [fmean(apart[method]) for method in differ]))
-        findings += [_found(f"{method}, `{family}`", d) for method, d in apart.items()]
+        unequal = sum("against" in at[method] for method in differ)
+        also = f", {unequal} of them at another rate" if unequal else ""
+        findings.append(_found(f"{len(differ)} methods, `{family}`{also}", [fmean(apart[method]) for method in differ]))
+        findings += [_found(f"{method}, `{family}`, {at[method]}", d) for method, d in apart.items()]
     return findings
 
 
-def gtpo_against(families: Iterable[str] = MIDDLE) -> list[Finding]:
-    """Q9: GTPO against each method as its paper has it."""
+def gtpo_against(families: Iterable[str] = MIDDLE, *, with_correction: bool = False) -> list[Finding]:
+    """Q9: GTPO against each method as its paper has it; looked at: against each with the correction."""
     findings = []
     for family in families:
         runs = methods(family)
-        findings += [_found(f"{method}, `{family}`", differences(runs["gtpo"], runs[method])) for method in PLAIN]
+        for method in PLAIN:
+            other = f"{method}_conflict" if with_correction else method
+            what = f"{method}, `{family}`, {_at(family, 'gtpo', other)}"
+            findings.append(_found(what, differences(runs["gtpo"], runs[other])))
     return findings
 
 

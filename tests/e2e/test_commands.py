@@ -131,7 +131,7 @@ def test_probe_entropy_prints_interval_rule_and_the_line_for_the_recipe(gtpo: Ru
     assert (
         "right at first: 0 of 4 completions; in strict format: 0\nwhere no" in gtpo("probe-entropy", *hopeless).stdout
     )
-    assert "GTPO and GRPO came out alike" in text
+    assert "no benefit of GTPO over GRPO showed" in text
     assert "it would leave out" not in text
     assert document["above_threshold_share"] == sum(value > math.log(2) for value in values) / 20
     warm = ("--set", "rollout.temperature=2.0", "--set", "objective.filter.enabled=always")

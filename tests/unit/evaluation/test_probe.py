@@ -80,7 +80,14 @@ def test_weights_that_are_broken_are_an_error(policy: TransformersPolicy) -> Non
 
 @pytest.mark.parametrize(
     ("share", "words"),
-    [(0.0, "nothing to learn from"), (0.01, "ended sharper"), (0.19, "ended sharper"), (0.2, "came out alike")],
+    [
+        (0.0, "nothing to learn from"),
+        (0.01, "single seeds decided"),
+        (0.09, "single seeds decided"),
+        (0.1, "ended above GRPO at the temperature of training"),
+        (0.19, "ended above GRPO at the temperature of training"),
+        (0.2, "no benefit of GTPO over GRPO showed"),
+    ],
 )
 def test_what_the_command_says_of_the_share_that_is_right(share: float, words: str) -> None:
     assert words in _of_the_right(share)
