@@ -27,13 +27,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError, ended_with
 from gtpo_cli.files import read_json, step_of, write_aside
+from gtpo_cli.foreign_code import why_not
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
+from gtpo_cli.recipe.section import code_names
 from gtpo_cli.text import one_line
 
 RECIPE_FILE = "recipe.yaml"
@@ -41,6 +43,16 @@ _PACKAGES = (
     "gtpo_cli", "torch", "triton", "transformers", "peft", "datasets", "bitsandbytes", "math-verify", "unsloth",
     "unsloth_zoo", "vllm", "vllm-bnb-plugin",
 )  # fmt: skip
+
+
+class Trust(NamedTuple):
+    """Which code of others a user wants to be run: what comes with the model, what a run's recipe names among runs."""
+
+    remote_code: bool = False
+    run_code: bool = False
+
+
+NO_TRUST = Trust()
 
 
 class RunFolder:
@@ -138,27 +150,27 @@ class RunFolder:
             raise RecipeError(f"{self.path}: has made {made} steps, so it cannot end at step {total}; name a later one")
         self._write(self.recipe_file, dump_recipe(recipe))
 
-    def recipe_to_run(self, overrides: Sequence[str] = (), *, trust_remote_code: bool = False) -> Recipe:
+    def recipe_to_run(self, overrides: Sequence[str] = (), *, trust: Trust = NO_TRUST) -> Recipe:
         """The run's recipe, with overrides, to load its model by. Raises RecipeError, also where the folder asks for
         code to be run that its user has not asked for: a run folder may be anybody's.
-
-        `trust_remote_code`: the user did ask for the code that comes with the model.
         """
         own = self.recipe()
         recipe = load_recipe(self.recipe_file, overrides) if overrides else own
-        if own.model.trust_remote_code and recipe.model.trust_remote_code and not trust_remote_code:
-            raise RecipeError(
+        problems = []
+        if own.model.trust_remote_code and recipe.model.trust_remote_code and not trust.remote_code:
+            problems.append(
                 f"{self.recipe_file}: model.trust_remote_code is on in this run's recipe, so code that comes with "
                 f"{one_line(own.model.name)} would run; read that code, and if you trust it, add --trust-remote-code"
             )
-        inside = self.path.resolve()
-        for plugin in own.rewards.plugins:
-            module = Path(*plugin.name.partition(":")[0].split("."))
-            if (Path.cwd() / module).resolve().is_relative_to(inside):
-                raise RecipeError(
-                    f"{self.recipe_file}: the reward {one_line(plugin.name)} lies in the run folder itself, and code "
-                    "that comes with a run is not run; read it, and put it beside the folder under a name of its own"
+        asked = {name for _, name in code_names(recipe)}  # an override that names other code is the user's word
+        for key, name in () if trust.run_code else code_names(own):
+            if name in asked and (why := why_not(name, self.path)) is not None:
+                problems.append(
+                    f"{self.recipe_file}: {key}: the code {one_line(name)} {why}; read it, and if you trust it, add "
+                    "--trust-run-code"
                 )
+        if problems:
+            raise RecipeError(problems)
         return recipe
 
     def write_environment(self, facts: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "types", "seeds", "hub", "text", "waits"),
     ("recipe", "kernels", "files"),
-    ("objective", "rewards"),
+    ("objective", "rewards", "foreign_code"),
     ("estimators", "data", "models", "tracking"),
     ("generation",),
     ("rollout", "checkpoints", "run_folder"),

@@ -137,8 +137,6 @@ def main() -> None:
     for number in ending_signals():
         signal.signal(number, raise_ended)
     try:
-        # User rewards may lie in the working folder, as with `python -m`; last, so that they shadow nothing installed.
-        sys.path.append(str(Path.cwd()))
         _check_address_space()
         try:
             app()

@@ -18,6 +18,7 @@ from gtpo_cli.cli.options import (
     SetOption,
     TargetArgument,
     TrustOption,
+    TrustRunOption,
     base_words,
     benchmark_names,
     find_model,
@@ -32,7 +33,7 @@ from gtpo_cli.errors import EvaluationError, RecipeError, ended_with
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import Benchmark as Name
 from gtpo_cli.recipe.schema import default_ks
-from gtpo_cli.run_folder import RunFolder, write_atomically
+from gtpo_cli.run_folder import RunFolder, Trust, write_atomically
 from gtpo_cli.text import did_you_mean
 from gtpo_cli.waits import Waiting
 
@@ -77,6 +78,7 @@ def evaluate(
     recipe: RecipeOption = None,
     set_: SetOption = None,
     trust_remote_code: TrustOption = False,
+    trust_run_code: TrustRunOption = False,
 ) -> None:
     """Measure a trained model on problems it has not seen: accuracy, pass@k, maj@k, format, entropy, length.
 
@@ -92,7 +94,7 @@ def evaluate(
         if recipe is not None:
             raise typer.BadParameter("a run has its own recipe; leave --recipe out, or override keys with --set")
         run, loaded, chosen = find_trained(
-            target, checkpoint, what="eval", overrides=set_ or [], trust=trust_remote_code
+            target, checkpoint, what="eval", overrides=set_ or [], trust=Trust(trust_remote_code, trust_run_code)
         )
         own = run.recipe()
         _check_split(own, loaded)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gtpo_cli.cli.options import CheckpointOption, RunArgument, TrustOption, find_checkpoint, find_run
+from gtpo_cli.cli.options import CheckpointOption, RunArgument, TrustOption, TrustRunOption, find_checkpoint, find_run
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import ended_with
+from gtpo_cli.run_folder import Trust
 
 if TYPE_CHECKING:
     from gtpo_cli.export.folder import Exported
@@ -48,6 +49,7 @@ def export(
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="With --push: for everybody to see.")] = False,
     trust_remote_code: TrustOption = False,
+    trust_run_code: TrustRunOption = False,
 ) -> None:
     """Write a trained model for others to load: as an adapter, merged into its base, or as GGUF.
 
@@ -72,7 +74,7 @@ def export(
     where = out or folder.export / format_
     request = Request(
         folder, chosen, format_, where, dtype=dtype, base=base, revision=revision, converter=converter,
-        hub_name=push, trust_remote_code=trust_remote_code,
+        hub_name=push, trust=Trust(trust_remote_code, trust_run_code),
     )  # fmt: skip
     with ended_with(lambda: f": {where} is as it was before"):
         exported = export_run(request, say=say)

@@ -16,6 +16,7 @@ from gtpo_cli.cli.options import (
     CheckpointOption,
     TargetArgument,
     TrustOption,
+    TrustRunOption,
     base_words,
     find_model,
     find_trained,
@@ -24,6 +25,7 @@ from gtpo_cli.cli.options import (
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.run_folder import Trust
 from gtpo_cli.types import Completion, Problem
 from gtpo_cli.waits import Waiting
 
@@ -58,6 +60,7 @@ def generate(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 1,
     trust_remote_code: TrustOption = False,
+    trust_run_code: TrustRunOption = False,
 ) -> None:
     """Ask a model and watch it answer: streamed text, the answer as the rewards read it, and with --gold what it earns.
 
@@ -77,7 +80,7 @@ def generate(
     from gtpo_cli.evaluation.session import Session
     from gtpo_cli.generation import SamplingParams
 
-    recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=trust_remote_code)
+    recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=Trust(trust_remote_code, trust_run_code))
     settings = recipe.evaluation
     params = SamplingParams(
         temperature=temperature or settings.temperature,
@@ -102,7 +105,7 @@ def generate(
 # -- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def _find_model(target: str | None, which: str, *, base: bool, trust: bool) -> tuple[Recipe, Checkpoint | None, str]:
+def _find_model(target: str | None, which: str, *, base: bool, trust: Trust) -> tuple[Recipe, Checkpoint | None, str]:
     """A recipe, a checkpoint of its run or None for its untrained model, and what to call that."""
     if target is None or names_run(target):
         run, recipe, chosen = find_trained(target, None if base else which, what="generate", trust=trust)

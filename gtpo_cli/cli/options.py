@@ -14,7 +14,7 @@ from gtpo_cli.errors import CheckpointError
 from gtpo_cli.planning.cards import CARDS, Card, find_gpu
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT, Benchmark
-from gtpo_cli.run_folder import RunFolder, latest_run
+from gtpo_cli.run_folder import RunFolder, Trust, latest_run
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.subject import Checkpoint
@@ -55,6 +55,13 @@ TrustOption = Annotated[
         "--trust-remote-code",
         help="Run the code that comes with the model, where the run's recipe asks for that; without it such a run is "
         "refused.",
+    ),
+]
+TrustRunOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-run-code",
+        help="Run rewards and data.gold that the run's recipe names, also where they lie in a folder with runs.",
     ),
 ]
 RecipeOption = Annotated[
@@ -140,12 +147,12 @@ def base_words(model: ModelRecipe) -> str:
 
 
 def find_trained(
-    target: str | None, which: str | None, *, what: str, overrides: Sequence[str] = (), trust: bool
+    target: str | None, which: str | None, *, what: str, overrides: Sequence[str] = (), trust: Trust
 ) -> tuple[RunFolder, Recipe, Checkpoint | None]:
     """The run, its recipe, and its checkpoint: best, last or a step; None is asked for as None, and found where the
     folder is that of an untrained model that was evaluated. Raises CheckpointError, RecipeError."""
     run = find_run(target, what=what)
-    recipe = run.recipe_to_run(overrides, trust_remote_code=trust)
+    recipe = run.recipe_to_run(overrides, trust=trust)
     untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
     return run, recipe, None if untrained or which is None else find_checkpoint(run, which)
 

@@ -7,12 +7,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gtpo_cli.cli.options import DEFAULT_RECIPE, RUNS, JsonOption, RecipeOption, SetOption, TrustOption, as_typed
+from gtpo_cli.cli.options import (
+    DEFAULT_RECIPE,
+    RUNS,
+    JsonOption,
+    RecipeOption,
+    SetOption,
+    TrustOption,
+    TrustRunOption,
+    as_typed,
+)
 from gtpo_cli.cli.printing import print_json, say, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.errors import ended_with
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.run_folder import RunFolder, latest_run
+from gtpo_cli.run_folder import RunFolder, Trust, latest_run
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.probe import EntropyProbe
@@ -31,6 +40,7 @@ def probe_entropy(
     set_: SetOption = None,
     as_json: JsonOption = False,
     trust_remote_code: TrustOption = False,
+    trust_run_code: TrustRunOption = False,
 ) -> None:
     """Measure the initial entropy <H>_ini of the untrained model, which decides about the entropy filter.
 
@@ -44,7 +54,7 @@ def probe_entropy(
     from gtpo_cli.training.setup import set_up
     from gtpo_cli.training.start import weights_for
 
-    loaded, name = _choose_recipe(recipe, set_ or [], trust=trust_remote_code)
+    loaded, name = _choose_recipe(recipe, set_ or [], trust=Trust(trust_remote_code, trust_run_code))
     check_ready(loaded)
     setup = set_up(loaded, say=say, start=weights_for(loaded.model))
     sampler = load_sampler(setup.policy, loaded)
@@ -61,9 +71,9 @@ def probe_entropy(
     suggest("train", "--recipe", name, *as_typed([*(set_ or []), *unnamed, found]))
 
 
-def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: bool) -> tuple[Recipe, str]:
+def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: Trust) -> tuple[Recipe, str]:
     if recipe is None and (latest := latest_run(RUNS)) is not None:
-        return latest.recipe_to_run(overrides, trust_remote_code=trust), str(latest.recipe_file)
+        return latest.recipe_to_run(overrides, trust=trust), str(latest.recipe_file)
     recipe = recipe or DEFAULT_RECIPE
     return load_recipe(recipe, overrides), recipe
 

@@ -16,6 +16,7 @@ from gtpo_cli.cli.options import (
     RecipeOption,
     SetOption,
     TrustOption,
+    TrustRunOption,
     as_typed,
     find_run,
 )
@@ -23,7 +24,7 @@ from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import WORDS, NotReadyError, RecipeError
 from gtpo_cli.recipe import Recipe, dump_recipe, find_recipe, load_recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.run_folder import RunFolder, Trust
 
 if TYPE_CHECKING:
     from gtpo_cli.training.run import Run
@@ -76,6 +77,7 @@ def train(
         typer.Option("--trl", metavar="NAME=VALUE", help="With --engine trl: a GRPOConfig setting; repeatable."),
     ] = None,
     trust_remote_code: TrustOption = False,
+    trust_run_code: TrustRunOption = False,
 ) -> None:
     """Train a model as a recipe says; without one, the built-in model on arithmetic.
 
@@ -101,11 +103,11 @@ def train(
         raise typer.BadParameter(f"unexpected argument {run}; did you mean --recipe {run}, or --resume {run}?")
     if resume:
         folder = find_run(run, what="train --resume")
-        loaded = folder.recipe_to_run(set_ or [], trust_remote_code=trust_remote_code)
+        loaded = folder.recipe_to_run(set_ or [], trust=Trust(trust_remote_code, trust_run_code))
         if set_:
             _check_extends(folder.recipe(), loaded)
     else:
-        loaded = _new(recipe, set_ or [], from_, trust=trust_remote_code)
+        loaded = _new(recipe, set_ or [], from_, trust=Trust(trust_remote_code, trust_run_code))
         if dry_run:
             _print_plan(loaded, by_trl=engine == "trl")
             others = ["--engine", engine] if engine else []
@@ -189,7 +191,7 @@ def _check_extends(own: Recipe, asked: Recipe) -> None:
         raise RecipeError([*refused, may])
 
 
-def _new(recipe: str | None, overrides: list[str], start: str | None, *, trust: bool) -> Recipe:
+def _new(recipe: str | None, overrides: list[str], start: str | None, *, trust: Trust) -> Recipe:
     """The recipe of a new run, with a run name: its own, or its file's name and the time."""
     if start is None:
         loaded, name = load_recipe(recipe or DEFAULT_RECIPE, overrides), find_recipe(recipe or DEFAULT_RECIPE).stem
@@ -205,7 +207,7 @@ def _new(recipe: str | None, overrides: list[str], start: str | None, *, trust: 
     return loaded.model_copy(update={"run_name": loaded.run_name or f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"})
 
 
-def _from(start: str, recipe: str | None, overrides: list[str], *, trust: bool) -> tuple[Recipe, str]:
+def _from(start: str, recipe: str | None, overrides: list[str], *, trust: Trust) -> tuple[Recipe, str]:
     """The recipe of a run that starts from another's checkpoint, and how to call it: the recipe named, with the model
     of that run, or that run's own."""
     from gtpo_cli.training.start import find_start
@@ -216,7 +218,7 @@ def _from(start: str, recipe: str | None, overrides: list[str], *, trust: bool) 
         return load_recipe(recipe, overrides), find_recipe(recipe).stem
     if found.run is None:
         raise typer.BadParameter(f"{start} is an adapter without a run; say how to train it with --recipe")
-    loaded = found.run.recipe_to_run(["run_name=null", *overrides], trust_remote_code=trust)
+    loaded = found.run.recipe_to_run(["run_name=null", *overrides], trust=trust)
     if loaded.objective.name != (own := found.run.recipe().objective.name):
         raise RecipeError(
             f"--set objective.name with --from: the recipe of {found.run.path} has every switch as {own} has it; name "

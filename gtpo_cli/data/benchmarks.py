@@ -16,8 +16,9 @@ from gtpo_cli.data.hub_sets import HubSource, hub_table
 from gtpo_cli.data.local import Table, find_split_file, open_table
 from gtpo_cli.data.reading import BenchmarkSpec, LoadedProblems, Split, UsableCheck, read_table
 from gtpo_cli.errors import DataError
-from gtpo_cli.recipe.data import OWN, SourceRecipe, is_function
+from gtpo_cli.recipe.data import OWN, SourceRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe
+from gtpo_cli.recipe.section import CodeName
 
 
 def load_problems(
@@ -90,7 +91,7 @@ def _home(path: str) -> Path:
 def _own_spec(data: SourceRecipe) -> BenchmarkSpec:
     columns = data.columns
     names = {"question": columns.question, "answer": columns.answer, "solution": columns.solution}
-    if is_function(data.gold):
+    if isinstance(data.gold, CodeName):
         del names["answer"]
     return BenchmarkSpec(
         {meaning: (name,) for meaning, name in names.items() if name is not None},

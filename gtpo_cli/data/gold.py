@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gtpo_cli.data.cells import UnusableRowError, text_in
 from gtpo_cli.data.local import Row
 from gtpo_cli.errors import DataError, Ended
+from gtpo_cli.recipe.section import CodeName
 from gtpo_cli.rewards.registry import import_function
 from gtpo_cli.text import describe
 
@@ -46,7 +47,7 @@ def own_gold(way: str, *, answer: str, solution: str | None) -> GoldReader:
 
     Raises DataError for a function that is not there.
     """
-    if way not in _WAYS:
+    if isinstance(way, CodeName):
         return _asked_of_function(way, solution)
     read = _WAYS[way]
 
@@ -60,7 +61,7 @@ def own_gold(way: str, *, answer: str, solution: str | None) -> GoldReader:
     return read_row
 
 
-def _asked_of_function(name: str, solution: str | None) -> GoldReader:
+def _asked_of_function(name: CodeName, solution: str | None) -> GoldReader:
     function = import_function(name, lambda why: DataError(f"data.gold: {name}: {why}"))
 
     def read_row(row: Row) -> tuple[str, str | None]:

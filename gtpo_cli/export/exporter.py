@@ -37,15 +37,15 @@ from gtpo_cli.export.folder import CARD, Exported, Format, check_free, write_rec
 from gtpo_cli.export.prompting import Prompting, put_template
 from gtpo_cli.export.weights import AUTO, Written, read_back, write_adapter, write_merged
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.run_folder import NO_TRUST, RunFolder, Trust
 from gtpo_cli.waits import stage
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to export and how. `dtype`: "auto" or the type to write. `base`, `revision`: full-precision weights to merge
-    into instead of the recipe's. `converter`: llama.cpp's, for gguf. `hub_name`: for the card. `trust_remote_code`: see
-    `RunFolder.recipe_to_run`."""
+    into instead of the recipe's. `converter`: llama.cpp's, for gguf. `hub_name`: for the card. `trust`: which
+    code of others may run."""
 
     run: RunFolder
     checkpoint: Checkpoint
@@ -56,7 +56,7 @@ class Request:
     revision: str | None = None
     converter: str | None = None
     hub_name: str | None = None
-    trust_remote_code: bool = False
+    trust: Trust = NO_TRUST
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
     Raises ExportError, and what loading models raises (ModelError, CheckpointError).
     """
     run, checkpoint = request.run, request.checkpoint
-    recipe = run.recipe_to_run(trust_remote_code=request.trust_remote_code)
+    recipe = run.recipe_to_run(trust=request.trust)
     _check_request(request)
     tokenizer, _ = load_prompting(recipe, checkpoint)
     if request.format == "gguf":

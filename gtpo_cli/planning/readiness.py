@@ -28,8 +28,8 @@ from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
 from gtpo_cli.planning.shapes import read_shape
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import is_function
 from gtpo_cli.recipe.schema import ModelRecipe
+from gtpo_cli.recipe.section import CodeName
 from gtpo_cli.rewards.registry import load_plugin, missing_module
 from gtpo_cli.training.best import check_keep_best
 
@@ -84,7 +84,7 @@ def check_recipe(recipe: Recipe) -> list[str]:
         f"reward {plugin.name}": partial(load_plugin, plugin.name) for plugin in recipe.rewards.plugins
     }
     for source in recipe.data.sources:
-        if is_function(source.gold):
+        if isinstance(source.gold, CodeName):
             loaders[f"data.gold: {source.gold}"] = partial(own_gold, source.gold, answer="", solution=None)
     absent = {name: missing_module(name.partition(" ")[2]) for name in loaders}
     for name, load in loaders.items():

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gtpo_cli.recipe.section import Count, NonEmpty, Section
+from gtpo_cli.recipe.section import CodeName, Count, NonEmpty, Section
 
 PAPER_SYSTEM_PROMPT = """\
 You are a helpful assistant for solving math problems.
@@ -24,15 +24,12 @@ GOLD = ("auto", "column", "hashes", "boxed")
 _FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|[^:\0]+\.py):[A-Za-z_]\w*")
 
 
-def is_function(gold: str) -> bool:
-    """Whether `data.gold` names code instead of one of `GOLD`."""
-    return gold not in GOLD
-
-
 def _known_gold(gold: str) -> str:
-    if is_function(gold) and not _FUNCTION.fullmatch(gold):
+    if gold in GOLD:
+        return gold
+    if not _FUNCTION.fullmatch(gold):
         raise ValueError(f"is not one of {', '.join(GOLD)}, and no function (file.py:function or pkg.module:function)")
-    return gold
+    return CodeName(gold)
 
 
 def _dataset(written: Any) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
-from gtpo_cli.recipe.section import Section
+from gtpo_cli.recipe.section import CodeName, Section
 
 TagName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 
@@ -45,8 +45,8 @@ class LengthRewardRecipe(Section):
 
 
 class PluginRewardRecipe(Section):
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = Field(
-        description="dotted path pkg.module:function; (problem, completion) -> float, or as docs/rewards.md says"
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"), AfterValidator(CodeName)] = (
+        Field(description="dotted path pkg.module:function; (problem, completion) -> float, or as docs/rewards.md says")
     )
     weight: float = Field(1.0, ge=-1000.0, le=1000.0, description="factor of this reward")
     concurrency: int | None = Field(

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.fields import FieldInfo
+
+
+class CodeName(str):
+    """A function that a recipe asks for: `pkg.module:function` or `file.py:function`.
+
+    `gtpo_cli.rewards.registry` imports nothing that is called otherwise, and `code_names` finds all of this type. So a
+    new key that names code cannot pass by what is checked before a stranger's recipe is run.
+    """
+
+    __slots__ = ()
 
 
 def _without_nul(text: str) -> str:
@@ -37,3 +48,15 @@ def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 found |= {f"{name}.{key}": field for key, field in fields_of(kind).items()}
     return found
+
+
+def code_names(value: Any, key: str = "") -> Iterator[tuple[str, CodeName]]:
+    """(dotted key, name) of all the code that a section of a recipe, or what stands in one, asks for."""
+    if isinstance(value, CodeName):
+        yield key, value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from code_names(getattr(value, name), f"{key}.{name}" if key else name)
+    elif isinstance(value, (tuple, list)):
+        for number, item in enumerate(value):
+            yield from code_names(item, f"{key}.{number}")

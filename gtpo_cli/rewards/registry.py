@@ -11,12 +11,14 @@ import importlib
 import importlib.util
 import math
 import numbers
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gtpo_cli.errors import Ended, GtpoError, RewardError
+from gtpo_cli.recipe.section import CodeName
 from gtpo_cli.text import describe, one_line
 from gtpo_cli.types import Completion, Problem
 
@@ -27,18 +29,22 @@ MAX_SCORE = 1e100  # beyond it, sums and squares of scores are infinite
 
 
 def load_plugin(dotted: str) -> Plugin:
-    """Import `pkg.module:function`. Raises RewardError that names what is missing."""
+    """Import `pkg.module:function`, a CodeName. Raises RewardError that names what is missing."""
     plugin: Plugin = import_function(dotted, lambda why: RewardError(f"reward {dotted}: {why}"))
     return plugin
 
 
 def import_function(dotted: str, wrong: Callable[[str], GtpoError]) -> Callable[..., Any]:
-    """Import `pkg.module:function` or `file.py:function`. Raises `wrong(what is missing)`."""
+    """Import `pkg.module:function` or `file.py:function`, a CodeName. Raises `wrong(what is missing)`.
+
+    It may lie in the working folder. Modules next to it there can be imported later too, when the function runs.
+    """
+    assert isinstance(dotted, CodeName), "what a recipe names is checked by that type: RunFolder.recipe_to_run"
     module_name, _, function_name = dotted.rpartition(":")
     if not module_name or not function_name:
         raise wrong("write it as pkg.module:function")
     try:
-        module = _of_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        module = _imported(module_name)
     except (KeyboardInterrupt, Ended):
         raise
     except BaseException as error:  # a module's own code may raise anything, sys.exit included
@@ -50,6 +56,27 @@ def import_function(dotted: str, wrong: Callable[[str], GtpoError]) -> Callable[
         raise wrong(f"module {module_name} has no function {function_name}")
     found: Callable[..., Any] = function
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    """The working folder is looked into last, and only for this: a run's folder, where a user may stand, must not give
+    a library its modules. It stays on the path where the module came from there, and so its neighbours may be used."""
+    with _working_folder_last() as here:
+        module = _of_file(name) if name.endswith(".py") else importlib.import_module(name)
+    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+    if here not in sys.path and any(Path(place).is_relative_to(here) for place in places if place):
+        sys.path.append(here)
+    return module
+
+
+@contextlib.contextmanager
+def _working_folder_last() -> Iterator[str]:
+    here, before = str(Path.cwd()), list(sys.path)
+    sys.path.append(here)
+    try:
+        yield here
+    finally:
+        sys.path[:] = before
 
 
 def _of_file(path: str) -> ModuleType:
@@ -68,7 +95,8 @@ def missing_module(dotted: str) -> str | None:
         return None if Path(named).expanduser().is_file() else named
     top = named.partition(".")[0]
     try:
-        return None if not top or importlib.util.find_spec(top) is not None else top
+        with _working_folder_last():
+            return None if not top or importlib.util.find_spec(top) is not None else top
     except (ValueError, ImportError):  # no name of a module, or one without a file
         return top
 

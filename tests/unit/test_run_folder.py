@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from gtpo_cli.errors import CheckpointError, RecipeError
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.run_folder import RunFolder, latest_run, write_atomically
+from gtpo_cli.recipe.section import code_names
+from gtpo_cli.rewards.registry import load_plugin
+from gtpo_cli.run_folder import RunFolder, Trust, latest_run, write_atomically
 
 
 @pytest.fixture
@@ -97,6 +101,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
+from uuid import uuid4
 from gtpo_cli.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])).held(None):
     print("held", flush=True)
@@ -179,26 +184,92 @@ def test_code_that_a_run_folder_asks_for_is_not_run_unless_its_user_asks_too(tmp
             RecipeError, match=r"model\.trust_remote_code is on in this run's recipe.*--trust-remote-code"
         ):
             run.recipe_to_run(overrides)
-    assert run.recipe_to_run(trust_remote_code=True).model.trust_remote_code
+    assert run.recipe_to_run(trust=Trust(remote_code=True)).model.trust_remote_code
     assert not run.recipe_to_run(["model.trust_remote_code=false"]).model.trust_remote_code
     plain = RunFolder(tmp_path / "plain")
     plain.create(load_recipe("tiny_arithmetic"))
-    assert not plain.recipe_to_run(trust_remote_code=True).model.trust_remote_code
+    assert not plain.recipe_to_run(trust=Trust(remote_code=True)).model.trust_remote_code
     assert plain.recipe_to_run(["model.trust_remote_code=true"]).model.trust_remote_code
 
 
-@pytest.mark.parametrize("name", ["runs.theirs.evil:f", "runs.theirs:f", "linked.evil:f"])
-def test_a_reward_that_came_with_the_run_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = RunFolder(Path("runs/theirs"))
-    run.create(load_recipe("tiny_arithmetic", [f"rewards.plugins=[{{name: '{name}'}}]"]))
-    Path("linked").symlink_to("runs/theirs")
+# Every key that can name code, as an override of a recipe with this code.
+KEYS_OF_CODE = {
+    "rewards.plugins.0.name": "rewards.plugins=[{{name: '{0}'}}]",
+    "data.gold": "data={{benchmark: local, path: x.jsonl, gold: '{0}'}}",
+    "data.mixture.1.gold": "data={{benchmark: mixture, mixture: [{{benchmark: arithmetic}}, "
+    "{{benchmark: local, path: x.jsonl, gold: '{0}'}}]}}",
+}
+
+
+def run_asking_for(name: str, override: str, where: str = "runs/theirs") -> RunFolder:
+    run = RunFolder(Path(where))
+    run.create(load_recipe("tiny_arithmetic", [override.format(name)]))
     (run.path / "evil.py").write_text("raise SystemExit('it ran')")
-    with pytest.raises(RecipeError, match="lies in the run folder itself, and code that comes with a run is not run"):
-        run.recipe_to_run(trust_remote_code=True)
-    own = RunFolder(Path("runs/own"))
-    own.create(load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'my_rewards:f'}]"]))
-    assert own.recipe_to_run().rewards.plugins[0].name == "my_rewards:f"
+    return run
+
+
+@pytest.mark.parametrize("key", KEYS_OF_CODE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "runs.theirs.evil:f", "runs.theirs:f", "linked.evil:f", "runs.other.evil:f", "runs.beside:f", "old.run.evil:f",
+        "runs/theirs/evil.py:f", "./runs/../runs/other/evil.py:f", "subprocess:call", "os:system",
+    ],
+)  # fmt: skip
+def test_code_that_may_have_come_with_runs_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, key: str
+) -> None:
+    if ".py:" in name and key.startswith("rewards"):
+        pytest.skip("a reward is named by its module")
+    monkeypatch.chdir(tmp_path)
+    run_asking_for("my_rewards:f", KEYS_OF_CODE[key], "runs/other")
+    run_asking_for("my_rewards:f", KEYS_OF_CODE[key], "old/run")
+    run = run_asking_for(name, KEYS_OF_CODE[key])
+    Path("runs/beside.py").touch()
+    Path("linked").symlink_to("runs/theirs")
+    for _ in range(2):
+        with pytest.raises(RecipeError, match=rf"recipe\.yaml: {re.escape(key)}: the code .* add --trust-run-code$"):
+            run.recipe_to_run(trust=Trust(remote_code=True))
+        Path("recipe.yaml").write_text("{}")  # a user's own beside it changes nothing
+    assert run.recipe_to_run(trust=Trust(run_code=True)) == run.recipe()
+    assert run.recipe_to_run([KEYS_OF_CODE[key].format("my_rewards:f")]) is not None, "other code is the user's word"
+
+
+@pytest.mark.parametrize("key", KEYS_OF_CODE)
+def test_code_of_the_user_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("my_rewards:f", "mine.rewards:f", "math_verify:parse"):
+        Path("mine").mkdir(exist_ok=True)
+        Path("mine/rewards.py").touch()
+        Path("my_rewards.py").touch()
+        Path("recipe.yaml").write_text("{}")  # a user may call theirs so
+        for output_dir in ("runs", "."):
+            run = run_asking_for(name, KEYS_OF_CODE[key], f"{output_dir}/{uuid4().hex}")
+            assert run.recipe_to_run() == run.recipe()
+
+
+def test_where_the_user_stands_in_a_run_or_among_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plugin = KEYS_OF_CODE["rewards.plugins.0.name"]
+    for name in ("one", "two"):
+        run_asking_for("evil:f", plugin, f"runs/{name}").metrics_file.touch()
+    refused = pytest.raises(RecipeError, match=r"lies in a folder with runs, and may have come with one")
+    for here, run in (("runs/one", "."), ("runs/one", "../two")):
+        monkeypatch.chdir(tmp_path / here)
+        with refused:
+            RunFolder(Path(run)).recipe_to_run()
+    monkeypatch.chdir(tmp_path / "runs")
+    run_asking_for("two.evil:f", plugin, "three")
+    with refused:
+        RunFolder(Path("three")).recipe_to_run()
+
+
+def test_nothing_is_imported_but_what_a_recipe_names_as_code() -> None:
+    """So that `code_names` finds it. A key of another type would end here."""
+    with pytest.raises(AssertionError, match="checked by that type"):
+        load_plugin("math_verify:parse")
+    named = [name for _, name in code_names(load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'a.b:f'}]"]))]
+    assert named == ["a.b:f"]
 
 
 def test_the_working_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

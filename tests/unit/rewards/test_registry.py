@@ -9,6 +9,7 @@ import numpy
 import pytest
 
 from gtpo_cli.errors import RewardError
+from gtpo_cli.recipe.section import CodeName
 from gtpo_cli.rewards.registry import call_plugin, load_plugin, missing_module
 from gtpo_cli.types import Completion, Problem
 
@@ -28,7 +29,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dotted_path_is_loaded_and_called() -> None:
-    plugin = load_plugin("pkg_a.good:length")
+    plugin = load_plugin(CodeName("pkg_a.good:length"))
     score = call_plugin("pkg_a.good:length", plugin, PROBLEM, COMPLETION)
     assert score == 503.0
     assert type(score) is float
@@ -47,7 +48,7 @@ def test_a_dotted_path_is_loaded_and_called() -> None:
 )
 def test_a_plugin_that_cannot_be_loaded(dotted: str, message: str) -> None:
     with pytest.raises(RewardError, match=message):
-        load_plugin(dotted)
+        load_plugin(CodeName(dotted))
 
 
 @pytest.mark.parametrize("score", [1.5, -3, numpy.float32(0.25), numpy.float64(2.0), numpy.int64(7)])
@@ -125,11 +126,11 @@ def test_whatever_a_module_does_at_import_is_an_error_in_a_line(
     with pytest.raises(
         RewardError, match=r"^reward odd_module:f: module odd_module cannot be imported \(.*\); install"
     ):
-        load_plugin("odd_module:f")
+        load_plugin(CodeName("odd_module:f"))
 
 
 @pytest.mark.parametrize("dotted", ["__main__:f", "a\0b:f", ".:f", "nonesuch.x:f", "..a:f"])
 def test_a_name_that_no_module_can_have_is_missing_without_an_exception(dotted: str) -> None:
     assert missing_module(dotted) is None or missing_module(dotted) == dotted.partition(":")[0].partition(".")[0]
     with pytest.raises(RewardError):
-        load_plugin(dotted)
+        load_plugin(CodeName(dotted))

@@ -10,6 +10,7 @@ import pytest
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.rewards import RewardsRecipe
+from gtpo_cli.recipe.section import CodeName
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rewards.user_reward import ASYNC_CALLS, UserReward
 from gtpo_cli.types import Completion, Group, Problem
@@ -184,7 +185,7 @@ def test_an_async_reward_that_exits_is_an_error_and_not_an_end(forms: Any) -> No
 
 
 def test_what_is_under_way_is_given_up_at_the_end(forms: Any) -> None:
-    reward = UserReward("reward_forms:never")
+    reward = UserReward(CodeName("reward_forms:never"))
     for n in range(ASYNC_CALLS + 5):
         reward.begin(PROBLEMS[0], completion("x" * n))
     reward.ask([(PROBLEMS[1], completion(""))])

@@ -11,6 +11,7 @@ import pytest
 from gtpo_cli.errors import CheckpointError, Ended
 from gtpo_cli.files import walled
 from gtpo_cli.models.loading import explained
+from gtpo_cli.recipe.section import CodeName
 from gtpo_cli.rewards.registry import call_plugin, load_plugin
 from gtpo_cli.training.interrupts import ending_signals, interrupt_flag, raise_ended, reason
 from gtpo_cli.types import Completion, Problem
@@ -71,4 +72,4 @@ def test_no_wall_around_foreign_code_takes_a_signal_for_a_failure_of_it(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("builtins.ENDED", end, raising=False)
     with pytest.raises(type(end)):
-        load_plugin("signalled:reward")
+        load_plugin(CodeName("signalled:reward"))
