@@ -28,7 +28,7 @@ import torch
 from safetensors import SafetensorError
 
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.files import Count, Finite, open_regular, read_json, step_of, walled
+from gtpo_cli.files import Count, Finite, open_regular, read_json, remedy, step_of, walled
 from gtpo_cli.text import one_line
 
 _MANIFEST = "manifest.json"
@@ -117,7 +117,9 @@ class CheckpointStore:
         aside = self._aside(state.step)
         try:
             shutil.rmtree(aside, ignore_errors=True)
-            (aside / "model").mkdir(parents=True)
+            self._folder.mkdir(exist_ok=True)  # a run folder that was moved away is not made again
+            aside.mkdir()
+            (aside / "model").mkdir()
             save_weights(aside / "model")
             torch.save(training | {"random": random_states()}, aside / "training.pt")
             (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
@@ -127,20 +129,18 @@ class CheckpointStore:
             flush_to_disk(self._folder, recursive=False)
         except _WRITE_ERRORS as error:
             shutil.rmtree(aside, ignore_errors=True)
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+            why, what = " ".join(str(getattr(error, "strerror", None) or error).split()), remedy(error, self._folder)
             raise CheckpointError(
-                f"{final}: the checkpoint cannot be written ({reason}); earlier ones are untouched. "
-                "Make room, then continue with gtpo train --resume"
+                f"{final}: the checkpoint cannot be written ({why}); earlier ones are untouched. "
+                f"{what[0].upper()}{what[1:]}, then continue with gtpo train --resume"
             ) from error
         self._prune(state)
         return final
 
     def check(self, step: int) -> None:
         """Raises CheckpointError, naming the first file of the checkpoint that is not as it was written."""
-        folder = self.path(step)
-        manifest = folder / _MANIFEST
-        entries = read_json(manifest, dict[str, _Entry], lambda why: _damaged(manifest, f"cannot be read: {why}"))
-        for name, entry in entries.items():
+        folder, manifest = self.path(step), self.path(step) / _MANIFEST
+        for name, entry in self._entries(step).items():
             file = folder / name
             with walled(lambda why, file=file: _damaged(file, why)):  # type: ignore[misc]
                 if not file.resolve().is_relative_to(folder.resolve()):
@@ -151,6 +151,14 @@ class CheckpointStore:
                         raise _damaged(file, f"has {found:,} bytes of {entry.bytes:,}")
                     if hashlib.file_digest(stream, "sha256").hexdigest() != entry.sha256:
                         raise _damaged(file, "has other content than was written")
+
+    def files(self, step: int, folder: str) -> list[str]:
+        """The names of the files that the manifest has in a folder of the checkpoint. Raises CheckpointError."""
+        return [name.rpartition("/")[2] for name in self._entries(step) if name.rpartition("/")[0] == folder]
+
+    def _entries(self, step: int) -> dict[str, _Entry]:
+        manifest = self.path(step) / _MANIFEST
+        return read_json(manifest, dict[str, _Entry], lambda why: _damaged(manifest, f"cannot be read: {why}"))
 
     def newest_intact(self) -> tuple[int | None, list[str]]:
         """(step of the newest checkpoint that is whole, what is wrong with newer ones); (None, []) without any.

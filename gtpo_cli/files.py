@@ -1,8 +1,12 @@
-"""The one reader of files that may be anybody's: run folders, checkpoints, configurations of models.
+"""The one reader of files that may be anybody's: run folders, checkpoints, configurations of models; and how files of a
+run folder are written.
 
 A file is read only if it is one (a FIFO would be waited for without an end, a device never ends), only up to a bound
 (each line, where it has lines), and only into the shape that is asked for: pydantic checks every value strictly.
 Whatever else comes is the caller's error with what is wrong; nothing passes on half-read.
+
+Nothing in a run folder is a link, so that what is written there stays there: `refuse_links` looks a folder through
+before it is used, `append_to` and `write_aside` write through none.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import stat
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -53,7 +57,8 @@ def open_regular(file: Path) -> BufferedReader:
 def read_bytes(file: Path) -> bytes:
     """The content of a regular file. Raises OSError, also for more than MAX_BYTES."""
     with open_regular(file) as stream:
-        return _up_to_bound(file, stream.read(MAX_BYTES + 1))
+        size = os.fstat(stream.fileno()).st_size  # room for as much is taken, so not for a gigabyte that is not there
+        return _up_to_bound(file, stream.read(min(size, MAX_BYTES) + 1))
 
 
 def _up_to_bound(file: Path, content: bytes) -> bytes:
@@ -102,11 +107,12 @@ def _adapter(shape: Hashable) -> TypeAdapter[Any]:
 def walled(wrong: Wrong) -> Iterator[None]:
     """Around a reader of foreign things: whatever it raises becomes `wrong(what is wrong)`, in one line.
 
-    Our own errors pass, and signals. BaseException, since libraries that are not Python's panic with it.
+    Our own errors pass, and signals, and memory that runs out, which is no fault of what is read. BaseException, since
+    libraries that are not Python's panic with it.
     """
     try:
         yield
-    except PASSING:
+    except (*PASSING, MemoryError):
         raise
     except BaseException as error:
         raise wrong(reason(error)) from error
@@ -119,6 +125,28 @@ def writing(wrong: Wrong) -> Iterator[None]:
         yield
     except OSError as error:
         raise wrong(reason(error)) from error
+
+
+@contextmanager
+def writing_run(folder: Path, wrong: Callable[[str, str], GtpoError]) -> Iterator[None]:
+    """Around writing in a run's folder: what the operating system refuses becomes `wrong(why, remedy)`."""
+    try:
+        yield
+    except OSError as error:
+        raise wrong(reason(error), remedy(error, folder)) from error
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # None: writers of torch and safetensors say no number
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, None)
+
+
+def remedy(error: BaseException, folder: Path) -> str:
+    """What helps where something in a run's folder could not be written."""
+    number = getattr(error, "errno", None)
+    if number in _GONE and not folder.is_dir():
+        return "its folder was moved or deleted, or the working folder changed (os.chdir in a plug-in): put it back"
+    return "make room" if number in _FULL else "make the folder writable" if number in _CLOSED else "mend that"
 
 
 def reason(error: BaseException) -> str:
@@ -145,6 +173,35 @@ def own_folder(folder: Path) -> Path:
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "is a link to another folder", str(folder))
     return folder
+
+
+def refuse_links(folder: Path, *, but_in: str) -> None:
+    """Raise OSError, with its name, where a file or folder in `folder` is a link. `but_in`: a folder in it whose links
+    are another program's own."""
+    waiting = [folder]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise OSError(errno.ELOOP, "is a link", entry.path)
+                if entry.is_dir() and Path(entry.path) != folder / but_in:
+                    waiting.append(Path(entry.path))
+
+
+def append_to(file: Path) -> FileIO:
+    """Open a file of a run folder to write at its end, unbuffered; it is made where it is not there.
+
+    Raises OSError for a link, a file with a second name (a hard link) and what is no regular file: what is written
+    would land elsewhere too.
+    """
+    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(file, how, 0o666)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
+        return FileIO(descriptor, "ab")
+    os.close(descriptor)
+    what = "has a second name, a hard link" if stat.S_ISREG(status.st_mode) else "is no regular file"
+    raise OSError(errno.EINVAL, what, str(file))
 
 
 def write_aside(file: Path, content: bytes) -> None:

@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -32,7 +33,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError, ended_with
-from gtpo_cli.files import read_json, step_of, write_aside
+from gtpo_cli.files import append_to, read_json, refuse_links, step_of, write_aside
 from gtpo_cli.foreign_code import why_not
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
 from gtpo_cli.recipe.section import code_names
@@ -89,6 +90,7 @@ class RunFolder:
             f"{self.path}: another process is training this run; wait for it, stop it, or choose another "
             "--set run_name=..."
         )
+        self.check_links()
         with locked(self.lock_file, held=held):
             if recipe is not None:
                 self.create(recipe)
@@ -140,8 +142,26 @@ class RunFolder:
         with contextlib.suppress(OSError):  # not empty
             self.path.rmdir()
 
+    def check_links(self) -> None:
+        """Raises CheckpointError where anything in the folder is a link: what is written there must stay there."""
+        try:
+            refuse_links(self.path, but_in="wandb")  # which wandb makes anew
+        except FileNotFoundError:  # there is no run yet
+            return
+        except OSError as error:
+            raise CheckpointError(
+                f"{one_line(str(error.filename))}: {error.strerror}, and nothing in a run folder may be one: put the "
+                "files themselves there (cp -rL); for another disk move the whole run, or set output_dir"
+                if error.errno == errno.ELOOP
+                else f"{self.path}: cannot be looked through ({error.strerror})"
+            ) from error
+
     def recipe(self) -> Recipe:
-        """The run's recipe, to be shown and compared. Raises RecipeError."""
+        """The run's recipe, to be shown and compared. Every command that uses a run begins here, so links end here.
+
+        Raises RecipeError, CheckpointError for a link.
+        """
+        self.check_links()
         return load_recipe(self.recipe_file)
 
     def change(self, recipe: Recipe, *, made: int, total: int) -> None:
@@ -242,7 +262,7 @@ def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        opened = file.open("a")
+        opened = append_to(file)
     except OSError as error:
         raise _unwritable(file.parent, error) from error
     with opened:

@@ -171,6 +171,7 @@ def _folder_of(model: str, recipe: Recipe) -> RunFolder:
 
 def _begin(run: RunFolder, recipe: Recipe) -> None:
     """Write the folder of a model without a run: not before its tokenizer and the problems were there."""
+    run.check_links()
     run.path.mkdir(parents=True, exist_ok=True)
     write_atomically(run.recipe_file, dump_recipe(recipe))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
-from gtpo_cli.files import open_regular, own_folder, read_json, read_json_lines, walled
+from gtpo_cli.files import append_to, open_regular, own_folder, read_json, read_json_lines, walled, writing_run
 from gtpo_cli.run_folder import RunFolder, locked, write_atomically
 
 
@@ -68,15 +68,17 @@ class StoredEvaluation:
                 self.samples_file.unlink(missing_ok=True)
             write_atomically(self.path / "conditions.json", json.dumps(asdict(self.conditions), indent=2) + "\n")
             if os.path.lexists(self.samples_file):  # drop the line that a kill cut
-                os.truncate(self.samples_file, _whole_lines(self.samples_file))
+                with append_to(self.samples_file) as stream:
+                    stream.truncate(_whole_lines(self.samples_file))
         return self.problems()
 
     def append(self, problems: Sequence[EvaluatedProblem]) -> None:
         """Add evaluated problems; they are on the disk on return. Raises EvaluationError."""
         lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
-        with self._writing(), self.samples_file.open("ab") as stream:
-            stream.write("".join(lines).encode())
-            stream.flush()
+        rest = memoryview("".join(lines).encode())
+        with self._writing(), append_to(self.samples_file) as stream:
+            while rest:
+                rest = rest[stream.write(rest) :]
             os.fsync(stream.fileno())
 
     def finish(self, results: Results) -> None:
@@ -86,13 +88,13 @@ class StoredEvaluation:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
+        with writing_run(
+            self.path,
+            lambda why, remedy: EvaluationError(
+                f"{self.path}: cannot be written ({why}); {remedy}, then give the same command again: it continues"
+            ),
+        ):
             yield
-        except OSError as error:
-            raise EvaluationError(
-                f"{self.path}: cannot be written ({error.strerror or error}); make room or mend the rights, then give "
-                "the same command again: it continues"
-            ) from error
 
 
 def evaluation_at(run: RunFolder, conditions: Conditions) -> StoredEvaluation:

@@ -293,7 +293,7 @@ def damaged_file(folder: Path) -> str | None:
     for file in sorted(folder.glob("*.json")):
         try:
             document = json.loads(read_bytes(file).decode())
-        except (OSError, ValueError, RecursionError, MemoryError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return f"{file} cannot be read ({one_line(str(error))}); fetch the model again"
         if not isinstance(document, dict):
             return f"{file} cannot be read (no JSON object but a {type(document).__name__}); fetch the model again"

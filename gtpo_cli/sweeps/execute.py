@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gtpo_cli.errors import Ended, RecipeError
-from gtpo_cli.files import Finite, read_json
+from gtpo_cli.files import Finite, own_folder, read_json
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.report.comparison import recipe_differences
 from gtpo_cli.run_folder import RunFolder, write_atomically
@@ -74,7 +74,7 @@ def execute(
     """
     check_what_is_there(sweep)
     for name in ("done", "logs", "recipes"):
-        (sweep.folder / name).mkdir(parents=True, exist_ok=True)
+        own_folder(sweep.folder / name)
     waiting = [run for run in sweep.runs if not run.is_done]
     running: list[_Job] = []
     failed: list[tuple[SweepRun, int]] = []

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gtpo_cli.files import append_to
 from gtpo_cli.training.interrupts import ending_signals
 
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # CUDA, ROCm, WSL
@@ -47,7 +48,7 @@ class Process:
 
 def start_training(arguments: list[str], log: Path) -> Process:
     """`gtpo train` with these arguments, which reads nothing and writes to the end of `log`."""
-    with log.open("ab") as output:
+    with append_to(log) as output:
         if sys.platform == "linux" and not any(driver.exists() for driver in _GPU_DRIVERS):
             with suppress(OSError, EOFError):  # no server (a long TMPDIR, a library that ends it): the log will say why
                 return _fork(arguments, log)
@@ -89,7 +90,7 @@ def _train(arguments: list[str], log: Path) -> None:
     end_with_parent()
     for number in ending_signals():
         signal.signal(number, signal.SIG_DFL)  # the server's handler
-    with Path(os.devnull).open("rb") as nothing, log.open("ab") as output:
+    with Path(os.devnull).open("rb") as nothing, append_to(log) as output:
         for file, descriptor in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(file.fileno(), descriptor)
     sys.argv = ["gtpo", "train", *arguments]

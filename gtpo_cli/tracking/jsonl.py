@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.files import parse_json, read_bytes, reason, walled, writing
+from gtpo_cli.files import append_to, open_regular, parse_json, read_bytes, reason, walled, writing_run
 from gtpo_cli.tracking.metrics import in_order
 
 
@@ -32,7 +32,7 @@ class JsonlTracker:
         with self._writing("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: nothing is left behind that a later close could fail on or write twice.
-            self._file = path.open("ab", buffering=0)
+            self._file = append_to(path)
         try:
             self._cut(keep_bytes)
         except BaseException:
@@ -69,7 +69,7 @@ class JsonlTracker:
                     "or choose another run_name"
                 )
             return
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             file.seek(max(keep_bytes - 1, 0))
             ends_a_line = keep_bytes == 0 or file.read(1) == b"\n"
         if not ends_a_line:
@@ -81,8 +81,12 @@ class JsonlTracker:
             self._file.truncate(keep_bytes)
 
     def _writing(self, what: str) -> AbstractContextManager[None]:
-        remedy = "free some space or make the folder writable, then continue with `gtpo train --resume`"
-        return writing(lambda why: GtpoError(f"{self._path}: metrics cannot be {what} ({why}); {remedy}"))
+        return writing_run(
+            self._path.parent,
+            lambda why, remedy: GtpoError(
+                f"{self._path}: metrics cannot be {what} ({why}); {remedy}, then continue with `gtpo train --resume`"
+            ),
+        )
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gtpo_cli.files import own_folder, read_bytes, write_aside
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.tracking.tracker import Row, TableTracker, Tracker
 
@@ -50,11 +51,11 @@ class WandbTracker:
 
         settings = recipe.tracking.wandb
         folder = run_dir / "wandb"
-        folder.mkdir(parents=True, exist_ok=True)  # else wandb would go to a temporary folder
+        own_folder(folder)  # else wandb would go to a temporary folder
         # Where tables wait for their upload, which only this variable says; else in the user's home.
         os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
         id_file = folder / "run_id"
-        resume_id = id_file.read_bytes().decode().strip() if resumed and id_file.is_file() else None
+        resume_id = read_bytes(id_file).decode().strip() if resumed and id_file.is_file() else None
 
         def start(mode: Any) -> Any:
             return wandb.init(
@@ -72,7 +73,7 @@ class WandbTracker:
             reason = " ".join(str(error).split())
             warn(f"wandb: not online ({reason}); recording offline, upload later with `wandb sync {folder}/offline-*`")
             self._run = start("offline")
-        id_file.write_text(f"{self._run.id}\n")
+        write_aside(id_file, f"{self._run.id}\n".encode())
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({"step": step, **metrics}, step=step)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError
+from gtpo_cli.files import writing_run
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.step import StepResult
@@ -96,12 +97,12 @@ def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -
     for row in rows:
         row["tokens"] = tokenizer.batch_decode([[token] for token in row["token_ids"]])
     target = folder / f"step-{step:06d}.jsonl"
-    try:
+    with writing_run(
+        folder.parent,
+        lambda why, remedy: CheckpointError(
+            f"{target}: sample completions cannot be written ({why}); {remedy}, then continue with gtpo train --resume"
+        ),
+    ):
         folder.mkdir(exist_ok=True)
         write_atomically(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    except OSError as error:
-        raise CheckpointError(
-            f"{target}: sample completions cannot be written ({error.strerror}); make room, then continue with "
-            "gtpo train --resume"
-        ) from error
     return target

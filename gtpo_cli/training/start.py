@@ -3,7 +3,8 @@
 
 The run keeps what it started from in <run>/start, so that it goes on, and its base can be evaluated, whatever becomes
 of the other run. A checkpoint of a run is never written to again: it is linked where the disk can do that, which takes
-no room. What belongs to others is copied.
+no room. What belongs to others is copied. Only the files that a checkpoint's manifest names are taken, or the two of an
+adapter, and only regular ones for which there is room: a stranger's folder may hold anything.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.checkpoints import flush_to_disk
+from gtpo_cli.checkpoints import CheckpointStore, flush_to_disk
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.subject import Checkpoint, choose_checkpoint, step_or_word
-from gtpo_cli.files import read_json, walled, writing
+from gtpo_cli.files import open_regular, read_json, walled, writing_run
 from gtpo_cli.models.adapter_config import check_adapter_config
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
@@ -27,18 +29,21 @@ from gtpo_cli.run_folder import RunFolder
 
 _ORIGIN = "start.json"
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+_LARGEST = 2**36  # bytes of a file that is copied; transformers writes weights in files of at most 50 GB
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """`name`: as `model.start` says it, with the step. `weights`: their folder. `run`: None for an adapter's folder.
-    `base`: the model that was trained, as far as is known. `lora`: None where all weights were trained."""
+    `base`: the model that was trained, as far as is known. `lora`: None where all weights were trained. `files`: what
+    is taken of the folder."""
 
     name: str
     weights: Path
     run: RunFolder | None
     base: str | None
     lora: LoraRecipe | None
+    files: tuple[str, ...]
 
     def overrides(self) -> list[str]:
         """What a recipe must say to start from here, as `--set` has it."""
@@ -60,11 +65,13 @@ def find_start(text: str) -> Start:
     path, which = (Path(text), "best") if os.path.lexists(text) else _split(text)
     run = RunFolder(path)
     if run.recipe_file.is_file():
-        checkpoint = choose_checkpoint(run, step_or_word(which))
         model = run.recipe().model
-        return Start(f"{path}:{checkpoint.step}", checkpoint.model, run, model.name, model.lora)
+        checkpoint = choose_checkpoint(run, step_or_word(which))
+        files = tuple(CheckpointStore(run.checkpoints, keep_last=1).files(checkpoint.step, checkpoint.weights))
+        return Start(f"{path}:{checkpoint.step}", checkpoint.model, run, model.name, model.lora, files)
     if which == "best" and (path / _ADAPTER[0]).is_file():
-        return Start(str(path), path, None, check_adapter_config(path).base_model_name_or_path, _lora_of(path))
+        base = check_adapter_config(path).base_model_name_or_path
+        return Start(str(path), path, None, base, _lora_of(path), _ADAPTER)
     if (path / "config.json").is_file():
         raise ModelError(f"model.start: {path} is a whole model; train it with --set model.name={path}")
     what = "is no run and no adapter" if path.is_dir() else "does not exist"
@@ -123,11 +130,13 @@ def keep_start(recipe: Recipe, run: RunFolder) -> Path | None:
     start = find_start(recipe.model.start)
     check_fits(start, recipe.model)
     aside = run.path / f".{run.start.name}.tmp"
-    with writing(lambda why: CheckpointError(f"{run.start}: cannot be written ({why}); make room, or see output_dir")):
+    with writing_run(
+        run.path,
+        lambda why, remedy: CheckpointError(f"{run.start}: cannot be written ({why}); {remedy}, or see output_dir"),
+    ):
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        names = _ADAPTER if start.run is None else [file.name for file in start.weights.iterdir() if file.is_file()]
-        for name in names:
+        for name in start.files:
             _take(start.weights / name, aside / name, link=start.run is not None)
         (aside / _ORIGIN).write_text(json.dumps({"start": start.name}) + "\n", encoding="utf-8")
         flush_to_disk(aside)
@@ -188,11 +197,17 @@ def _shown(lora: LoraRecipe) -> str:
 
 
 def _take(file: Path, to: Path, *, link: bool) -> None:
-    if link:
-        try:
-            os.link(file.resolve(), to)
-        except OSError:  # another disk, or one without links
-            pass
-        else:
-            return
-    shutil.copyfile(file, to)
+    """Raises ModelError for what is no regular file or too large to be what it should, OSError where `to` fails."""
+    with walled(lambda why: ModelError(f"model.start: {file}: {why}; get it again")):
+        stream = open_regular(file)
+    with stream:
+        if link:
+            with suppress(OSError):  # another disk, or one without links
+                os.link(file.resolve(), to)
+                return
+        size, free = os.fstat(stream.fileno()).st_size, shutil.disk_usage(to.parent).free
+        if size > min(free, _LARGEST):
+            why = f"only {free:,} are free" if size > free else "no weights are so large"
+            raise ModelError(f"model.start: {file}: has {size:,} bytes, and {why}")
+        with to.open("xb") as copy:
+            shutil.copyfileobj(stream, copy)
