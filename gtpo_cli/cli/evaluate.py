@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gtpo_cli.cli.asked import by_path, check_read, check_split, overridden, with_options
 from gtpo_cli.cli.options import (
     DEFAULT_RECIPE,
     CheckpointOption,
@@ -29,12 +30,9 @@ from gtpo_cli.cli.options import (
 from gtpo_cli.cli.printing import print_audit, print_json, print_scores, say, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
-from gtpo_cli.errors import EvaluationError, RecipeError, ended_with
-from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
-from gtpo_cli.recipe.schema import Benchmark as Name
-from gtpo_cli.recipe.schema import default_ks
+from gtpo_cli.errors import DataError, ended_with
+from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.run_folder import RunFolder, Trust, write_atomically
-from gtpo_cli.text import did_you_mean
 from gtpo_cli.waits import Waiting
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ def evaluate(
     data_path: Annotated[
         Path | None, typer.Option(help="Local data: a file, or a folder with a file a split (or such folders).")
     ] = None,
-    split: Annotated[str, typer.Option(help="The split of the benchmark.")] = "test",
+    split: Annotated[str, typer.Option(help="The split of the benchmark; a file is asked whole.")] = "test",
     checkpoint: CheckpointOption = "best",
     base: Annotated[bool, typer.Option("--base", help="Evaluate the untrained model beside the trained.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="List answers that the grader may have misjudged.")] = False,
@@ -90,6 +88,9 @@ def evaluate(
     gtpo eval runs/my-run --benchmark aime24 --benchmark amc23 --pass-k 64
     """
     words = None
+    keys = overridden(set_ or [])
+    options = {"benchmarks": benchmark, "pass_k": pass_k, "majority_k": maj_k, "limit": limit}
+    check_read(keys, {f"evaluation.{key}": said for key, said in options.items()})
     if names_run(target):
         if recipe is not None:
             raise typer.BadParameter("a run has its own recipe; leave --recipe out, or override keys with --set")
@@ -97,13 +98,16 @@ def evaluate(
             target, checkpoint, what="eval", overrides=set_ or [], trust=Trust(trust_remote_code, trust_run_code)
         )
         own = run.recipe()
-        _check_split(own, loaded)
+        check_split(own, loaded)
     else:
         model, named = str(target), (benchmark or ["gsm8k"])[0]
+        if checkpoint != "best":
+            raise typer.BadParameter(f"{model} is no run folder: only a run has checkpoints")
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
         loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_ or [])
         run, own = _folder_of(model, loaded), None
-    asked = _with_options(loaded, benchmark, pass_k, maj_k, limit)
+    benchmark, samples_said = benchmark or by_path(loaded, data_path), "evaluation.samples" in keys
+    asked = with_options(loaded, benchmark, pass_k, maj_k, limit, samples_said=samples_said)
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
     _introduce(words, loaded.model, subjects)
     benchmarks = _load_benchmarks(asked, chosen, split, data_path)
@@ -176,71 +180,19 @@ def _begin(run: RunFolder, recipe: Recipe) -> None:
     write_atomically(run.recipe_file, dump_recipe(recipe))
 
 
-def _check_split(own: Recipe, asked: Recipe) -> None:
-    """Raise RecipeError where other questions would count as held out than training left out."""
-    splits = [[(part.held_out, part.held_out_seed) for part in recipe.data.sources] for recipe in (own, asked)]
-    if splits[0] != splits[1]:
-        raise RecipeError(
-            f"--set data.held_out, data.held_out_seed: this run was trained with {own.data.held_out:g} and "
-            f"{own.data.held_out_seed}: another split would ask what it has seen; leave them, or name other data with "
-            "--data-path"
-        )
-
-
-def _with_options(
-    recipe: Recipe, benchmarks: list[str] | None, pass_k: str | None, maj_k: str | None, limit: int | None
-) -> Recipe:
-    """The recipe with its `evaluation` section as the options say."""
-    settings = recipe.evaluation
-    changes: dict[str, Any] = {}
-    if benchmarks:
-        changes["benchmarks"] = tuple(_benchmark_name(name) for name in benchmarks)
-    if limit is not None:
-        changes["limit"] = limit
-    asked_pass = () if pass_k is None else _ks(pass_k, "--pass-k", first=1)
-    asked_majority = () if maj_k is None else _ks(maj_k, "--maj-k", first=4)
-    if asked_pass or asked_majority:
-        samples = max((*asked_pass, *asked_majority, 0 if asked_pass else settings.samples))
-        changes["samples"] = samples
-        for key, asked in (("pass_k", asked_pass), ("majority_k", asked_majority)):
-            own = getattr(settings, key)
-            usual = own == default_ks(settings.samples)[key]
-            changes[key] = asked or (default_ks(samples)[key] if usual else tuple(k for k in own if k <= samples))
-    document = recipe.model_dump(mode="json")
-    return build_recipe(document | {"evaluation": document["evaluation"] | changes}, where="gtpo eval")
-
-
-def _ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
-    """ "64" -> first, 2 first, ..., 64; "1,8,64" -> as it is."""
-    try:
-        ks = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        ks = [0]
-    if ks[0] < 1:
-        raise typer.BadParameter(f"{option} {text}: expected a number like 64, or a list like 1,8,64")
-    if "," in text:
-        return tuple(ks)
-    largest = ks[0]
-    powers = [first * 2**i for i in range(largest.bit_length()) if first * 2**i < largest]
-    return (*powers, largest)
-
-
-def _benchmark_name(name: str) -> str:
-    from typing import get_args
-
-    known = get_args(Name)
-    if name not in known:
-        hint = did_you_mean(name, known, f"there are {', '.join(known)}")
-        raise EvaluationError(f"--benchmark {name}: no such benchmark; {hint}")
-    return name
-
-
 def _load_benchmarks(
     recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None
 ) -> list[Benchmark]:
     from gtpo_cli.evaluation.problems import load_benchmark
     from gtpo_cli.evaluation.subject import load_prompting
 
+    if data_path is not None:
+        together = [name for name in recipe.evaluation.benchmarks if not (data_path.expanduser() / name).is_dir()]
+        if len(together) > 1:
+            raise DataError(
+                f"--data-path {data_path}: would be asked as {' and as '.join(together)}; name one --benchmark, or a "
+                "folder with a folder for each of them"
+            )
     tokenizer, longest = load_prompting(recipe, checkpoint)
     benchmarks = []
     for name in recipe.evaluation.benchmarks:

@@ -75,6 +75,12 @@ def generate(
         raise typer.BadParameter("--gold is the answer to a QUESTION: gtpo generate RUN QUESTION --gold ANSWER")
     if question is not None and not question.strip():
         raise typer.BadParameter("the question is empty")
+    if greedy and (temperature or top_p is not None):
+        raise typer.BadParameter(
+            "--greedy takes the likeliest token, whatever --temperature and --top-p are; leave out one"
+        )
+    if base and checkpoint != "best":
+        raise typer.BadParameter("--base asks the untrained model, --checkpoint a trained one; leave one of them out")
     if top_p == 0.0:
         raise typer.BadParameter("--top-p 0 leaves no token; use --greedy")
     from gtpo_cli.evaluation.session import Session
@@ -240,7 +246,7 @@ def _print_verdict(problem: Problem, completion: Completion, scorer: Scorer, rec
     parts = [
         ("format", verdict.format_score, rewards.format.weight),
         ("accuracy", verdict.accuracy_score, rewards.accuracy.weight),
-        *((("length", verdict.plugins["length"], rewards.length.weight),) if rewards.length.weight else ()),
+        *((("length penalty", verdict.plugins["length"], rewards.length.weight),) if rewards.length.weight else ()),
         *((plugin.name, verdict.plugins[plugin.name], plugin.weight) for plugin in rewards.plugins),
     ]
     terms = (f"{name} {score:g}" + ("" if weight == 1.0 else f" x {weight:g}") for name, score, weight in parts)

@@ -41,7 +41,7 @@ def sweep(
     only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these variants.")] = None,
     seeds: Annotated[str | None, typer.Option(metavar="1,2,3", help="These seeds instead of the file's.")] = None,
     set_: SetOption = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Runs at the same time.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Runs at the same time.", min=1, max=1024)] = 1,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where it lives (default: runs/sweeps/NAME[-RECIPE]).")
     ] = None,

@@ -95,6 +95,10 @@ def train(
     """
     if resume and recipe is not None:
         raise typer.BadParameter("a resumed run keeps its recipe; leave --recipe out")
+    if resume and dry_run:
+        raise typer.BadParameter(
+            "--dry-run is about a new run; gtpo recipes show RUN/recipe.yaml shows what this one is"
+        )
     if resume and from_ is not None:
         raise typer.BadParameter("--from starts a new run, --resume goes on with an old one; leave one of them out")
     if run is not None and not resume and "=" in run:

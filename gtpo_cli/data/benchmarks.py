@@ -16,7 +16,7 @@ from gtpo_cli.data.hub_sets import HubSource, hub_table
 from gtpo_cli.data.local import Table, find_split_file, open_table
 from gtpo_cli.data.reading import BenchmarkSpec, LoadedProblems, Split, UsableCheck, read_table
 from gtpo_cli.errors import DataError
-from gtpo_cli.recipe.data import OWN, SourceRecipe
+from gtpo_cli.recipe.data import DEFAULT_SPLIT, OWN, ColumnsRecipe, SourceRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.recipe.section import CodeName
 
@@ -38,6 +38,11 @@ def load_problems(
     Raises DataError when the file, split, columns or hub data set cannot be read, or no row is usable; RewardError when
     the workers cannot be started.
     """
+    if data.benchmark not in OWN and data.columns != ColumnsRecipe():
+        raise DataError(
+            f"data.columns: {data.benchmark} has columns of its own, so these would not be read; remove them, or use "
+            "benchmark: local or hub"
+        )
     if data.benchmark == "arithmetic":
         if data.split not in DEFAULT_COUNTS:
             raise DataError(f"data.split: arithmetic has no split {data.split}; it has {' and '.join(DEFAULT_COUNTS)}")
@@ -58,7 +63,13 @@ def load_problems(
 def open_source(data: SourceRecipe) -> tuple[Table, str]:
     """The rows of the split of a set that is not generated, and the name of its file or split. Raises DataError."""
     if data.path is not None:
-        file = find_split_file(_home(data.path), data.split)
+        path = _home(data.path)
+        file = find_split_file(path, data.split)
+        if file == path and data.split != DEFAULT_SPLIT:
+            raise DataError(
+                f"data.split: {data.split} would not be looked at, since {path} is one file; leave it out, or give "
+                f"data.path a folder with {data.split}{path.suffix}"
+            )
         return open_table(file), file.stem
     hub = hub_source(data)
     assert hub is not None, "the recipe asks for data.path where there is no hub data set"

@@ -11,7 +11,7 @@ from gtpo_cli.data.held_out import holds_nothing_out
 from gtpo_cli.data.mixture import numbered
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import SourceRecipe
+from gtpo_cli.recipe.data import DEFAULT_SPLIT, OWN, ColumnsRecipe, SourceRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,12 @@ def load_benchmark(
 
     `data_path`: a file, or a folder with one file a split, or a folder with one such folder a benchmark. Without it
     the recipe's own `data.path` where it is the recipe's benchmark and a folder, else the hub.
-    Raises DataError.
+    Raises DataError, also for a split or path that would not be looked at.
     """
+    if name == "arithmetic" and data_path is not None:
+        raise DataError(
+            f"benchmark arithmetic: is generated, so {data_path} would not be read; ask it with --benchmark local"
+        )
     prompts, dropped, notes = list[Prompt](), 0, list[str]()
     sources = _sources(recipe, name, data_path)
     for source, prefix in sources:
@@ -83,7 +87,9 @@ def _sources(recipe: Recipe, name: str, data_path: Path | None) -> list[tuple[So
     if found := [(source, prefix) for source, prefix in numbered(data) if source.benchmark == name]:
         # one part alone has the ids that others know its problems by
         return [(found[0][0], "")] if data_path is not None or len(found) == 1 else found
-    changes = {"benchmark": name, "path": None, "dataset": None, "held_out": 0.0}
+    changes: dict[str, Any] = {"benchmark": name, "path": None, "dataset": None, "held_out": 0.0}
+    if name not in OWN:  # which the recipe does not describe
+        changes |= {"columns": ColumnsRecipe(), "gold": "auto"}
     return [(data.model_copy(update=changes), "")]
 
 
@@ -99,7 +105,16 @@ def _elsewhere(source: SourceRecipe, name: str, split: str, data_path: Path | No
         changes["held_out"] = 0.0
     if data_path is not None:
         folder = data_path.expanduser() / name
-        return changes | {"path": str(folder if folder.is_dir() else data_path)}
+        changes["path"] = str(folder if folder.is_dir() else data_path)
+        if data_path.expanduser().is_file():
+            known = {"test", source.split} if _is_own(source, data_path) else {"test"}
+            if split not in known:
+                raise DataError(
+                    f"--split {split}: {data_path} is one file, which has no splits and is asked whole; leave --split "
+                    f"out, or name a folder with a file a split ({split}.jsonl)"
+                )
+            changes["split"] = DEFAULT_SPLIT
+        return changes
     if name == "local" and source.path is None:
         raise DataError("benchmark local: name the file, or the folder with a file a split: gtpo eval --data-path PATH")
     if name == "hub" and source.path is None and source.dataset is None:

@@ -20,6 +20,7 @@ Benchmark = Literal[
     "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "local", "hub", "mixture"
 ]  # fmt: skip
 OWN = ("local", "hub")  # whose columns and gold answers the recipe describes
+DEFAULT_SPLIT = "train"
 GOLD = ("auto", "column", "hashes", "boxed")
 _FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|[^:\0]+\.py):[A-Za-z_]\w*")
 
@@ -57,7 +58,7 @@ class SourceRecipe(Section):
     """One set of problems."""
 
     benchmark: Benchmark = Field(description="which problems")
-    split: NonEmpty = Field("train", description="split of the data set")
+    split: NonEmpty = Field(DEFAULT_SPLIT, description="split of the data set; of a single file leave it out")
     path: NonEmpty | None = Field(
         None,
         description="local file, or folder with one file a split, instead of the hub (jsonl, json, parquet, csv)",

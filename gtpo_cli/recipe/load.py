@@ -17,13 +17,14 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.data import implied_benchmark
 from gtpo_cli.recipe.methods import METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe, default_ks
-from gtpo_cli.recipe.section import fields_of
+from gtpo_cli.recipe.section import LARGEST, fields_of
 from gtpo_cli.recipe.synonyms import find_synonym
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.text import did_you_mean, nearest_of
 
 MAX_BYTES = 2**20  # of a recipe's file: whoever names the weights of a model by mistake should not wait for them
 MAX_DOTS = 20  # in the key of an override
+_LISTS = {"tuple_type": "expected a list, as [a, b]", "too_short": "expected a list of one or more"}
 
 
 def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -207,7 +208,7 @@ def _following(written: Mapping[str, Any]) -> dict[str, Any]:
     if (benchmark := data.get("benchmark", implied_benchmark(data))) in get_args(Benchmark):
         follow["evaluation.benchmarks"] = [benchmark]
     longest = rollout.get("max_completion_tokens")
-    if isinstance(longest, int) and longest > 0:
+    if type(longest) is int and 0 < longest <= LARGEST:  # not bool
         follow |= {"evaluation.max_completion_tokens": longest, "rewards.length.limit": longest}
     if isinstance(samples := evaluation.get("samples"), int):
         follow |= {f"evaluation.{key}": list(ks) for key, ks in default_ks(samples).items()}
@@ -254,7 +255,10 @@ def describe_problems(
     error: ValidationError, where: str, overridden: Iterable[str] = (), *, model: type[BaseModel] = Recipe
 ) -> Iterator[str]:
     """A line for each problem of a document that is no `model`: where, key, what is wrong, what is nearest."""
-    for item in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    for item in found:
+        if item["type"] == "too_short" and any(other["loc"][:-1] == item["loc"] for other in found if other["loc"]):
+            continue  # pydantic counts what is left when each wrong one is named
         parts = [_printable(str(part)) for part in item["loc"]]
         key = ".".join(_named_parts(parts))
         source = _source(key, where, overridden)
@@ -274,7 +278,7 @@ def describe_problems(
                 item
             )
         else:
-            said = item["msg"].removeprefix("Value error, ")
+            said = _LISTS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
             yield f"{source}: {key}: {said[0].lower()}{said[1:]}, got {_shown(item['input'])}"
 
 

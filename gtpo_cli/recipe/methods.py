@@ -25,7 +25,8 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "grpo": _NO_CORRECTIONS,
     # arXiv 2503.20783: 1/G sum_i 1/L sum_t min(r A, clip(r) A), A = R - mean(R), L = rollout.max_completion_tokens
     "dr_grpo": _NO_CORRECTIONS | {"objective.advantage_scale": "none", "objective.average": "budget"},
-    # arXiv 2503.14476: sum_{i,t} min(r A, clip(r) A) / (completion tokens of the step)
+    # arXiv 2503.14476: sum_{i,t} min(r A, clip(r) A) / (completion tokens of the step); there a group is sampled again
+    # where all or none of its answers are right, here where its rewards are all equal
     "dapo": _NO_CORRECTIONS
     | {
         "objective.average": "token",
@@ -35,10 +36,12 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     },
     # arXiv 2507.18071: 1/G sum_i 1/|o_i| sum_t min(s_t A, clip(s_t) A), s_t = sg(exp(mean_t ln r_t)) pi / sg(pi)
     "gspo": _NO_CORRECTIONS | {"objective.ratio": "sequence", "objective.clip.low": 3e-4, "objective.clip.high": 4e-4},
-    # arXiv 2506.13585: sum_{i,t} sg(min(r, high)) A ln pi / (completion tokens of the step)
+    # arXiv 2506.13585: sum_{i,t} sg(min(r, high)) A ln pi / (completion tokens of the step); without the dynamic
+    # sampling and the length penalty that it takes over from DAPO
     "cispo": _NO_CORRECTIONS
     | {"objective.average": "token", "objective.clip.of": "weight", "objective.clip.high": 5.0},
-    # arXiv 2402.14740: 1/G sum_i sum_t min(r A, clip(r) A), A_i = R_i - mean of the others
+    # arXiv 2402.14740: 1/G sum_i sum_t min(r A, clip(r) A), A_i = R_i - mean of the others; a KL term is in the
+    # loss, as for all, and not in the reward
     "rloo": _NO_CORRECTIONS
     | {"objective.baseline": "leave_one_out", "objective.advantage_scale": "none", "objective.average": "sum"},
     # next-token cross-entropy of the reference completion, the prompt masked: 1/N sum over its N tokens of ln pi

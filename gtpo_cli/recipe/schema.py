@@ -79,7 +79,7 @@ class RolloutRecipe(Section):
     engine: Literal["auto", "vllm", "transformers"] = Field("auto", description="which library samples")
     group_size: int = Field(8, ge=1, le=1024, description="G: completions sampled for each prompt")
     prompts_per_step: int = Field(1, ge=1, le=65536, description="B: prompts in one optimiser step")
-    temperature: float = Field(1.0, gt=0.0, le=100.0, description="softmax temperature of sampling and of the policy")
+    temperature: float = Field(1.0, ge=1e-6, le=100.0, description="softmax temperature of sampling and of the policy")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
     top_k: int = Field(0, ge=0, description="sample among the k likeliest tokens; 0 = off")
     max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut (truncated) at this length")
@@ -253,7 +253,7 @@ class EvaluationRecipe(Section):
     majority_k: tuple[Count, ...] = Field(
         default_ks(64)["majority_k"], description="k of maj@k; by default up to samples"
     )
-    temperature: float = Field(1.0, gt=0.0, le=100.0, description="softmax temperature")
+    temperature: float = Field(1.0, ge=1e-6, le=100.0, description="softmax temperature")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
     max_completion_tokens: int = Field(
         1500, ge=1, description="a completion is cut at this length; by default as in rollout"

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
+
+LARGEST = 2**31 - 1  # of any number: none means more, and what counts, allocates or shows it would overflow
 
 
 class CodeName(str):
@@ -33,9 +35,37 @@ Threads = Annotated[int, Field(ge=1, le=1024)]  # OpenMP ends the process where 
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values are frozen, NaN and infinity are refused."""
+    """Base of all sections: unknown keys are errors, values are frozen. A number is finite, at most LARGEST, and not
+    `true` or `false`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python would take `true` for 1."""
+        kinds = kinds_of(cls.model_fields[info.field_name or ""].annotation)
+        if {int, float} & kinds and bool not in kinds and any(isinstance(one, bool) for one in _each(value)):
+            raise ValueError("expected a number, not true or false")
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _not_too_large(cls, value: Any) -> Any:
+        if any(isinstance(one, (int, float)) and one > LARGEST for one in _each(value)):
+            raise ValueError(f"expected a number of at most {LARGEST}")
+        return value
+
+
+def kinds_of(annotation: Any) -> set[Any]:
+    """The types in an annotation, at any depth."""
+    inner = get_args(annotation)
+    return set[Any]().union(*map(kinds_of, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
+
+
+def _each(value: Any) -> Iterator[Any]:
+    """A value, or those of a list."""
+    yield from value if isinstance(value, (list, tuple)) else (value,)
 
 
 @cache

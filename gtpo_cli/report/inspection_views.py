@@ -21,6 +21,7 @@ from gtpo_cli.recipe.schema import LN_2, ConflictRecipe, filter_is_on
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, StoredCompletion, Token
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.run_folder import write_atomically
+from gtpo_cli.tracking import reward_words
 
 # both parts of each pair are given, so that the contrast does not hang on the palette of a terminal; where it has 16
 # colours (and in notebooks) they become blue and green
@@ -65,7 +66,7 @@ def rules(step: InspectedStep) -> list[str]:
 def headline(completion: StoredCompletion) -> str:
     """Two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths."""
     rewards = {"format": completion.format, "accuracy": completion.accuracy, **completion.plugins}
-    parts = ", ".join(f"{name} {score:g}" for name, score in rewards.items())
+    parts = ", ".join(f"{reward_words(name)} {score:g}" for name, score in rewards.items())
     answer = f"answer {NO_ANSWER if completion.extracted is None else repr(completion.extracted)}"
     cs = completion.coefficient
     coefficients = f", c {min(cs):+.3f} to {max(cs):+.3f}" if cs else ""

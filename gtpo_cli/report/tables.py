@@ -15,6 +15,7 @@ from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import is_user_reward
 from gtpo_cli.report.run_record import Evaluation, RunRecord, differing, evaluated
 from gtpo_cli.text import markdown_table, markdown_text, one_line
+from gtpo_cli.tracking import reward_words
 
 ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"))
 # Scores that belong to no k: words and unit. Shares are shown in percent.
@@ -59,8 +60,8 @@ class Table:
 
 def score_words(name: str) -> str:
     """A score's name as a user reads it."""
-    if name == "length":  # of DAPO, in points; the length itself is mean_length
-        return "length penalty"
+    if is_user_reward(name):
+        return reward_words(name)
     return SCORES[name][0] if name in SCORES else name.replace("first_pass@", "first-k pass@")
 
 

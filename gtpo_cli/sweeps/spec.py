@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -49,7 +50,11 @@ def parse_figure(text: str) -> Figure:
         raise ValueError("is no figure; write e.g. last train/accuracy_rate, or ever entropy/mean > 0.69")
     take, metric, ever, sign, level = match.groups()
     find_metric(metric or ever)
-    return Figure(text, take, metric) if take else Figure(text, "ever", ever, sign == ">", float(level))
+    if take:
+        return Figure(text, take, metric)
+    if not math.isfinite(float(level)):
+        raise ValueError(f"compares with {level}, which is too large for a number; write e.g. ever {ever} {sign} 0.69")
+    return Figure(text, "ever", ever, sign == ">", float(level))
 
 
 def default_figures(benchmark: str) -> dict[str, Figure]:
@@ -82,7 +87,7 @@ class SweepFile(Section):
     set: dict[str, Any] = Field(default_factory=dict, description="overrides for all runs, by dotted key")
     variants: dict[Name, dict[str, Any]] = Field(description="overrides of each variant", min_length=1)
     baseline: str | None = Field(None, description="the variant that others are compared with; default: the first")
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field(
         (1, 2, 3, 4, 5), min_length=1, description="seed of each run"
     )
     figures: dict[str, Annotated[Figure, BeforeValidator(parse_figure)]] = Field(
@@ -185,7 +190,9 @@ def load_sweep(
     try:
         file = SweepFile.model_validate(document if seeds is None else document | {"seeds": seeds})
     except ValidationError as error:
-        raise RecipeError(list(describe_problems(error, str(path), model=SweepFile))) from error
+        problems = describe_problems(error, str(path), model=SweepFile)
+        named = f"{path}: seeds" if seeds is None else "--seeds"
+        raise RecipeError([problem.replace(f"{path}: seeds", named, 1) for problem in problems]) from error
     overrides = tuple(overrides)
     _check_own_keys(path, file, overrides)
     if only is not None:

@@ -4,7 +4,7 @@
 """
 
 from gtpo_cli.tracking.jsonl import JsonlTracker, read_metrics
-from gtpo_cli.tracking.metrics import METRICS, Metric, find_metric, metrics_table
+from gtpo_cli.tracking.metrics import METRICS, Metric, find_metric, metrics_table, reward_words
 from gtpo_cli.tracking.tracker import Tracker, Trackers, open_trackers
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "metrics_table",
     "open_trackers",
     "read_metrics",
+    "reward_words",
 ]

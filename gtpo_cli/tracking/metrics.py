@@ -1,5 +1,8 @@
 """Every metric of a training run, declared once: name, unit, which of two values is better, formula, range.
 
+A metric has a better value only where that holds for every run. An entropy, a length, a gradient norm, a KL term and
+the loss of a policy gradient may rise or fall while a policy learns.
+
 The names are the same in metrics.jsonl, on the console, in wandb and TensorBoard, and in the documentation; people
 build dashboards on them. "The step's completions" are all `B * G` completions sampled in the step, whatever their keep
 mask (in SFT the reference completions); "completion tokens" are the tokens of all of them, the end-of-sequence token
@@ -26,7 +29,7 @@ class Metric:
 
     name: str
     unit: str
-    better: Literal["more", "less"] | None
+    better: Literal["more", "less", "less in SFT"] | None
     formula: str
     at_least: float | None = None
     at_most: float | None = None
@@ -62,14 +65,15 @@ _DECLARED = (
     Metric("conflict/backward_share", "share", None,
            "completion tokens in the backward mask / completion tokens (a token can be in both masks)"),
     Metric("groups/uninformative_share", "share", None, "groups whose rewards are all equal (every A is 0) / groups"),
-    Metric("groups/resampled_share", "share", "less",
+    Metric("groups/resampled_share", "share", None,
            "groups thrown away for want of reward spread / groups sampled; only with objective.resample"),
-    Metric("completions/length_mean", "tokens", "less", "completion tokens / completions"),
+    Metric("completions/length_mean", "tokens", None, "completion tokens / completions"),
     Metric("completions/truncated_share", "share", "less",
            "completions that ran into rollout.max_completion_tokens / completions"),
     Metric("completions/empty_share", "share", "less", "completions of no token / completions"),
-    Metric("optim/loss", "loss", "less",
-           "the loss that was minimised (GTPO: -J of Eq. 11); mean over the step's iterations"),
+    Metric("optim/loss", "loss", "less in SFT",
+           "the loss of the step, mean over its iterations (GTPO: -J of Eq. 11; SFT: nats a token). Each step of a"
+           " policy gradient has another J, so its level and trend say nothing of progress"),
     Metric("optim/grad_norm", "norm", None,
            "2-norm of the gradient of all trained weights before clipping; mean over the step's iterations"),
     Metric("optim/learning_rate", "1", None, "learning rate of the step's update"),
@@ -77,7 +81,7 @@ _DECLARED = (
            "1 where a log-probability, the loss or the gradient was infinite or NaN, so that the step (or what was "
            "left of its iterations) made no update; else 0", at_most=1),
     Metric("guard/alarms", "alarms", "less", "what the guard saw in this step (training.guard); 0 = nothing"),
-    Metric("policy/kl", "nats", "less",
+    Metric("policy/kl", "nats", None,
            "mean over completion tokens of exp(d) - d - 1, d = logp_reference - logp_policy; only with a reference"),
     Metric("sampler/gap_mean", "nats", "less",
            "mean over completion tokens of the absolute difference of logp_policy and logp_sampler"),
@@ -94,7 +98,8 @@ _DECLARED = (
 # Metrics with a name of the user's, or one of several, in angle brackets.
 _FAMILIES = (
     Metric("rewards/<name>_mean", "points", "more",
-           "mean of the unweighted score of a user reward over the step's completions"),
+           "mean of the unweighted score of a user reward over the step's completions (of one with a negative weight"
+           " less is better); rewards/length_mean: of DAPO's length penalty"),
     Metric("audit/<place>_<sign>_share", "share", None,
            "sum of the absolute policy-gradient coefficients of that sign at that place (prefix: forward span, "
            "suffix: backward span, eos: end-of-sequence tokens, middle: the rest) / sum over all tokens; only with "
@@ -109,7 +114,7 @@ _FAMILIES = (
            "as train/strict_format_rate, of the completions evaluated"),
     Metric("eval/<benchmark>/truncated_share", "share", "less",
            "completions that ran into evaluation.max_completion_tokens / all"),
-    Metric("eval/<benchmark>/length_mean", "tokens", "less", "completion tokens / completions, of those evaluated"),
+    Metric("eval/<benchmark>/length_mean", "tokens", None, "completion tokens / completions, of those evaluated"),
     Metric("eval/<benchmark>/entropy_mean", "nats", None,
            "mean of <H>_i over the completions evaluated, at rollout.temperature"),
     Metric("eval/time", "s", "less", "wall-clock time of the evaluation after the step (not part of time/step)"),
@@ -117,6 +122,13 @@ _FAMILIES = (
 
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _DECLARED})
 """All metrics by name, in the order in which they are written and documented."""
+
+
+def reward_words(name: str) -> str:
+    """What a reward beside format and accuracy is called where people read it. `length` is DAPO's penalty, in points:
+    the length itself is another figure, in tokens."""
+    return "length penalty" if name == "length" else name
+
 
 _ORDER = {name: place for place, name in enumerate(METRICS)}
 _PLACEHOLDERS = {

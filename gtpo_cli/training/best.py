@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.tracking import METRICS, find_metric
+from gtpo_cli.tracking import METRICS, Metric, find_metric
 
 if TYPE_CHECKING:  # torch-free, as `gtpo recipes check` is
     from gtpo_cli.checkpoints import CheckpointState
@@ -44,10 +44,14 @@ class Best:
         if self._metric is None or not measured:
             return best_step, best_value
         value = measured[-1] if self._metric.name.startswith("eval/") else statistics.fmean(measured)
-        sign = -1 if self._metric.better == "less" else 1
+        sign = 1 if self._metric.better == "more" else -1
         if best_value is None or sign * value >= sign * best_value:
             return step, value
         return best_step, best_value
+
+
+def _has_direction(metric: Metric, method: str) -> bool:
+    return metric.better in ("more", "less") or (metric.better == "less in SFT" and method == "sft")
 
 
 def check_keep_best(recipe: Recipe) -> None:
@@ -59,11 +63,17 @@ def check_keep_best(recipe: Recipe) -> None:
         metric = find_metric(name)
     except ValueError as error:
         raise RecipeError(f"training.keep_best: {error}") from error
-    if metric.better is None:
-        known = ", ".join(known.name for known in METRICS.values() if known.better is not None)
+    method = recipe.objective.name
+    if not _has_direction(metric, method):
+        known = ", ".join(known.name for known in METRICS.values() if _has_direction(known, method))
         raise RecipeError(
             f"training.keep_best: neither more nor less of {name} is better; choose one of {known}, or rewards/... and "
             "eval/... (docs/metrics.md)"
+        )
+    if any(name == f"rewards/{plugin.name}_mean" and plugin.weight < 0 for plugin in recipe.rewards.plugins):
+        raise RecipeError(
+            f"training.keep_best: {name} has a negative weight, so less of it is better, and the checkpoint with most "
+            "of it would be kept; choose train/reward_mean, or turn the reward's sign"
         )
     if name.startswith("eval/") and name.split("/")[1] not in (*recipe.evaluation.benchmarks, "time"):
         asked = ", ".join(recipe.evaluation.benchmarks)

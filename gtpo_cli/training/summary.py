@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from gtpo_cli.tracking import reward_words
+
 # What a user asks first, where the run has it: name of the metric, words, how it is shown.
 _SUMMARISED = (
     ("train/accuracy_rate", "accuracy", "{:.1%}"),
@@ -39,7 +41,8 @@ def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
     """Changes of the main metrics, and of user rewards, over the steps that have them; none for less than two."""
     rewards = dict.fromkeys(match[0] for row in rows for name in row if (match := _REWARD.fullmatch(name)))
     result: list[Change] = []
-    for name, words, shown in (*_SUMMARISED, *((name, _REWARD.sub(r"\1", name), "{:.2f}") for name in rewards)):
+    called = [(name, reward_words(_REWARD.sub(r"\1", name)), "{:.2f}") for name in rewards]
+    for name, words, shown in (*_SUMMARISED, *called):
         if name == "optim/loss" and result:
             continue  # a policy-gradient loss says nothing about progress; only SFT's does
         values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]

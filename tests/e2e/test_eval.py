@@ -132,6 +132,22 @@ def test_local_data_and_several_benchmarks(gtpo: Run, prepared: Prepared, tmp_pa
     assert "amc23 test: 5 problems, 2 completions each" in output
 
 
+def test_a_file_is_asked_of_a_run_that_was_trained_on_arithmetic(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
+    prepared(TRAIN)
+    rows = [{"q": f"{a}+1-1+0", "a": a} for a in range(3)]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = ["--set", "data.columns={question: q, answer: a}"]
+    for target in ("runs/one", "builtin:tiny"):
+        said = gtpo("eval", target, "--data-path", "mine.jsonl", "--pass-k", "1", *columns).stdout
+        assert "arithmetic is generated, so mine.jsonl is asked as local" in said
+        assert "local test: 3 problems, 1 completions each" in said
+        (stored,) = (tmp_path / ("runs/one" if target == "runs/one" else "runs/models/builtin-tiny")).glob(
+            "evaluation/local/*/samples.jsonl"
+        )
+        asked = [json.loads(line) for line in stored.read_text().splitlines()]
+        assert [(row["question"], row["gold"]) for row in asked] == [(f"{a}+1-1+0", str(a)) for a in range(3)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -87,7 +87,7 @@ def test_verdict_parts_and_reward_with_a_gold_answer(gtpo: Run, tmp_path: Path) 
         "  answer   8",
         f"  length   {tokens} tokens, ended by itself",
         "  verdict  correct, the gold answer is 16/2",
-        f"  reward   {0.5 * 10 + 10 - 2 + 0.1 * tokens:g} = format 10 x 0.5 + accuracy 10 + length -1 x 2 + "
+        f"  reward   {0.5 * 10 + 10 - 2 + 0.1 * tokens:g} = format 10 x 0.5 + accuracy 10 + length penalty -1 x 2 + "
         f"lengths:long {tokens} x 0.1",
         "next: gtpo recipes list",
     ]

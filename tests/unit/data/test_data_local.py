@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpo_cli.data import DroppedRow, summarise_dropped
+from gtpo_cli.data.benchmarks import open_source
 from gtpo_cli.data.local import MAX_LINE_BYTES, find_split_file, open_table
 from gtpo_cli.errors import DataError
+from gtpo_cli.recipe.data import SourceRecipe
 
 
 def rows_of(path: Path) -> list[tuple[str, object]]:
@@ -145,6 +147,17 @@ def test_a_split_is_found_in_a_folder_and_ignored_for_a_file(tmp_path: Path) -> 
     assert find_split_file(tmp_path, "train") == train
     assert find_split_file(tmp_path, "test") == test
     assert find_split_file(train, "whatever") == train
+
+
+def test_a_split_of_a_single_file_is_not_taken_in_silence(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"question": "1+1", "answer": "2"}\n')
+    source = SourceRecipe(benchmark="local", path=str(file))
+    assert open_source(source)[1] == "mine"
+    with pytest.raises(DataError, match=r"data\.split: dev would not be looked at, since .*mine\.jsonl is one file"):
+        open_source(source.model_copy(update={"split": "dev"}))
+    file.rename(tmp_path / "dev.jsonl")
+    assert open_source(SourceRecipe(benchmark="local", path=str(tmp_path), split="dev"))[1] == "dev"
 
 
 def test_what_cannot_be_opened_says_what_is_there(tmp_path: Path) -> None:

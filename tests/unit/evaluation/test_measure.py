@@ -258,6 +258,50 @@ def test_the_one_file_that_was_trained_on_is_no_test(tmp_path: Path) -> None:
     assert questions(recipe, data_path=tmp_path / "other.jsonl") == ["2-1"]
 
 
+def test_what_is_generated_reads_no_file_and_says_so(tmp_path: Path) -> None:
+    rows(tmp_path / "mine.jsonl", "1+0")
+    with pytest.raises(DataError, match=r"benchmark arithmetic: is generated.*mine\.jsonl.*--benchmark local"):
+        questions(RECIPE, "arithmetic", data_path=tmp_path / "mine.jsonl")
+    assert questions(RECIPE, data_path=tmp_path / "mine.jsonl") == ["1+0"]
+
+
+def test_a_file_has_no_splits(tmp_path: Path) -> None:
+    rows(tmp_path / "mine.jsonl", "1+0", "2+0", "3+0")
+    rows(tmp_path / "other.jsonl", "2-1")
+    rows(tmp_path / "folder" / "dev.jsonl", "3-1")
+    other = tmp_path / "other.jsonl"
+    own = load_recipe(
+        "tiny_arithmetic", [f"data={{benchmark: local, path: {tmp_path / 'mine.jsonl'}, held_out: 0.3, limit: null}}"]
+    )
+    for recipe in (RECIPE, own):
+        for split in ("train", "dev"):
+            with pytest.raises(DataError, match=rf"--split {split}: .*other\.jsonl is one file, which has no splits"):
+                questions(recipe, data_path=other, split=split)
+        assert questions(recipe, data_path=other) == ["2-1"]
+        assert questions(recipe, data_path=tmp_path / "folder", split="dev") == ["3-1"]
+    # of the file that was trained on, the two sides
+    asked = [questions(own, data_path=tmp_path / "mine.jsonl", split=split) for split in ("train", "test")]
+    assert [len(side) for side in asked] == [2, 1]
+    assert sorted(question for side in asked for question in side) == ["1+0", "2+0", "3+0"]
+    with pytest.raises(DataError, match=r"--split dev: .*mine\.jsonl is one file"):
+        questions(own, data_path=tmp_path / "mine.jsonl", split="dev")
+
+
+def test_columns_and_gold_of_own_data_are_not_those_of_a_benchmark(tmp_path: Path) -> None:
+    """A run on data of its own is evaluated on gsm8k, and one on arithmetic on data with other columns."""
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "test.jsonl").write_text(json.dumps({"question": "1+1", "answer": "#### 2"}) + "\n")
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"q": "2+1", "a": "3"}) + "\n")
+    columns = "data.columns={question: q, answer: a}"
+    own = load_recipe("tiny_arithmetic", [f"data={{benchmark: local, path: {tmp_path}, gold: column}}", columns])
+    assert questions(own, "gsm8k", data_path=tmp_path) == ["1+1"]
+    assert questions(load_recipe("tiny_arithmetic", [columns]), data_path=tmp_path / "mine.jsonl") == ["2+1"]
+    for name in ("gsm8k", "arithmetic"):
+        recipe = load_recipe("tiny_arithmetic", [f"data.benchmark={name}", columns])
+        with pytest.raises(DataError, match=f"data.columns: {name} has columns of its own, so these would not be read"):
+            questions(recipe, name)
+
+
 def test_a_folder_of_benchmarks_and_a_benchmark_that_is_not_the_recipes(tmp_path: Path) -> None:
     folder = tmp_path / "amc23"
     folder.mkdir()

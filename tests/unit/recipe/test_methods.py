@@ -64,6 +64,16 @@ def test_the_corrections_go_with_every_method(name: str) -> None:
     assert chosen.objective.entropy_coef == 0.1
 
 
+@pytest.mark.parametrize("name", SWITCHES)
+def test_dynamic_sampling_and_the_length_penalty_are_on_for_dapo_alone(name: str) -> None:
+    """CISPO's paper has both as well: docs/objective.md says that they are off here."""
+    chosen = recipe(f"objective.name={name}")
+    expected = (3, 5.0) if name == "dapo" else (0, 0.0)
+    assert (chosen.objective.resample, chosen.rewards.length.weight) == expected
+    assert chosen.objective.kl_coef == 0.0
+    assert chosen.rollout.mask_truncated is False
+
+
 def test_clip_epsilon_is_short_for_both_ends() -> None:
     assert switches(recipe("objective.clip_epsilon=0.1").objective)[3:6] == (0.1, 0.1, "objective")
     # of a method whose ends differ, too; what is clipped stays the method's

@@ -64,6 +64,28 @@ def test_each_metric_says_what_it_is(name: str) -> None:
         assert (metric.unit, metric.low) == ("s", 0.0)
 
 
+# Written out here on purpose: a checkpoint is kept as the best by these, and people read them as advice. What is not
+# here may rise or fall while a policy learns: entropy, length, KL, gradient norm, the loss of a policy gradient, ...
+DIRECTIONS = {
+    "more": {"train/reward_mean", "train/format_rate", "train/accuracy_rate", "train/strict_format_rate",
+             "speed/tokens_per_second", "rewards/a_mean", "eval/math/accuracy_rate", "eval/math/strict_format_rate"},
+    "less": {"completions/truncated_share", "completions/empty_share", "optim/skipped", "guard/alarms",
+             "sampler/gap_mean", "sampler/gap_max", "rewards/timeouts", "time/sample", "time/reward", "time/train",
+             "time/step", "memory/peak_bytes", "eval/math/truncated_share", "eval/time"},
+    "less in SFT": {"optim/loss"},
+}  # fmt: skip
+
+
+def test_a_metric_has_a_better_value_only_where_that_holds_for_every_run() -> None:
+    families = [row.split("`")[1] for row in metrics_table().splitlines() if "<" in row.split("|")[1]]
+    placed = {"<name>": "a", "<benchmark>": "math", "<place>": "eos", "<sign>": "positive"}
+    examples = [re.sub("<[a-z]+>", lambda found: placed[found[0]], name) for name in families]
+    declared = [find_metric(name) for name in [*NAMES, *examples, "eval/time"]]
+    for direction, names in DIRECTIONS.items():
+        assert {metric.name for metric in declared if metric.better == direction} == names
+    assert {metric.better for metric in declared} == {None, *DIRECTIONS}
+
+
 def test_user_rewards_follow_a_rule() -> None:
     metric = find_metric("rewards/my_pkg.rewards:brevity_mean")
     assert metric.name == "rewards/my_pkg.rewards:brevity_mean"
@@ -127,5 +149,5 @@ def test_the_table_has_one_well_formed_row_a_metric() -> None:
     ]
     assert all(row.count("|") == 6 for row in rows), "a bar inside a cell would split it"
     assert "| `conflict/share` | share | 0 to 1 |  | completion tokens with M = 1" in metrics_table()
-    assert "| `optim/loss` | loss | any | less |" in metrics_table()
+    assert "| `optim/loss` | loss | any | less in SFT |" in metrics_table()
     assert "| `time/step` | s | ≥ 0 | less |" in metrics_table()

@@ -70,6 +70,31 @@ def test_a_metric_without_a_direction_keeps_no_checkpoint(name: str) -> None:
         check_keep_best(load_recipe("tiny_arithmetic", [f"training.keep_best={name}"]))
 
 
+def test_the_loss_has_a_direction_in_sft_alone() -> None:
+    """That of a policy gradient may rise while the policy learns."""
+    sft = load_recipe("tiny_arithmetic", ["objective.name=sft"])
+    assert sft.training.keep_best == "optim/loss"
+    check_keep_best(sft)
+    for method in ("gtpo", "grpo", "dapo", "rloo"):
+        recipe = load_recipe("tiny_arithmetic", [f"objective.name={method}", "training.keep_best=optim/loss"])
+        with pytest.raises(RecipeError, match="neither more nor less of optim/loss is better") as caught:
+            check_keep_best(recipe)
+        assert "optim/loss," not in str(caught.value).partition("choose")[2]  # nor is it advised
+
+
+def test_a_punished_reward_does_not_keep_the_checkpoint_with_most_of_it() -> None:
+    plugins = "rewards.plugins=[{name: 'test_best:parity', weight: %s}]"
+    for weight in ("0.5", "0"):
+        check_keep_best(
+            load_recipe("tiny_arithmetic", [plugins % weight, "training.keep_best=rewards/test_best:parity_mean"])
+        )
+    punished = load_recipe("tiny_arithmetic", [plugins % "-0.5", "training.keep_best=rewards/test_best:parity_mean"])
+    with pytest.raises(
+        RecipeError, match=r"has a negative weight, so less of it is better.*; choose train/reward_mean"
+    ):
+        check_keep_best(punished)
+
+
 # A run of 12 steps whose groups are never of one reward for long, with a guard that speaks every third step: it goes
 # back to the best checkpoint again and again, so that which one that is decides all that follows.
 OVERRIDES = [

@@ -37,6 +37,18 @@ def test_a_skipped_step_takes_nothing_from_the_summary() -> None:
     assert seen == {"accuracy": (0.25, 0.5), "entropy": (0.25, 0.75)}
 
 
+def test_the_length_and_the_penalty_on_it_are_called_differently() -> None:
+    """A run of DAPO has both."""
+    logged = [
+        {"completions/length_mean": tokens, "rewards/length_mean": points} for tokens, points in ((9.0, -0.5),) * 2
+    ]
+    said = {change.words: str(change) for change in changes(logged)}
+    assert said == {
+        "length": "9.0 tokens -> 9.0 tokens (means of the first and last step)",
+        "length penalty": "-0.50 -> -0.50 (means of the first and last step)",
+    }
+
+
 def test_user_rewards_are_called_by_their_names() -> None:
     name = "rewards/my_rewards:brevity_mean"
     (change,) = changes([{name: value, "rewards/timeouts": 1.0} for value in (-1.0, 2.5)])
