@@ -146,7 +146,7 @@ class RunFolder:
         """Raises CheckpointError where anything in the folder is a link: what is written there must stay there."""
         try:
             refuse_links(self.path, but_in="wandb")  # which wandb makes anew
-        except FileNotFoundError:  # there is no run yet
+        except (FileNotFoundError, NotADirectoryError):  # there is no run yet
             return
         except OSError as error:
             raise CheckpointError(

@@ -137,6 +137,7 @@ def main() -> None:
     for number in ending_signals():
         signal.signal(number, raise_ended)
     try:
+        Path.cwd()  # raises where it is gone, before anything is begun in it
         _check_address_space()
         try:
             app()

@@ -4,16 +4,19 @@
     async def score(problem, completion) -> float       `concurrency` completions at once
     def score(problems, completions) -> list[float]     all completions of a step in one call; may be async too
 
-What can run beside other work begins when a completion has ended, while others are still being sampled.
+What can run beside other work begins when a completion has ended, while others are still being sampled. It runs in an
+event loop of its own, and threads of that, which do not keep the program from ending: code of the user's may never come
+back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
 ASYNC_CALLS = 32  # of an async function at once, where the recipe does not say
+CLOSE_SECONDS = 5.0
 
 Asked = Sequence[tuple[Problem, Completion]]
 
@@ -59,8 +63,10 @@ class UserReward:
         return lambda: [future.result() for future in futures]
 
     def close(self) -> None:
-        """What is under way is given up."""
-        self._resources.close()
+        """What is under way is given up; what then does not end within CLOSE_SECONDS is left to itself."""
+        closing = threading.Thread(target=self._resources.close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
 
     @property
     def _runs_beside(self) -> bool:
@@ -73,11 +79,14 @@ class UserReward:
         return futures[0] if futures else None
 
     def _start(self, problem: Problem, completion: Completion) -> Future[float]:
-        if self._is_async:
-            return self._portal.start_task_soon(self._await_one, problem, completion)
-        return self._threads.submit(call_plugin, self.name, self._function, problem, completion)
+        return self._portal.start_task_soon(self._ask_one, problem, completion)
 
-    async def _await_one(self, problem: Problem, completion: Completion) -> float:
+    async def _ask_one(self, problem: Problem, completion: Completion) -> float:
+        if not self._is_async:
+            from anyio import to_thread
+
+            call = partial(call_plugin, self.name, self._function, problem, completion)
+            return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
         async with self._limiter:
             with told_of(self.name, problem, completion):
                 score = await self._function(problem, completion)
@@ -95,17 +104,11 @@ class UserReward:
         return [checked_score(self.name, score, *pair) for score, pair in zip(scores, asked, strict=True)]
 
     @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        threads = ThreadPoolExecutor(self._at_once, thread_name_prefix=self.name)
-        self._resources.callback(threads.shutdown, wait=False, cancel_futures=True)
-        return threads
-
-    @cached_property
     def _portal(self) -> BlockingPortal:
         """Into an event loop in a thread of its own."""
         from anyio.from_thread import start_blocking_portal
 
-        portal = self._resources.enter_context(start_blocking_portal(name=self.name))
+        portal = self._resources.enter_context(start_blocking_portal())
         self._resources.callback(portal.call, portal.stop, True)  # cancels what is left
         return portal
 

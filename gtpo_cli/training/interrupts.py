@@ -3,13 +3,17 @@ first; everywhere else they end the program with a word."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 from gtpo_cli.errors import WORDS, Ended
+
+SAME_SECONDS = 1.0
 
 
 def raise_ended(number: int, frame: FrameType | None) -> None:
@@ -30,18 +34,25 @@ def say_at_once(text: str) -> None:
 
 @contextmanager
 def interrupt_flag(*, quiet: bool = False) -> Iterator[list[int]]:
-    """The signals that came, Ctrl-C, SIGTERM or SIGHUP; a Ctrl-C after any of them interrupts at once.
+    """The signals that came, Ctrl-C, SIGTERM or SIGHUP; a second one interrupts at once.
 
-    The first is answered with a line, unless `quiet`.
+    The first is answered with a line, unless `quiet`. What comes within a second of it still counts as the first, but
+    for Ctrl-C: who ends a program may tell it and its process group, as timeout(1) does.
     """
     flag: list[int] = []
+    first = math.inf
 
     def note(number: int, frame: FrameType | None) -> None:
-        if not flag and not quiet:
-            say_at_once(
-                f"{reason([number])}: the step under way is finished and saved; Ctrl-C ends at once, and what came "
-                "after the last checkpoint is lost"
-            )
+        nonlocal first
+        if not flag:
+            first = time.monotonic()
+            if not quiet:
+                say_at_once(
+                    f"{reason([number])}: the step under way is finished and saved; a second Ctrl-C or SIGTERM ends at "
+                    "once, and what came after the last checkpoint is lost"
+                )
+        elif time.monotonic() - first > SAME_SECONDS:
+            raise_ended(number, frame)
         flag.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -121,11 +122,59 @@ def test_a_second_ctrl_c_ends_at_once_and_says_what_is_lost(tmp_path: Path) -> N
     done = process.wait(timeout=60)
     error = done.stderr
     assert done.returncode == 130, error
-    assert "interrupted: the step under way is finished and saved; Ctrl-C ends at once" in error
+    assert "interrupted: the step under way is finished and saved; a second Ctrl-C or SIGTERM ends at once" in error
     lost = "step 3 and what was under way are lost; gtpo train --resume runs/long goes on from step 2"
     assert error.splitlines()[-1] == f"interrupted: {lost}"
     assert "Traceback" not in error
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
+
+
+REWARDS_THAT_NEVER_RETURN = """
+import time
+def waits(problem, completion): time.sleep(1e6)
+def computes(problem, completion):
+    while True: pass
+def at_once(problems, completions): time.sleep(1e6)
+async def sleeps(problem, completion): time.sleep(1e6)  # and blocks every other one
+"""
+
+
+@pytest.mark.parametrize("reward", ["waits", "computes", "at_once", "waits, concurrency: 4", "sleeps"])
+def test_two_sigterms_end_a_run_whose_reward_never_returns(tmp_path: Path, reward: str) -> None:
+    (tmp_path / "stuck.py").write_text(REWARDS_THAT_NEVER_RETURN)
+    plugin = f"rewards.plugins=[{{name: stuck:{reward}}}]"
+    log = tmp_path / "runs" / "one" / "metrics.jsonl"
+    process = start(tmp_path, [*train("one", plugin, "objective.initial_entropy=0.16"), "-q"], log.exists)
+    time.sleep(2.0)  # the first completions are there
+    os.kill(process.pid, signal.SIGTERM)
+    time.sleep(1.5)
+    assert process.runs()
+    os.kill(process.pid, signal.SIGTERM)
+    done = process.wait(timeout=30)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("terminated before the first step: nothing was trained")
+
+
+@pytest.mark.parametrize("how", ["os.rename('runs/one', 'elsewhere')", "os.makedirs('deep'); os.chdir('deep')"])
+def test_a_run_folder_that_is_moved_while_training_is_told_as_that(tmp_path: Path, how: str) -> None:
+    (tmp_path / "mover.py").write_text(
+        "import os\ncalls = 0\ndef reward(problem, completion):\n    global calls\n    calls += 1\n"
+        f"    if calls == 20: {how}\n    return 0.0\n"  # in step 3 of 8 completions each
+    )
+    plugin = "rewards.plugins=[{name: 'mover:reward'}]"
+    command = [*train("one", plugin, "tracking.log_completions_every=100"), "-q"]
+    done = forks.run([*GTPO, *command], cwd=tmp_path, env=environment())
+    assert done.returncode == 2, done.stderr
+    assert "error: runs/one/checkpoints/step-000004: the checkpoint cannot be written" in done.stderr
+    assert "earlier ones are untouched. Its folder was moved or deleted, or the working folder changed" in done.stderr
+    assert "room" not in done.stderr
+    where = "elsewhere" if "rename" in how else "runs/one"
+    assert not (tmp_path / "runs" / "one").exists() or where == "runs/one", "it is not made again, half"
+    shutil.copytree(tmp_path / where, tmp_path / "runs" / "back")
+    (tmp_path / "mover.py").write_text("def reward(problem, completion): return 0.0\n")
+    again = forks.run([*GTPO, "train", "--resume", "runs/back", "-q"], cwd=tmp_path, env=environment())
+    assert again.returncode == 0, again.stderr
+    assert [row["step"] for row in metrics(tmp_path / "runs" / "back")] == [1, 2, 3, 4]
 
 
 def test_a_hangup_before_the_first_step_ends_with_a_word(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_log_that_cannot_grow(tmp_path: Path, whole: Whole) -> None:
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
     done = process.wait()
     assert done.returncode == 2
-    assert "metrics.jsonl: metrics cannot be written (File too large); free some space" in done.stderr
+    assert "metrics.jsonl: metrics cannot be written (File too large); make room" in done.stderr
     finish(tmp_path, "one")
     assert comparable(tmp_path / "runs" / "one") == comparable(whole.run)
 

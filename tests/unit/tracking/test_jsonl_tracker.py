@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tempfile
 from pathlib import Path
 
@@ -109,12 +110,18 @@ def test_a_position_that_does_not_fit_the_file_is_refused_and_nothing_is_cut(tmp
     assert (tmp_path / "m.jsonl").read_bytes() == before
 
 
+def fill_the_disk(tracker: JsonlTracker) -> None:
+    """From here on its file behaves as on a disk without room."""
+    with Path("/dev/full").open("ab") as full:
+        os.dup2(full.fileno(), tracker._file.fileno())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_disk_says_what_where_and_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "m.jsonl").symlink_to("/dev/full")
     tracker = JsonlTracker(tmp_path / "m.jsonl")
+    fill_the_disk(tracker)
     with pytest.raises(
-        GtpoError, match=r"m\.jsonl: metrics cannot be written \(No space left on device\); free .*--resume"
+        GtpoError, match=r"m\.jsonl: metrics cannot be written \(No space left on device\); make room, .*--resume"
     ):
         tracker.log(1, {LOSS: 0.5})
     tracker.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -109,11 +110,12 @@ def test_a_tracker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path: P
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_record_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "m.jsonl").symlink_to("/dev/full")
-    other = Recorder()
+    record, other = JsonlTracker(tmp_path / "m.jsonl"), Recorder()
+    with Path("/dev/full").open("ab") as full:
+        os.dup2(full.fileno(), record._file.fileno())
     with (
         pytest.raises(GtpoError, match="No space left on device"),
-        Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[other]) as trackers,
+        Trackers(record, others=[other]) as trackers,
     ):
         trackers.log(1, STEP)
     assert (other.steps, other.closed) == ([], 1)

@@ -28,7 +28,23 @@ def test_a_hangup_is_noted_and_the_first_signal_answered(capfd: pytest.CaptureFi
     assert signal.getsignal(signal.SIGHUP) is before
     said = capfd.readouterr().err
     assert said.count("\n") == 2
-    assert "hung up: the step under way is finished and saved; Ctrl-C ends at once" in said
+    assert "hung up: the step under way is finished and saved; a second Ctrl-C or SIGTERM ends at once" in said
+
+
+def test_a_second_sigterm_ends_at_once_but_not_the_one_that_timeout_sends_to_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = 100.0
+    monkeypatch.setattr("gtpo_cli.training.interrupts.time.monotonic", lambda: clock)
+    with interrupt_flag(quiet=True) as flag:
+        os.kill(os.getpid(), signal.SIGTERM)
+        clock += 0.9
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert flag == [signal.SIGTERM, signal.SIGTERM]
+        clock += 0.2
+        with pytest.raises(Ended) as caught:
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert caught.value.exit_code == 143
 
 
 def test_a_signal_that_was_ignored_stays_so() -> None:

@@ -1,0 +1,152 @@
+"""Nothing in a run folder is a link: what gtpo writes there stays there."""
+
+from __future__ import annotations
+
+import os
+import re
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
+from gtpo_cli.errors import CheckpointError, GtpoError
+from gtpo_cli.evaluation.records import Conditions
+from gtpo_cli.evaluation.store import StoredEvaluation
+from gtpo_cli.files import append_to, read_bytes, walled
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.run_folder import RunFolder, locked
+from gtpo_cli.tracking import JsonlTracker
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
+    made.create(load_recipe("tiny_arithmetic"))
+    return made
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics.jsonl", "environment.json", "recipe.yaml", ".lock", "start", "samples", "checkpoints", "evaluation",
+        "report", "export", "trl", "tensorboard", "wandb", "checkpoints/.step-000005.tmp", "checkpoints/step-000001",
+        "checkpoints/step-000001/model/adapter_model.safetensors", "evaluation/arithmetic/base-n1-0/samples.jsonl",
+        "samples/step-000001.jsonl", "anything/else",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["file", "folder", "nothing", "itself"])
+def test_a_link_anywhere_is_refused_by_its_name(run: RunFolder, tmp_path: Path, name: str, kind: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    link = run.path / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(link.name if kind == "itself" else tmp_path / kind)
+    said = rf"^{re.escape(str(link))}: is a link, and nothing in a run folder may be one: .*cp -rL.*output_dir$"
+    for use in (run.recipe, run.recipe_to_run, lambda: run.held(None).__enter__()):
+        with pytest.raises(CheckpointError, match=said):
+            use()
+
+
+def test_the_folder_itself_may_be_reached_by_a_link_and_wandb_makes_links_of_its_own(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(run.path)
+    (run.path / "wandb" / "offline-run").mkdir(parents=True)
+    (run.path / "wandb" / "latest-run").symlink_to("offline-run")
+    assert RunFolder(tmp_path / "link").recipe() == run.recipe()
+
+
+def test_a_folder_deeper_than_any_recursion_is_looked_through(run: RunFolder) -> None:
+    for depth in range(1, 1500):
+        (run.path / "/".join(["d"] * depth)).mkdir()
+    assert run.recipe() is not None
+    for depth in range(1499, 0, -1):  # shutil.rmtree recurses
+        (run.path / "/".join(["d"] * depth)).rmdir()
+
+
+def linked(target: Path, link: Path) -> None:
+    link.symlink_to(target)
+
+
+def hard(target: Path, link: Path) -> None:
+    os.link(target, link)
+
+
+CONDITIONS = Conditions(
+    "arithmetic", "test", "base", "m", problems=1, data_digest="d", samples=1, temperature=1.0, top_p=1.0,
+    max_completion_tokens=8, format_mode="strict", system_prompt=None, seed=1,
+)  # fmt: skip
+
+
+def appended(path: Path) -> None:
+    with append_to(path):
+        pass
+
+
+def logged(path: Path) -> None:
+    JsonlTracker(path, keep_bytes=0).close()
+
+
+def lock(path: Path) -> None:
+    with locked(path, held=GtpoError("held")):
+        pass
+
+
+@pytest.mark.parametrize("make", [linked, hard])
+@pytest.mark.parametrize("write", [appended, logged, lock])
+def test_no_descriptor_that_is_written_is_that_of_another_file(
+    tmp_path: Path, make: Callable[[Path, Path], None], write: Callable[[Path], None]
+) -> None:
+    """Also where a link appears after the folder was looked through."""
+    private = tmp_path / "private"
+    private.write_text("what is dear to somebody")
+    make(private, tmp_path / "metrics.jsonl")
+    with pytest.raises((GtpoError, OSError), match=r"symbolic links|hard link"):
+        write(tmp_path / "metrics.jsonl")
+    assert private.read_text() == "what is dear to somebody"
+
+
+@pytest.mark.parametrize("make", [linked, hard])
+def test_an_evaluation_truncates_no_other_file(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
+    private = tmp_path / "private"
+    private.write_text("what is dear to somebody")
+    stored = StoredEvaluation(tmp_path / "evaluation", CONDITIONS)
+    stored.path.mkdir()
+    make(private, stored.samples_file)
+    with pytest.raises(GtpoError, match=r"cannot be written \(.*link.*\)"):
+        stored.open()
+    with pytest.raises(GtpoError, match=r"cannot be written \(.*link.*\)"):
+        stored.append([])
+    assert private.read_text() == "what is dear to somebody"
+
+
+def test_a_checkpoint_is_not_written_through_a_link(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    store = CheckpointStore(tmp_path / "checkpoints", keep_last=1)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".step-000005.tmp").symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        store.save(CheckpointState(5, 0), lambda folder: None, [], {})
+    assert not list(elsewhere.iterdir())
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_file_takes_little_memory_to_read(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x" * 1000)
+    tracemalloc.start()
+    try:
+        assert read_bytes(tmp_path / "small") == b"x" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_that_runs_out_is_no_fault_of_the_file() -> None:
+    with pytest.raises(MemoryError), walled(lambda why: GtpoError(f"the file is damaged: {why}")):
+        raise MemoryError
