@@ -27,7 +27,7 @@ from gtpo_cli.evaluation.subject import Checkpoint
 from gtpo_cli.export.card import public_name
 from gtpo_cli.export.check import Answer, Reference, measure_both
 from gtpo_cli.files import read_bytes, read_json, walled
-from gtpo_cli.models.adapter_config import check_adapter_config
+from gtpo_cli.models.adapter_config import check_adapted, check_adapter_config
 from gtpo_cli.models.loading import (
     DTYPES,
     check_complete,
@@ -47,7 +47,7 @@ from gtpo_cli.text import describe
 AUTO = "auto"
 _ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors")
-_HELD = 0.9  # least share of what an adapter changes in the weights that is in them after rounding
+_HELD = 0.9  # least share of what an adapter changes in the weights that is in them after rounding; the most is 1/0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,9 @@ def _with_adapter(model: Any, folder: Path) -> Any:
 
     check_adapter_config(folder)
     try:
-        return PeftModel.from_pretrained(model, str(folder))
+        adapted = PeftModel.from_pretrained(model, str(folder))
+        check_adapted(adapted)
+        return adapted
     except GtpoError:
         raise
     except Exception as error:
@@ -240,18 +242,10 @@ def _with_adapter(model: Any, folder: Path) -> Any:
 def _merged(model: Any, dtype: torch.dtype) -> Any:
     """The base of a PeftModel with the adapter in its weights, in `dtype`. The PeftModel is used up.
 
-    Raises ExportError for weights that are not finite, and for an adapter on weights that another layer shares.
+    Raises ExportError for weights that are not finite.
     """
     from peft.tuners.lora import LoraLayer
 
-    base = model.get_base_model()
-    ends = base.get_input_embeddings(), base.get_output_embeddings()
-    first, last = (layer.get_base_layer() if isinstance(layer, LoraLayer) else layer for layer in ends)
-    if any(isinstance(layer, LoraLayer) for layer in ends) and first.weight is last.weight:
-        raise ExportError(
-            "the run's adapter is on the output layer, which shares its weights with the embedding: merging would "
-            "change both; use --format adapter"
-        )
     for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
         layer.to(torch.float32)
         try:
@@ -263,36 +257,54 @@ def _merged(model: Any, dtype: torch.dtype) -> Any:
 
 
 def _dtype_that_holds(model: Any, name: str) -> tuple[torch.dtype, tuple[str, ...]]:
-    """The type to merge a PeftModel in, and a note where it is not the one of `_written_dtype`. Raises ExportError
-    where `name` is a type that does not hold the adapter."""
+    """The type to merge a PeftModel in, and a note where it is not the one of `_written_dtype`, or where nothing was
+    trained. Raises ExportError where `name` is a type that does not hold what the adapter changes, and where none does.
+    """
     wanted = _written_dtype(name, model.get_base_model().dtype)
     held = _share_held(model, wanted)
-    if not held < _HELD:  # what does not fit the type at all is found when it is read back
+    if held is None:
+        return wanted, ("The adapter changes nothing: these are the weights of its base.",)
+    if _holds(held) or not math.isfinite(held):  # what does not fit the type at all is found when it is read back
         return wanted, ()
-    lost = f"{dtype_name(wanted)} would hold {100 * held:.0f} % of what training changed in the weights"
+    lost = f"{dtype_name(wanted)} would hold {_in_words(held)} what training changed in the weights"
+    finer = next((t for t in (torch.float16, torch.float32) if t != wanted and _holds(_share_held(model, t))), None)
+    if finer is None or wanted == torch.float32:
+        raise ExportError(
+            f"not exported: {lost}: the changes are smaller than half a step between the numbers of every type; use "
+            "--format adapter, which holds them, or train longer or at a higher optimizer.learning_rate"
+        )
     if name != AUTO:
         raise ExportError(
             f"--dtype: {lost}, since most changes are smaller than half a step between its numbers; use --dtype auto, "
             "which takes a finer type, or --format adapter"
         )
-    narrow = wanted != torch.float16 and _HELD <= _share_held(model, torch.float16) < math.inf
-    finer = torch.float16 if narrow else torch.float32
     return finer, (f"The weights are {dtype_name(finer)}, since {lost}: load them as {dtype_name(finer)} too.",)
 
 
+def _holds(share: float | None) -> bool:
+    return share is not None and _HELD <= share <= 1 / _HELD
+
+
+def _in_words(share: float) -> str:
+    """Rounding may also turn changes round, or make them larger: there a percentage would say nothing."""
+    if share < 0.005:
+        return "nothing of"
+    return f"{100 * share:.0f} % of" if share <= 1.005 else f"{share:.2f} times"
+
+
 @torch.no_grad()
-def _share_held(model: Any, dtype: torch.dtype) -> float:
+def _share_held(model: Any, dtype: torch.dtype) -> float | None:
     """How much of what a PeftModel's adapter changes, dW = alpha/rank B A, is in the weights W + dW rounded to `dtype`:
-    <dW, round(W + dW) - W> / <dW, dW> over all layers; 1 = all of it, and for an adapter that changes nothing."""
+    <dW, round(W + dW) - W> / <dW, dW> over all layers; 1 = all of it. None for an adapter that changes nothing."""
     from peft.tuners.lora import LoraLayer
 
     kept = power = 0.0
     for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
-        weight = layer.get_base_layer().weight.float()
-        change = sum(layer.get_delta_weight(name).float() for name in layer.active_adapters)
-        kept += float((change * ((weight + change).to(dtype).float() - weight)).sum())
+        weight = layer.get_base_layer().weight.double()  # float32 would lose what is asked for
+        change = sum(layer.get_delta_weight(name).double() for name in layer.active_adapters)
+        kept += float((change * ((weight + change).to(dtype).double() - weight)).sum())
         power += float((change**2).sum())
-    return kept / power if power else 1.0
+    return kept / power if power else None
 
 
 def _written_dtype(name: str, stored: torch.dtype) -> torch.dtype:

@@ -20,7 +20,7 @@ from gtpo_cli.checkpoints import flush_to_disk
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.subject import Checkpoint, choose_checkpoint, step_or_word
 from gtpo_cli.files import read_json, walled, writing
-from gtpo_cli.models.adapter_config import check_adapter_config
+from gtpo_cli.models.adapter_config import AdapterConfig, check_adapter_config
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.run_folder import RunFolder
@@ -64,7 +64,8 @@ def find_start(text: str) -> Start:
         model = run.recipe().model
         return Start(f"{path}:{checkpoint.step}", checkpoint.model, run, model.name, model.lora)
     if which == "best" and (path / _ADAPTER[0]).is_file():
-        return Start(str(path), path, None, check_adapter_config(path).base_model_name_or_path, _lora_of(path))
+        found = check_adapter_config(path)
+        return Start(str(path), path, None, found.base_model_name_or_path, _lora_of(path / _ADAPTER[0], found))
     if (path / "config.json").is_file():
         raise ModelError(f"model.start: {path} is a whole model; train it with --set model.name={path}")
     what = "is no run and no adapter" if path.is_dir() else "does not exist"
@@ -166,15 +167,10 @@ def _split(text: str) -> tuple[Path, str]:
     return (Path(path), which) if colon and path else (Path(text), "best")
 
 
-def _lora_of(folder: Path) -> LoraRecipe:
-    """The adapter in a folder as a recipe says it, its modules sorted. Raises ModelError for one that it cannot say."""
-    found, file = check_adapter_config(folder), folder / _ADAPTER[0]
-    if strange := found.beyond_a_recipe():
-        raise ModelError(f"model.start: {file}: {strange} cannot be trained further here; merge the adapter instead")
+def _lora_of(file: Path, found: AdapterConfig) -> LoraRecipe:
+    """The adapter as a recipe says it. Raises ModelError for sizes that a recipe cannot say."""
     with walled(lambda why: ModelError(f"model.start: {file}: cannot be trained further ({why})")):
-        assert isinstance(found.target_modules, list)
-        modules = tuple(sorted(map(str, found.target_modules)))
-        return LoraRecipe(rank=found.r, alpha=found.lora_alpha, target_modules=modules)
+        return LoraRecipe(rank=found.r, alpha=found.lora_alpha, target_modules=found.target_modules)
 
 
 def _said(lora: LoraRecipe) -> tuple[int, float, frozenset[str]]:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from exported_runs import export, moved_run, recipe_on
+from peft.tuners.lora import LoraLayer
 from policy_contract import LORA, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gtpo_cli.errors import ExportError
+from gtpo_cli.export.weights import _holds, _in_words, _share_held
 from gtpo_cli.run_folder import RunFolder
 
 needs_bnb = pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not here")
@@ -201,13 +203,49 @@ def test_a_base_of_other_shapes_is_named(run: RunFolder, tmp_path: Path) -> None
         export(run, base=str(other), out=tmp_path / "out")
 
 
-@pytest.mark.slow
-def test_an_adapter_on_shared_output_weights_is_not_merged(tmp_path: Path) -> None:
-    base = save_model(tmp_path / "base", tie_word_embeddings=True)
-    lora = LORA | {"target_modules": ["q_proj", "lm_head"]}
-    run = moved_run(tmp_path / "run", recipe_on(base, lora=lora))
-    with pytest.raises(ExportError, match="shares its weights with the embedding"):
-        export(run)
+@pytest.mark.parametrize("scale", [1e-12, 0.0], ids=["below every type", "untrained"])
+def test_what_no_type_holds_is_not_written_and_what_nobody_trained_is_its_base(scale: float, tmp_path: Path) -> None:
+    """At 1e-12 the adapter changes weights of 0.2 by some 1e-13: a step of float32 there is 1.5e-8."""
+    base = save_model(tmp_path / "base")
+    run = moved_run(tmp_path / "run", recipe_on(base), scale=scale)
+    if scale:
+        for dtype in ("auto", "bfloat16", "float16", "float32"):
+            with pytest.raises(ExportError, match=r"^not exported: \w+ would hold nothing of what training changed"):
+                export(run, dtype=dtype)
+            assert not run.export.exists() or not list(run.export.iterdir())
+    else:
+        done = export(run, dtype="float32")
+        assert done.notes == ("The adapter changes nothing: these are the weights of its base.",)
+        assert (done.difference.mean, done.difference.effect, done.difference.kept) == (0.0, 0.0, None)
+        assert str(done.difference).endswith("; training changed none of them")
+        found, before = weights(done.path), weights(base)
+        assert all(torch.equal(found[name], before[name]) for name in before)
+    done = export(run, "adapter", out=tmp_path / "adapter")  # byte for byte whatever is in it
+    assert "%" not in str(done.difference)
+
+
+@pytest.mark.parametrize(("step", "held"), [(0.6, None), (0.4, None), (0.0, None), (1.0, 1.0)])
+def test_the_share_that_a_type_holds_by_hand(step: float, held: float | None) -> None:
+    """Weights of 1 and changes of a part of bfloat16's step there, 2^-7: 0.6 rounds to one step, 0.4 to none."""
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(
+        torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False)), LoraConfig(r=1, lora_alpha=1, target_modules=["0"])
+    )
+    (layer,) = (module for module in model.modules() if isinstance(module, LoraLayer))
+    with torch.no_grad():
+        layer.get_base_layer().weight.fill_(1.0)
+        layer.lora_A["default"].weight.fill_(1.0)
+        layer.lora_B["default"].weight.fill_(step / 128)
+    share = _share_held(model, torch.bfloat16)
+    if step == 0.0:
+        assert share is None
+    else:
+        assert share == pytest.approx({0.6: 1 / 0.6, 0.4: 0.0, 1.0: 1.0}[step], abs=1e-6)
+        assert _holds(share) == (held is not None)
+    assert [_in_words(value) for value in (-0.2, 0.004, 0.37, 1.0, 1 / 0.6)] == [
+        "nothing of", "nothing of", "37 % of", "100 % of", "1.67 times"
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
