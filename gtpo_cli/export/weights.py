@@ -12,9 +12,9 @@ import contextlib
 import errno
 import io
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError
 
-from gtpo_cli.errors import ExportError, GtpoError
+from gtpo_cli.errors import ExportError, GtpoError, ModelError
 from gtpo_cli.evaluation.subject import Checkpoint
 from gtpo_cli.export.card import public_name
 from gtpo_cli.export.check import Answer, Reference, measure_both
+from gtpo_cli.export.rounding import adapter_changes, changes_of_all, dtype_that_holds
 from gtpo_cli.files import read_bytes, read_json, walled
 from gtpo_cli.models.adapter_config import check_adapted, check_adapter_config
 from gtpo_cli.models.loading import (
@@ -47,7 +48,6 @@ from gtpo_cli.text import describe
 AUTO = "auto"
 _ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors")
-_HELD = 0.9  # least share of what an adapter changes in the weights that is in them after rounding; the most is 1/0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,8 @@ def write_merged(
     notes: tuple[str, ...] = ()
     if checkpoint.has_full_weights:
         model = _load(recipe, str(checkpoint.model), dtype=AUTO)
-        model.to(_written_dtype(dtype, model.dtype))
+        chosen, notes = _dtype_of_all(model, recipe, dtype)
+        model.to(chosen)
     else:
         found = _find_base(recipe, base, revision)
         adapted = _with_adapter(_load_full_precision(recipe, found), checkpoint.model)
@@ -123,7 +124,11 @@ def write_merged(
                 f"{public_name(name)} has only quantised weights: they were dequantised, so the rounding of the "
                 "quantisation is in the merged weights. With the base in full precision (--base) it would not be.",
             )
-        chosen, why = _dtype_that_holds(adapted, dtype)
+        chosen, why = dtype_that_holds(
+            partial(adapter_changes, adapted),
+            _written_dtype(dtype, adapted.get_base_model().dtype),
+            named=dtype != AUTO,
+        )
         model, notes = _merged(adapted, chosen), notes + why
     _settle(model, tokenizer, eos_token_ids)
     _save(model, folder)
@@ -256,55 +261,18 @@ def _merged(model: Any, dtype: torch.dtype) -> Any:
     return model.unload().to(dtype)
 
 
-def _dtype_that_holds(model: Any, name: str) -> tuple[torch.dtype, tuple[str, ...]]:
-    """The type to merge a PeftModel in, and a note where it is not the one of `_written_dtype`, or where nothing was
-    trained. Raises ExportError where `name` is a type that does not hold what the adapter changes, and where none does.
-    """
-    wanted = _written_dtype(name, model.get_base_model().dtype)
-    held = _share_held(model, wanted)
-    if held is None:
-        return wanted, ("The adapter changes nothing: these are the weights of its base.",)
-    if _holds(held) or not math.isfinite(held):  # what does not fit the type at all is found when it is read back
+def _dtype_of_all(model: Any, recipe: ModelRecipe, name: str) -> tuple[torch.dtype, tuple[str, ...]]:
+    """The type to write all trained weights in, and notes; the run's model as it was tells what training changed."""
+    wanted = _written_dtype(name, model.dtype)
+    if wanted == model.dtype:
         return wanted, ()
-    lost = f"{dtype_name(wanted)} would hold {_in_words(held)} what training changed in the weights"
-    finer = next((t for t in (torch.float16, torch.float32) if t != wanted and _holds(_share_held(model, t))), None)
-    if finer is None or wanted == torch.float32:
-        raise ExportError(
-            f"not exported: {lost}: the changes are smaller than half a step between the numbers of every type; use "
-            "--format adapter, which holds them, or train longer or at a higher optimizer.learning_rate"
-        )
-    if name != AUTO:
-        raise ExportError(
-            f"--dtype: {lost}, since most changes are smaller than half a step between its numbers; use --dtype auto, "
-            "which takes a finer type, or --format adapter"
-        )
-    return finer, (f"The weights are {dtype_name(finer)}, since {lost}: load them as {dtype_name(finer)} too.",)
-
-
-def _holds(share: float | None) -> bool:
-    return share is not None and _HELD <= share <= 1 / _HELD
-
-
-def _in_words(share: float) -> str:
-    """Rounding may also turn changes round, or make them larger: there a percentage would say nothing."""
-    if share < 0.005:
-        return "nothing of"
-    return f"{100 * share:.0f} % of" if share <= 1.005 else f"{share:.2f} times"
-
-
-@torch.no_grad()
-def _share_held(model: Any, dtype: torch.dtype) -> float | None:
-    """How much of what a PeftModel's adapter changes, dW = alpha/rank B A, is in the weights W + dW rounded to `dtype`:
-    <dW, round(W + dW) - W> / <dW, dW> over all layers; 1 = all of it. None for an adapter that changes nothing."""
-    from peft.tuners.lora import LoraLayer
-
-    kept = power = 0.0
-    for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
-        weight = layer.get_base_layer().weight.double()  # float32 would lose what is asked for
-        change = sum(layer.get_delta_weight(name).double() for name in layer.active_adapters)
-        kept += float((change * ((weight + change).to(dtype).double() - weight)).sum())
-        power += float((change**2).sum())
-    return kept / power if power else None
+    try:
+        found = _find_base(recipe, None, None)
+        base = _load(recipe, found.path, found.revision, dtype=AUTO)
+    except ModelError:  # it may be gone by now
+        text = f"The model that training started from is not there, so what {dtype_name(wanted)} holds is not known."
+        return wanted, (text,)
+    return dtype_that_holds(partial(changes_of_all, model, base), wanted, named=name != AUTO)
 
 
 def _written_dtype(name: str, stored: torch.dtype) -> torch.dtype:

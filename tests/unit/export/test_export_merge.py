@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gtpo_cli.errors import ExportError
-from gtpo_cli.export.weights import _holds, _in_words, _share_held
+from gtpo_cli.export.rounding import adapter_changes, holds, in_words, share_held
 from gtpo_cli.run_folder import RunFolder
 
 needs_bnb = pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not here")
@@ -215,13 +216,40 @@ def test_what_no_type_holds_is_not_written_and_what_nobody_trained_is_its_base(s
             assert not run.export.exists() or not list(run.export.iterdir())
     else:
         done = export(run, dtype="float32")
-        assert done.notes == ("The adapter changes nothing: these are the weights of its base.",)
+        assert done.notes == ("Training changed nothing: these are the weights of the base.",)
         assert (done.difference.mean, done.difference.effect, done.difference.kept) == (0.0, 0.0, None)
         assert str(done.difference).endswith("; training changed none of them")
         found, before = weights(done.path), weights(base)
         assert all(torch.equal(found[name], before[name]) for name in before)
     done = export(run, "adapter", out=tmp_path / "adapter")  # byte for byte whatever is in it
     assert "%" not in str(done.difference)
+
+
+@pytest.mark.parametrize(
+    ("scale", "written", "auto"),
+    [(0.05, "bfloat16", None), (1e-4, "float16", "bfloat16 would hold"), (1e-7, "float32", "would hold nothing of"),
+     (0.0, "bfloat16", "Training changed nothing")],
+)  # fmt: skip
+def test_where_all_weights_trained_too_a_type_is_written_only_where_it_holds_that(
+    scale: float, written: str, auto: str | None, tmp_path: Path
+) -> None:
+    """A base in bfloat16 stands on its steps: what is smaller would be gone without a word."""
+    base = base_of(torch.bfloat16, tmp_path / "base")
+    run = moved_run(tmp_path / "run", recipe_on(base, lora=None), scale=scale)
+    done = export(run)
+    assert done.dtype == written
+    assert auto is None or auto in done.notes[0]
+    assert (done.notes == ()) == (auto is None)
+    if written != "bfloat16":
+        with pytest.raises(ExportError, match=r"^--dtype: bfloat16 would hold .*; use --dtype auto"):
+            export(run, dtype="bfloat16", out=tmp_path / "out")
+    if written == "float32":
+        (model,) = run.checkpoints.glob("step-*/model")
+        found, wanted = weights(done.path), weights(model)
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    shutil.rmtree(base)
+    done = export(run, dtype="bfloat16", out=tmp_path / "gone")
+    assert done.notes == ("The model that training started from is not there, so what bfloat16 holds is not known.",)
 
 
 @pytest.mark.parametrize(("step", "held"), [(0.6, None), (0.4, None), (0.0, None), (1.0, 1.0)])
@@ -237,13 +265,13 @@ def test_the_share_that_a_type_holds_by_hand(step: float, held: float | None) ->
         layer.get_base_layer().weight.fill_(1.0)
         layer.lora_A["default"].weight.fill_(1.0)
         layer.lora_B["default"].weight.fill_(step / 128)
-    share = _share_held(model, torch.bfloat16)
+    share = share_held(adapter_changes(model), torch.bfloat16)
     if step == 0.0:
         assert share is None
     else:
         assert share == pytest.approx({0.6: 1 / 0.6, 0.4: 0.0, 1.0: 1.0}[step], abs=1e-6)
-        assert _holds(share) == (held is not None)
-    assert [_in_words(value) for value in (-0.2, 0.004, 0.37, 1.0, 1 / 0.6)] == [
+        assert holds(share) == (held is not None)
+    assert [in_words(value) for value in (-0.2, 0.004, 0.37, 1.0, 1 / 0.6)] == [
         "nothing of", "nothing of", "37 % of", "100 % of", "1.67 times"
     ]  # fmt: skip
 
