@@ -23,13 +23,11 @@ from gtpo_cli.files import read_json_lines
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.stream import stream_text
 from gtpo_cli.models import Policy
-from gtpo_cli.models.loading import dtype_name
+from gtpo_cli.models.loading import ROUNDING, dtype_name
 from gtpo_cli.run_folder import RunFolder
 
 PROMPTS = 8
 MAX_TOKENS = 128  # of an answer that are compared; enough for rounding to show
-# Largest mean |difference| in nats that counts as rounding, by the coarsest type that weights or sums were in.
-BOUNDS = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
 KEPT_TOLERANCE = 0.2  # of Difference.kept around 1
 # Without the 4-bit rounding of its base, or on another base, a policy is another model, but not an unrelated one.
 BOUND_OF_ANOTHER_BASE = 1.0
@@ -69,9 +67,9 @@ class Difference:
     """Of an export from its reference over `tokens` tokens: mean and largest |difference| of log-probabilities in nats,
     and at how many tokens both find the same one likeliest.
 
-    `effect`: mean |difference| between the reference trained and untrained, nats; `kept`: how much of that is in the
-    export, 1 = all, 0 = none, 2 = twice, fitted by least squares with standard error `kept_error`. Both None where
-    the reference has no untrained model, or training changed nothing.
+    `effect`: mean |difference| between the reference trained and untrained, nats; None where the reference has no
+    untrained model. `kept`: how much of that is in the export, 1 = all, 0 = none, 2 = twice, fitted by least squares
+    with standard error `kept_error`; None without an effect, or with one of 0.
     """
 
     tokens: int
@@ -87,9 +85,18 @@ class Difference:
             f"log-probabilities differ by {self.mean:.2g} nats on average, {self.largest:.2g} at most; likeliest token "
             f"the same at {self.same_likeliest} of {self.tokens}"
         )
-        if self.effect is None or self.kept is None:
+        if self.effect is None:
             return text
-        return f"{text}; training changed them by {self.effect:.2g}, of which {100 * self.kept:.0f} % are in the export"
+        if self.kept is None:
+            return f"{text}; training changed none of them"
+        text += f"; training changed them by {self.effect:.2g}"
+        if 3 * self.kept_error >= 1.0:  # all of it and nothing of it look alike
+            return f"{text}, which is less than rounding, so how much of it is in the export is not seen here"
+        if self.kept < 0:
+            return f"{text}, the export the other way"
+        if self.kept > 1.005:
+            return f"{text}, the export {self.kept:.2f} times as much"
+        return f"{text}, of which {100 * self.kept:.0f} % are in the export"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +183,7 @@ def compare(reference: Reference, found: Measured) -> Difference:
     effect_N, export_N = reference.trained.logprobs_N.double() - before_N, found.logprobs_N.double() - before_N
     power = float((effect_N**2).sum())
     if power == 0.0:
-        return plain
+        return replace(plain, effect=0.0)
     kept = float((effect_N * export_N).sum()) / power
     left_N = export_N - kept * effect_N
     error = float((left_N**2).mean() / power) ** 0.5
@@ -185,7 +192,7 @@ def compare(reference: Reference, found: Measured) -> Difference:
 
 def rounding_bound(*dtypes: str) -> float:
     """What rounding to these types may cost: the coarsest decides."""
-    return max(BOUNDS[dtype] for dtype in dtypes)
+    return max(ROUNDING[dtype] for dtype in dtypes)
 
 
 def require(difference: Difference, *, bound: float, where: str, remedy: str) -> None:

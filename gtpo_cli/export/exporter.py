@@ -1,6 +1,6 @@
 """From a run's checkpoint to a checked folder: the policy answers, the export is written, loaded back and compared.
 
-One model is in memory at a time.
+One model is in memory at a time; where all weights trained two, while it is asked what training changed.
 """
 
 from __future__ import annotations

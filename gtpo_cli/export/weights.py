@@ -12,9 +12,9 @@ import contextlib
 import errno
 import io
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError
 
-from gtpo_cli.errors import ExportError, GtpoError
+from gtpo_cli.errors import ExportError, GtpoError, ModelError
 from gtpo_cli.evaluation.subject import Checkpoint
 from gtpo_cli.export.card import public_name
 from gtpo_cli.export.check import Answer, Reference, measure_both
+from gtpo_cli.export.rounding import adapter_changes, changes_of_all, dtype_that_holds
 from gtpo_cli.files import read_bytes, read_json, walled
-from gtpo_cli.models.adapter_config import check_adapter_config
+from gtpo_cli.models.adapter_config import check_adapted, check_adapter_config
 from gtpo_cli.models.loading import (
     DTYPES,
     check_complete,
@@ -47,7 +48,6 @@ from gtpo_cli.text import describe
 AUTO = "auto"
 _ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors")
-_HELD = 0.9  # least share of what an adapter changes in the weights that is in them after rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,8 @@ def write_merged(
     notes: tuple[str, ...] = ()
     if checkpoint.has_full_weights:
         model = _load(recipe, str(checkpoint.model), dtype=AUTO)
-        model.to(_written_dtype(dtype, model.dtype))
+        chosen, notes = _dtype_of_all(model, recipe, dtype)
+        model.to(chosen)
     else:
         found = _find_base(recipe, base, revision)
         adapted = _with_adapter(_load_full_precision(recipe, found), checkpoint.model)
@@ -123,7 +124,11 @@ def write_merged(
                 f"{public_name(name)} has only quantised weights: they were dequantised, so the rounding of the "
                 "quantisation is in the merged weights. With the base in full precision (--base) it would not be.",
             )
-        chosen, why = _dtype_that_holds(adapted, dtype)
+        chosen, why = dtype_that_holds(
+            partial(adapter_changes, adapted),
+            _written_dtype(dtype, adapted.get_base_model().dtype),
+            named=dtype != AUTO,
+        )
         model, notes = _merged(adapted, chosen), notes + why
     _settle(model, tokenizer, eos_token_ids)
     _save(model, folder)
@@ -225,7 +230,9 @@ def _with_adapter(model: Any, folder: Path) -> Any:
 
     check_adapter_config(folder)
     try:
-        return PeftModel.from_pretrained(model, str(folder))
+        adapted = PeftModel.from_pretrained(model, str(folder))
+        check_adapted(adapted)
+        return adapted
     except GtpoError:
         raise
     except Exception as error:
@@ -240,18 +247,10 @@ def _with_adapter(model: Any, folder: Path) -> Any:
 def _merged(model: Any, dtype: torch.dtype) -> Any:
     """The base of a PeftModel with the adapter in its weights, in `dtype`. The PeftModel is used up.
 
-    Raises ExportError for weights that are not finite, and for an adapter on weights that another layer shares.
+    Raises ExportError for weights that are not finite.
     """
     from peft.tuners.lora import LoraLayer
 
-    base = model.get_base_model()
-    ends = base.get_input_embeddings(), base.get_output_embeddings()
-    first, last = (layer.get_base_layer() if isinstance(layer, LoraLayer) else layer for layer in ends)
-    if any(isinstance(layer, LoraLayer) for layer in ends) and first.weight is last.weight:
-        raise ExportError(
-            "the run's adapter is on the output layer, which shares its weights with the embedding: merging would "
-            "change both; use --format adapter"
-        )
     for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
         layer.to(torch.float32)
         try:
@@ -262,37 +261,18 @@ def _merged(model: Any, dtype: torch.dtype) -> Any:
     return model.unload().to(dtype)
 
 
-def _dtype_that_holds(model: Any, name: str) -> tuple[torch.dtype, tuple[str, ...]]:
-    """The type to merge a PeftModel in, and a note where it is not the one of `_written_dtype`. Raises ExportError
-    where `name` is a type that does not hold the adapter."""
-    wanted = _written_dtype(name, model.get_base_model().dtype)
-    held = _share_held(model, wanted)
-    if not held < _HELD:  # what does not fit the type at all is found when it is read back
+def _dtype_of_all(model: Any, recipe: ModelRecipe, name: str) -> tuple[torch.dtype, tuple[str, ...]]:
+    """The type to write all trained weights in, and notes; the run's model as it was tells what training changed."""
+    wanted = _written_dtype(name, model.dtype)
+    if wanted == model.dtype:
         return wanted, ()
-    lost = f"{dtype_name(wanted)} would hold {100 * held:.0f} % of what training changed in the weights"
-    if name != AUTO:
-        raise ExportError(
-            f"--dtype: {lost}, since most changes are smaller than half a step between its numbers; use --dtype auto, "
-            "which takes a finer type, or --format adapter"
-        )
-    narrow = wanted != torch.float16 and _HELD <= _share_held(model, torch.float16) < math.inf
-    finer = torch.float16 if narrow else torch.float32
-    return finer, (f"The weights are {dtype_name(finer)}, since {lost}: load them as {dtype_name(finer)} too.",)
-
-
-@torch.no_grad()
-def _share_held(model: Any, dtype: torch.dtype) -> float:
-    """How much of what a PeftModel's adapter changes, dW = alpha/rank B A, is in the weights W + dW rounded to `dtype`:
-    <dW, round(W + dW) - W> / <dW, dW> over all layers; 1 = all of it, and for an adapter that changes nothing."""
-    from peft.tuners.lora import LoraLayer
-
-    kept = power = 0.0
-    for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
-        weight = layer.get_base_layer().weight.float()
-        change = sum(layer.get_delta_weight(name).float() for name in layer.active_adapters)
-        kept += float((change * ((weight + change).to(dtype).float() - weight)).sum())
-        power += float((change**2).sum())
-    return kept / power if power else 1.0
+    try:
+        found = _find_base(recipe, None, None)
+        base = _load(recipe, found.path, found.revision, dtype=AUTO)
+    except ModelError:  # it may be gone by now
+        text = f"The model that training started from is not there, so what {dtype_name(wanted)} holds is not known."
+        return wanted, (text,)
+    return dtype_that_holds(partial(changes_of_all, model, base), wanted, named=name != AUTO)
 
 
 def _written_dtype(name: str, stored: torch.dtype) -> torch.dtype:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gtpo_cli.errors import ModelError, RecipeError, RewardError, install
 from gtpo_cli.integrations.trl_config import loss_settings
+from gtpo_cli.models.dropout import active_dropout
 from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
@@ -95,7 +96,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         All others: GRPOTrainer's. `args` needs what `trl_config.loss_settings(objective)` says: for GTPO
             `loss_type="grpo"`, `scale_rewards="group"`, and with a KL term `use_bias_correction_kl=False`.
     Raises:
-        RecipeError: settings under which the loss would not be Eq. 11, all at once.
+        RecipeError: settings under which the loss would not be Eq. 11, all at once; a model with dropout.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         check_settings(args, self.objective, initial_entropy)
         _shard_on_cpus_too()
         super().__init__(model, reward_funcs, _with_revision(args, model), *rest, **keywords)
+        check_no_dropout(self.model)
         # before TRL 1.15 only the tokenizer's own ends a completion
         self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id]
 
@@ -217,6 +219,17 @@ def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy
         problems.append("initial_entropy: the filter asks for it; measure it with gtpo probe-entropy")
     if problems:
         raise RecipeError([f"GTPOTrainer: {problem}" for problem in problems])
+
+
+def check_no_dropout(model: Any) -> None:
+    """Raise RecipeError for a model that trains with dropout: the ratio would be that of two random sub-networks."""
+    if found := active_dropout(model):
+        names = ", ".join(sorted({f"{type(module).__name__}.{name} = {value:g}" for module, name, value in found}))
+        raise RecipeError(
+            f"GTPOTrainer: the model has dropout ({names}), under which the ratio is not 1 where nothing changed and "
+            "<H> is not that of the policy that sampled: use GRPOConfig(disable_dropout=True), lora_dropout=0, and for "
+            "what is left 0 in the model's configuration"
+        )
 
 
 def _with_revision(args: GRPOConfig, model: Any) -> GRPOConfig:

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
@@ -129,6 +130,8 @@ def train(
         policy, order, prompts = setup.policy, setup.data.order, setup.data.prompts
         assert isinstance(policy, TransformersPolicy)
         start = processes.agree(run.step if run else 0)
+        if start and recipe.model.lora is not None:
+            policy.load(Path(_resumed(folder, start, recipe)))  # TRL loads it again, and does not look at it
         arguments = grpo_arguments(
             recipe, folder.trl, engine, processes=processes.count, prompts_per_step=order.prompts_per_step,
             longest_prompt=setup.data.longest_prompt, max_seq_length=policy.max_seq_length,

@@ -29,6 +29,10 @@ from gtpo_cli.text import describe, one_line
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
+# Largest mean |difference| in nats between two ways to one log-probability that counts as rounding, by the coarsest
+# type on the way (docs/export.md says how they were chosen).
+ROUNDING = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     """torch.bfloat16 -> "bfloat16", as in DTYPES and in what libraries take."""
@@ -68,13 +72,26 @@ def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
 
 
 def load_config(recipe: ModelRecipe, path: str) -> Any:
-    """The model's configuration alone. Raises ModelError with the remedy, also for sizes that no model has."""
+    """The model's configuration alone. Raises ModelError with the remedy, also for sizes that no model has, and for an
+    adapter beside the weights."""
     from transformers import AutoConfig
 
     with explained(path):
+        check_no_adapter(path, recipe.revision)
         config = AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
         _check_sizes(path, config)
     return config
+
+
+def check_no_adapter(path: str, revision: str | None = None) -> None:
+    """Raise ModelError for a model with an adapter beside its weights, which transformers would put on them unasked."""
+    from transformers.utils.peft_utils import find_adapter_config_file
+
+    if find_adapter_config_file(path, revision=revision) is not None:
+        raise ModelError(
+            f"model.name: {path} holds an adapter (adapter_config.json), which transformers would put on the model "
+            "unasked: name the model without it, or merge it in with PEFT (merge_and_unload)"
+        )
 
 
 @contextlib.contextmanager

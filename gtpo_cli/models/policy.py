@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -52,6 +52,15 @@ class Policy(Protocol):
         """logprobs_BGT of the model that training started from (adapter off, or as it started), without gradient."""
         ...
 
+    def plain_logprobs(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> Tensor:
+        """ln pi of the completion's T tokens, (T), float32 nats, by the own forward of the model that `save` writes,
+        with all its logits, without gradient: slow, and the truth that `token_logprobs` is held against."""
+        ...
+
+    def switch_off_dropout(self) -> float:
+        """Train without dropout from now on; returns the largest probability that there was, 0 for none."""
+        ...
+
     def trainable_parameters(self) -> Iterable[torch.nn.Parameter]:
         """The parameters an optimiser updates, always in the same order."""
         ...
@@ -61,5 +70,6 @@ class Policy(Protocol):
         ...
 
     def load(self, folder: Path) -> None:
-        """Read back what `save` wrote; exact. Raises CheckpointError."""
+        """Read back what `save` wrote; exact. Raises CheckpointError, and ModelError for an adapter that is not plain
+        LoRA."""
         ...

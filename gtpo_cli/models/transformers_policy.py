@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,13 @@ from torch import Tensor
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.files import open_regular, walled
 from gtpo_cli.kernels import token_logprobs_and_entropy
+from gtpo_cli.models.adapter_config import check_adapted, check_adapter_config
+from gtpo_cli.models.dropout import switch_off_dropout
 from gtpo_cli.models.loading import (
     bounded_context,
     check_complete,
     check_finite,
+    check_no_adapter,
     choose_dtype,
     explained,
     keep_weights_differentiable,
@@ -38,6 +41,7 @@ from gtpo_cli.models.packing import (
 from gtpo_cli.objective.batch import TokenBatch
 from gtpo_cli.objective.released_code import clamped_entropy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
+from gtpo_cli.text import one_line
 
 
 class TransformersPolicy:
@@ -57,7 +61,8 @@ class TransformersPolicy:
 
         `reference` is a frozen copy of the untrained model, needed for a KL term when all weights train; an adapter
         is switched off instead. `dtype`: of the computation, where it is not that of the weights. Raises ModelError if
-        the model's logits are not lm_head(hidden states).
+        the model's logits are not lm_head(hidden states), and for an adapter that is more than plain LoRA inside the
+        decoder.
         """
         self.model = model
         self.tokenizer = tokenizer
@@ -66,6 +71,8 @@ class TransformersPolicy:
         self.dtype: torch.dtype = dtype or model.dtype
         self._reference = reference
         self._is_peft = hasattr(model, "peft_config")
+        if self._is_peft:
+            check_adapted(model)
         self._start: list[Tensor] | None = None  # of the trained parameters, where the adapter was not new
         self.max_seq_length = bounded_context(self._causal_lm.config, max_seq_length)
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
@@ -115,6 +122,16 @@ class TransformersPolicy:
                 return self._logprobs(self._causal_lm, batch)[0]
         assert self._reference is not None, "a policy that trains all weights was built without its reference"
         return self._logprobs(self._reference, batch)[0]
+
+    @torch.no_grad()
+    def plain_logprobs(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> Tensor:
+        self._set_mode(training=False)
+        ids = torch.tensor([[*prompt_ids, *completion_ids]], device=self.device)
+        with self.computing():
+            logits_TV = self.model(input_ids=ids, use_cache=False).logits[0, len(prompt_ids) - 1 : -1]
+        logp_TV = (logits_TV.float() / self.temperature).log_softmax(dim=-1)
+        logp_T: Tensor = logp_TV.gather(1, ids[0, len(prompt_ids) :, None])[:, 0]
+        return logp_T
 
     @contextlib.contextmanager
     def _adapter_at_start(self) -> Iterator[None]:
@@ -184,6 +201,9 @@ class TransformersPolicy:
 
     # -- what is trained ---------------------------------------------------------------------------------------------
 
+    def switch_off_dropout(self) -> float:
+        return switch_off_dropout(self.model)
+
     def trainable_parameters(self) -> Iterator[torch.nn.Parameter]:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
@@ -215,6 +235,7 @@ class TransformersPolicy:
             raise CheckpointError(
                 f"{folder}: holds no full weights (config.json is missing); was it trained with LoRA?"
             )
+        check_no_adapter(str(folder))
         model = self._causal_lm
         with quiet():  # as the model that is here: the checkpoint's own configuration decides nothing
             saved, loading = type(model).from_pretrained(
@@ -231,8 +252,23 @@ class TransformersPolicy:
         file = folder / "adapter_model.safetensors"
         if not file.is_file():
             raise CheckpointError(f"{folder}: holds no adapter (adapter_model.safetensors is missing)")
+        saved, own = check_adapter_config(folder), self.model.active_peft_config
+        if (saved.r, saved.lora_alpha, saved.target_modules) != (
+            own.r, own.lora_alpha, tuple(sorted(own.target_modules))
+        ):  # fmt: skip
+            raise CheckpointError(
+                f"{folder / 'adapter_config.json'}: does not fit the recipe's adapter: rank {saved.r}, alpha "
+                f"{saved.lora_alpha:g}, layers {', '.join(saved.target_modules)}; was model.lora changed since?"
+            )
         with open_regular(file):  # which a device or a FIFO is not
-            result = set_peft_model_state_dict(self.model, load_file(file, device=str(self.device)))
+            tensors = load_file(file, device=str(self.device))
+        # PEFT would put others into the base: a trained embedding or output layer, a bias
+        if foreign := sorted(name for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight"))):
+            raise CheckpointError(
+                f"{file}: holds more than an adapter ({one_line(foreign[0])}), which would change the base; merge it "
+                "into its base with PEFT (merge_and_unload) and name the result as model.name"
+            )
+        result = set_peft_model_state_dict(self.model, tensors)
         missing = [key for key in result.missing_keys if "lora_" in key]
         if result.unexpected_keys or missing:
             raise CheckpointError(
@@ -294,14 +330,15 @@ def _check_vocabulary(path: str, tokenizer: Any, model: Any) -> None:
 
 def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     from peft import LoraConfig, get_peft_model
+    from transformers.pytorch_utils import Conv1D
 
+    head, kinds = model.get_output_embeddings(), (torch.nn.Linear, Conv1D)
+    linear = {n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, kinds) and m is not head}
     leaves = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    unknown = [name for name in lora.target_modules if name not in leaves]
+    unknown = ", ".join(name for name in lora.target_modules if name not in leaves)
+    it_has = f"it has {', '.join(sorted(linear))}"
     if unknown:
-        linear = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)})
-        raise ModelError(
-            f"model.lora.target_modules: this model has no {', '.join(unknown)}; it has {', '.join(linear)}"
-        )
+        raise ModelError(f"model.lora.target_modules: this model has no {unknown}; {it_has}")
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -311,7 +348,11 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the adapter's random half
-        return get_peft_model(model, config)
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:
+            said = one_line(str(error))
+            raise ModelError(f"model.lora.target_modules: no adapter can be put on that ({said}); {it_has}") from error
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

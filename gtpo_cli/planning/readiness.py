@@ -22,6 +22,7 @@ from gtpo_cli.errors import (
     install,
 )
 from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
+from gtpo_cli.models.dropout import check_dropout
 from gtpo_cli.models.engines import choose_engines, gpu_capability, on_transformers, why_auto_is_slow
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.planning import machine
@@ -80,6 +81,7 @@ def check_recipe(recipe: Recipe) -> list[str]:
     `data.gold` that are here and cannot be imported.
     """
     check_keep_best(recipe)
+    check_dropout(recipe)
     loaders: dict[str, Callable[[], object]] = {
         f"reward {plugin.name}": partial(load_plugin, plugin.name) for plugin in recipe.rewards.plugins
     }
@@ -183,6 +185,7 @@ def _recipe_needs(recipe: Recipe, *, resumed: bool = False) -> Iterator[Finding]
 
 def _rewards(recipe: Recipe) -> str:
     check_keep_best(recipe)
+    check_dropout(recipe)
     for plugin in recipe.rewards.plugins:
         load_plugin(plugin.name)
     return "its rewards are there" if recipe.rewards.plugins else "no reward of its own"

@@ -42,11 +42,11 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
 class LoraRecipe(Section):
     rank: int = Field(128, ge=1, le=4096, description="rank r of the adapter matrices")
     alpha: float = Field(128, gt=0, le=65536, description="scale: the adapter's product is multiplied by alpha / rank")
-    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input while training")
+    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input; for SFT alone")
     target_modules: tuple[NonEmpty, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,
-        description="names of the linear layers that get an adapter",
+        description="names of the linear layers that get an adapter; not the output layer",
     )
 
 

@@ -23,6 +23,7 @@ from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.plain_forward import check_plain_forward
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.sft import sft_step
@@ -96,8 +97,12 @@ def train(
             )
         )  # fmt: skip
         run.signals = stack.enter_context(interrupt_flag())
+        updated = False
         for number in range(run.step + 1, order.total_steps + 1):
             metrics = step(number)
+            if not updated and not metrics["optim/skipped"]:
+                updated = True
+                check_plain_forward(policy, setup.data.prompts, as_in_training=recipe.objective.name != "sft")
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
                 metrics |= _evaluate(held_out, number, trackers)
             if run.finish_step(number, metrics) is not None:

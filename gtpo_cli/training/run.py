@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError, GtpoError
 from gtpo_cli.models import Policy
+from gtpo_cli.models.dropout import check_dropout
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
@@ -51,7 +52,8 @@ class Run:
         """`resume`: from the newest checkpoint that is whole; damaged ones are set aside, which `say` is told.
 
         Raises CheckpointError where none is whole, GtpoError where the guard stopped the run there, RecipeError for a
-        metric in `training.keep_best` that there is none of. The caller holds the folder (`RunFolder.held`).
+        metric in `training.keep_best` that there is none of, and for adapter dropout outside SFT. The caller holds the
+        folder (`RunFolder.held`).
         """
         self.recipe, self.folder, self._resume, self._say = recipe, folder, resume, say
         self.store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
@@ -63,6 +65,7 @@ class Run:
                 "training.guard.action=warn"
             )
         check_keep_best(recipe)
+        check_dropout(recipe)
         self.signals: Sequence[int] = ()
         self.total_steps = 0
         self._trackers: Trackers | None = None

@@ -53,6 +53,8 @@ def set_up(
     with Waiting(say, f"loading {recipe.model.before_training}"):
         policy = load_policy(recipe, with_engine=samples, start=start)
     set_threads(recipe.training.threads, policy)
+    if recipe.objective.name != "sft" and (dropout := policy.switch_off_dropout()):
+        say(f"the model's own dropout (up to {dropout:g}) is off: only SFT trains with it (docs/objective.md)")
     if policy.max_seq_length < recipe.model.max_seq_length:
         say(f"the model's context is {policy.max_seq_length} tokens, so model.max_seq_length is that")
     facts = {

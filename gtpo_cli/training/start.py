@@ -22,7 +22,7 @@ from gtpo_cli.checkpoints import CheckpointStore, flush_to_disk
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.subject import Checkpoint, choose_checkpoint, step_or_word
 from gtpo_cli.files import open_regular, read_json, walled, writing_run
-from gtpo_cli.models.adapter_config import check_adapter_config
+from gtpo_cli.models.adapter_config import AdapterConfig, check_adapter_config
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.run_folder import RunFolder
@@ -70,8 +70,9 @@ def find_start(text: str) -> Start:
         files = tuple(CheckpointStore(run.checkpoints, keep_last=1).files(checkpoint.step, checkpoint.weights))
         return Start(f"{path}:{checkpoint.step}", checkpoint.model, run, model.name, model.lora, files)
     if which == "best" and (path / _ADAPTER[0]).is_file():
-        base = check_adapter_config(path).base_model_name_or_path
-        return Start(str(path), path, None, base, _lora_of(path), _ADAPTER)
+        found = check_adapter_config(path)
+        lora = _lora_of(path / _ADAPTER[0], found)
+        return Start(str(path), path, None, found.base_model_name_or_path, lora, _ADAPTER)
     if (path / "config.json").is_file():
         raise ModelError(f"model.start: {path} is a whole model; train it with --set model.name={path}")
     what = "is no run and no adapter" if path.is_dir() else "does not exist"
@@ -175,15 +176,10 @@ def _split(text: str) -> tuple[Path, str]:
     return (Path(path), which) if colon and path else (Path(text), "best")
 
 
-def _lora_of(folder: Path) -> LoraRecipe:
-    """The adapter in a folder as a recipe says it, its modules sorted. Raises ModelError for one that it cannot say."""
-    found, file = check_adapter_config(folder), folder / _ADAPTER[0]
-    if strange := found.beyond_a_recipe():
-        raise ModelError(f"model.start: {file}: {strange} cannot be trained further here; merge the adapter instead")
+def _lora_of(file: Path, found: AdapterConfig) -> LoraRecipe:
+    """The adapter as a recipe says it. Raises ModelError for sizes that a recipe cannot say."""
     with walled(lambda why: ModelError(f"model.start: {file}: cannot be trained further ({why})")):
-        assert isinstance(found.target_modules, list)
-        modules = tuple(sorted(map(str, found.target_modules)))
-        return LoraRecipe(rank=found.r, alpha=found.lora_alpha, target_modules=modules)
+        return LoraRecipe(rank=found.r, alpha=found.lora_alpha, target_modules=found.target_modules)
 
 
 def _said(lora: LoraRecipe) -> tuple[int, float, frozenset[str]]:

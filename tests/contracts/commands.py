@@ -47,7 +47,7 @@ def contents(run: Path) -> dict[str, Any]:
     which checkpoints there are, with what they say of the best one."""
     checkpoints = sorted((run / "checkpoints").glob("step-*"))
     newest = checkpoints[-1]
-    files = [*(newest / "model").glob("*.safetensors"), *(run / "samples").iterdir()]
+    files = [*(newest / "model").glob("*.safetensors"), *(run / "samples").glob("*")]
     training = torch.load(newest / "training.pt", weights_only=True)
     states = [json.loads((folder / "state.json").read_text()) | {"metrics_bytes": None} for folder in checkpoints]
     return {file.name: file.read_bytes() for file in files} | {"states": states, "training": _plain(training)}

@@ -133,7 +133,10 @@ def test_a_branch_and_an_adapter_of_another_tool(gtpo: Run, tmp_path: Path) -> N
     gtpo(*sft("run_name=whole", "training.max_steps=1"))
     lora = "--set model.lora='{rank: 4, alpha: 12, target_modules: [q_proj, down_proj]}'"
     for arguments, said in (
-        (train("other", start="adapter"), "use_rslora: True cannot be trained further here; merge the adapter instead"),
+        (
+            train("other", start="adapter"),
+            "use_rslora: True is more than plain LoRA, which is all that gtpo computes exactly; merge it into its base",
+        ),
         (train("other", start="runs/sft:3"), "there is no checkpoint 3; there are best, last and the steps 2, 4"),
         (train("other", start="runs/none:3"), "model.start: runs/none does not exist; name a run's folder (RUN, "),
         (train("other", start="model"), "model.start: model is a whole model; train it with --set model.name=model"),

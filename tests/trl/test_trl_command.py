@@ -28,7 +28,7 @@ SETTINGS = [
     "tracking.wandb.mode=off", "tracking.log_completions_every=3", "objective.audit=true", "data.limit=40",
 ]  # fmt: skip
 LORA = [
-    "model.lora={rank: 4, alpha: 8, dropout: 0.1}", "objective.num_iterations=2", "optimizer.learning_rate=1e-3",
+    "model.lora={rank: 4, alpha: 8}", "objective.num_iterations=2", "optimizer.learning_rate=1e-3",
     "objective.kl_coef=0.04",
 ]  # fmt: skip
 GTPO = [sys.executable, "-m", "gtpo_cli"]
@@ -231,6 +231,14 @@ def test_what_trl_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     for key in ("objective.name", "training.eval_every", "training.guard.action"):
         assert f"error: {key}: " in out
     assert not (tmp_path / "runs" / "refused").exists()
+    dropout = "model.lora={rank: 4, alpha: 8, dropout: 0.3}"
+    out = run_in(tmp_path, [*GTPO, *train("refused", dropout)], code=2)
+    assert "model.lora.dropout: 0.3 is for objective.name: sft alone" in " ".join(out.split())
+    assert not (tmp_path / "runs" / "refused").exists()
+    head = "model.lora={rank: 4, alpha: 8, target_modules: [q_proj, lm_head]}"
+    out = run_in(tmp_path, [*GTPO, *train("head", head)], code=2)
+    assert "error: model.lora.target_modules: lm_head is the output layer" in out
+    assert "Traceback" not in out
     out = run_in(tmp_path, [*GTPO, *train("refused"), "--trl", "learning_rate=1"], code=2)
     assert "--trl learning_rate: the recipe decides that" in out
     out = run_in(tmp_path, [*GTPO, *train("refused"), "--trl", "nonsense=1"], code=2)

@@ -255,6 +255,29 @@ def test_evaluation_with_one_completion_a_prompt(trained: Callable[..., Trained]
     assert figures["eval_reward"] > 0.0
 
 
+def test_a_model_with_dropout_is_refused(model_and_data: tuple[Any, Any, Dataset], tmp_path: Path) -> None:
+    """In an adapter, in a layer, and in what the model gives to a function, which TRL's switch does not reach."""
+    from peft import LoraConfig
+
+    model, tokenizer, data = model_and_data
+
+    def make(model: Any, adapter: Any = None, **settings: Any) -> GTPOTrainer:
+        return GTPOTrainer(
+            model, [of_length, of_letters], config(tmp_path, **settings), train_dataset=data, objective=GRPO,
+            processing_class=tokenizer, peft_config=adapter,
+        )  # fmt: skip
+
+    adapter = LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.1)
+    with pytest.raises(RecipeError, match=r"has dropout \(Dropout\.p = 0\.1\), under which the ratio is not 1"):
+        make(copy.deepcopy(model), adapter)
+    make(copy.deepcopy(model), adapter, disable_dropout=True)
+    attention = copy.deepcopy(model)
+    attention.model.layers[1].self_attn.attention_dropout = 0.2
+    for switched in (False, True):
+        with pytest.raises(RecipeError, match=r"dropout \(LlamaAttention\.attention_dropout = 0\.2\)"):
+            make(attention, disable_dropout=switched)
+
+
 # -- the reference of a KL term ----------------------------------------------------------------------------------------
 
 REFERENCE = """

@@ -16,7 +16,6 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.subject import choose_checkpoint, load_frozen
 from gtpo_cli.export.check import (
-    BOUNDS,
     Measured,
     Reference,
     compare,
@@ -27,6 +26,7 @@ from gtpo_cli.export.check import (
     rounding_bound,
     sample_questions,
 )
+from gtpo_cli.models.loading import ROUNDING
 from gtpo_cli.run_folder import RunFolder
 
 
@@ -62,13 +62,13 @@ def test_the_whole_adapter_passes_and_a_lost_or_doubled_one_does_not(policy: Any
     assert reference.untrained is not None
     whole = compare(reference, reference.trained)
     assert (whole.mean, whole.largest, whole.kept) == (0.0, 0.0, pytest.approx(1.0))
-    require(whole, bound=BOUNDS["float32"], where="here", remedy="none")
+    require(whole, bound=ROUNDING["float32"], where="here", remedy="none")
 
     lost = compare(reference, reference.untrained)
     assert lost.kept == pytest.approx(0.0)
     assert lost.effect == pytest.approx(lost.mean, rel=1e-5)
     with pytest.raises(ExportError, match=r"here: not exported.*do this"):
-        require(lost, bound=BOUNDS["bfloat16"], where="here", remedy="do this")
+        require(lost, bound=ROUNDING["bfloat16"], where="here", remedy="do this")
 
     layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]
     for layer in layers:
@@ -77,7 +77,7 @@ def test_the_whole_adapter_passes_and_a_lost_or_doubled_one_does_not(policy: Any
     for layer in layers:
         layer.unscale_layer(2.0)
     with pytest.raises(ExportError, match="not exported"):
-        require(doubled, bound=BOUNDS["bfloat16"], where="here", remedy="none")
+        require(doubled, bound=ROUNDING["bfloat16"], where="here", remedy="none")
 
 
 def test_what_training_did_is_told_from_rounding() -> None:
@@ -95,6 +95,27 @@ def test_what_training_did_is_told_from_rounding() -> None:
     with pytest.raises(ExportError, match="the adapter is not in it as it was trained"):
         require(half, bound=0.1, where="here", remedy="none")
     require(replace(half, kept_error=0.2), bound=0.1, where="here", remedy="none")  # too noisy to tell
+
+
+def test_a_share_is_told_only_where_it_is_seen() -> None:
+    """By hand: an effect of 1e-7 nats under rounding of 1e-6 has a standard error far above 1, and no share is told."""
+    zeros, ids = torch.zeros(4), torch.zeros(4, dtype=torch.long)
+
+    def said(effect: float, *export: float) -> str:
+        reference = Reference(Measured(torch.tensor([effect, -effect, 0.0, 0.0]), ids), Measured(zeros, ids))
+        found = compare(reference, Measured(torch.tensor([*export]), ids))
+        require(replace(found, kept=1.0), bound=0.1, where="here", remedy="none")
+        return str(found).partition("likeliest token the same at 4 of 4")[2]
+
+    less = "; training changed them by 5e-08, which is less than rounding, so how much of it is in the export is not"
+    assert said(1e-7, -2e-8, 2e-8, 1e-6, 1e-6) == f"{less} seen here"  # the fit says -20 %
+    assert said(1e-7, 3e-7, -3e-7, 1e-6, 1e-6) == f"{less} seen here"  # and 300 %
+    begins = "; training changed them by 0.005, "
+    assert said(0.01, 0.01, -0.01, 0.0, 0.0) == f"{begins}of which 100 % are in the export"
+    assert said(0.01, 0.009, -0.009, 0.001, 0.0) == f"{begins}of which 90 % are in the export"
+    assert said(0.01, 0.011, -0.011, 0.0, 0.0) == f"{begins}the export 1.10 times as much"
+    assert said(0.01, -0.002, 0.002, 0.0, 0.0) == f"{begins}the export the other way"
+    assert said(0.0, 0.0, 0.0, 0.0, 0.0) == "; training changed none of them"
 
 
 def test_the_coarsest_type_bounds_rounding(policy: Any) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from exported_runs import export, moved_run, recipe_on
+from peft.tuners.lora import LoraLayer
 from policy_contract import LORA, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gtpo_cli.errors import ExportError
+from gtpo_cli.export.rounding import adapter_changes, holds, in_words, share_held
 from gtpo_cli.run_folder import RunFolder
 
 needs_bnb = pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not here")
@@ -201,13 +204,76 @@ def test_a_base_of_other_shapes_is_named(run: RunFolder, tmp_path: Path) -> None
         export(run, base=str(other), out=tmp_path / "out")
 
 
-@pytest.mark.slow
-def test_an_adapter_on_shared_output_weights_is_not_merged(tmp_path: Path) -> None:
-    base = save_model(tmp_path / "base", tie_word_embeddings=True)
-    lora = LORA | {"target_modules": ["q_proj", "lm_head"]}
-    run = moved_run(tmp_path / "run", recipe_on(base, lora=lora))
-    with pytest.raises(ExportError, match="shares its weights with the embedding"):
-        export(run)
+@pytest.mark.parametrize("scale", [1e-12, 0.0], ids=["below every type", "untrained"])
+def test_what_no_type_holds_is_not_written_and_what_nobody_trained_is_its_base(scale: float, tmp_path: Path) -> None:
+    """At 1e-12 the adapter changes weights of 0.2 by some 1e-13: a step of float32 there is 1.5e-8."""
+    base = save_model(tmp_path / "base")
+    run = moved_run(tmp_path / "run", recipe_on(base), scale=scale)
+    if scale:
+        for dtype in ("auto", "bfloat16", "float16", "float32"):
+            with pytest.raises(ExportError, match=r"^not exported: \w+ would hold nothing of what training changed"):
+                export(run, dtype=dtype)
+            assert not run.export.exists() or not list(run.export.iterdir())
+    else:
+        done = export(run, dtype="float32")
+        assert done.notes == ("Training changed nothing: these are the weights of the base.",)
+        assert (done.difference.mean, done.difference.effect, done.difference.kept) == (0.0, 0.0, None)
+        assert str(done.difference).endswith("; training changed none of them")
+        found, before = weights(done.path), weights(base)
+        assert all(torch.equal(found[name], before[name]) for name in before)
+    done = export(run, "adapter", out=tmp_path / "adapter")  # byte for byte whatever is in it
+    assert "%" not in str(done.difference)
+
+
+@pytest.mark.parametrize(
+    ("scale", "written", "auto"),
+    [(0.05, "bfloat16", None), (1e-4, "float16", "bfloat16 would hold"), (1e-7, "float32", "would hold nothing of"),
+     (0.0, "bfloat16", "Training changed nothing")],
+)  # fmt: skip
+def test_where_all_weights_trained_too_a_type_is_written_only_where_it_holds_that(
+    scale: float, written: str, auto: str | None, tmp_path: Path
+) -> None:
+    """A base in bfloat16 stands on its steps: what is smaller would be gone without a word."""
+    base = base_of(torch.bfloat16, tmp_path / "base")
+    run = moved_run(tmp_path / "run", recipe_on(base, lora=None), scale=scale)
+    done = export(run)
+    assert done.dtype == written
+    assert auto is None or auto in done.notes[0]
+    assert (done.notes == ()) == (auto is None)
+    if written != "bfloat16":
+        with pytest.raises(ExportError, match=r"^--dtype: bfloat16 would hold .*; use --dtype auto"):
+            export(run, dtype="bfloat16", out=tmp_path / "out")
+    if written == "float32":
+        (model,) = run.checkpoints.glob("step-*/model")
+        found, wanted = weights(done.path), weights(model)
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    shutil.rmtree(base)
+    done = export(run, dtype="bfloat16", out=tmp_path / "gone")
+    assert done.notes == ("The model that training started from is not there, so what bfloat16 holds is not known.",)
+
+
+@pytest.mark.parametrize(("step", "held"), [(0.6, None), (0.4, None), (0.0, None), (1.0, 1.0)])
+def test_the_share_that_a_type_holds_by_hand(step: float, held: float | None) -> None:
+    """Weights of 1 and changes of a part of bfloat16's step there, 2^-7: 0.6 rounds to one step, 0.4 to none."""
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(
+        torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False)), LoraConfig(r=1, lora_alpha=1, target_modules=["0"])
+    )
+    (layer,) = (module for module in model.modules() if isinstance(module, LoraLayer))
+    with torch.no_grad():
+        layer.get_base_layer().weight.fill_(1.0)
+        layer.lora_A["default"].weight.fill_(1.0)
+        layer.lora_B["default"].weight.fill_(step / 128)
+    share = share_held(adapter_changes(model), torch.bfloat16)
+    if step == 0.0:
+        assert share is None
+    else:
+        assert share == pytest.approx({0.6: 1 / 0.6, 0.4: 0.0, 1.0: 1.0}[step], abs=1e-6)
+        assert holds(share) == (held is not None)
+    assert [in_words(value) for value in (-0.2, 0.004, 0.37, 1.0, 1 / 0.6)] == [
+        "nothing of", "nothing of", "37 % of", "100 % of", "1.67 times"
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -230,9 +230,10 @@ def test_a_bias_of_minus_infinity_bars_a_token_and_is_no_damage() -> None:
 )
 def test_an_adapter_that_has_peft_import_a_module_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     file = tmp_path / "adapter_config.json"
-    file.write_text(json.dumps({"peft_type": "LORA", "megatron_config": None, "r": 8}))
+    plain = {"peft_type": "LORA", "megatron_config": None, "r": 8, "target_modules": ["q_proj"]}
+    file.write_text(json.dumps(plain))
     check_adapter_config(tmp_path)
-    file.write_text(json.dumps({"peft_type": "LORA"} | changes))
+    file.write_text(json.dumps(plain | changes))
     with pytest.raises(ModelError, match=r"adapter_config\.json: (is no plain LoRA adapter|cannot be read)"):
         check_adapter_config(tmp_path)
 

@@ -96,9 +96,11 @@ def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str) -> 
     rows = {}
     for stress in ("true", "false"):
         run = RunFolder(tmp_path / stress)
+        dropout = 0.5 if objective == "sft" else 0.0
         asked = recipe(
-            f"training.stress_step={stress}", f"objective.name={objective}", "rollout.max_completion_tokens=40"
-        )
+            f"training.stress_step={stress}", f"objective.name={objective}", "rollout.max_completion_tokens=40",
+            f"model.lora.dropout={dropout}",
+        )  # fmt: skip
         run.create(asked)
         said: list[str] = []
         train(asked, run, quiet=True, say=said.append)
@@ -125,7 +127,8 @@ def test_an_engine_that_seeds_the_process_when_it_starts_does_not_change_the_run
     for name, sampler in (("quiet", load), ("seeding", seeding)):
         monkeypatch.setattr(loop, "load_sampler", sampler)
         run = RunFolder(tmp_path / name)
-        asked = recipe()
+        evaluation = "evaluation={limit: 2, samples: 1, pass_k: [1], majority_k: []}"
+        asked = recipe("objective.name=sft", "training.eval_every=3", "rollout.max_completion_tokens=40", evaluation)
         run.create(asked)
         train(asked, run, quiet=True)
         rows[name] = [json.loads(line)["optim/grad_norm"] for line in run.metrics_file.read_text().splitlines()]

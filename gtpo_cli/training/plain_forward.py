@@ -1,0 +1,47 @@
+"""Is what trains what is saved? The policy computes log-probabilities without logits and shares prompts between rows;
+after the first update they are held against the plain forward of the model that a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gtpo_cli.data import Prompt
+from gtpo_cli.errors import ModelError
+from gtpo_cli.models import Policy
+from gtpo_cli.models.loading import ROUNDING, dtype_name
+from gtpo_cli.rollout import collate
+from gtpo_cli.types import Completion, Group
+
+_TOKENS = 64  # of a prompt, and of what continues it: logits of so many tokens are small whatever the vocabulary
+
+
+def check_plain_forward(policy: Policy, prompts: Sequence[Prompt], *, as_in_training: bool) -> None:
+    """Raise ModelError where `Policy.token_logprobs` is not the plain forward of the model that is saved.
+
+    Asked are the first tokens of the longest prompt, behind themselves; the mean |difference| in nats may be what
+    rounding of the policy's type explains (`ROUNDING`). `as_in_training`: by the forward that has a gradient, where
+    anything that draws at random shows too; else by the one that measures. Leaves weights, gradients and random states
+    as they were.
+    """
+    problem, ids = max(prompts, key=lambda prompt: len(prompt[1]))
+    ids = ids[: max(1, min(_TOKENS, policy.max_seq_length // 2))]
+    rows = [ids, ids[: len(ids) // 2 + 1]]  # two that share a prompt, as in a group
+    group = Group(problem, ids, tuple(Completion(row, (0.0,) * len(row), "length", "") for row in rows))
+    devices = [policy.device] if policy.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        batch = collate([group], device=policy.device)
+        with torch.set_grad_enabled(as_in_training):
+            logp_BGT, _ = policy.token_logprobs(batch)
+        plain_N = torch.cat([policy.plain_logprobs(ids, row) for row in rows])
+    logp_N = logp_BGT.detach()[batch.completion_mask_BGT]
+    same_N = (logp_N == plain_N) | (logp_N.isnan() & plain_N.isnan())  # a token may have no chance: minus infinity
+    gap = float((logp_N - plain_N).abs().masked_fill(same_N, 0.0).mean())
+    bound = ROUNDING[dtype_name(policy.dtype)]
+    if not gap <= bound:
+        raise ModelError(
+            f"the log-probabilities that train differ by {gap:.2g} nats on average from those of the model that would "
+            f"be saved (its plain forward), where rounding explains {bound:g}: training leaves out a part of the model "
+            "or its adapter, or draws at random; nothing was saved: choose another model or adapter, and report this"
+        )

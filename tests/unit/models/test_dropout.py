@@ -1,0 +1,198 @@
+"""Reinforcement learning trains without dropout, whoever asks for it: a recipe or a model's configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from policy_contract import ragged_batch, recipe_for, save_model
+from small_models import random_model, tiny_tokenizer
+from small_steps import letters  # noqa: F401  # the recipe's reward, by name
+
+from gtpo_cli.errors import NotReadyError, RecipeError
+from gtpo_cli.evaluation.probe import mean_entropies
+from gtpo_cli.generation import load_sampler
+from gtpo_cli.models import load_policy
+from gtpo_cli.models.dropout import active_dropout, check_dropout, switch_off_dropout
+from gtpo_cli.planning.readiness import check_ready, check_recipe
+from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.recipe.methods import METHODS
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.training import step as step_module
+from gtpo_cli.training.loop import train
+from gtpo_cli.training.microbatch import MicroBatchSize
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.run import Run
+from gtpo_cli.training.setup import Setup, set_up
+from gtpo_cli.training.step import StepParts, train_step
+from gtpo_cli.training.stopwatch import Stopwatch
+
+LORA = {"rank": 4, "alpha": 8, "dropout": 0.3}
+
+
+def recipe(name: str | Path = "builtin:tiny", *overrides: str, lora: Any = None) -> Recipe:
+    document = {
+        "model": {"name": str(name), "lora": lora, "load_in_4bit": False, "dtype": "float32", "max_seq_length": 128,
+                  "gradient_checkpointing": False},
+        "data": {"benchmark": "arithmetic", "max_prompt_tokens": 64, "limit": 16, "system_prompt": None},
+        "rollout": {"group_size": 4, "prompts_per_step": 2, "max_completion_tokens": 40},
+        "rewards": {"plugins": [{"name": "small_steps:letters", "weight": 1.0}]},
+        "objective": {"initial_entropy": 0.5, "num_iterations": 2, "filter": {"enabled": "never"}},
+        "optimizer": {"name": "adamw", "learning_rate": 1e-3, "warmup_ratio": 0.5},  # 0 at the first step
+        "training": {"max_steps": 2},
+        "tracking": {"wandb": {"mode": "off"}},
+    }  # fmt: skip
+    return build_recipe(document, overrides, where="test")
+
+
+@pytest.mark.parametrize("method", [*METHODS])
+def test_an_adapters_dropout_is_for_sft_alone(method: str, tmp_path: Path) -> None:
+    asked = recipe("builtin:tiny", f"objective.name={method}", "objective.num_iterations=1", lora=LORA)
+    check_dropout(recipe("builtin:tiny", f"objective.name={method}", lora=LORA | {"dropout": 0.0}))
+    check_dropout(recipe("builtin:tiny", f"objective.name={method}"))
+    if method == "sft":
+        check_dropout(asked)
+        check_ready(asked)
+        return
+    said = rf"model\.lora\.dropout: 0\.3 is for objective\.name: sft alone; with {method} each .*: set it to 0"
+    run = RunFolder(tmp_path / "run")
+    run.create(asked)
+    for refuse in (
+        lambda: check_dropout(asked),
+        lambda: Run(asked, run),
+        lambda: train(asked, run, quiet=True),
+        lambda: check_recipe(asked),  # gtpo recipes check
+        lambda: check_ready(asked),  # what gtpo train looks for first, and --dry-run
+        lambda: check_ready(asked, by_trl=True),
+    ):
+        with pytest.raises((RecipeError, NotReadyError), match=said):
+            refuse()
+    load_policy(asked, trains=False)  # a run that has it can be evaluated, exported and gone on from
+
+
+def model_of(kind: str) -> Any:
+    """Small models whose configuration asks for dropout, each in its own words."""
+    from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, OPTConfig, OPTForCausalLM
+
+    torch.manual_seed(0)
+    ends = {"vocab_size": 104, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    if kind == "gpt2":  # 0.1 each, which its configuration does not have to say
+        return GPT2LMHeadModel(GPT2Config(n_embd=64, n_layer=2, n_head=4, n_positions=128, **ends))
+    if kind == "opt":
+        return OPTForCausalLM(
+            OPTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64, dropout=0.3,
+                      max_position_embeddings=128, word_embed_proj_dim=64, layerdrop=0.2, **ends)
+        )  # fmt: skip
+    if kind == "gpt_neox":
+        return GPTNeoXForCausalLM(
+            GPTNeoXConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+                          hidden_dropout=0.3, attention_dropout=0.3, max_position_embeddings=128, **ends)
+        )  # fmt: skip
+    return random_model(kind, attention_dropout=0.3)[0]
+
+
+KINDS = {"llama": 0.3, "qwen2": 0.3, "gpt2": 0.1, "opt": 0.3, "gpt_neox": 0.3}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_models_configuration_asks_for_is_off(kind: str, tmp_path: Path) -> None:
+    model_of(kind).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    said: list[str] = []
+    policy: Any = set_up(recipe(tmp_path), say=said.append).policy
+    assert f"the model's own dropout (up to {KINDS[kind]:g}) is off: only SFT trains with it" in " ".join(said)
+    assert active_dropout(policy.model) == []
+    batch, state = ragged_batch(), torch.get_rng_state()
+    trained = policy.token_logprobs(batch)
+    with torch.no_grad():
+        measured = policy.token_logprobs(batch)
+    for ours, theirs in zip(trained, measured, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    if kind != "opt":  # which draws a number for each layer whatever its layerdrop
+        assert torch.equal(torch.get_rng_state(), state)
+    policy.save(tmp_path / "saved")
+    written, saved = (json.loads((tmp_path / folder / "config.json").read_text()) for folder in (".", "saved"))
+    names = {name for name in written if "drop" in name}
+    assert {name: saved[name] for name in names} == {name: written[name] for name in names}
+    assert KINDS[kind] in [written[name] for name in names]
+
+    # SFT has it
+    said.clear()
+    policy = set_up(recipe(tmp_path, "objective.name=sft", "rollout.max_completion_tokens=64"), say=said.append).policy
+    assert not any("dropout" in line for line in said)
+    assert max(value for *_, value in active_dropout(policy.model)) == KINDS[kind]
+    assert not torch.equal(policy.token_logprobs(batch)[0], policy.token_logprobs(batch)[0])
+
+
+def test_it_is_found_in_layers_and_in_what_functions_are_given() -> None:
+    model = random_model("llama", attention_dropout=0.25)[0]
+    model.model.layers[0].mlp.extra = torch.nn.Dropout(0.5)
+    found = {(type(module).__name__, name, value) for module, name, value in active_dropout(model)}
+    assert found == {("LlamaAttention", "attention_dropout", 0.25), ("Dropout", "p", 0.5)}
+    assert switch_off_dropout(model) == 0.5
+    assert switch_off_dropout(model) == 0.0
+    assert model.config.attention_dropout == 0.25
+
+
+def first_step(setup: Setup, asked: Recipe, ratios: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The first step of a run, whose learning rate is 0; every ratio's logarithm that the loss was given."""
+    policy: Any = setup.policy
+    loss = step_module.policy_loss
+
+    def watched(logp: Any, c: Any, mask: Any, *, old_logprobs_BGT: Any, **rest: Any) -> Any:
+        if old_logprobs_BGT is not None:
+            ratios.append((logp.detach() - old_logprobs_BGT)[mask])
+        return loss(logp, c, mask, old_logprobs_BGT=old_logprobs_BGT, **rest)
+
+    monkeypatch.setattr(step_module, "policy_loss", watched)
+    updater = Updater(policy.trainable_parameters(), asked.optimizer, total_steps=10)
+    size = MicroBatchSize(8, longest_row=128, packed=policy.packs, warn=print)
+    sampler = load_sampler(policy, asked)
+    with Scorer(asked.rewards) as scorer:
+        parts = StepParts(asked, policy, sampler, scorer, updater, 0.5, size)
+        result = train_step(parts, setup.data.prompts[:2], seed=3, clock=Stopwatch())
+    assert result.learning_rate == 0.0
+    return result
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_the_ratio_is_one_where_nothing_changed_and_entropies_are_the_probes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_of(kind).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    asked = recipe(tmp_path)
+    setup = set_up(asked, say=lambda text: None)
+    ratios: list[torch.Tensor] = []
+    result = first_step(setup, asked, ratios, monkeypatch)
+    assert sum(map(len, ratios)) == int(result.batch.completion_mask_BGT.sum())  # every token's, at iteration two
+    assert all(bool((ratio == 0.0).all()) for ratio in ratios)
+    probed = torch.tensor(mean_entropies(setup.policy, result.groups))
+    torch.testing.assert_close(result.mean_entropy_BG, probed, rtol=0, atol=1e-6)
+
+    # What it is about: with the model's dropout on, neither holds.
+    for module in setup.policy.model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.3
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.3
+    ratios.clear()
+    result = first_step(setup, asked, ratios, monkeypatch)
+    assert torch.cat(ratios).abs().mean() > 0.05
+    probed = torch.tensor(mean_entropies(setup.policy, result.groups))
+    assert (result.mean_entropy_BG - probed).abs().max() > 1e-3
+
+
+def test_sft_trains_an_adapter_with_dropout(tmp_path: Path) -> None:
+    policy: Any = load_policy(recipe_for(save_model(tmp_path), lora=LORA))
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_()
+    assert not torch.equal(policy.token_logprobs(ragged_batch())[0], policy.token_logprobs(ragged_batch())[0])
+    run = RunFolder(tmp_path / "run")
+    run.create(recipe("builtin:tiny", "objective.name=sft", lora=LORA))
+    assert train(run.recipe(), run, quiet=True).step == 2
