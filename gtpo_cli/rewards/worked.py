@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from gtpo_cli.rewards.formula import read_formula
 from gtpo_cli.rewards.normalize import is_oversized, spelled
 from gtpo_cli.rewards.quantity import exact_number, in_powers_of_ten, split_percent
-from gtpo_cli.rewards.trees import Tree, collected, holds, is_plain_number, kind, names, parts, renamed, work
+from gtpo_cli.rewards.trees import Tree, collected, holds, is_plain_number, kind, minus, names, parts, renamed, work
 
 _SEARCHED = 20_000  # characters of a question; the longest of MATH has 4,000
 _MOST_VALUES = 4  # formulas of a question whose value is asked for at one answer
@@ -87,7 +87,10 @@ def holds_copy(gold: str, predicted: str, question: str, is_worth_it: Callable[[
     asked = 0
     for tree, text in _trees_of(question):
         formula = renamed(tree, kept)
-        if formula == wanted or not kept <= names(formula) or not any(holds(version, formula) for version in versions):
+        if formula == wanted or not kept <= names(formula):
+            continue
+        either = (formula, minus(formula))  # the square of a sum is read as that of its negative
+        if not any(holds(version, one) for version in versions for one in either):
             continue
         if is_worth_it(text):
             return True
