@@ -9,7 +9,7 @@ sentence, one of several numbers, or a substring is never the answer.
 - Units, money, degrees, percent: one side may leave them out; two different ones are not equal, and a word that is no
   unit is left out of the gold answer only (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples"). An angle may be
   in degrees or radians.
-- `and` is not `or`. Inside a set or a tuple {1} is not 1.
+- `and` is not `or`. Inside a set or a tuple {1} is not 1; (3,) is a list that breaks off, not 3.
 - `x = 5` is 5, but not `y = 5`.
 - An answer whose mathematics cannot be parsed equals nothing, not even itself.
 """
