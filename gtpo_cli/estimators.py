@@ -6,6 +6,7 @@ pass@k and maj@k say what a model with k tries is worth; both are means over pro
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -67,8 +68,9 @@ def majority_at_k(
 ) -> float:
     r"""maj@k: the chance that the most frequent answer among k of the n completions of one problem is right.
 
-    `answers` are those of the n completions, None where a completion has none. Equal answers (`equal(gold,
-    predicted)`) vote together, so 0.5 and \frac12 are one answer; see `vote_classes` and `majority_of_votes`.
+    `answers` are those of the n completions, None where a completion has none. Answers that equal the gold answer
+    (`equal(gold, answer)`) vote together, and so do wrong answers that equal each other, so 0.5 and \frac12 are one
+    answer; see `vote_classes` and `majority_of_votes`. The order of the answers changes nothing.
 
     Range: 0 to 1. Raises ValueError for k < 1, n < k or num_subsets < 1, and whatever `equal` raises.
     """
@@ -80,23 +82,31 @@ def majority_at_k(
 def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_many: EqualMany) -> list[int | None]:
     """The class of equal answers that each completion votes for; None for a completion without an answer.
 
-    All right answers are class RIGHT, so that what equals the gold answer votes together. A wrong answer joins the
-    first class whose first answer equals it, taken either way round: equality trusts its left side (the gold answer),
-    and here neither side is gold. `equal_many` answers several questions at once, `(left, right)` each.
+    All right answers are class RIGHT, and only these. Two wrong answers are in one class if they are equal, or if a
+    chain of wrong answers leads from one to the other, each equal to the next: of 50, 50% and 0.5 the first and the
+    last are not equal, but both equal 50%. So the classes depend on which answers there are, not on their order. Two
+    answers are equal if either is when the other is taken for gold: equality trusts its left side (the gold answer),
+    and here neither is gold. `equal_many` answers several questions at once, `(left, right)` each.
     """
     classes = {answer: RIGHT for answer, right in zip(answers, correct, strict=True) if answer is not None and right}
     waiting = [answer for answer in dict.fromkeys(answers) if answer and answer.strip() and answer not in classes]
     number = RIGHT
     while waiting:
         number += 1
-        first, *others = waiting
-        same = np.array(equal_many([(first, other) for other in others]), dtype=bool)
-        undecided = [other for other, found in zip(others, same, strict=True) if not found]
-        reverse = dict(zip(undecided, equal_many([(other, first) for other in undecided]), strict=True))
-        joined = {other for other, found in zip(others, same, strict=True) if found or reverse[other]}
-        classes |= dict.fromkeys((first, *joined), number)
-        waiting = [other for other in others if other not in joined]
+        reached, waiting = {waiting[0]}, waiting[1:]
+        while reached:  # what was reached last, against all that is in no class yet
+            classes |= dict.fromkeys(reached, number)
+            reached = _equal_to_any(reached, waiting, equal_many)
+            waiting = [answer for answer in waiting if answer not in reached]
     return [None if answer is None else classes.get(answer) for answer in answers]
+
+
+def _equal_to_any(answers: set[str], others: Sequence[str], equal_many: EqualMany) -> set[str]:
+    """Those of the others that equal one of the answers, whichever of the two is taken for gold."""
+    pairs = [(answer, other) for answer in answers for other in others]
+    equal = {other for (_, other), same in zip(pairs, equal_many(pairs), strict=True) if same}
+    turned = [(other, answer) for answer, other in pairs if other not in equal]
+    return equal | {other for (other, _), same in zip(turned, equal_many(turned), strict=True) if same}
 
 
 def majority_of_votes(votes: Sequence[int | None], k: int, *, num_subsets: int = 1000, seed: int = 0) -> float:
@@ -104,14 +114,17 @@ def majority_of_votes(votes: Sequence[int | None], k: int, *, num_subsets: int =
 
     The class with most votes wins; where t classes are tied, RIGHT among them scores 1/t. None votes for nobody and
     cannot win, so a subset without any answer scores 0. All C(n, k) subsets are taken where they are at most
-    `num_subsets` (then the result is exact), else `num_subsets` random ones, each drawn without replacement.
+    `num_subsets` (then the result is exact), else `num_subsets` random ones, each drawn without replacement. Only how
+    many votes each class has counts, not their order.
     """
     n = len(votes)
     _check_k(k, n)
     if num_subsets < 1:
         raise ValueError(f"maj@k: num_subsets must be 1 or more, got {num_subsets}")
-    classes = sorted({vote for vote in votes if vote is not None} | {RIGHT})  # RIGHT is the smallest: column 0
-    votes_NC = np.array([[vote == number for number in classes] for vote in votes], dtype=np.float32)
+    sizes = Counter(vote for vote in votes if vote is not None)
+    sizes_C = [sizes.pop(RIGHT, 0), *sorted(sizes.values(), reverse=True)]
+    votes_NC = np.zeros((n, len(sizes_C)), dtype=np.float32)  # votes for RIGHT first, those for nobody last
+    votes_NC[: sum(sizes_C)] = np.repeat(np.eye(len(sizes_C), dtype=np.float32), sizes_C, axis=0)
     counts_SC = _subsets(n, k, num_subsets, seed) @ votes_NC
     top_S = counts_SC.max(axis=1)
     winners_SC = (counts_SC == top_S[:, None]) & (top_S[:, None] > 0)

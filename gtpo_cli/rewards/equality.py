@@ -42,7 +42,8 @@ def answers_equal(gold: str, predicted: str, *, question: str | None = None, tim
     more memory than a worker has, is not equal. A gold answer that is not usable (see `gold_is_usable`) equals nothing.
 
     With `question`, the answer must be worked out as well: an expression (`9+9`) does not answer a gold answer that is
-    a number, and a formula that stands in the question answers only a gold answer that is written so.
+    a number, a derivative, integral or other operation does not answer one that has none, and a formula that stands in
+    the question, alone or with a change that changes nothing, answers only a gold answer that is written so.
 
     The first answer that needs computer algebra starts a worker process (one to two seconds), which serves all later
     calls and ends with this process. Raises RewardError when it cannot be started.

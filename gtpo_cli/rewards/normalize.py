@@ -34,7 +34,62 @@ _SYMBOLS = str.maketrans(
         "\N{NOT EQUAL TO}": r"\ne ",
         "\N{FRACTION SLASH}": "/",
         "\N{DOT OPERATOR}": r"\cdot ",
-        "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}",
+        "\N{ALMOST EQUAL TO}": r"\approx ",
+        "\N{LESS-THAN OR SLANTED EQUAL TO}": r"\le ",
+        "\N{LESS-THAN OVER EQUAL TO}": r"\le ",
+        "\N{GREATER-THAN OR SLANTED EQUAL TO}": r"\ge ",
+        "\N{GREATER-THAN OVER EQUAL TO}": r"\ge ",
+        "\N{N-ARY UNION}": r"\cup ",
+        "\N{N-ARY INTERSECTION}": r"\cap ",
+        "\N{BULLET OPERATOR}": r"\cdot ",
+        "\N{ASTERISK OPERATOR}": "*",
+        "\N{DIVISION SLASH}": "/",
+        "\N{RATIO}": ":",
+        "\N{MASCULINE ORDINAL INDICATOR}": r"^\circ ",
+        "\N{RING ABOVE}": r"^\circ ",
+        "\N{HORIZONTAL ELLIPSIS}": r"\ldots ",
+        "\N{PRIME}": "'",
+        "\N{LEFT FLOOR}": r"\lfloor ",
+        "\N{RIGHT FLOOR}": r"\rfloor ",
+        "\N{LEFT CEILING}": r"\lceil ",
+        "\N{RIGHT CEILING}": r"\rceil ",
+        "\N{MATHEMATICAL LEFT ANGLE BRACKET}": r"\langle ",
+        "\N{MATHEMATICAL RIGHT ANGLE BRACKET}": r"\rangle ",
+        "\N{IDEOGRAPHIC COMMA}": ",",
+    }
+    | {sign: rf"\mathbb{{{unicodedata.normalize('NFKC', sign)}}}" for sign in "\u2102\u2115\u2119\u211a\u211d\u2124"}
+    | {chr(ord(sign) + 0xFEE0): sign for sign in "%()*+,-/:;<=>[]{}|"}  # fullwidth; digits and letters are ASCII only
+    | {
+        unicodedata.lookup(name): rf"\{command} "
+        for command, name in (
+            ("setminus", "SET MINUS"),
+            ("notin", "NOT AN ELEMENT OF"),
+            ("subset", "SUBSET OF"),
+            ("subseteq", "SUBSET OF OR EQUAL TO"),
+            ("supset", "SUPERSET OF"),
+            ("supseteq", "SUPERSET OF OR EQUAL TO"),
+            ("mp", "MINUS-OR-PLUS SIGN"),
+            ("simeq", "ASYMPTOTICALLY EQUAL TO"),
+            ("cong", "APPROXIMATELY EQUAL TO"),
+            ("sim", "TILDE OPERATOR"),
+            ("equiv", "IDENTICAL TO"),
+            ("to", "RIGHTWARDS ARROW"),
+            ("land", "LOGICAL AND"),
+            ("lor", "LOGICAL OR"),
+            ("neg", "NOT SIGN"),
+            ("angle", "ANGLE"),
+            ("triangle", "WHITE UP-POINTING TRIANGLE"),
+            ("perp", "UP TACK"),
+            ("parallel", "PARALLEL TO"),
+            ("sum", "N-ARY SUMMATION"),
+            ("prod", "N-ARY PRODUCT"),
+            ("int", "INTEGRAL"),
+            ("partial", "PARTIAL DIFFERENTIAL"),
+            ("ell", "SCRIPT SMALL L"),
+            ("phi", "GREEK PHI SYMBOL"),
+            ("vartheta", "GREEK THETA SYMBOL"),
+            ("epsilon", "GREEK LUNATE EPSILON SYMBOL"),
+        )
     }
     | {
         unicodedata.lookup(f"GREEK {size} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}"): rf"\{name} "
@@ -54,22 +109,31 @@ _SYMBOLS = str.maketrans(
         for above, below in [unicodedata.normalize("NFKC", sign).split("\N{FRACTION SLASH}")]
     }
 )
-_SUPERSCRIPTS = "".join(map(chr, (0x2070, 0xB9, 0xB2, 0xB3, *range(0x2074, 0x207A))))  # 0 to 9
-_SUBSCRIPTS = "".join(map(chr, range(0x2080, 0x208A)))
-_RAISED = str.maketrans(_SUPERSCRIPTS + "\N{SUPERSCRIPT MINUS}", "0123456789-")
-_LOWERED = str.maketrans(_SUBSCRIPTS, "0123456789")
+_SMALL = {  # raised and lowered signs: 2, +, n
+    style: {
+        sign: unicodedata.normalize("NFKC", sign).replace("\N{MINUS SIGN}", "-")
+        for sign in map(chr, (0xB2, 0xB3, 0xB9, *range(0x2B0, 0x2E5), *range(0x1D2C, 0x1D6B), *range(0x2070, 0x209D)))
+        if unicodedata.decomposition(sign).startswith(f"<{style}>")
+        and unicodedata.normalize("NFKC", sign).replace("\N{MINUS SIGN}", "-").isascii()
+    }
+    for style in ("super", "sub")
+}
 
 _UNIT_LETTERS = {"m": "meter", "g": "gram", "s": "second", "h": "hour", "l": "liter", "L": "liter", "N": "newton"}
 _UNIT_LETTERS |= {"J": "joule", "W": "watt", "V": "volt"}
 _FUNCTIONS = "(?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|ln|log|exp"
 _TEXT_COMMANDS = "text|textnormal|textrm|textbf|textit|mbox|hbox|mathrm|mathbf|mathit"
 _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    (rf"\N{{SUPERSCRIPT MINUS}}?[{_SUPERSCRIPTS}]+", lambda match: f"^{{{match[0].translate(_RAISED)}}}"),
-    (rf"[{_SUBSCRIPTS}]+", lambda match: f"_{{{match[0].translate(_LOWERED)}}}"),
+    (f"[{''.join(_SMALL['super'])}]+", lambda match: "^{" + "".join(_SMALL["super"][sign] for sign in match[0]) + "}"),
+    (f"[{''.join(_SMALL['sub'])}]+", lambda match: "_{" + "".join(_SMALL["sub"][sign] for sign in match[0]) + "}"),
     *(
         (f"{sign} ?{argument}", rf"\\sqrt{degree}{{\1}}")
         for sign, degree in (("\N{SQUARE ROOT}", ""), ("\N{CUBE ROOT}", "[3]"), ("\N{FOURTH ROOT}", "[4]"))
-        for argument in ("([0-9]+|[A-Za-z])", "[(]([^()]*)[)]")
+        for argument in (
+            r"([0-9]+(?:\.[0-9]+)?|[A-Za-z]|\\[a-z]+(?![A-Za-z{]))",
+            r"[(]((?:[^()]|[(][^()]*[)])*)[)]",
+            r"\{([^{}]*)\}",
+        )
     ),
     (r"^[1-9][0-9]{0,2}(?: [0-9]{3})+$", lambda match: match[0].replace(" ", "")),  # 1 319
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
@@ -94,6 +158,8 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
     (r"(?i)(?<![\\A-Za-z])infinity(?![A-Za-z])", r"\\infty "),
     (rf"(?<![\\A-Za-z])({_FUNCTIONS})(?= ?[(_^0-9\\{{]| [A-Za-z](?![A-Za-z]))", r"\\\1"),  # ln(2)
+    (r"(?<=[0-9]) ?[xX] ?(?=10 ?\^)", r" \\times "),  # 1.5x10^3
+    (r"\\big(cup|cap)(?![A-Za-z])(?! ?(?:[_^]|\\limits))", r"\\\1 "),
     (r"\\lbrace(?![A-Za-z])", r"\\{"),
     (r"\\rbrace(?![A-Za-z])", r"\\}"),
     (r"\\varnothing(?![A-Za-z])|\\\{ *\\\}", r"\\emptyset "),
@@ -121,6 +187,8 @@ _BRACKETS = re.compile(
     r"|(?P<union>\\cup(?![A-Za-z]))"
     r"|\\."
 )
+# (3,) and \{1,2;\}: a list that is not finished, or a list of one where one value is asked for.
+_BREAKS_OFF = re.compile(r"(?<!\\)[,;](?:\s|\\[,;:! ]|\\q?quad(?![A-Za-z]))*\\?[)\]}]")
 
 
 def canonical(answer: str) -> str:
@@ -176,8 +244,13 @@ def _peel_once(text: str) -> str:
         if text.startswith(start) and is_enclosed(boxed) and boxed[0] == "{":
             return boxed[1:-1]
     if is_enclosed(text) and text[0] + text[-1] in ("()", "{}") and len(split_top_level(text[1:-1])) == 1:
-        return text[1:-1]
+        return text if _BREAKS_OFF.search(text) else text[1:-1]
     return text
+
+
+def breaks_off(text: str) -> bool:
+    """Does a list in brackets end with its separator, as in `(3,)`?"""
+    return _BREAKS_OFF.search(text) is not None
 
 
 def is_oversized(text: str) -> bool:

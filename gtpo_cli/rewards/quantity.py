@@ -107,6 +107,20 @@ def _fraction(sign: str, whole: str, numerator: str, denominator: str) -> Fracti
     return -size if sign == "-" else size
 
 
+_E_NOTATION = re.compile(r"(?<![0-9A-Za-z.\\])([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE]([+-]?)([0-9]{1,3})(?![0-9A-Za-z.^!])")
+_EULERS_NUMBER = re.compile(r"(?<![A-Za-z\\])e(?![A-Za-z])")
+
+
+def in_powers_of_ten(text: str, *, beside: str = "") -> str:
+    r"""`5e3` as `5 \cdot 10^{3}`. `beside`: what it is compared with; where that has Euler's number in it, `2e+3` is
+    the sum of 2e and 3, and `5e3` stays as it is."""
+    if not _E_NOTATION.search(text):
+        return text
+    if _EULERS_NUMBER.search(_E_NOTATION.sub("", beside)):
+        return _E_NOTATION.sub(lambda match: rf"{match[1]} e {match[2]} {match[3]}" if match[2] else match[0], text)
+    return _E_NOTATION.sub(lambda match: rf"{match[1]} \cdot 10^{{{match[2].strip('+')}{match[3]}}}", text)
+
+
 def split_percent(text: str) -> tuple[str, bool]:
     """The text without its percent sign or word, and whether it had one."""
     match = _PERCENT.match(text)
@@ -124,7 +138,9 @@ def split_label(text: str) -> Quantity:
     if match and not _ANGLE_FUNCTION.search(match[1]):
         scale = {"C": ("celsius",), "F": ("fahrenheit",), "": ()}[match[2]]
         return Quantity(match[1], ("degree", *scale))
-    words = re.sub(r"(?<=[0-9})\]])(?=[A-Za-z])", " ", _POWER_WORDS.sub(_power_before, text)).split(" ")
+    words = re.sub(r"(?<=[0-9})\]])(?![eE][+-]?[0-9])(?=[A-Za-z])", " ", _POWER_WORDS.sub(_power_before, text)).split(
+        " "
+    )
     start = len(words)
     label: tuple[str, ...] = ()
     while start > 1 and (unit := _unit(words[start - 1])):

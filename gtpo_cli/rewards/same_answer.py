@@ -9,21 +9,30 @@ sentence, one of several numbers, or a substring is never the answer.
 - Units, money, degrees, percent: one side may leave them out; two different ones are not equal, and a word that is no
   unit is left out of the gold answer only (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples"). An angle may be
   in degrees or radians.
-- `and` is not `or`. Inside a set or a tuple {1} is not 1.
+- `and` is not `or`. Inside a set or a tuple {1} is not 1; (3,) is a list that breaks off, not 3.
 - `x = 5` is 5, but not `y = 5`.
 - An answer whose mathematics cannot be parsed equals nothing, not even itself.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gtpo_cli.rewards.colons import same_time_or_ratio
-from gtpo_cli.rewards.normalize import canonical, connectives, is_enclosed, is_oversized, peel, split_top_level
-from gtpo_cli.rewards.quantity import Quantity, exact_number, split_label, split_percent
-from gtpo_cli.rewards.worked import is_copied_fraction, is_worked_out, stands_in
+from gtpo_cli.rewards.normalize import (
+    breaks_off,
+    canonical,
+    connectives,
+    is_enclosed,
+    is_oversized,
+    peel,
+    split_top_level,
+)
+from gtpo_cli.rewards.quantity import Quantity, exact_number, in_powers_of_ten, split_label, split_percent
+from gtpo_cli.rewards.worked import holds_copy, is_copied_number, is_formula_of, is_worked_out, stands_in
 
 Algebra = Callable[[str, str], bool]
 
@@ -73,15 +82,18 @@ class _Judge:
     question: str | None
 
     def may_be(self, gold: str, predicted: str) -> bool:
-        return self.question is None or not is_copied_fraction(gold, predicted, self.question)
+        return self.question is None or not is_copied_number(gold, predicted, self.question)
 
     def is_copy(self, predicted: str) -> bool:
-        return self.question is not None and stands_in(self.question, predicted)
+        question = self.question
+        return question is not None and (stands_in(question, predicted) or is_formula_of(question, predicted))
 
     def same_mathematics(self, gold: str, predicted: str) -> bool:
-        if self.question is not None and not is_worked_out(gold, predicted, self.question):
+        if self.question is None:
+            return self.algebra(gold, predicted)
+        if not is_worked_out(gold, predicted, self.question) or not self.algebra(gold, predicted):
             return False
-        return self.algebra(gold, predicted)
+        return not holds_copy(gold, predicted, self.question, functools.partial(self.algebra, gold))
 
 
 def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None = None) -> bool:
@@ -144,7 +156,8 @@ def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> 
     gold_quantity, quantity = split_label(gold), split_label(predicted)
     turned = _in_radians(gold_quantity, quantity)
     if turned is not None:
-        return not judge.is_copy(predicted) and _same(*turned, judge)
+        angle = rf"({quantity.value})^\circ" if quantity.label == ("degree",) else predicted
+        return not judge.is_copy(angle) and _same(*turned, judge)
     if gold_quantity.label != quantity.label and (split_percent(gold)[1] or split_percent(predicted)[1]):
         return False  # 5% and 5 cm
     if gold_quantity.label == quantity.label or (not gold_quantity.label and quantity.known):
@@ -235,7 +248,7 @@ def _structure(text: str) -> tuple[str, list[str]]:
 
     Anything else is a list of one part, itself. `a \pm b` is the list `a + b, a - b`.
     """
-    if exact_number(text) is not None:
+    if exact_number(text) is not None or breaks_off(text):
         return "list", [text]
     if is_enclosed(text):
         opening = re.match(r"\\\{|\\langle|.", text)
@@ -279,6 +292,7 @@ def _same_atom(gold: str, predicted: str, judge: _Judge) -> bool:
         return judge.same_mathematics(gold, predicted)  # only whether it can be parsed is open
     if _CROSS.search(gold) and sorted(_CROSS.findall(gold)) != sorted(_CROSS.findall(predicted)):
         return False  # the product of two vectors changes its sign with their order
+    gold, predicted = in_powers_of_ten(gold, beside=predicted), in_powers_of_ten(predicted, beside=gold)
     gold_sides, sides = _EQUALS.split(gold), _EQUALS.split(predicted)
     if len(gold_sides) != len(sides):
         return False  # an equation and something else
@@ -310,7 +324,7 @@ def _folded(text: str) -> str:
 
 def _is_mathematics(text: str) -> bool:
     """May algebra look at it? Not at prose, whose letters it would multiply (listen = silent), nor at guesswork."""
-    if not text.isascii() or _GUESSWORK.search(text) or not re.search(r"[0-9\\+*/^=<>|-]", text):
+    if not text.isascii() or breaks_off(text) or _GUESSWORK.search(text) or not re.search(r"[0-9\\+*/^=<>|-]", text):
         return False
     words = _WORD.findall(text)
     return all(word[0] == "\\" or len(word) <= 2 or word in _MATHEMATICAL_WORDS for word in words)

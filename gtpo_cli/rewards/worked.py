@@ -4,18 +4,27 @@ A gold answer that is a number asks for a number; one without variables asks for
 (`\cos 30^\circ` for `\frac{\sqrt{3}}{2}`). Whatever the gold answer is, a formula that stands in the question is no
 answer, unless it is the gold answer's own text or a number; and of numbers, a fraction, ratio or repeating decimal out
 of the question only where the gold answer is written with the same digits: `\frac{16}{20}` is not `\frac{4}{5}`
-simplified. Pure standard library.
+simplified. Nor is a derivative, an integral, a sum, a product, a limit, a determinant, or a sum or product of matrices
+an answer where the gold answer has none.
+
+A copy stays one whatever is done to it that does not count: a formula of the question that is worth as much as the gold
+answer, and is not written as it is, may stand nowhere in the answer (`(x+5)^2+0`, `\frac{2(5+x)^2}{2}`). Formulas are
+compared as trees (`formula.py`). Pure standard library.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Iterator
 
-from gtpo_cli.rewards.normalize import spelled
-from gtpo_cli.rewards.quantity import exact_number, split_percent
+from gtpo_cli.rewards.formula import read_formula
+from gtpo_cli.rewards.normalize import is_oversized, spelled
+from gtpo_cli.rewards.quantity import exact_number, in_powers_of_ten, split_percent
+from gtpo_cli.rewards.trees import Tree, collected, holds, is_plain_number, kind, minus, names, parts, renamed, work
 
 _SEARCHED = 20_000  # characters of a question; the longest of MATH has 4,000
+_MOST_VALUES = 4  # formulas of a question whose value is asked for at one answer
 _SCIENTIFIC = re.compile(
     r"(?:[0-9]+(?:\.[0-9]+)? ?(?:\\times(?![A-Za-z])|\\cdot(?![A-Za-z])|\*) ?)?10 ?\^ ?(?:\{ ?[+-]?[0-9]+ ?\}|[0-9])"
 )
@@ -24,9 +33,16 @@ _FUNCTION = re.compile(
     r"\\(?:(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|lg|exp|binom|lfloor|lceil|gcd|lcm|max|min|sum|prod|int|lim|det"
     r"|begin ?\{vmatrix\})(?![A-Za-z])|!|\||(?<![\\A-Za-z])(?:sin|cos|tan|log|ln|exp|max|min|gcd|lcm)(?![A-Za-z])"
 )
+_COLON = re.compile(r" ?: ?| to ", re.IGNORECASE)
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?![ei](?![A-Za-z]))[A-Za-z]")
 _TIMES = re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])|\*")
 _FORMULA = re.compile(r"\$\$?([^$]+)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
+_PROSE = re.compile(
+    r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|pi)(?![A-Za-z]))[A-Za-z]{2,}|[.,;:?!](?!\S)"
+)
+_DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|$)", re.DOTALL)  # the code of a figure
+_ARTICLE = re.compile(r"(?<!\S)[aI](?!\S)")
+_SIGN = re.compile(r"[-+*/^=\\!(|<>]")
 _BETWEEN = r"[\s{}]*"
 
 
@@ -41,14 +57,101 @@ def is_worked_out(gold: str, predicted: str, question: str) -> bool:
         return False
     if _letters(gold) == _letters(predicted):
         return True
-    return not stands_in(question, predicted) and "".join(sorted(_letters(predicted))) not in _rearranged(question)
+    return not stands_in(question, predicted) and _is_evaluated(gold, predicted)
 
 
-def is_copied_fraction(gold: str, predicted: str, question: str) -> bool:
-    """Is `predicted`, equal to the number `gold`, a fraction out of the question, in other terms than the gold's?"""
-    if not _FRACTION.search(predicted) or re.findall("[0-9]+", gold) == re.findall("[0-9]+", predicted):
+def _is_evaluated(gold: str, predicted: str) -> bool:
+    """Does the answer leave no work undone that the gold answer does not name?"""
+    answer, wanted = _tree(predicted), _tree(gold)
+    undone, allowed = work(answer), work(wanted)
+    matrices = undone.pop("matrix", 0)
+    if matrices > max(1, allowed["matrix"]) or not undone.keys() <= allowed.keys():
         return False
-    return stands_in(question, predicted)
+    if not kind(answer) == kind(wanted) == "matrix":
+        return True
+    entries = ([entry for row in matrix[1:] for entry in row[1:]] for matrix in (wanted, answer))
+    return all(is_plain_number(entry) or not is_plain_number(asked) for asked, entry in zip(*entries, strict=False))
+
+
+def holds_copy(gold: str, predicted: str, question: str, is_worth_it: Callable[[str], bool]) -> bool:
+    """Does `predicted` hold a formula of the question that has the gold answer's value, but is not written as it is?
+
+    `is_worth_it(formula)`: has it the value? It is asked about the few that stand there. A letter that the gold answer
+    does not have may be any other.
+    """
+    answer, wanted = _tree(_COLON.sub("/", predicted)), _tree(gold)
+    if answer == wanted:
+        return False
+    kept = names(wanted)
+    versions = {renamed(answer, kept), renamed(collected(answer), kept)}
+    asked = 0
+    for tree, text in _trees_of(question):
+        formula = renamed(tree, kept)
+        if formula == wanted or not kept <= names(formula):
+            continue
+        either = (formula, minus(formula))  # the square of a sum is read as that of its negative
+        if not any(holds(version, one) for version in versions for one in either):
+            continue
+        if is_worth_it(text):
+            return True
+        asked += 1
+        if asked == _MOST_VALUES:
+            break
+    return False
+
+
+def is_formula_of(question: str, text: str) -> bool:
+    """Is the text a formula of the question, or a part of one, in whatever order, brackets and spacing?"""
+    tree = _tree(text)
+    return any(tree == formula for formula, _ in _trees_of(question))
+
+
+@functools.lru_cache(maxsize=256)
+def _tree(text: str) -> Tree:
+    return read_formula(text)
+
+
+@functools.lru_cache(maxsize=256)
+def _trees_of(question: str) -> tuple[tuple[Tree, str], ...]:
+    """Every formula of a question and every part of one that is no single name or number, the largest first."""
+    found: dict[Tree, str] = {}
+    for formula in _formulas(question[:_SEARCHED].replace(r"\$", " ")):
+        text = in_powers_of_ten(spelled(" ".join(formula.split()).strip(" .,;:")))
+        if not is_oversized(text):
+            try:
+                read_formula(text, found.__setitem__)
+            except RecursionError:  # nobody can have copied it: such an answer cannot be read either
+                continue
+    return tuple(sorted(found.items(), key=lambda item: -sum(1 for _ in parts(item[0]))))
+
+
+def _formulas(question: str) -> Iterator[str]:
+    """What stands between signs for mathematics, and what looks like mathematics outside of them."""
+    question = _DRAWING.sub(" ", question)
+    for match in _FORMULA.finditer(question):
+        yield match[1] or match[2] or match[3]
+    for prose in _FORMULA.split(question)[:: _FORMULA.groups + 1]:
+        for piece in _PROSE.split(_ARTICLE.sub(".  ", prose)):
+            if _SIGN.search(piece):
+                yield piece
+
+
+def is_copied_number(gold: str, predicted: str, question: str) -> bool:
+    """Is `predicted`, equal to the number `gold`, a fraction, ratio or power of ten out of the question?
+
+    Not where the gold answer has the same digits.
+    """
+    if re.findall("[0-9]+", gold) == re.findall("[0-9]+", predicted):
+        return False
+    scientific = in_powers_of_ten(predicted)
+    if scientific != predicted:
+        return stands_in(question, scientific) or is_formula_of(question, scientific)
+    if not _FRACTION.search(predicted):
+        return False
+    value = exact_number(_COLON.sub("/", predicted))
+    return stands_in(question, predicted.lstrip("+- ")) or (
+        value is not None and holds_copy(gold, predicted, question, lambda formula: exact_number(formula) == value)
+    )
 
 
 def stands_in(question: str, text: str) -> bool:
@@ -63,14 +166,6 @@ def stands_in(question: str, text: str) -> bool:
         after = r"(?![A-Za-z])"
     pattern = before + _BETWEEN.join(map(re.escape, letters)) + after
     return re.search(pattern, _searchable(question[:_SEARCHED])) is not None
-
-
-@functools.lru_cache(maxsize=256)
-def _rearranged(question: str) -> frozenset[str]:
-    """The sorted letters of every formula and side of an equation: (5+x)^2 is a copy of (x+5)^2 all the same."""
-    formulas = [match[1] or match[2] or match[3] for match in _FORMULA.finditer(question[:_SEARCHED])]
-    sides = {side for formula in formulas for side in (formula, *formula.split("="))}
-    return frozenset("".join(sorted(_letters(side.strip(" .,;:")))) for side in sides) - {""}
 
 
 def _is_number(text: str) -> bool:

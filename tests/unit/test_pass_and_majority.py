@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import random
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpo_cli.estimators import bootstrap_means, first_k_pass, majority_at_k, majority_of_votes, pass_at_k, vote_classes
+from gtpo_cli.rewards import answers_equal
 
 # -- pass@k -----------------------------------------------------------------------------------------------------------
 
@@ -154,6 +158,65 @@ def test_a_wrong_answer_joins_its_class_whichever_way_round_they_are_equal() -> 
     answers = ["3 dogs", "3", "4", None, "4 dogs", "5"]
     correct = [False, False, False, False, False, True]
     assert vote_classes(answers, correct, equal_many) == [1, 1, 2, None, 2, 0]  # type: ignore[arg-type]
+
+
+PERCENTAGES = ["50%", "50", "0.5", "0.5", "7", "7", "7"]  # 50% equals 50 and 0.5, which are not equal
+
+
+def test_classes_do_not_depend_on_the_order_where_equality_is_not_transitive() -> None:
+    """A chain of equal answers is one class: the four percentages outvote 7, whichever of them comes first."""
+    orders = random.Random(0).sample(sorted(set(itertools.permutations(PERCENTAGES))), 100)
+    assert {majority_at_k(order, "7", 7) for order in orders} == {0.0}
+    assert {majority_at_k(order, "50", 7) for order in orders} == {0.0}  # 50 and 50% are right, 0.5 is not; 7 wins
+    assert {majority_at_k(order, "0.5", 7) for order in orders} == {0.5}  # 50%, 0.5, 0.5 against 7, 7, 7
+    assert {majority_at_k(order, "50%", 7) for order in orders} == {1.0}
+
+
+def chained_majority(answers: list[str | None], gold: str, k: int, equal: Callable[[str, str], bool]) -> float:
+    """maj@k over all k-subsets, with classes from the closure of the table of who equals whom (Warshall 1962)."""
+    given_answers = [answer for answer in answers if answer]
+    right = {answer for answer in given_answers if equal(gold, answer)}
+    wrong = sorted(set(given_answers) - right)
+    linked = {(a, b): a == b or equal(a, b) or equal(b, a) for a in wrong for b in wrong}
+    for middle, one, other in itertools.product(wrong, repeat=3):
+        linked[one, other] |= linked[one, middle] and linked[middle, other]
+    names = {answer: min(b for b in wrong if linked[answer, b]) for answer in wrong} | dict.fromkeys(right, "right")
+    return naive_majority([names[answer] if answer else None for answer in answers], "right", k)
+
+
+@functools.cache
+def really_equal(left: str, right: str) -> bool:
+    return answers_equal(left, right)
+
+
+ANSWERS = ["50%", "50", "0.5", r"\frac12", "0.5%", "3 dogs", "3", "3 cats", "1, 2", "1 and 2", "1 or 2", "7", "", None]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from(ANSWERS), min_size=1, max_size=8), st.sampled_from(["50", "3", "1 or 2", "7"]), st.data()
+)
+def test_majority_is_a_function_of_the_multiset_of_answers(
+    answers: list[str | None], gold: str, data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(1, len(answers)))
+    order = data.draw(st.permutations(answers))
+    exact = majority_at_k(answers, gold, k, equal=really_equal)
+    assert exact == pytest.approx(chained_majority(answers, gold, k, really_equal), abs=1e-12)
+    assert majority_at_k(order, gold, k, equal=really_equal) == exact
+    few = {"equal": really_equal, "num_subsets": 3, "seed": 5}  # random subsets
+    assert majority_at_k(order, gold, k, **few) == majority_at_k(answers, gold, k, **few)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 3, None]), min_size=12, max_size=20), st.integers(2, 9), st.data())
+def test_random_subsets_do_not_depend_on_the_order_or_on_the_numbers_of_the_classes(
+    votes: list[int | None], k: int, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(votes))
+    other_numbers = [{1: 3, 2: 1, 3: 2}.get(vote, vote) if vote else vote for vote in order]
+    value = majority_of_votes(votes, k, num_subsets=40)
+    assert majority_of_votes(order, k, num_subsets=40) == value
+    assert majority_of_votes(other_numbers, k, num_subsets=40) == value
 
 
 @pytest.mark.parametrize(("k", "subsets", "words"), [(3, 10, "k = 3 needs"), (0, 10, "k must"), (1, 0, "num_subsets")])

@@ -2,11 +2,11 @@
 
 import json
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from copies import CHANGES, formulas, is_own_text_or_number
 from rewritings import REWRITINGS
 
 from gtpo_cli.evaluation.measure import grade
@@ -50,6 +50,24 @@ ANSWERS = [
     ("2x", "2x", "What is $x+x$, $2x$ or $x^2$?"),
     ("12", "12.0", "What is 12?"),
     ("20", "20 dollars", r"Ann has 20 dollars more than Bob, who has none."),
+    # the gold answer stands in the question: a choice
+    (r"\frac{1}{2}x", r"\frac{x}{2}", r"Which is smaller for $x>0$, $\frac{1}{2}x$ or $x^2+x$?"),
+    ("x+3", "x+3", "Which divides $x^2+5x+6$: $x+3$ or $x+4$?"),
+    ("x+3", "(3+x)", "Which divides $x^2+5x+6$: $x+3$ or $x+4$?"),
+    # a formula of the question that is worth something else may stand in the answer
+    ("(x+1)^2+3", "3+(1+x)^2", "If $f(x) = (x+1)^2$, what is $f(x) + 3$?"),
+    ("x^2+10x+25", "x(x+10)+25", "Expand $(x+5)^2$."),
+    ("t^2+2t+1", "(t+1)^2", "If $f(x) = (x+1)^2$, what is $f(t)$?"),
+    ("2x^2-2", "2(x-1)(x+1)", "[asy] real f(real x) {return 2*(x+1)*(x-1);} [/asy] Which polynomial is drawn?"),
+    ("6x", r"3 \cdot 2x", "Find d/dx 3x^2"),
+    (r"\frac{x^3}{3}", "x^3/3", r"Find $\int_0^x t^2\,dt$."),
+    (r"\frac{n(n+1)}{2}", r"\binom{n+1}{2}", r"What is $1+2+\dots+n$?"),
+    (r"\frac{d}{2}", "d/2", "A circle has the diameter $d$. How long is its radius?"),
+    (r"\int_0^x f(t)\,dt", r"\int_0^x f(t) dt", "Write the area as an integral."),
+    (r"\begin{pmatrix} 2 \\ 4 \end{pmatrix}", r"2 \begin{pmatrix} 1 \\ 2 \end{pmatrix}", "Double $(1, 2)$."),
+    (r"\begin{pmatrix} 2 \\ 4 \end{pmatrix}", r"\begin{bmatrix} \frac{4}{2} \\ 4.0 \end{bmatrix}", "Double $(1, 2)$."),
+    (r"\frac{3}{2}", r"1\frac{1}{2}", r"What is $1+\frac{1}{2}$?"),
+    (r"\frac{\pi}{2}", r"\frac{2\pi}{4}", r"Convert $90^\circ$ to radians."),
 ]  # fmt: skip
 NO_ANSWERS = [
     ("8", r"8 \div 2 \div 2 + 6", r"What is the value of $8 \div 2 \div 2 + 6$?"),
@@ -90,6 +108,40 @@ NO_ANSWERS = [
     (r"2\sqrt{2}, x", r"x, \sqrt{8}", r"Simplify $\sqrt{8}$ and $x$."),
     ("(3, 4)", "(1+2, 4)", "Where is the point?"),
     (r"3720", r"3.72 \times 10^3", r"Write $3.72\times 10^3$ in full."),
+    ("3720", "3.72e3", r"Write $3.72\times 10^3$ in full."),
+    ("3720", r"3.720 \cdot 10^{3}", r"Write $3.72\times 10^3$ in full."),
+    # work of the question's that is still to be done, in whatever letters
+    ("6x", r"\frac{d}{dx}(3x^2)", "Find d/dx 3x^2"),
+    ("6x", r"\frac{d(3x^2)}{dx}", "Find d/dx 3x^2"),
+    ("6x", r"\dfrac{\mathrm{d}}{\mathrm{d}x}\left[3x^2\right]+0", "Find d/dx 3x^2"),
+    ("6x", r"\frac{\partial}{\partial x} 3x^2", "Find d/dx 3x^2"),
+    ("6x", r"\lim_{h\to0}\frac{3(x+h)^2-3x^2}{h}", "Find d/dx 3x^2"),
+    (r"\frac{x^3}{3}", r"\int_0^x t^2 dt", "What is the integral of t^2 from 0 to x?"),
+    (r"\frac{x^3}{3}", r"1 \cdot \int_0^x t^2 dt", "What is the integral of t^2 from 0 to x?"),
+    (r"\begin{pmatrix} 7 \\ 15 \end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}\begin{pmatrix}1\\3\end{pmatrix}",
+     "What is the product?"),
+    (r"\begin{pmatrix} 3 \\ 3 \end{pmatrix}", r"\begin{bmatrix} 1+2 \\ 4-1 \end{bmatrix}", "What is the sum?"),
+    # copies with a change that changes nothing
+    ("x^2+10x+25", "(x+5)^2+0", "Expand (x+5)^2."),
+    ("x^2+10x+25", "(5+x)^{2.0}", "Expand a (x+5)^2 now, or y."),
+    ("x^2+10x+25", "(x+5)(x+5)", "Expand $(x+5)^2$."),
+    ("x^2+10x+25", "(x+5)^2+t-t", "Expand $(x+5)^2$."),
+    ("x^2+10x+25", "(x+5)^{1+1}", "Expand $(x+5)^2$."),
+    ("x^2+10x+25", "(x+5-1+1)^2", "Expand $(x+5)^2$."),
+    ("x^2+10x+25", r"\frac{(x+5)^3}{x+5}", "Expand $(x+5)^2$."),
+    ("x^2+10x+25", "(-x-5)^2", "Expand $(x+5)^2$."),
+    (r"\frac{\sqrt7}{14}", r"1/(2\sqrt{7})", r"Rationalize the denominator of $\frac{1}{2\sqrt{7}}$."),
+    ("1+2\\sqrt2", r"(t+1)-t+\sqrt8", r"Simplify $(x+1)-x+\sqrt8$."),
+    (r"\frac{4}{5}", r"--\frac{16}{20}", r"Simplify $\frac{16}{20}$."),
+    (r"\frac{4}{5}", r"\frac{-16}{-20}", r"Simplify $\frac{16}{20}$."),
+    (r"\frac{4}{5}", "16.0/20", r"Simplify $\frac{16}{20}$."),
+    (r"\frac{4}{5}", "16 to 20", r"Simplify $\frac{16}{20}$."),
+    (r"\frac{6}{11}", r"+0.\overline{54}", r"Write $0.\overline{54}$ as a fraction."),
+    (r"\frac{\pi}{2}", "90 degrees", r"Convert $90^\circ$ to radians."),
+    (r"\frac{\pi}{2}", r"90.0^\circ", r"Convert $90^\circ$ to radians."),
+    ("x>3", "7 < 1+2x+0", "Solve $2x+1>7$."),
+    ("3x+2y=6", "12 = 4y+6x", "Simplify $6x+4y=12$."),
+    ("3", "g(x) = 3.0", "For which $x$ is $g(x) = 3$?"),
 ]  # fmt: skip
 
 
@@ -142,26 +194,6 @@ def test_a_pair_has_a_grade_for_each_question() -> None:
 
 # -- MATH -------------------------------------------------------------------------------------------------------------
 
-_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
-
-
-def formulas(question: str) -> list[str]:
-    """Every formula of a question as it stands, and the sides of every equation."""
-    found = []
-    for match in _FORMULA.finditer(question.replace(r"\$", "\0")):
-        formula = next(group for group in match.groups() if group is not None).replace("\0", r"\$").strip()
-        sides = [side.strip() for side in re.split(r"(?<![<>!:\\])=", formula)]
-        found += [formula, *sides, formula.rstrip(".,; ")]
-    return [formula for formula in dict.fromkeys(found) if formula]
-
-
-def is_own_text_or_number(gold: str, formula: str) -> bool:
-    def bare(text: str) -> str:
-        text = re.sub(r"\\left|\\right|\\text|\\[,!]|[\s${}().,%]|\\%|\\\$", "", text.replace("dfrac", "frac"))
-        return text.rpartition("=")[2].casefold()
-
-    return bare(gold) == bare(formula)
-
 
 @pytest.fixture(scope="module")
 def problems() -> list[dict[str, str]]:
@@ -190,6 +222,46 @@ def test_formulas_of_250_questions_of_math_are_no_answers(
     tried, copies = accepted(workers, random.Random(0).sample(with_formula, 250))
     assert tried == 250
     assert len(copies) <= 1, copies
+
+
+# Question, gold answer, the copied formula.
+COPIED = [
+    ("Expand $(x+5)^2$.", "x^2+10x+25", "(x+5)^2"),
+    (r"Simplify $\sqrt{242}$.", r"11\sqrt2", r"\sqrt{242}"),
+    ("Compute $(5-3i)(-4+3i)$.", "-11+27i", "(5-3i)(-4+3i)"),
+    (r"Simplify \[\frac{\sec x}{\sin x} - \frac{\sin x}{\cos x}.\]", r"\cot x",
+     r"\frac{\sec x}{\sin x} - \frac{\sin x}{\cos x}"),
+    (r"Let \(y = \frac{x^2-1}{x-1}\). Simplify $y$.", "x+1", r"\frac{x^2-1}{x-1}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_copy_is_none_whatever_changes_nothing(workers: EqualityWorkers, change: str) -> None:
+    asked = [(gold, text, question) for question, gold, copy in COPIED for text in CHANGES[change](copy)]
+    assert asked
+    assert [pair[1] for pair, grade in zip(asked, workers.equal_many(asked), strict=True) if grade.equal] == []
+
+
+@pytest.fixture(scope="module")
+def worth_the_gold(workers: EqualityWorkers, problems: list[dict[str, str]]) -> list[tuple[str, str, str]]:
+    """(gold answer, formula of the question that is worth as much and is not written so, question)."""
+    found = [(row["answer"], formula, row["problem"]) for row in problems for formula in formulas(row["problem"])]
+    found = [triple for triple in found if not is_own_text_or_number(*triple[:2])]
+    grades = workers.equal_many([triple[:2] for triple in found])
+    return [triple for triple, grade in zip(found, grades, strict=True) if grade.equal]
+
+
+@pytest.mark.slow
+@needs_math
+@pytest.mark.parametrize("change", CHANGES)
+def test_at_most_ten_questions_of_math_accept_a_changed_copy(
+    workers: EqualityWorkers, worth_the_gold: list[tuple[str, str, str]], change: str
+) -> None:
+    asked = [(gold, text, question) for gold, formula, question in worth_the_gold for text in CHANGES[change](formula)]
+    grades = workers.equal_many(asked)
+    accepted = {pair[2]: pair[1] for pair, grade in zip(asked, grades, strict=True) if grade.equal}
+    assert len(worth_the_gold) > 300
+    assert len(accepted) <= 10, accepted
 
 
 @pytest.mark.slow
