@@ -157,7 +157,8 @@ class RunFolder:
             ) from error
 
     def recipe(self) -> Recipe:
-        """The run's recipe, to be shown and compared. Every command that uses a run begins here, so links end here.
+        """The run's recipe, to be shown and compared. Every command that loads a run or writes to it begins here, so
+        that links are refused here.
 
         Raises RecipeError, CheckpointError for a link.
         """

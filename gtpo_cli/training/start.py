@@ -131,17 +131,20 @@ def keep_start(recipe: Recipe, run: RunFolder) -> Path | None:
     start = find_start(recipe.model.start)
     check_fits(start, recipe.model)
     aside = run.path / f".{run.start.name}.tmp"
-    with writing_run(
-        run.path,
-        lambda why, remedy: CheckpointError(f"{run.start}: cannot be written ({why}); {remedy}, or see output_dir"),
-    ):
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        with writing_run(
+            run.path,
+            lambda why, remedy: CheckpointError(f"{run.start}: cannot be written ({why}); {remedy}, or see output_dir"),
+        ):
+            aside.mkdir()
+            for name in start.files:
+                _take(start.weights / name, aside / name, link=start.run is not None)
+            (aside / _ORIGIN).write_text(json.dumps({"start": start.name}) + "\n", encoding="utf-8")
+            flush_to_disk(aside)
+            aside.rename(run.start)
+    finally:
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        for name in start.files:
-            _take(start.weights / name, aside / name, link=start.run is not None)
-        (aside / _ORIGIN).write_text(json.dumps({"start": start.name}) + "\n", encoding="utf-8")
-        flush_to_disk(aside)
-        aside.rename(run.start)
     return run.start
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,65 @@ def test_code_in_a_run_folder_is_not_run_by_any_command(runs: Path, tmp_path: Pa
     trusting = ["probe-entropy", "--trust-run-code", "--set", "objective.probe.num_prompts=1"]
     said_by(tmp_path, [(trusting, 0)])
     assert (tmp_path / "it_ran").exists()
+
+
+def test_no_command_writes_through_a_link_in_a_run_folder(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("dear")
+    (tmp_path / "elsewhere").mkdir()
+    links = {"metrics.jsonl": "private", "evaluation": "elsewhere", "export": "elsewhere", "report": "elsewhere"}
+    links["checkpoints/.step-000002.tmp"] = "elsewhere"
+    commands = [
+        ["train", "--resume", "runs/one", "--set", "training.max_steps=2"], ["eval", "runs/one", "--again"],
+        ["export", "runs/one"], ["report", "runs/one"], ["inspect", "runs/one", "--html"], ["probe-entropy"],
+        ["train", "--from", "runs/one"], ["generate", "runs/one", "1+1"],
+    ]  # fmt: skip
+    for name, target in links.items():
+        shutil.copytree(runs / "runs", tmp_path / "runs")
+        link = tmp_path / "runs" / "one" / name
+        if link.is_dir():
+            shutil.rmtree(link)
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / target)
+        for said in said_by(tmp_path, [(arguments, 2) for arguments in commands]):
+            assert f"runs/one/{name}: is a link, and nothing in a run folder may be one" in said
+        shutil.rmtree(tmp_path / "runs")
+    assert (tmp_path / "private").read_text() == "dear"
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_start_takes_what_its_manifest_names_and_no_more(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    (model,) = (tmp_path / "runs" / "one" / "checkpoints").glob("*/model")
+    (model / "not_named.txt").write_text("a secret")
+    two = train("two", "training.max_steps=1", "data.limit=64")
+    said_by(tmp_path, [([*two, "--from", "runs/one"], 0)])
+    start = tmp_path / "runs" / "two" / "start"
+    assert {file.name for file in start.iterdir()} == {
+        "start.json", *(file.name for file in model.iterdir() if file.name != "not_named.txt")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        (lambda file: file.symlink_to("/dev/zero"), "adapter_model.safetensors: is no regular file; get it again"),
+        (lambda file: os.mkfifo(file), "adapter_model.safetensors: is no regular file; get it again"),
+        (lambda file: os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 2**42), "has 4,398,046,511,104 bytes, and"),
+    ],
+    ids=["endless", "FIFO", "4 TiB"],
+)  # fmt: skip
+def test_an_adapter_that_would_fill_the_disk_is_not_copied(
+    tmp_path: Path, weights: Callable[[Path], object], said: str
+) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    weights(adapter / "adapter_model.safetensors")
+    settings = ["model.lora={rank: 4, alpha: 4, target_modules: [q_proj]}", "model.load_in_4bit=false"]
+    shown = ended(tmp_path, [*train("two", *settings), "--from", "adapter"], code=2)
+    assert f"adapter_model.safetensors: {said.partition(': ')[2] or said}" in shown
+    assert not (tmp_path / "runs" / "two").exists()
 
 
 # What transformers, PEFT and their like look for, and what they and gtpo import by name: none is a package of ours.
