@@ -175,17 +175,17 @@ def own_folder(folder: Path) -> Path:
     return folder
 
 
-def refuse_links(folder: Path, *, but_in: str) -> None:
-    """Raise OSError, with its name, where a file or folder in `folder` is a link. `but_in`: a folder in it whose links
-    are another program's own."""
+def refuse_links(folder: Path, *, but: re.Pattern[str]) -> None:
+    """Raise OSError, with its name, where a file or folder in `folder` is a link. `but`: such as another program makes
+    anew, by their path in the folder."""
     waiting = [folder]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
-                if entry.is_symlink():
+                if not entry.is_symlink():
+                    waiting += [Path(entry.path)] if entry.is_dir() else []
+                elif not but.fullmatch(Path(entry.path).relative_to(folder).as_posix()):
                     raise OSError(errno.ELOOP, "is a link", entry.path)
-                if entry.is_dir() and Path(entry.path) != folder / but_in:
-                    waiting.append(Path(entry.path))
 
 
 def append_to(file: Path) -> FileIO:
@@ -200,7 +200,8 @@ def append_to(file: Path) -> FileIO:
     if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
         return FileIO(descriptor, "ab")
     os.close(descriptor)
-    what = "has a second name, a hard link" if stat.S_ISREG(status.st_mode) else "is no regular file"
+    linked = stat.S_ISREG(status.st_mode)
+    what = f"{file.name} has a second name, a hard link; copy it with cp -r" if linked else "is no regular file"
     raise OSError(errno.EINVAL, what, str(file))
 
 

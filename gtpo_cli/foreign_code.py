@@ -1,11 +1,13 @@
 """Which code may run because a stranger's recipe names it: a run folder may be anybody's, and so is the recipe in it.
 
-Code that lies with runs does not run: in the run itself, in the folder that holds it, or in any other run. That is
-decided by where Python would find it, which is looked up without running anything.
+What lies in the user's own folders runs: the working folder, PYTHONPATH. Three kinds do not. Code that lies with runs
+may have come with one. Installed packages and Python's own library hold functions that run whatever text the data give
+them. Where Python would find a function is looked up without running anything.
 """
 
 from __future__ import annotations
 
+import site
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
@@ -22,24 +24,31 @@ def why_not(name: CodeName, run: Path) -> str | None:
     module = name.rpartition(":")[0]
     if not module.endswith(".py") and module.partition(".")[0] in sys.stdlib_module_names:
         return "is of Python's own library, whose functions can do anything"
-    return "lies in a folder with runs, and may have come with one" if _lies_with_runs(name, run) else None
+    places = [{file, *file.parents} for file in _places(name)]
+    installed = {Path(folder).resolve() for folder in (*site.getsitepackages(), site.getusersitepackages())}
+    if any(around & installed for around in places):
+        return "is of an installed package, whose functions can do anything"
+    near, here = _near(run.resolve()), open_to_users()
+    if any(around & near or any(_is_run(folder, sure=folder in here) for folder in around) for around in places):
+        return "lies in a folder with runs, and may have come with one"
+    return None
 
 
-def _lies_with_runs(name: CodeName, run: Path) -> bool:
-    """Whether any of a function's code lies with runs, seen from a run whose recipe names it.
+def open_to_users() -> set[Path]:
+    """The working folder and those above it, which may hold runs and the user's own code side by side."""
+    return {Path.cwd(), *Path.cwd().parents}
 
-    The working folder, and those above it, may hold runs and the user's own code side by side: code in them counts only
-    where they are a run themselves.
-    """
-    run, here = run.resolve(), Path.cwd()
-    open_to_users = {here, *here.parents}
-    for file in _places(name):
-        around = {file, *file.parents}
-        if run in around or (run.parent in around and run.parent not in open_to_users):
-            return True
-        if any(_is_run(folder, sure=folder in open_to_users) for folder in around):
-            return True
-    return False
+
+def _near(run: Path) -> set[Path]:
+    """The run, and the folders that may have come with it: all between it and the working folder; of a run elsewhere
+    the folder that holds it."""
+    above = run.parents if Path.cwd() in run.parents else run.parents[:1]
+    return {run, *above} - (open_to_users() - {run})
+
+
+def stands_in_a_run() -> bool:
+    """Whether the working folder is a run."""
+    return _is_run(Path.cwd(), sure=True)
 
 
 def _is_run(folder: Path, *, sure: bool) -> bool:

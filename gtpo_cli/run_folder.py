@@ -22,6 +22,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,10 @@ _PACKAGES = (
     "gtpo_cli", "torch", "triton", "transformers", "peft", "datasets", "bitsandbytes", "math-verify", "unsloth",
     "unsloth_zoo", "vllm", "vllm-bnb-plugin",
 )  # fmt: skip
+
+
+# wandb puts new ones in the place of the first, and writes no more to the folders of the second.
+_WANDB_LINKS = re.compile(r"wandb/(latest-run|debug[^/]*)|wandb/[^/]*run-[^/]*/logs/debug[^/]*")
 
 
 class Trust(NamedTuple):
@@ -145,7 +150,7 @@ class RunFolder:
     def check_links(self) -> None:
         """Raises CheckpointError where anything in the folder is a link: what is written there must stay there."""
         try:
-            refuse_links(self.path, but_in="wandb")  # which wandb makes anew
+            refuse_links(self.path, but=_WANDB_LINKS)
         except (FileNotFoundError, NotADirectoryError):  # there is no run yet
             return
         except OSError as error:

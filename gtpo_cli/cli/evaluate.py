@@ -31,6 +31,7 @@ from gtpo_cli.cli.printing import print_audit, print_json, print_scores, say, su
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import DataError, ended_with
+from gtpo_cli.files import own_folder
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.run_folder import RunFolder, Trust, write_atomically
 from gtpo_cli.waits import Waiting
@@ -176,7 +177,8 @@ def _folder_of(model: str, recipe: Recipe) -> RunFolder:
 def _begin(run: RunFolder, recipe: Recipe) -> None:
     """Write the folder of a model without a run: not before its tokenizer and the problems were there."""
     run.check_links()
-    run.path.mkdir(parents=True, exist_ok=True)
+    own_folder(run.path.parent)
+    own_folder(run.path)
     write_atomically(run.recipe_file, dump_recipe(recipe))
 
 

@@ -61,7 +61,7 @@ TrustRunOption = Annotated[
     bool,
     typer.Option(
         "--trust-run-code",
-        help="Run rewards and data.gold that the run's recipe names, also where they lie in a folder with runs.",
+        help="Run the rewards and data.gold that the run's recipe names, also such as lie with runs or are installed.",
     ),
 ]
 RecipeOption = Annotated[

@@ -84,7 +84,15 @@ def _of_file(path: str) -> ModuleType:
     assert spec is not None, "a .py file has a loader"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    taken = spec.name in sys.modules  # by an installed one of that name
+    if not taken:
+        sys.modules[spec.name] = module  # dataclasses look themselves up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if not taken:
+            del sys.modules[spec.name]
+        raise
     return module
 
 

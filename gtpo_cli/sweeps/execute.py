@@ -73,7 +73,7 @@ def execute(
     RecipeError when what is there does not belong to this sweep.
     """
     check_what_is_there(sweep)
-    for name in ("done", "logs", "recipes"):
+    for name in ("done", "logs", "recipes", "runs", "charts"):
         own_folder(sweep.folder / name)
     waiting = [run for run in sweep.runs if not run.is_done]
     running: list[_Job] = []

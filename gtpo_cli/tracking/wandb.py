@@ -17,7 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gtpo_cli.errors import GtpoError
 from gtpo_cli.files import own_folder, read_bytes, write_aside
+from gtpo_cli.foreign_code import stands_in_a_run
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.tracking.tracker import Row, TableTracker, Tracker
 
@@ -49,6 +51,12 @@ class WandbTracker:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb  # the library: absolute imports do not see this module under that name
 
+        for name in ("wandb/settings", ".wandb/settings"):
+            if stands_in_a_run() and os.path.lexists(name):
+                raise GtpoError(
+                    f"{name} in the working folder would tell wandb where to send your key, and that folder is a run, "
+                    "which may be anybody's: call gtpo from another folder"
+                )
         settings = recipe.tracking.wandb
         folder = run_dir / "wandb"
         own_folder(folder)  # else wandb would go to a temporary folder

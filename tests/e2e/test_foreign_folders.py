@@ -164,6 +164,20 @@ def test_no_command_writes_through_a_link_in_a_run_folder(runs: Path, tmp_path: 
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_neither_a_model_s_folder_nor_a_sweep_s_is_reached_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "models").symlink_to(tmp_path / "elsewhere")
+    sweep = {"about": "one", "recipe": "tiny_arithmetic", "seeds": [1], "variants": {"a": {"training.max_steps": 1}}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "charts").symlink_to(tmp_path / "elsewhere")
+    asked = ["eval", "builtin:tiny", "--limit", "1", "--set", "evaluation.samples=1"]
+    for said in said_by(tmp_path, [(asked, 2), (["sweep", "s.yaml", "--out", "out"], 2)]):
+        assert "is a link to another folder" in said
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_start_takes_what_its_manifest_names_and_no_more(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "runs", tmp_path / "runs")
     (model,) = (tmp_path / "runs" / "one" / "checkpoints").glob("*/model")

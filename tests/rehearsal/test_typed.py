@@ -137,7 +137,7 @@ def test_grpo_with_a_kl_term(servers: dict[str, Server]) -> None:
 
 def test_sft_starts_no_engine(servers: dict[str, Server]) -> None:
     done = ended(servers["qwen"], "sft")
-    assert done.calls == ["forward"] * 3  # two of the stress step
+    assert done.calls == ["forward"] * 4  # two of the stress step, one of the check after the update
     rows = metrics(servers["qwen"].folder / "runs/sft")
     assert all(row["optim/grad_norm"] > 0.01 for row in rows)
     facts = json.loads((servers["qwen"].folder / "runs/sft/environment.json").read_text())

@@ -31,7 +31,8 @@ def run(tmp_path: Path) -> RunFolder:
     "name",
     [
         "metrics.jsonl", "environment.json", "recipe.yaml", ".lock", "start", "samples", "checkpoints", "evaluation",
-        "report", "export", "trl", "tensorboard", "wandb", "checkpoints/.step-000005.tmp", "checkpoints/step-000001",
+        "report", "export", "trl", "tensorboard", "wandb",
+        "wandb/artifacts", "wandb/run_id", "checkpoints/.step-000005.tmp", "checkpoints/step-000001",
         "checkpoints/step-000001/model/adapter_model.safetensors", "evaluation/arithmetic/base-n1-0/samples.jsonl",
         "samples/step-000001.jsonl", "anything/else",
     ],
@@ -54,8 +55,11 @@ def test_the_folder_itself_may_be_reached_by_a_link_and_wandb_makes_links_of_its
     run: RunFolder, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(run.path)
-    (run.path / "wandb" / "offline-run").mkdir(parents=True)
-    (run.path / "wandb" / "latest-run").symlink_to("offline-run")
+    logs = run.path / "wandb" / "offline-run-20260101_000000-abcdefgh" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "debug-core.log").symlink_to(tmp_path)
+    for name in ("latest-run", "debug.log", "debug-internal.log"):
+        (run.path / "wandb" / name).symlink_to(logs.parent.name)
     assert RunFolder(tmp_path / "link").recipe() == run.recipe()
 
 

@@ -213,7 +213,8 @@ def run_asking_for(name: str, override: str, where: str = "runs/theirs") -> RunF
     "name",
     [
         "runs.theirs.evil:f", "runs.theirs:f", "linked.evil:f", "runs.other.evil:f", "runs.beside:f", "old.run.evil:f",
-        "runs/theirs/evil.py:f", "./runs/../runs/other/evil.py:f", "subprocess:call", "os:system",
+        "runs/theirs/evil.py:f", "./runs/../runs/other/evil.py:f", "subprocess:call", "os:system", "sympy:sympify",
+        "math_verify:parse",
     ],
 )  # fmt: skip
 def test_code_that_may_have_come_with_runs_is_not_run(
@@ -238,7 +239,10 @@ def test_code_that_may_have_come_with_runs_is_not_run(
 @pytest.mark.parametrize("key", KEYS_OF_CODE)
 def test_code_of_the_user_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("my_rewards:f", "mine.rewards:f", "math_verify:parse"):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "on_the_path.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    for name in ("my_rewards:f", "mine.rewards:f", "on_the_path:f"):
         Path("mine").mkdir(exist_ok=True)
         Path("mine/rewards.py").touch()
         Path("my_rewards.py").touch()
@@ -246,6 +250,20 @@ def test_code_of_the_user_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for output_dir in ("runs", "."):
             run = run_asking_for(name, KEYS_OF_CODE[key], f"{output_dir}/{uuid4().hex}")
             assert run.recipe_to_run() == run.recipe()
+
+
+@pytest.mark.parametrize("name", ["evil.code.hack:f", "evil/code/hack.py:f", "evil/hack.py:f", "evil.runs.hack:f"])
+def test_code_between_the_run_and_the_working_folder_may_have_come_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Somebody's archive: their code beside their runs, unpacked in a folder of the user's."""
+    monkeypatch.chdir(tmp_path)
+    run = run_asking_for(name, KEYS_OF_CODE["data.gold"], "evil/runs/r")
+    Path("evil/code").mkdir()
+    for file in ("evil/code/hack.py", "evil/hack.py", "evil/runs/hack.py"):
+        Path(file).touch()
+    with pytest.raises(RecipeError, match="lies in a folder with runs"):
+        run.recipe_to_run()
 
 
 def test_where_the_user_stands_in_a_run_or_among_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

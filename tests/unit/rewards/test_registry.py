@@ -10,7 +10,7 @@ import pytest
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.section import CodeName
-from gtpo_cli.rewards.registry import call_plugin, load_plugin, missing_module
+from gtpo_cli.rewards.registry import call_plugin, import_function, load_plugin, missing_module
 from gtpo_cli.types import Completion, Problem
 
 PROBLEM = Problem(id="train.jsonl:17", question="1+1?", gold="2")
@@ -134,3 +134,19 @@ def test_a_name_that_no_module_can_have_is_missing_without_an_exception(dotted: 
     assert missing_module(dotted) is None or missing_module(dotted) == dotted.partition(":")[0].partition(".")[0]
     with pytest.raises(RewardError):
         load_plugin(CodeName(dotted))
+
+
+def test_a_file_may_hold_a_dataclass_and_import_its_neighbours_also_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "with_a_class.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport next_door\n"
+        "@dataclass\nclass Row:\n    text: str\n"
+        "def gold(row):\n    import later_on\n    return Row(next_door.WORD + later_on.WORD).text\n"
+    )
+    (tmp_path / "next_door.py").write_text("WORD = 'next '\n")
+    (tmp_path / "later_on.py").write_text("WORD = 'later'\n")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    monkeypatch.chdir(tmp_path)
+    function = import_function(CodeName("with_a_class.py:gold"), RewardError)
+    assert function({}) == "next later"

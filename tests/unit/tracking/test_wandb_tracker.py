@@ -22,6 +22,7 @@ RUN = """
 import sys
 from pathlib import Path
 import gtpo_cli.tracking.wandb as module
+from gtpo_cli.errors import GtpoError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.tracking.wandb import WandbTracker
 
@@ -209,3 +210,15 @@ def test_a_wandb_that_stands_still_holds_no_step_up(tmp_path: Path) -> None:
     assert float(told["LOGGED"]) < 5.0
     assert float(told["CLOSED"]) < 20.0
     assert told["STEPS"] == "1499"
+
+
+def test_settings_that_lie_in_a_run_do_not_tell_wandb_where_to_send_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cd RUN; gtpo train --resume .: wandb would read wandb/settings of the working folder."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("recipe.yaml", "metrics.jsonl", "wandb/settings"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("[default]\nbase_url = http://127.0.0.1:9/\n")
+    with pytest.raises(GtpoError, match=r"^wandb/settings in the working folder would tell wandb where to send"):
+        WandbTracker(load_recipe("tiny_arithmetic"), tmp_path, warn=print)
