@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from gtpo_cli.errors import GtpoError
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.tracking.wandb import WandbTracker
+
 pytestmark = pytest.mark.slow  # processes with the real wandb in them
 
 TIMEOUT = 60.0  # seconds; a prompt would wait for ever
@@ -22,7 +26,6 @@ RUN = """
 import sys
 from pathlib import Path
 import gtpo_cli.tracking.wandb as module
-from gtpo_cli.errors import GtpoError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.tracking.wandb import WandbTracker
 
