@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 
-from gtpo_cli.rewards.trees import NOTHING, Tree, inverse, kind, minus, power_of, product_of, sum_of
+from gtpo_cli.rewards.trees import NOTHING, Tree, function_of, inverse, kind, minus, power_of, product_of, sum_of
 
 _TOKEN = re.compile(
     r"[0-9]*\.[0-9]* ?\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"  # a repeating decimal
@@ -178,7 +178,7 @@ class _Reader:
         if token in _OPERATORS:
             return (_OPERATORS[token], *self._scripts(), self._term())
         if name in _FUNCTIONS:
-            return ("\\" + name, *self._scripts(), self._operand())
+            return function_of("\\" + name, *self._scripts(), self._operand())
         if token in _TWO_ARGUMENTS:
             return (token, self._argument(), self._argument())
         return (token, self._argument()) if token[0] == "\\" and self._next() == "{" else token
@@ -191,7 +191,7 @@ class _Reader:
         if self._next() in _CLOSERS or (is_bar and self._next() == opening):
             self._at += 1
         if is_bar:
-            return ("|", inner)
+            return function_of("|", inner)
         if opening in "([{":
             return ("group", *inner[1:]) if kind(inner) == "," else inner
         return (opening, inner)

@@ -32,12 +32,45 @@ def sum_of(terms: Sequence[Tree]) -> Tree:
 
 
 def product_of(factors: Sequence[Tree]) -> Tree:
-    """The product without its ones; its sign stands before it."""
-    negative = sum(kind(factor) == "-" for factor in factors) % 2 == 1
-    bare = [factor[1] if kind(factor) == "-" else factor for factor in factors]
+    """The product without its ones; its sign stands before it, also that of a sum in it: (1-x)y is -((x-1)y)."""
+    signs, bare = zip(*(_sign_and_rest(factor) for factor in factors), strict=True) if len(factors) > 1 else ((), ())
+    if len(factors) == 1 or sum(factor != "1" for factor in bare) == 1:  # a sum alone keeps its signs
+        whole = [factor for factor in factors if factor not in ("1", ("-", "1"))] or ["1"]
+        negative = sum(factor == ("-", "1") for factor in factors) % 2 == 1
+        return minus(whole[0]) if negative else whole[0]
     flat = [inner for factor in bare if factor != "1" for inner in (factor[1:] if kind(factor) == "*" else (factor,))]
     tree = "0" if "0" in flat else _joined("*", flat, "1")
-    return minus(tree) if negative else tree
+    return minus(tree) if math.prod(signs) < 0 else tree
+
+
+def _sign_and_rest(tree: Tree) -> tuple[int, Tree]:
+    """1 or -1, and a tree such that its product is the tree: of a sum and its negative one is the rest of both."""
+    if kind(tree) == "-":
+        return -1, tree[1]
+    if kind(tree) == "+":
+        rest = min(tree, minus(tree), key=repr)
+        return (1 if rest == tree else -1), rest
+    return 1, tree
+
+
+def _in_order(tree: Tree) -> Tree:
+    return (tree[0], *sorted(tree[1:], key=repr))
+
+
+_ODD = frozenset(f"\\{name}" for name in "sin tan cot csc arcsin arctan sinh tanh".split())
+_EVEN = frozenset(["\\cos", "\\sec", "\\cosh", "|"])
+_IN_ANY_ORDER = frozenset(["\\gcd", "\\lcm", "\\max", "\\min"])
+
+
+def function_of(name: str, *inner: Tree) -> Tree:
+    """The function of what stands last; before it its scripts. An odd function's sign stands before it."""
+    *scripts, operand = inner
+    if name in _IN_ANY_ORDER:
+        factors = operand[1:] if kind(operand) == "*" else (operand,)
+        operand = product_of([_in_order(factor) if kind(factor) == "group" else factor for factor in factors])
+    sign, rest = _sign_and_rest(operand) if name in _ODD | _EVEN and not scripts else (1, operand)
+    tree = (name, *scripts, rest)
+    return minus(tree) if sign < 0 and name in _ODD else tree
 
 
 def minus(tree: Tree) -> Tree:
@@ -55,8 +88,9 @@ def inverse(tree: Tree) -> Tree:
         return tree
     if kind(tree) == "/":
         return tree[1]
-    if kind(tree) == "-":
-        return minus(inverse(tree[1]))
+    sign, rest = _sign_and_rest(tree)
+    if sign < 0:
+        return minus(inverse(rest))
     return product_of([inverse(factor) for factor in tree[1:]]) if kind(tree) == "*" else ("/", tree)
 
 
@@ -68,8 +102,12 @@ def power_of(base: Tree, exponent: Tree) -> Tree:
         return "1"
     if kind(exponent) == "-":
         return inverse(power_of(base, exponent[1]))
-    if kind(base) == "+" and isinstance(exponent, str) and exponent.isdigit() and int(exponent[-1]) % 2 == 0:
-        base = min(base, minus(base), key=repr)  # (x-1)^2 and (1-x)^2
+    if kind(base) == "/":
+        return inverse(power_of(base[1], exponent))
+    if isinstance(exponent, str) and exponent.isdigit():  # (x-1)^2 and (1-x)^2, (x-1)^3 and -(1-x)^3
+        sign, rest = _sign_and_rest(base)
+        power = ("^", rest, exponent)
+        return minus(power) if sign < 0 and int(exponent[-1]) % 2 == 1 else power
     return ("^", base, exponent)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 
 from gtpo_cli.rewards.formula import read_formula
 from gtpo_cli.rewards.normalize import is_oversized, spelled
-from gtpo_cli.rewards.quantity import exact_number, in_powers_of_ten, split_percent
+from gtpo_cli.rewards.quantity import REPEATING, exact_number, in_powers_of_ten, split_percent
 from gtpo_cli.rewards.trees import Tree, collected, holds, is_plain_number, kind, minus, names, parts, renamed, work
 
 _SEARCHED = 20_000  # characters of a question; the longest of MATH has 4,000
@@ -83,21 +83,15 @@ def holds_copy(gold: str, predicted: str, question: str, is_worth_it: Callable[[
     if answer == wanted:
         return False
     kept = names(wanted)
-    versions = {renamed(answer, kept), renamed(collected(answer), kept)}
-    asked = 0
-    for tree, text in _trees_of(question):
-        formula = renamed(tree, kept)
-        if formula == wanted or not kept <= names(formula):
-            continue
-        either = (formula, minus(formula))  # the square of a sum is read as that of its negative
-        if not any(holds(version, one) for version in versions for one in either):
-            continue
-        if is_worth_it(text):
-            return True
-        asked += 1
-        if asked == _MOST_VALUES:
-            break
-    return False
+    copied: dict[str, None] = {}
+    for version in (collected(answer), answer):  # what is taken back again (+A-A) is asked about last
+        for tree, text in _trees_of(question):
+            formula = renamed(tree, kept)
+            if formula != wanted and kept <= names(formula):
+                either = (formula, minus(formula))  # the square of a sum is read as that of its negative
+                if any(holds(renamed(version, kept), one) for one in either):
+                    copied[text] = None
+    return any(is_worth_it(text) for text in list(copied)[:_MOST_VALUES])
 
 
 def is_formula_of(question: str, text: str) -> bool:
@@ -149,6 +143,8 @@ def is_copied_number(gold: str, predicted: str, question: str) -> bool:
     if not _FRACTION.search(predicted):
         return False
     value = exact_number(_COLON.sub("/", predicted))
+    if REPEATING.fullmatch(predicted):  # however it is written: 0.\overline{3}, 0.(3), 0.3\overline{33}
+        return any(exact_number(found[0]) == value for found in REPEATING.finditer(spelled(question[:_SEARCHED])))
     return stands_in(question, predicted.lstrip("+- ")) or (
         value is not None and holds_copy(gold, predicted, question, lambda formula: exact_number(formula) == value)
     )

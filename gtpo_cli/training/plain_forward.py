@@ -14,6 +14,8 @@ from gtpo_cli.models.loading import ROUNDING, dtype_name
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group
 
+# Rounding grows with the logits, and with one over the temperature. A part that is left out shows by whole nats.
+_MARGIN = 5.0
 _TOKENS = 64  # of a prompt, and of what continues it: logits of so many tokens are small whatever the vocabulary
 
 
@@ -21,9 +23,9 @@ def check_plain_forward(policy: Policy, prompts: Sequence[Prompt], *, as_in_trai
     """Raise ModelError where `Policy.token_logprobs` is not the plain forward of the model that is saved.
 
     Asked are the first tokens of the longest prompt, behind themselves; the mean |difference| in nats may be what
-    rounding of the policy's type explains (`ROUNDING`). `as_in_training`: by the forward that has a gradient, where
-    anything that draws at random shows too; else by the one that measures. Leaves weights, gradients and random states
-    as they were.
+    rounding of the policy's type explains (`ROUNDING`, with a margin, at the policy's temperature). `as_in_training`:
+    by the forward that has a gradient, where anything that draws at random shows too; else by the one that measures.
+    Leaves weights, gradients and random states as they were.
     """
     problem, ids = max(prompts, key=lambda prompt: len(prompt[1]))
     ids = ids[: max(1, min(_TOKENS, policy.max_seq_length // 2))]
@@ -38,7 +40,7 @@ def check_plain_forward(policy: Policy, prompts: Sequence[Prompt], *, as_in_trai
     logp_N = logp_BGT.detach()[batch.completion_mask_BGT]
     same_N = (logp_N == plain_N) | (logp_N.isnan() & plain_N.isnan())  # a token may have no chance: minus infinity
     gap = float((logp_N - plain_N).abs().masked_fill(same_N, 0.0).mean())
-    bound = ROUNDING[dtype_name(policy.dtype)]
+    bound = _MARGIN * ROUNDING[dtype_name(policy.dtype)] / min(1.0, policy.temperature)
     if not gap <= bound:
         raise ModelError(
             f"the log-probabilities that train differ by {gap:.2g} nats on average from those of the model that would "

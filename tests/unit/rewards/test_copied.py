@@ -68,6 +68,10 @@ ANSWERS = [
     (r"\begin{pmatrix} 2 \\ 4 \end{pmatrix}", r"\begin{bmatrix} \frac{4}{2} \\ 4.0 \end{bmatrix}", "Double $(1, 2)$."),
     (r"\frac{3}{2}", r"1\frac{1}{2}", r"What is $1+\frac{1}{2}$?"),
     (r"\frac{\pi}{2}", r"\frac{2\pi}{4}", r"Convert $90^\circ$ to radians."),
+    ("(x+3)(x-3)", "-(3-x)(x+3)", "Factor $x^2-9$."),
+    ("-a-b", "-(a+b)", r"Simplify $\frac{a^2-b^2}{b-a}$."),
+    (r"\frac{\sqrt2}{2}", r"\frac12\sqrt2", r"Rationalize $\frac{1}{\sqrt2}$."),
+    (r"0.\overline{3}", "0.(3)", "Write 1/3 as a decimal."),
 ]  # fmt: skip
 NO_ANSWERS = [
     ("8", r"8 \div 2 \div 2 + 6", r"What is the value of $8 \div 2 \div 2 + 6$?"),
@@ -142,6 +146,24 @@ NO_ANSWERS = [
     ("x>3", "7 < 1+2x+0", "Solve $2x+1>7$."),
     ("3x+2y=6", "12 = 4y+6x", "Simplify $6x+4y=12$."),
     ("3", "g(x) = 3.0", "For which $x$ is $g(x) = 3$?"),
+    # a sign moved between factors, or over and under a fraction
+    ("x+1", r"\frac{1-x^2}{1-x}", r"Simplify $\frac{x^2-1}{x-1}$."),
+    ("-a-b", r"-\frac{a^2-b^2}{a-b}", r"Simplify $\frac{a^2-b^2}{b-a}$."),
+    ("3x-2", r"\frac{4-6x}{-2}", r"Simplify $\frac{6x-4}{2}$."),
+    ("a^3-3a^2b+3ab^2-b^3", "(-1)^3(b-a)^3", "Expand $(a-b)^3$."),
+    ("x^2+3x-10", "-(x+5)(2-x)", "Expand $(x+5)(x-2)$."),
+    ("x^2+3x-10", "(-x-5)(2-x)", "Expand $(x+5)(x-2)$."),
+    ("2x-6", "-2(-x+3)", "Expand $2(x-3)$."),
+    (r"\sin x", r"\frac{\cos^2x-1}{-\sin x}", r"Simplify $\frac{1-\cos^2 x}{\sin x}$."),
+    (r"\sin a\cos b+\cos a\sin b", r"-\sin(-a-b)", r"Expand $\sin(a+b)$."),
+    ("6x", r"\gcd(18,12)x", r"Simplify $\gcd(12,18)x$."),
+    (r"\frac{\sqrt2}{2}", r"\sqrt{\frac12}", r"Rationalize $\frac{1}{\sqrt2}$."),
+    # behind others that are taken back again
+    ("x^2+3x-10", "(x+5)(x-2)+a^2+1-(a^2+1)+b^2+2-(b^2+2)+c^2+3-(c^2+3)+d^2+4-(d^2+4)",
+     "Of $a^2+1$, $b^2+2$, $c^2+3$, $d^2+4$ nothing is asked. Expand $(x+5)(x-2)$."),
+    # a repeating decimal in another notation
+    (r"\frac13", "0.(3)", r"Write $0.\overline{3}$ as a fraction."),
+    (r"\frac13", r"0.3\bar{3}", r"Write $0.\overline{3}$ as a fraction."),
 ]  # fmt: skip
 
 
