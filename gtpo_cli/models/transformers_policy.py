@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -346,7 +347,10 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
         target_modules=list(lora.target_modules),
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
+    with (
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(action="ignore"),
+    ):  # check_adapted says what is wrong
         torch.manual_seed(seed)  # the adapter's random half
         try:
             return get_peft_model(model, config)

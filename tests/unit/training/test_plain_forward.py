@@ -16,6 +16,7 @@ from small_models import random_model
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models import load_policy, transformers_policy
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
@@ -186,3 +187,13 @@ def test_a_resumed_sft_run_with_dropout_equals_the_whole(tmp_path: Path) -> None
     assert train(half.recipe(), half, resume=True, quiet=True).step == 4
     assert comparable(half.path) == comparable(whole.path)
     assert contents(half.path) == contents(whole.path)
+
+
+@pytest.mark.parametrize(("dtype", "temperature"), [("bfloat16", 0.01), ("bfloat16", 0.05), ("float16", 0.01)])
+def test_rounding_at_a_low_temperature_is_no_fault(dtype: str, temperature: float) -> None:
+    """It grows with one over the temperature: a healthy run must not end at its first step."""
+    policy: Any = load_policy(
+        recipe_for(resolve_name("builtin:tiny"), f"rollout.temperature={temperature}", lora=None, dtype=dtype)
+    )
+    for as_in_training in (True, False):
+        check_plain_forward(policy, ASKED, as_in_training=as_in_training)
