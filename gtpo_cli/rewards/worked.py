@@ -15,6 +15,7 @@ compared as trees (`formula.py`). Pure standard library.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
@@ -24,7 +25,7 @@ from gtpo_cli.rewards.quantity import REPEATING, exact_number, in_powers_of_ten,
 from gtpo_cli.rewards.trees import Tree, collected, holds, is_plain_number, kind, minus, names, parts, renamed, work
 
 _SEARCHED = 20_000  # characters of a question; the longest of MATH has 4,000
-_MOST_VALUES = 4  # formulas of a question whose value is asked for at one answer
+_MOST_VALUES = 4  # formulas of a question whose value is asked for at one reading of an answer
 _SCIENTIFIC = re.compile(
     r"(?:[0-9]+(?:\.[0-9]+)? ?(?:\\times(?![A-Za-z])|\\cdot(?![A-Za-z])|\*) ?)?10 ?\^ ?(?:\{ ?[+-]?[0-9]+ ?\}|[0-9])"
 )
@@ -84,14 +85,17 @@ def holds_copy(gold: str, predicted: str, question: str, is_worth_it: Callable[[
         return False
     kept = names(wanted)
     copied: dict[str, None] = {}
-    for version in (collected(answer), answer):  # what is taken back again (+A-A) is asked about last
-        for tree, text in _trees_of(question):
-            formula = renamed(tree, kept)
-            if formula != wanted and kept <= names(formula):
-                either = (formula, minus(formula))  # the square of a sum is read as that of its negative
-                if any(holds(renamed(version, kept), one) for one in either):
-                    copied[text] = None
-    return any(is_worth_it(text) for text in list(copied)[:_MOST_VALUES])
+    for version in (answer, collected(answer)):  # in the second what is taken back again (+A-A) hides nothing
+        inside = (text for tree, text in _trees_of(question) if _stands_inside(tree, renamed(version, kept), wanted))
+        copied |= dict.fromkeys(itertools.islice(inside, _MOST_VALUES))
+    return any(map(is_worth_it, copied))
+
+
+def _stands_inside(formula: Tree, answer: Tree, wanted: Tree) -> bool:
+    kept = names(wanted)
+    formula = renamed(formula, kept)
+    # the square of a sum is read as that of its negative
+    return formula != wanted and kept <= names(formula) and (holds(answer, formula) or holds(answer, minus(formula)))
 
 
 def is_formula_of(question: str, text: str) -> bool:
