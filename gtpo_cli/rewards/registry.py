@@ -71,12 +71,16 @@ def _imported(name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _working_folder_last() -> Iterator[str]:
-    here, before = str(Path.cwd()), list(sys.path)
+    here = str(Path.cwd())
+    if here in sys.path:
+        yield here
+        return
     sys.path.append(here)
     try:
         yield here
-    finally:
-        sys.path[:] = before
+    finally:  # what the module itself put on the path stays there
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)
 
 
 def _of_file(path: str) -> ModuleType:

@@ -140,7 +140,8 @@ def test_a_file_may_hold_a_dataclass_and_import_its_neighbours_also_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "with_a_class.py").write_text(
-        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport next_door\n"
+        "from __future__ import annotations\nimport sys\nfrom dataclasses import dataclass\nimport next_door\n"
+        "sys.path.append('of_its_own')\n"
         "@dataclass\nclass Row:\n    text: str\n"
         "def gold(row):\n    import later_on\n    return Row(next_door.WORD + later_on.WORD).text\n"
     )
@@ -150,3 +151,4 @@ def test_a_file_may_hold_a_dataclass_and_import_its_neighbours_also_later(
     monkeypatch.chdir(tmp_path)
     function = import_function(CodeName("with_a_class.py:gold"), RewardError)
     assert function({}) == "next later"
+    assert "of_its_own" in sys.path, "what it put on the path itself stays"
