@@ -26,13 +26,13 @@ from shaped_model import shaped_policy
 from torch import Tensor
 
 from gtpo_cli.models import Engines
+from gtpo_cli.models.budget import Budget, training_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.objective import TokenBatch
+from gtpo_cli.objective import Rows
 from gtpo_cli.planning.memory import CONTEXT, memory_of
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rollout import collate
-from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.types import Completion, Group, Problem
 
@@ -84,20 +84,20 @@ def recipe_for(name: str) -> Recipe:
 
 def measure(policy: TransformersPolicy, recipe: Recipe, shape: ModelShape, case: Case, *, rounds: int) -> list[Figure]:
     """Seconds and peak memory of both paths, and the plan beside ours."""
-    batch = full_batch(policy, case)
+    rows = full_rows(policy, case)
     updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=1000)
     longest = case.prompt + case.completion
-    paths: dict[str, Callable[[TokenBatch], tuple[Tensor, Tensor]]] = {
+    paths: dict[str, Callable[[Rows], tuple[Tensor, Tensor]]] = {
         "gtpo": policy.token_logprobs,
         "full logits": partial(full_logits, policy),
     }
     steps: dict[str, Callable[[], None]] = {}
-    rows: dict[str, MicroBatchSize] = {}
+    budgets: dict[str, Budget] = {}
     peaks: dict[str, float] = {}
     for path, logprobs in paths.items():
-        rows[path] = MicroBatchSize("auto", longest_row=longest, packed=path == "gtpo", warn=print)
-        steps[path] = partial(train_half, updater, batch, rows[path], logprobs)
-        steps[path]()  # warm, and rows settled
+        budgets[path] = training_budget("auto", longest_row=longest, warn=print)
+        steps[path] = partial(train_half, updater, rows, budgets[path], logprobs, packed=path == "gtpo")
+        steps[path]()  # warm, and the budget settled
         peaks[path] = peak_of(policy.device, steps[path])
     seconds: dict[str, list[float]] = {path: [] for path in paths}
     for turn in range(rounds):
@@ -106,10 +106,10 @@ def measure(policy: TransformersPolicy, recipe: Recipe, shape: ModelShape, case:
     name = f"{case.name}, G {case.group_size}, T {case.completion}"
     ratio = statistics.median(a / b for a, b in zip(seconds["gtpo"], seconds["full logits"], strict=True))
     ours, theirs = (statistics.median(seconds[path]) for path in paths)
-    note = f"{rows['gtpo']} at a time; full logits {theirs:.3g} s, {rows['full logits']} at a time"
+    note = f"{budgets['gtpo']} at a time; full logits {theirs:.3g} s, {budgets['full logits']} at a time"
     memory = memory_of(
         recipe, shape, Engines("transformers", "transformers", False), prompt_tokens=case.prompt,
-        completion_tokens=case.completion, gpu=math.inf, limit=rows["gtpo"].limit,
+        completion_tokens=case.completion, gpu=math.inf, limit=budgets["gtpo"].limit,
     )  # fmt: skip
     planned = memory.training - CONTEXT
     return [
@@ -120,7 +120,7 @@ def measure(policy: TransformersPolicy, recipe: Recipe, shape: ModelShape, case:
     ]
 
 
-def full_batch(policy: TransformersPolicy, case: Case) -> TokenBatch:
+def full_rows(policy: TransformersPolicy, case: Case) -> Rows:
     """One group whose completions all have the greatest length; random token ids."""
     generator = torch.Generator().manual_seed(0)
     size = len(policy.tokenizer)
@@ -131,42 +131,41 @@ def full_batch(policy: TransformersPolicy, case: Case) -> TokenBatch:
     completions = tuple(
         Completion(draw(case.completion), (0.0,) * case.completion, "length", "") for _ in range(case.group_size)
     )
-    return collate([Group(Problem("p", "q", "1"), draw(case.prompt), completions)], device=policy.device)
+    return collate([Group(Problem("p", "q", "1"), draw(case.prompt), completions)], device=policy.device).rows()
 
 
-def full_logits(policy: TransformersPolicy, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+def full_logits(policy: TransformersPolicy, rows: Rows) -> tuple[Tensor, Tensor]:
     """What `token_logprobs` computes, through logits of the whole vocabulary and autograd."""
     policy.model.train()
-    row_BG = batch.lengths_BG > 0
-    prompt = batch.prompt_ids_BP[row_BG.nonzero()[:, 0]]
-    ids = torch.cat([prompt, batch.completion_ids_BGT[row_BG]], dim=1)
+    prompt = rows.prompt_ids_BP[rows.prompt_N]
+    ids = torch.cat([prompt, rows.ids_NT], dim=1)
     logits = policy.model(input_ids=ids, use_cache=False).logits[:, prompt.shape[1] - 1 : -1].float()
     logits = logits / policy.temperature
     logp_all = torch.log_softmax(logits, dim=-1)
     logp = logp_all.gather(-1, ids[:, prompt.shape[1] :, None])[..., 0]
     with torch.no_grad():
         entropy = -(logp_all.exp() * logp_all).sum(dim=-1)
-    zeros = torch.zeros_like(batch.completion_ids_BGT, dtype=torch.float32)
-    whole = row_BG[..., None].expand_as(zeros)
-    return zeros.masked_scatter(whole, logp), zeros.masked_scatter(whole, entropy)
+    return logp, entropy
 
 
 def train_half(
     updater: Updater,
-    batch: TokenBatch,
-    rows: MicroBatchSize,
-    logprobs: Callable[[TokenBatch], tuple[Tensor, Tensor]],
+    rows: Rows,
+    budget: Budget,
+    logprobs: Callable[[Rows], tuple[Tensor, Tensor]],
+    *,
+    packed: bool,
 ) -> None:
     """Forward and backward of all completions, then the update."""
 
-    def work(cut: Cut) -> None:
+    def work(limit: int) -> None:
         updater.zero_grad()
-        for micro in cut(batch):
-            logp, entropy = logprobs(micro.batch)
+        for index in rows.split(limit, unit=budget.unit, packed=packed):
+            logp, entropy = logprobs(rows[index])
             loss = -(logp.mean(dim=-1) * (1.0 - 0.1 * entropy.mean(dim=-1))).mean()
             loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
 
-    rows.run(work, batch)
+    budget.run(work, at_most=rows.size(budget.unit))
     updater.update()
 
 

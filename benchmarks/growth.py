@@ -103,12 +103,13 @@ def half(policy: TransformersPolicy, batch: TokenBatch) -> None:
     M_BGT = conflict_mask(batch.completion_ids_BGT, batch.completion_mask_BGT, A_BG)
     w_BGT = conflict_weights(M_BGT, A_BG)
     shares_BG = token_shares(batch.completion_mask_BGT)
-    for micro in batch.split(16_384, unit="tokens"):
-        weights = micro.take(w_BGT)
-        logp, H = policy.token_logprobs(micro.batch, trained_BGT=weights != 0)
-        mask = micro.batch.completion_mask_BGT
-        c_BGT = coefficients(micro.take(A_BG), mean_entropy(H, mask), micro.rows_BG, weights, mask, entropy_coef=0.1)
-        loss, _ = policy_loss(logp, c_BGT, mask, shares_BG=micro.take(shares_BG))
+    rows, keep_N = batch.rows(), torch.ones(len(A_BG.flatten()), dtype=torch.bool)
+    for index in rows.split(16_384, unit="tokens"):
+        part, weights = rows[index], w_BGT.flatten(0, 1)[index]
+        logp, H = policy.token_logprobs(part, trained_NT=weights != 0)
+        H_mean, mask = mean_entropy(H, part.mask_NT), part.mask_NT
+        c_NT = coefficients(A_BG.flatten()[index], H_mean, keep_N[index], weights, mask, entropy_coef=0.1)
+        loss, _ = policy_loss(logp, c_NT, mask, shares_BG=shares_BG.flatten()[index])
         loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
     for parameter in policy.trainable_parameters():
         parameter.grad = None

@@ -10,13 +10,13 @@ import argparse
 from pathlib import Path
 
 import torch
-from gpu import Case, full_batch
+from gpu import Case, full_rows
 from measure import Figure, interleaved, median_ratio, write
 from transformers import AutoTokenizer
 
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.objective import TokenBatch
+from gtpo_cli.objective import Rows
 
 TITLE = "Reference model"
 _SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4}
@@ -26,7 +26,7 @@ def run(*, rounds: int = 5) -> list[Figure]:
     """Forward, backward (and the reference's forward) of 8 completions of 200 tokens: CPU time on one thread."""
     torch.set_num_threads(1)
     policy = _policy()
-    batch = full_batch(policy, Case("reference", 8, 200, 100))
+    batch = full_rows(policy, Case("reference", 8, 200, 100))
 
     def without() -> None:
         _train(policy, batch)
@@ -52,8 +52,8 @@ def _policy() -> TransformersPolicy:
     return TransformersPolicy(get_peft_model(model, config), tokenizer, temperature=1.0, max_seq_length=512)
 
 
-def _train(policy: TransformersPolicy, batch: TokenBatch) -> None:
-    logp, _ = policy.token_logprobs(batch)
+def _train(policy: TransformersPolicy, rows: Rows) -> None:
+    logp, _ = policy.token_logprobs(rows)
     logp.sum().backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
     for parameter in policy.trainable_parameters():
         parameter.grad = None

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from gtpo_cli.models.packing import rows_without_gaps
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.objective import TokenBatch
+from gtpo_cli.objective import Rows
 
 TITLE = "Training half of a step"
 GROUP, PROMPT, SHORTEST, LONGEST = 8, 200, 100, 300
@@ -65,35 +65,32 @@ def policy(adapter: bool) -> TransformersPolicy:
     )
 
 
-def one_group() -> TokenBatch:
+def one_group() -> Rows:
     """Random tokens; lengths spread evenly."""
     generator = torch.Generator().manual_seed(0)
-    mask = (torch.arange(LONGEST) < torch.linspace(SHORTEST, LONGEST, GROUP).long()[:, None])[None]
-    ids = torch.randint(3, 32_000, (1, GROUP, LONGEST), generator=generator)
-    zeros = torch.zeros(1, GROUP)
-    return TokenBatch(
+    mask = torch.arange(LONGEST) < torch.linspace(SHORTEST, LONGEST, GROUP).long()[:, None]
+    ids = torch.randint(3, 32_000, (GROUP, LONGEST), generator=generator)
+    return Rows(
         prompt_ids_BP=torch.randint(3, 32_000, (1, PROMPT), generator=generator),
         prompt_mask_BP=torch.ones(1, PROMPT, dtype=torch.bool),
-        completion_ids_BGT=ids * mask,
-        completion_mask_BGT=mask,
-        sampled_logprobs_BGT=torch.zeros(1, GROUP, LONGEST),
-        rewards_BG=zeros,
-        truncated_BG=zeros.bool(),
+        prompt_N=torch.zeros(GROUP, dtype=torch.long),
+        ids_NT=ids * mask,
+        mask_NT=mask,
     )
 
 
-def own_path(policy: TransformersPolicy, batch: TokenBatch) -> None:
-    logp, _ = policy.token_logprobs(batch)
+def own_path(policy: TransformersPolicy, rows: Rows) -> None:
+    logp, _ = policy.token_logprobs(rows)
     _backward(policy, logp.sum())
 
 
-def full_logits_path(policy: TransformersPolicy, batch: TokenBatch) -> None:
+def full_logits_path(policy: TransformersPolicy, rows: Rows) -> None:
     """What the usual trainers do: padded rows, logits of every place, log-softmax, autograd."""
-    ids_RW, places_M = rows_without_gaps(batch)
+    ids_RW, places_M = rows_without_gaps(rows)
     logp = torch.log_softmax(policy.model(input_ids=ids_RW, use_cache=False).logits.float(), dim=-1).flatten(0, 1)
     with torch.no_grad():
         _ = -(logp.exp() * logp).sum(dim=-1)
-    tokens_M1 = batch.completion_ids_BGT[batch.completion_mask_BGT][:, None]
+    tokens_M1 = rows.ids_NT[rows.mask_NT][:, None]
     _backward(policy, logp[places_M].gather(1, tokens_M1).sum())
 
 
@@ -103,11 +100,11 @@ def _backward(policy: TransformersPolicy, loss: torch.Tensor) -> None:
         parameter.grad = None
 
 
-def gradient_error(packed: TransformersPolicy, padded: TransformersPolicy, batch: TokenBatch) -> float:
+def gradient_error(packed: TransformersPolicy, padded: TransformersPolicy, rows: Rows) -> float:
     """Norm of the difference over the norm, all weights together."""
     gradients = [
         torch.cat([g.flatten() for g in torch.autograd.grad(
-            policy.token_logprobs(batch)[0].sum(), list(policy.trainable_parameters()))])
+            policy.token_logprobs(rows)[0].sum(), list(policy.trainable_parameters()))])
         for policy in (packed, padded)
     ]  # fmt: skip
     return float((gradients[0] - gradients[1]).norm() / gradients[1].norm())

@@ -2,7 +2,8 @@
 
     checkpoints/step-000500/
       model/          adapter (or all weights) as safetensors, tokenizer
-      training.pt     optimiser, scheduler, random states; read with weights_only=True, no pickle
+      training.pt     optimiser, scheduler, random states, what was sampled for coming steps; read with
+                      weights_only=True, no pickle
       state.json      step, position in metrics.jsonl, the best checkpoint's figure
       manifest.json   size and SHA-256 of every other file
 
@@ -16,6 +17,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,8 +29,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from gtpo_cli.errors import CheckpointError
-from gtpo_cli.files import Count, Finite, open_regular, read_json, remedy, step_of, walled
+from gtpo_cli.errors import CheckpointError, translated
+from gtpo_cli.files import Count, Finite, folder_aside, guarded, open_regular, read_json, remedy, step_of
+from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import one_line
 
 _MANIFEST = "manifest.json"
@@ -86,13 +89,12 @@ class CheckpointStore:
     def path(self, step: int) -> Path:
         return self._folder / f"step-{step:06d}"
 
-    def _aside(self, step: int) -> Path:
-        """Where a checkpoint is while it is written or removed, so that under its own name it is always whole."""
-        return self._folder / f".{self.path(step).name}.tmp"
+    def leftovers(self) -> list[Path]:
+        """Folders of a process that was killed while it wrote or removed a checkpoint."""
+        return list(self._folder.glob(".step-*.tmp"))
 
     def remove_leftovers(self) -> None:
-        """Of a process that was killed while it wrote or removed a checkpoint."""
-        for path in self._folder.glob(".step-*.tmp"):
+        for path in self.leftovers():
             shutil.rmtree(path, ignore_errors=True)
 
     def save(
@@ -114,26 +116,22 @@ class CheckpointStore:
         if not all(bool(torch.isfinite(parameter).all()) for parameter in trained):
             raise CheckpointError(f"{self.path(state.step)}: not saved, since the weights are not finite")
         final = self.path(state.step)
-        aside = self._aside(state.step)
-        try:
-            shutil.rmtree(aside, ignore_errors=True)
-            self._folder.mkdir(exist_ok=True)  # a run folder that was moved away is not made again
-            aside.mkdir()
-            (aside / "model").mkdir()
-            save_weights(aside / "model")
-            torch.save(training | {"random": random_states()}, aside / "training.pt")
-            (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
-            write_manifest(aside)
-            flush_to_disk(aside)
-            aside.rename(final)
-            flush_to_disk(self._folder, recursive=False)
-        except _WRITE_ERRORS as error:
-            shutil.rmtree(aside, ignore_errors=True)
+
+        def failure(error: BaseException) -> CheckpointError:
             why, what = " ".join(str(getattr(error, "strerror", None) or error).split()), remedy(error, self._folder)
-            raise CheckpointError(
+            return CheckpointError(
                 f"{final}: the checkpoint cannot be written ({why}); earlier ones are untouched. "
                 f"{what[0].upper()}{what[1:]}, then continue with gtpo train --resume"
-            ) from error
+            )
+
+        with translated(_WRITE_ERRORS, failure):
+            self._folder.mkdir(exist_ok=True)  # a run folder that was moved away is not made again
+            with folder_aside(final) as aside:
+                (aside / "model").mkdir()
+                save_weights(aside / "model")
+                torch.save(training | {"random": random_states()}, aside / "training.pt")
+                (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+                write_manifest(aside)
         self._prune(state)
         return final
 
@@ -142,7 +140,7 @@ class CheckpointStore:
         folder, manifest = self.path(step), self.path(step) / _MANIFEST
         for name, entry in self._entries(step).items():
             file = folder / name
-            with walled(lambda why, file=file: _damaged(file, why)):  # type: ignore[misc]
+            with guarded(lambda why, file=file: _damaged(file, why)):  # type: ignore[misc]
                 if not file.resolve().is_relative_to(folder.resolve()):
                     raise _damaged(manifest, f"names a file outside of the checkpoint: {one_line(name)}")
                 with open_regular(file) as stream:
@@ -200,11 +198,11 @@ class CheckpointStore:
         """Optimiser, scheduler and random states, for the block that puts them into place. Raises CheckpointError, also
         for what the block finds not to fit the run."""
         file = self.path(step) / "training.pt"
-        with walled(lambda why: _unusable(file, why)), open_regular(file) as stream:
+        with guarded(lambda why: _unusable(file, why)), open_regular(file) as stream:
             loaded = torch.load(stream, map_location="cpu", weights_only=True)
             if not isinstance(loaded, dict) or not all(isinstance(loaded.get(key), dict) for key in _PARTS):
                 raise ValueError(f"it does not hold {' and '.join(_PARTS)}")
-        with walled(lambda why: _unusable(file, f"it does not fit this run: {why}")):
+        with guarded(lambda why: _unusable(file, f"it does not fit this run: {why}")):
             yield loaded
 
     def _prune(self, state: CheckpointState) -> None:
@@ -212,7 +210,58 @@ class CheckpointStore:
         for step in self.steps():
             if step not in keep:
                 with suppress(OSError):  # still read on a network's disk: the next start removes it
-                    shutil.rmtree(self.path(step).rename(self._aside(step)))
+                    shutil.rmtree(self.path(step).rename(self._folder / f".{self.path(step).name}.tmp"))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint of a run: steps finished, its folder, and the folder in that with the weights."""
+
+    step: int
+    path: Path
+    weights: str = "model"
+
+    @property
+    def model(self) -> Path:
+        return self.path / self.weights
+
+    @property
+    def has_full_weights(self) -> bool:
+        """False where it holds an adapter, which needs its base model."""
+        return (self.model / "config.json").is_file()
+
+
+def step_or_word(text: str) -> str | int:
+    """Which checkpoint a user means: a step where it is a number."""
+    return int(text) if re.fullmatch("[0-9]{1,12}", text) else text
+
+
+def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
+    """ "best" by `training.keep_best` (the newest where nothing was compared), "last", or the step of a checkpoint.
+
+    Raises CheckpointError that lists the steps there are, or names what is damaged.
+    """
+    store = CheckpointStore(run.checkpoints, keep_last=1)
+    steps = store.steps()
+    if not steps:
+        raise CheckpointError(f"{run.path}: has no checkpoint yet; go on with gtpo train --resume {run.path}")
+    step = steps[-1] if which == "last" else which
+    newest = None
+    if which == "best":
+        newest, _ = store.newest_intact()
+        assert newest is not None
+        best = store.load_state(newest).best_step
+        step = best if best in steps else newest
+    if not isinstance(step, int) or step not in steps:
+        there = ", ".join(map(str, steps))
+        raise CheckpointError(f"{run.path}: there is no checkpoint {which}; there are best, last and the steps {there}")
+    if step != newest:  # which was checked
+        try:
+            store.check(step)
+        except CheckpointError as error:
+            others = ", ".join(str(other) for other in steps if other != step) or "none"
+            raise CheckpointError(f"{error}; choose another step: with --checkpoint, or RUN:STEP ({others})") from error
+    return Checkpoint(step, store.path(step))
 
 
 def write_manifest(folder: Path) -> None:
@@ -273,13 +322,3 @@ def restore_random_states(states: dict[str, Any]) -> str | None:
         f"{'is' if now == 1 else 'are'} visible here: {min(then, now) or 'none'} restored; adapter dropout may draw "
         "other numbers than in a run without interruption"
     )
-
-
-def flush_to_disk(folder: Path, *, recursive: bool = True) -> None:
-    """Return once the folder, and with `recursive` all below it, is on the disk. Raises OSError."""
-    for path in [folder, *(folder.rglob("*") if recursive else ())]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -12,11 +12,13 @@ before it is used, `append_to` and `write_aside` write through none.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from io import BufferedReader, FileIO
 from itertools import count
@@ -25,7 +27,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gtpo_cli.errors import PASSING, GtpoError
+from gtpo_cli.errors import PASSING, CheckpointError, GtpoError, translated
 from gtpo_cli.text import describe, one_line
 
 T = TypeVar("T")
@@ -69,7 +71,7 @@ def _up_to_bound(file: Path, content: bytes) -> bytes:
 
 def read_json(file: Path, shape: type[T], wrong: Wrong) -> T:
     """The JSON document in a file as a `shape`, strictly. Raises `wrong(what is wrong)`."""
-    with walled(wrong):
+    with guarded(wrong):
         return parse_json(read_bytes(file), shape)
 
 
@@ -80,11 +82,11 @@ def read_json_lines(
 
     `cut`: the file may end within a line, as a kill leaves it, which is left out.
     """
-    with walled(lambda reason: wrong(0, reason)):
+    with guarded(lambda reason: wrong(0, reason)):
         stream = open_regular(file)
     with stream:
         for number in count(1):
-            with walled(lambda reason, number=number: wrong(number, reason)):  # type: ignore[misc]
+            with guarded(lambda reason, number=number: wrong(number, reason)):  # type: ignore[misc]
                 line = _up_to_bound(file, stream.readline(MAX_BYTES + 1))
                 if not line or (cut and not line.endswith(b"\n")):
                     return
@@ -103,37 +105,31 @@ def _adapter(shape: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(cast("Any", shape))
 
 
-@contextmanager
-def walled(wrong: Wrong) -> Iterator[None]:
+def guarded(wrong: Wrong) -> AbstractContextManager[None]:
     """Around a reader of foreign things: whatever it raises becomes `wrong(what is wrong)`, in one line.
 
     Our own errors pass, and signals, and memory that runs out, which is no fault of what is read. BaseException, since
     libraries that are not Python's panic with it.
     """
-    try:
-        yield
-    except (*PASSING, MemoryError):
-        raise
-    except BaseException as error:
-        raise wrong(reason(error)) from error
+    return translated(BaseException, lambda error: wrong(reason(error)), passing=(*PASSING, MemoryError))
 
 
-@contextmanager
-def writing(wrong: Wrong) -> Iterator[None]:
+def writing(wrong: Wrong) -> AbstractContextManager[None]:
     """Around writing of ours: what the operating system refuses becomes `wrong(why)`."""
-    try:
-        yield
-    except OSError as error:
-        raise wrong(reason(error)) from error
+    return translated(OSError, lambda error: wrong(reason(error)))
 
 
-@contextmanager
-def writing_run(folder: Path, wrong: Callable[[str, str], GtpoError]) -> Iterator[None]:
+def writing_run(folder: Path, wrong: Callable[[str, str], GtpoError]) -> AbstractContextManager[None]:
     """Around writing in a run's folder: what the operating system refuses becomes `wrong(why, remedy)`."""
-    try:
-        yield
-    except OSError as error:
-        raise wrong(reason(error), remedy(error, folder)) from error
+    return translated(OSError, lambda error: wrong(reason(error), remedy(error, folder)))
+
+
+def making_run(folder: Path) -> AbstractContextManager[None]:
+    """Around making a run's folder or its small files: what the operating system refuses is a CheckpointError."""
+    return translated(
+        OSError,
+        lambda error: CheckpointError(f"{folder}: cannot write the run folder ({error.strerror}); see output_dir"),
+    )
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # None: writers of torch and safetensors say no number
@@ -205,7 +201,7 @@ def append_to(file: Path) -> FileIO:
     raise OSError(errno.EINVAL, what, str(file))
 
 
-def write_aside(file: Path, content: bytes) -> None:
+def write_aside(file: Path, content: str | bytes) -> None:
     """Write aside, flush to disk, rename: a reader sees the old file or the new one, never half of it.
 
     Where a link stands in the place of either it is replaced, not followed. Raises OSError that names `file`; nothing
@@ -215,7 +211,7 @@ def write_aside(file: Path, content: bytes) -> None:
     try:
         aside.unlink(missing_ok=True)
         with aside.open("xb") as stream:
-            stream.write(content)
+            stream.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
         aside.replace(file)
@@ -225,3 +221,59 @@ def write_aside(file: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             error.filename, error.filename2 = str(file), None  # what the caller asked for
         raise
+
+
+@contextmanager
+def folder_aside(folder: Path, *, replace: bool = False) -> Iterator[Path]:
+    """`write_aside` for a folder: a new empty one, which is flushed to disk and gets its name on leaving. Where an
+    error is raised nothing of it stays. `replace`: a folder of that name goes, once the new one is whole."""
+    aside, before = (folder.with_name(f".{folder.name}.{word}") for word in ("tmp", "old"))
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        yield aside
+        flush_to_disk(aside)
+        if replace:
+            shutil.rmtree(before, ignore_errors=True)
+            if folder.is_dir():
+                folder.rename(before)
+        aside.rename(folder)
+        if replace:
+            shutil.rmtree(before, ignore_errors=True)
+        flush_to_disk(folder.parent, recursive=False)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if replace and before.is_dir() and not folder.exists():
+            before.rename(folder)
+
+
+def flush_to_disk(folder: Path, *, recursive: bool = True) -> None:
+    """Return once the folder, and with `recursive` all below it, is on the disk. Raises OSError."""
+    for path in [folder, *(folder.rglob("*") if recursive else ())]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
+    """Hold a lock on a file, which is made with its folder; the system frees it when the process ends, however it ends.
+
+    Raises `held` where another process has it, CheckpointError where the folder cannot be written.
+    """
+    with making_run(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        opened = append_to(file)
+    with opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise held from None
+        except OSError as error:
+            raise CheckpointError(
+                f"{file}: the file system cannot lock files ({error.strerror}), so nothing would keep two processes "
+                "from writing the same folder; choose an output_dir on another"
+            ) from error
+        yield

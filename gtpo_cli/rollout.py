@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import closing
 
 import torch
 
@@ -24,9 +25,28 @@ def sample(
 
     Raises GenerationError.
     """
-    tell = None if ended is None else lambda number, completion: ended(prompts[number][0], completion)
-    completions = sampler.sample([ids for _, ids in prompts], group_size, params, ended=tell)
+    notify = None if ended is None else lambda number, completion: ended(prompts[number][0], completion)
+    completions = sampler.sample([ids for _, ids in prompts], group_size, params, ended=notify)
     return [Group(problem, ids, tuple(group)) for (problem, ids), group in zip(prompts, completions, strict=True)]
+
+
+def sample_blocks(
+    sampler: Sampler,
+    prompts: Sequence[Prompt],
+    group_size: int,
+    params: SamplingParams,
+    *,
+    size: int,
+    seeds: Sequence[int],
+    wanted: Collection[int] | None = None,
+) -> Generator[tuple[int, Group], None, None]:
+    """The groups of the wanted prompts (default: all) with their prompts' numbers, as they come: `Sampler`."""
+    wanted = range(len(prompts)) if wanted is None else wanted
+    ids = [ids for _, ids in prompts]
+    with closing(sampler.sample_blocks(ids, group_size, params, size=size, seeds=seeds, wanted=wanted)) as sampled:
+        for number, completions in sampled:
+            problem, prompt_ids = prompts[number]
+            yield number, Group(problem, prompt_ids, tuple(completions))
 
 
 def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> TokenBatch:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import platform
@@ -33,13 +32,14 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError, ended_with
-from gtpo_cli.files import append_to, read_json, refuse_links, step_of, write_aside
-from gtpo_cli.foreign_code import why_not
-from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
+from gtpo_cli.errors import CheckpointError, RecipeError, ended_with
+from gtpo_cli.files import locked, making_run, read_json, refuse_links, step_of, write_aside
+from gtpo_cli.recipe import Recipe, default_names, dump_recipe, load_recipe
 from gtpo_cli.recipe.section import code_names
 from gtpo_cli.text import one_line
+from gtpo_cli.user_code import why_not
 
+RUNS = Path("runs")  # where a run is looked for when none is named; recipes put them there unless output_dir says
 RECIPE_FILE = "recipe.yaml"
 _PACKAGES = (
     "gtpo_cli", "torch", "triton", "transformers", "peft", "datasets", "bitsandbytes", "math-verify", "unsloth",
@@ -89,11 +89,10 @@ class RunFolder:
         `recipe` (None: a resumed one), which is taken back where it fails before its first step.
 
         Raises CheckpointError where another process has it or it cannot be written, RecipeError where there is a run
-        already, and for a signal that ends the run at once Ended, with what is lost.
+        already, and for a signal that ends the run at once Terminated, with what is lost.
         """
         held = CheckpointError(
-            f"{self.path}: another process is training this run; wait for it, stop it, or choose another "
-            "--set run_name=..."
+            f"{self.path}: another process is training this run; wait for it, stop it, or choose another --name"
         )
         self.check_links()
         with locked(self.lock_file, held=held):
@@ -125,12 +124,10 @@ class RunFolder:
         if self.recipe_file.exists():
             raise RecipeError(
                 f"{self.path}: there is a run here already; continue it with gtpo train --resume {self.path}, "
-                "or choose another --set run_name=..."
+                "or choose another --name"
             )
-        try:
+        with making_run(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
         self._write(self.recipe_file, dump_recipe(recipe))
 
     def discard_if_not_begun(self) -> None:
@@ -211,14 +208,18 @@ class RunFolder:
         }
         self._write(self.environment_file, json.dumps(document, indent=2) + "\n")
 
+    def total_steps(self) -> int | None:
+        """Up to which it was last to train; None where that is not recorded. It only informs, so nothing is raised."""
+        with contextlib.suppress(CheckpointError):
+            return read_json(self.environment_file, _Environment, CheckpointError).total_steps
+        return None
+
     def write_initial_entropy(self, document: dict[str, Any]) -> None:
         self._write(self.initial_entropy_file, json.dumps(document, indent=2) + "\n")
 
     def _write(self, file: Path, text: str) -> None:
-        try:
-            write_atomically(file, text)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
+        with making_run(self.path):
+            write_aside(file, text)
 
     def initial_entropy(self) -> float | None:
         """<H>_ini as the run recorded it, nats; None when it has not been measured yet. Raises CheckpointError."""
@@ -237,8 +238,25 @@ class _InitialEntropy:
     initial_entropy: Annotated[float, Field(ge=0.0, le=1e3)]  # nats: the logarithm of any vocabulary is far below
 
 
-def _unwritable(folder: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{folder}: cannot write the run folder ({error.strerror}); see output_dir")
+@dataclass(frozen=True, slots=True)
+class _Environment:
+    total_steps: Annotated[int, Field(ge=1)] | None = None
+
+
+def new_run(recipe: Recipe) -> tuple[Recipe, RunFolder]:
+    """The recipe with its run's name, and the folder. Where it has none it gets the first of `default_names` that is
+    free, and the folder is made at once: another start can get only another. Raises CheckpointError."""
+    if recipe.run_name is not None:
+        return recipe, RunFolder(Path(recipe.output_dir) / recipe.run_name)
+    for name in default_names(recipe):
+        folder = RunFolder(Path(recipe.output_dir) / name)
+        with making_run(folder.path):
+            try:
+                folder.path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+        return recipe.model_copy(update={"run_name": name}), folder
+    raise AssertionError("the names do not end")
 
 
 def latest_run(output_dir: Path) -> RunFolder | None:
@@ -258,32 +276,3 @@ def package_versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return versions
-
-
-@contextlib.contextmanager
-def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
-    """Hold a lock on a file, which is made with its folder; the system frees it when the process ends, however it ends.
-
-    Raises `held` where another process has it, CheckpointError where the folder cannot be written.
-    """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        opened = append_to(file)
-    except OSError as error:
-        raise _unwritable(file.parent, error) from error
-    with opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise held from None
-        except OSError as error:
-            raise CheckpointError(
-                f"{file}: the file system cannot lock files ({error.strerror}), so nothing would keep two processes "
-                "from writing the same folder; choose an output_dir on another"
-            ) from error
-        yield
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """`write_aside` for text."""
-    write_aside(file, text.encode("utf-8", "backslashreplace"))

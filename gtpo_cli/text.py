@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+import reprlib
 from collections.abc import Container, Iterable, Sequence
 
 _NAME_LENGTH = 60
@@ -30,6 +31,53 @@ def one_line(text: str, *, most: int = 300) -> str:
     """The text on one line of at most `most` characters, without what steers a terminal."""
     text = printable(" ".join(text[: 20 * most].split()))
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+class _Short(reprlib.Repr):
+    def repr_instance(self, x: object, level: int) -> str:
+        return repr(x)  # which may raise
+
+
+def shown(value: object, *, most: int = 80) -> str:
+    """A value of somebody else's in a message: its repr on one line, cut; its type where asking for that fails.
+
+    Only the first values of a list of millions are looked at, and only so deep.
+    """
+    short = _Short()
+    short.maxlevel, short.maxlist, short.maxdict = 6, 20, 20
+    short.maxstring = short.maxother = short.maxlong = 4 * most  # it would leave out the middle
+    try:
+        return one_line(short.repr(value), most=most)
+    except Exception:  # noqa: BLE001 - of an object of the user's, or a number of too many digits
+        return f"a {type(value).__name__}"
+
+
+def counted(number: int, noun: str, form: str = "") -> str:
+    """`1 problem`, `2 problems`; `form` as in a format string."""
+    return f"{number:{form}} {noun}{'' if number == 1 else 's'}"
+
+
+def folded(text: str, width: int, column: int = 0) -> str:
+    """The text with line ends in place of blanks, so that no line is wider than `width` cells. A longer word stays
+    whole, since it may be a path to be copied, and `95 %` stays together. `column`: where on its line the text begins.
+
+    What goes on below a line stands under its last column, which two blanks begin, where that is in the left half.
+    """
+    from rich.cells import cell_len
+
+    parts: list[str] = []
+    for line in text.split("\n"):
+        *_, gap = (0, *(blanks.end() for blanks in re.finditer(r"  +" if column else r"^ +|  +", line)))
+        hang = "# " if line.startswith("# ") else " " * (gap if gap <= width // 2 else 0)
+        for blanks, word in re.findall(r"( *)([^ ]*(?:(?<=\d) %[^ ]*)?)", line):
+            cells = len(blanks) + cell_len(word)
+            if blanks and column and column + cells > width:
+                blanks, cells, column = f"\n{hang}", len(hang) + cell_len(word), 0
+            parts += blanks, word
+            column += cells
+        parts.append("\n")
+        column = 0
+    return "".join(parts[:-1])
 
 
 def describe(error: BaseException, *, most: int = 300) -> str:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 FinishReason = Literal["stop", "length"]
 Turn = tuple[str, str]  # of a chat: role (system, user, assistant) and text
+
+
+class CodeName(str):
+    """A function that a recipe asks for: `pkg.module:function` or `file.py:function`.
+
+    `user_code.py` imports nothing that is called otherwise, and `recipe.section.code_names` finds all of this type. So
+    a new key that names code cannot pass by what is checked before a stranger's recipe is run.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +26,9 @@ class Problem:
 
     `source` says where it came from, for messages ("train.jsonl:17"). `solution` is the worked reference solution
     without its answer line, where the data has one (SFT trains on it). `turns`: the chat that asks it, the user's turn
-    last, where that is more than the question alone.
+    last, where that is more than the question alone. `prompt`: what the model is asked, system prompt included, once
+    that is known: the turns that its chat template renders, or the text where it has none. `columns`: the row of the
+    data as it stands there, kept where the recipe has rewards of the user's own.
     """
 
     id: str
@@ -25,6 +37,8 @@ class Problem:
     solution: str | None = None
     source: str = ""
     turns: tuple[Turn, ...] = ()
+    prompt: str | tuple[Turn, ...] = field(default=(), compare=False, repr=False)
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,11 @@ class Verdict:
     extracted: str | None
     timed_out: bool = False
     plugins: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The unweighted score of each part of the reward, by name."""
+        return {"format": self.format_score, "accuracy": self.accuracy_score, **self.plugins}
 
 
 @dataclass(frozen=True, slots=True)

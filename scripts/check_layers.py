@@ -14,12 +14,12 @@ PACKAGE = "gtpo_cli"
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "seeds", "hub", "text", "waits"),
-    ("recipe", "kernels", "files"),
-    ("objective", "rewards", "foreign_code"),
+    ("errors", "types", "seeds", "hub", "text", "waiting", "entropy_filter"),
+    ("recipe", "kernels", "files", "user_code"),
+    ("objective", "rewards"),
     ("estimators", "data", "models", "tracking"),
-    ("generation",),
-    ("rollout", "checkpoints", "run_folder"),
+    ("generation", "run_folder"),
+    ("rollout", "checkpoints"),
     ("evaluation",),
     ("training",),
     ("report", "planning", "integrations", "export"),

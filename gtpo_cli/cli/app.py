@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -15,22 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from gtpo_cli import __version__
-from gtpo_cli.cli.compare import compare
-from gtpo_cli.cli.doctor import doctor
-from gtpo_cli.cli.evaluate import evaluate
-from gtpo_cli.cli.export import export
-from gtpo_cli.cli.generate import generate
-from gtpo_cli.cli.init import init
-from gtpo_cli.cli.inspect import inspect
-from gtpo_cli.cli.plan import plan
-from gtpo_cli.cli.probe_entropy import probe_entropy
-from gtpo_cli.cli.recipes import app as recipes_app
-from gtpo_cli.cli.report import report
-from gtpo_cli.cli.streams import clean_streams, let_go, open_streams
-from gtpo_cli.cli.sweep import sweep
-from gtpo_cli.cli.train import train
-from gtpo_cli.errors import Ended, GtpoError, NotReadyError, out_of_memory
-from gtpo_cli.recipe.synonyms import keys_for
+from gtpo_cli.cli.commands import COMMANDS, import_command
+from gtpo_cli.cli.streams import clean_streams, drop_output, open_streams
+from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory
 from gtpo_cli.training.interrupts import ending_signals, raise_ended
 
 EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint; or the operating system refused something
@@ -46,7 +34,7 @@ REMEDIES = {
     errno.ENOENT: "create the folder first, or correct the name",
     errno.ENOTDIR: "a file stands where a folder is meant: name another",
     errno.EISDIR: "a folder stands where a file is meant: name another",
-    errno.ENAMETOOLONG: "choose a shorter name (run_name, output_dir)",
+    errno.ENAMETOOLONG: "choose a shorter name (--name, output_dir)",
     errno.EBADF: "leave standard output open, or send it to a file",
     errno.EMFILE: "too many files are open: raise the limit with ulimit -n",
 }
@@ -58,11 +46,15 @@ MORE_MEMORY = (
 
 
 class _Commands(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, known, rest = super().resolve_command(ctx, args)
+        return name, import_command(str(name)) if known else None, rest
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:  # which typer would end without a word
-            raise Ended(signal.SIGINT) from None
+            raise Terminated(signal.SIGINT) from None
         except Exception as error:
             if type(error).__name__ == "NoSuchOption":  # click's, which newer versions of typer hold a copy of
                 _name_key(error)
@@ -71,6 +63,8 @@ class _Commands(TyperGroup):
 
 def _name_key(error: Any) -> None:
     """An option that is a key of the recipe, here or in another tool: how that is set."""
+    from gtpo_cli.recipe.synonyms import keys_for
+
     options = {option for parameter in error.ctx.command.params for option in parameter.opts}
     if {f"{error.option_name}s", error.option_name.removesuffix("s")} & options:
         return  # click says which
@@ -89,19 +83,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("init")(init)
-app.command("train")(train)
-app.command("eval")(evaluate)
-app.command("compare")(compare)
-app.command("report")(report)
-app.command("inspect")(inspect)
-app.command("generate")(generate)
-app.command("export")(export)
-app.command("probe-entropy")(probe_entropy)
-app.command("sweep")(sweep)
-app.command("plan")(plan)
-app.command("doctor")(doctor)
-app.add_typer(recipes_app, name="recipes")
+for _name, (_, _line) in COMMANDS.items():  # name and line only: `resolve_command` imports the command itself
+    app.command(_name, help=_line)(lambda: None)
+_OWN_COMMANDS = re.compile(rf"(?<![\w./-])gtpo(?= (?:{'|'.join(COMMANDS)})\b)")
 
 
 def _show_version(value: bool) -> None:
@@ -129,11 +113,19 @@ def main() -> None:
     open_streams()
     # Forks of worker processes after the tokenizer was used would only print advice; we start none by fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Threads of torch (by GNU's OpenMP) that wait for each other spin first, 300,000 turns of 50 ns: 16 ms at every
+    # operation where another program has one of the cores. So many as it takes itself where threads outnumber cores.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is imported
     # bitsandbytes says at import that an optional kernel is not there; nothing a user could or should do about it.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # Rust's own account of a panic in tokenizers would bury the line that we say about it.
     os.environ["RUST_BACKTRACE"] = "0"
     clean_streams()
+    if os.environ.get("_GTPO_COMPLETE") == "complete_bash":
+        from gtpo_cli.cli.completion import join_words_of_bash
+
+        join_words_of_bash()
     for number in ending_signals():
         signal.signal(number, raise_ended)
     try:
@@ -144,10 +136,10 @@ def main() -> None:
         except SystemExit:
             sys.stdout.flush()  # here, where a full disk and a reader that has gone can still be told apart
             raise
-    except Ended as end:
+    except Terminated as end:
         for number in (signal.SIGINT, *ending_signals()):
             signal.signal(number, signal.SIG_DFL)  # another one ends without a word
-        print(end.words, file=sys.stderr)
+        print(as_typed_here(end.words), file=sys.stderr)
         sys.exit(end.exit_code)
     except BrokenPipeError:  # `gtpo ... | head`: nobody is left to tell; exit as other programs do
         sys.exit(EXIT_NO_READER)
@@ -155,10 +147,10 @@ def main() -> None:
         if "--debug" in sys.argv or (lines := _lines(error)) is None:
             raise
         for line in lines:
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {as_typed_here(line)}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
     finally:
-        let_go()
+        drop_output()
 
 
 def _check_address_space() -> None:
@@ -169,6 +161,11 @@ def _check_address_space() -> None:
             f"ulimit -v allows {allowed / 1e9:.1f} GB of address space, and torch and transformers alone need "
             f"{LEAST_ADDRESS_SPACE / 1e9:.1f} GB; raise it (ulimit -v unlimited)"
         )
+
+
+def as_typed_here(text: str) -> str:
+    """A message, which has our commands as `gtpo train`, with these as they can be typed here."""
+    return _OWN_COMMANDS.sub(lambda _: gtpo(), text)
 
 
 def _lines(error: Exception) -> list[str] | None:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gtpo_cli.cli import completion
 from gtpo_cli.cli.options import JsonOption, benchmark_names
 from gtpo_cli.cli.printing import print_json, print_table, suggest
+from gtpo_cli.cli.streams import print_whole
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.text import markdown_sentence, markdown_table, one_line
+from gtpo_cli.text import counted, markdown_sentence, markdown_table, one_line
 
 if TYPE_CHECKING:
     from gtpo_cli.report.comparison import Comparison, Side
@@ -23,7 +25,11 @@ _QUESTION_WIDTH = 60
 def compare(
     sides: Annotated[
         list[str],
-        typer.Argument(metavar="A B", help="Run folders; runs/a@base or runs/a@600 for one of its subjects."),
+        typer.Argument(
+            metavar="A B",
+            help="Run folders; runs/a@base or runs/a@600 for one of its subjects.",
+            autocompletion=completion.runs,
+        ),
     ],
     benchmark: Annotated[
         str | None,
@@ -55,7 +61,7 @@ def compare(
     pairs = [(other, found) for other in others for found in compare_sides(before, other, benchmark=benchmark)]
     if as_json:
         said = cautions([comparison for _, comparison in pairs])
-        print_json({"comparisons": [_document(before, *pair) for pair in pairs], "cautions": list(said)})
+        print_json({"comparisons": [_document(before, *pair) for pair in pairs], "cautions": said})
         return
     say: Callable[[str], None] = _say_markdown if as_markdown else print
     draw: Callable[..., None] = _draw_markdown if as_markdown else print_table
@@ -78,7 +84,7 @@ def _print(
     a, b = comparison.before.conditions.subject, comparison.after.conditions.subject
     say(f"\n{comparison.benchmark}: A = {before.run.path} {a}, B = {after.run.path} {b}")
     left_out = f"; {comparison.left_out} that only one side has are left out" if comparison.left_out else ""
-    say(f"{comparison.shared} shared problems{left_out}")
+    say(f"{counted(comparison.shared, 'shared problem')}{left_out}")
     for note in comparison.notes:
         say(f"note: {note}")
     rows = [
@@ -98,11 +104,12 @@ def _print(
 
 def _only_one_side(comparison: Comparison) -> Iterator[str]:
     """The problems that one side solves and the other does not: how many, and the first of them."""
+    of_a, of_b = (counted(side.conditions.samples, "completion") for side in (comparison.before, comparison.after))
     groups = (
         ("first completion right in A only", comparison.only_before),
         ("first completion right in B only", comparison.only_after),
-        (f"solved by A, never by B in {comparison.after.conditions.samples} completions", comparison.never_after),
-        (f"solved by B, never by A in {comparison.before.conditions.samples} completions", comparison.never_before),
+        (f"solved by A, never by B in {of_b}", comparison.never_after),
+        (f"solved by B, never by A in {of_a}", comparison.never_before),
     )
     problems = {problem.id: problem for problem in comparison.before.problems()}
     for title, ids in groups:
@@ -117,7 +124,7 @@ def _only_one_side(comparison: Comparison) -> Iterator[str]:
 
 
 def _print_recipes(sides: Sequence[Side], say: Callable[[str], None], draw: Callable[..., None]) -> None:
-    from gtpo_cli.report.comparison import recipe_differences
+    from gtpo_cli.recipe.section import recipe_differences
 
     runs = {str(side.run.path): side.run for side in sides}
     if len(runs) < 2:
@@ -130,24 +137,24 @@ def _print_recipes(sides: Sequence[Side], say: Callable[[str], None], draw: Call
 
 def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> None:
     cells = [[markdown_sentence(one_line(cell, most=1000)) for cell in row] for row in (header, *rows)]
-    print(markdown_table(cells[0], cells[1:], numbers=numbers))
+    print_whole(markdown_table(cells[0], cells[1:], numbers=numbers))
 
 
 def _say_markdown(text: str) -> None:
-    print(markdown_sentence(text.strip()).replace("*", r"\*"), end="\n\n")
+    print_whole(markdown_sentence(text.strip()).replace("*", r"\*") + "\n")
 
 
 def _document(before: Side, after: Side, comparison: Comparison) -> dict[str, Any]:
-    from gtpo_cli.report.comparison import recipe_differences
+    from gtpo_cli.recipe.section import recipe_differences
 
     recipes = recipe_differences([before.run.recipe(), after.run.recipe()])
     return {
         "benchmark": comparison.benchmark,
-        "a": {"run": str(before.run.path), "subject": comparison.before.conditions.subject},
-        "b": {"run": str(after.run.path), "subject": comparison.after.conditions.subject},
+        "a": {"run": before.run.path, "subject": comparison.before.conditions.subject},
+        "b": {"run": after.run.path, "subject": comparison.after.conditions.subject},
         "problems": comparison.shared,
         "left_out": comparison.left_out,
-        "notes": list(comparison.notes),
+        "notes": comparison.notes,
         "scores": {
             row.score: {
                 "a": row.before,
@@ -158,9 +165,9 @@ def _document(before: Side, after: Side, comparison: Comparison) -> dict[str, An
             for row in comparison.differences
         },
         "mcnemar": comparison.test._asdict(),
-        "first_right_in_a_only": list(comparison.only_before),
-        "first_right_in_b_only": list(comparison.only_after),
-        "never_solved_by_b": list(comparison.never_after),
-        "never_solved_by_a": list(comparison.never_before),
+        "first_right_in_a_only": comparison.only_before,
+        "first_right_in_b_only": comparison.only_after,
+        "never_solved_by_b": comparison.never_after,
+        "never_solved_by_a": comparison.never_before,
         "recipe_differences": {key: {"a": values[0], "b": values[1]} for key, values in recipes},
     }

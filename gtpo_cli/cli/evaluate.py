@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.asked import by_path, check_read, check_split, overridden, with_options
+from gtpo_cli.cli.eval_options import by_path, check_read, check_split, overridden, with_options
 from gtpo_cli.cli.options import (
     DEFAULT_RECIPE,
     CheckpointOption,
@@ -31,16 +30,17 @@ from gtpo_cli.cli.printing import print_audit, print_json, print_scores, say, su
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import DataError, ended_with
-from gtpo_cli.files import own_folder
+from gtpo_cli.files import own_folder, write_aside
 from gtpo_cli.recipe import Recipe, dump_recipe
-from gtpo_cli.run_folder import RunFolder, Trust, write_atomically
-from gtpo_cli.waits import Waiting
+from gtpo_cli.run_folder import RunFolder, Trust
+from gtpo_cli.text import counted
+from gtpo_cli.waiting import Waiting
 
 if TYPE_CHECKING:
+    from gtpo_cli.checkpoints import Checkpoint
     from gtpo_cli.evaluation.problems import Benchmark
     from gtpo_cli.evaluation.records import Results
     from gtpo_cli.evaluation.store import StoredEvaluation
-    from gtpo_cli.evaluation.subject import Checkpoint
     from gtpo_cli.recipe.schema import ModelRecipe
 
     Finished = dict[tuple[str, str], tuple[StoredEvaluation, Results]]  # by benchmark and subject
@@ -88,6 +88,8 @@ def evaluate(
 
     gtpo eval runs/my-run --benchmark aime24 --benchmark amc23 --pass-k 64
     """
+    from gtpo_cli.planning.open_keys import closed, for_measuring
+
     words = None
     keys = overridden(set_ or [])
     options = {"benchmarks": benchmark, "pass_k": pass_k, "majority_k": maj_k, "limit": limit}
@@ -98,7 +100,7 @@ def evaluate(
         run, loaded, chosen = find_trained(
             target, checkpoint, what="eval", overrides=set_ or [], trust=Trust(trust_remote_code, trust_run_code)
         )
-        own = run.recipe()
+        own = closed(run.recipe())
         check_split(own, loaded)
     else:
         model, named = str(target), (benchmark or ["gsm8k"])[0]
@@ -107,8 +109,10 @@ def evaluate(
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
         loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_ or [])
         run, own = _folder_of(model, loaded), None
+    loaded = closed(loaded)
     benchmark, samples_said = benchmark or by_path(loaded, data_path), "evaluation.samples" in keys
     asked = with_options(loaded, benchmark, pass_k, maj_k, limit, samples_said=samples_said)
+    asked = for_measuring(asked, keys)
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
     _introduce(words, loaded.model, subjects)
     benchmarks = _load_benchmarks(asked, chosen, split, data_path)
@@ -120,7 +124,7 @@ def evaluate(
         is_run = own is not None and chosen is not None
         finished = _evaluate(run, asked, own if is_run else None, chosen, subjects, benchmarks, again=again)
     if as_json:
-        print_json({"run": str(run.path), "evaluations": _document(finished, audit=audit)})
+        print_json({"run": run.path, "evaluations": _document(finished, audit=audit)})
         return
     for one in benchmarks:
         _print(one, asked, {subject: finished[one.name, subject] for subject in subjects}, audit=audit)
@@ -141,15 +145,16 @@ def _evaluate(
     again: bool,
 ) -> Finished:
     """`own`: the recipe that the run was trained by; None where there is no such run."""
+    from gtpo_cli.evaluation.loading import PolicyLoader, local_weights
     from gtpo_cli.evaluation.measure import evaluate as run_evaluation
     from gtpo_cli.evaluation.measure import find_evaluation
-    from gtpo_cli.evaluation.subject import SubjectLoader, local_weights
+    from gtpo_cli.planning.open_keys import closed
     from gtpo_cli.rewards import Scorer
     from gtpo_cli.training.start import start_of
 
     start = start_of(recipe, run) if BASE in subjects else None
-    usual = own or plain_recipe(recipe.model.name)
-    loader, finished = SubjectLoader(recipe, checkpoint, start=start), {}
+    usual = own or closed(plain_recipe(recipe.model.name))
+    loader, finished = PolicyLoader(recipe, checkpoint, start=start, say=say), {}
     with Scorer(recipe.rewards) as scorer:
         for subject in subjects:
             load = functools.partial(loader.load, trained=subject != BASE)  # called only if something is to be sampled
@@ -179,14 +184,14 @@ def _begin(run: RunFolder, recipe: Recipe) -> None:
     run.check_links()
     own_folder(run.path.parent)
     own_folder(run.path)
-    write_atomically(run.recipe_file, dump_recipe(recipe))
+    write_aside(run.recipe_file, dump_recipe(recipe))
 
 
 def _load_benchmarks(
     recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None
 ) -> list[Benchmark]:
+    from gtpo_cli.evaluation.loading import load_prompting
     from gtpo_cli.evaluation.problems import load_benchmark
-    from gtpo_cli.evaluation.subject import load_prompting
 
     if data_path is not None:
         together = [name for name in recipe.evaluation.benchmarks if not (data_path.expanduser() / name).is_dir()]
@@ -226,7 +231,7 @@ def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
             "benchmark": benchmark,
             "subject": subject,
             "model": stored.conditions.model,
-            "folder": str(stored.path),
+            "folder": stored.path,
             "problems": len(results.problem_ids),
             "dropped": results.dropped,
             "samples": stored.conditions.samples,
@@ -234,7 +239,7 @@ def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
                 name: {"estimate": score.interval.estimate, "interval_95": [score.interval.low, score.interval.high]}
                 for name, score in results.scores.items()
             },
-            **({"audit": asdict(find_misjudged(stored.problems()))} if audit else {}),
+            **({"audit": find_misjudged(stored.problems())} if audit else {}),
         }
         for (benchmark, subject), (stored, results) in finished.items()
     ]
@@ -246,8 +251,9 @@ def _print(
     """The scores of all subjects on a benchmark, and where they are stored."""
     settings = recipe.evaluation
     print(
-        f"\n{benchmark.name} {benchmark.split}: {len(benchmark.prompts)} problems, {settings.samples} completions "
-        f"each, temperature {settings.temperature:g}; mean (95 % interval over problems)"
+        f"\n{benchmark.name} {benchmark.split}: {counted(len(benchmark.prompts), 'problem')}, "
+        f"{counted(settings.samples, 'completion')} each, temperature {settings.temperature:g}; "
+        "mean (95 % interval over problems)"
     )
     print_scores({subject: results for subject, (_, results) in finished.items()})
     for subject, (stored, _) in finished.items():

@@ -9,12 +9,14 @@ import typer
 
 from gtpo_cli.cli.options import CheckpointOption, RunArgument, TrustOption, TrustRunOption, find_checkpoint, find_run
 from gtpo_cli.cli.printing import say, suggest
-from gtpo_cli.cli.streams import output_is_extra
+from gtpo_cli.cli.streams import output_is_extra, print_whole
 from gtpo_cli.errors import ended_with
 from gtpo_cli.run_folder import Trust
+from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
     from gtpo_cli.export.folder import Exported
+    from gtpo_cli.recipe.schema import ModelRecipe
 
 
 def export(
@@ -78,18 +80,29 @@ def export(
     )  # fmt: skip
     with ended_with(lambda: f": {where} is as it was before"):
         exported = export_run(request, say=say)
-    _print(exported, where)
+    _print(exported, where, folder.recipe().model)
     if push is not None:
         print(f"pushed to {upload(where, push, public=public, message=f'gtpo export, step {chosen.step}')}")
     evaluated = any(folder.evaluation.glob(f"*/step-{chosen.step:06d}-*/results.json"))
     suggest("report" if evaluated else "eval", folder.path)
 
 
-def _print(done: Exported, folder: Path) -> None:
+def _print(done: Exported, folder: Path, model: ModelRecipe) -> None:
+    from gtpo_cli.export.folder import CARD
+    from gtpo_cli.export.using import Use
+
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     print(f"{folder}: {done.format}, {done.dtype}, {size / 1e6:,.1f} MB")
-    print(f"compared with the policy on its greedy answers to {done.prompts} questions: {done.difference_from_policy}")
+    print(
+        f"compared with the policy on its greedy answers to {counted(done.prompts, 'question')}: "
+        f"{done.difference_from_policy}"
+    )
     if done.rounding is not None:
         print(f"compared with its base in full precision and the adapter: {done.rounding}")
     for note in done.notes:
         print(note)
+    use = Use.here(done, model, folder)
+    if done.format == "gguf":
+        print_whole(f"to serve it: {use.serving()}")
+    else:
+        print_whole(f"to load it in Python ({CARD} beside it has the rest):\n{use.loading()}")

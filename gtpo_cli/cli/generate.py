@@ -23,19 +23,22 @@ from gtpo_cli.cli.options import (
     names_run,
 )
 from gtpo_cli.cli.printing import say, suggest
+from gtpo_cli.cli.streams import print_words
+from gtpo_cli.cli.verdicts import print_answer, print_verdict
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import Trust
-from gtpo_cli.types import Completion, Problem
-from gtpo_cli.waits import Waiting
+from gtpo_cli.text import counted
+from gtpo_cli.types import Completion, Problem, Turn
+from gtpo_cli.waiting import Waiting
 
 if TYPE_CHECKING:
+    from gtpo_cli.checkpoints import Checkpoint
     from gtpo_cli.evaluation.session import Session
-    from gtpo_cli.evaluation.subject import Checkpoint
-    from gtpo_cli.rewards import Scorer
 
-    Judge = Callable[[Completion], bool]
+    Judge = Callable[[Completion, str | tuple[Turn, ...]], bool]  # with what was asked, as Problem.prompt
 
+_LONGEST_WORD = 20  # characters that wait for their end; some languages write no blanks
 _NAME = re.compile(r"[\w.:~/\\-]+")  # a folder or hub id that is not here; anything else on its own is a question
 
 
@@ -97,7 +100,7 @@ def generate(
     how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
     with contextlib.ExitStack() as stack:
         verdict = _judge(question, gold, recipe, stack)
-        print(f"{words}; {how}, at most {params.max_completion_tokens} tokens", flush=True)
+        print(f"{words}; {how}, at most {counted(params.max_completion_tokens, 'token')}", flush=True)
         with Waiting(say, f"loading {recipe.model.name}"):
             session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
         asked = _Asked(session, recipe, params.max_completion_tokens, count, verdict)
@@ -136,8 +139,15 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is no answer that could be compared")
-    problem, scorer = Problem("question", question, gold, source="--gold"), stack.enter_context(Scorer(recipe.rewards))
-    return lambda completion: _print_verdict(problem, completion, scorer, recipe)
+    scorer = stack.enter_context(Scorer(recipe.rewards))
+
+    def judge(completion: Completion, prompt: str | tuple[Turn, ...]) -> bool:
+        problem = Problem("question", question, gold, source="--gold", prompt=prompt)
+        (verdict,) = scorer.score(problem, [completion])
+        print_verdict(problem, verdict, recipe.rewards)
+        return verdict.accuracy_score > 0
+
+    return judge
 
 
 def _answer_questions(asked: _Asked) -> None:
@@ -199,60 +209,27 @@ class _Asked:
             if self.count > 1:
                 print(f"-- answer {number} of {self.count}")
             completion = _show(self.session.answer(question))
-            self._explain(completion)
+            print_answer(
+                completion, self.recipe, most=self.max_tokens, limit="--max-tokens", context=self.session.context
+            )
             if self.judge is not None:
-                right += self.judge(completion)
+                right += self.judge(completion, self.session.asked(question))
         if self.judge is not None and self.count > 1:
             print(f"{right} of {self.count} correct")
 
-    def _explain(self, completion: Completion) -> None:
-        from gtpo_cli.rewards import extract_answer
-        from gtpo_cli.rewards.extract import NO_ANSWER, tag_texts
-
-        form = self.recipe.rewards.format
-        answer = extract_answer(completion.text, mode=form.mode, tags=form.tags)
-        if answer is None:
-            count = {4: "four", 2: "two"}[len(tag_texts(form.tags))]
-            missing = f"none: the {count} tags are not there once each and in order"
-            answer = missing if form.mode == "strict" else NO_ANSWER
-        _print_line("answer", answer)
-        if not completion.truncated:
-            end = "ended by itself"
-        elif len(completion.token_ids) == self.max_tokens:
-            end = "truncated: it reached --max-tokens"
-        else:
-            end = f"truncated: prompt and answer fill the context of {self.session.context} tokens"
-        _print_line("length", f"{len(completion.token_ids)} tokens, {end}")
-
 
 def _show(stream: Generator[str, None, Completion]) -> Completion:
-    """Print pieces as they come; ends the line also when interrupted."""
+    """Print words as they come; ends the line also when interrupted, without the word that was still to end."""
+    column, word = 0, ""
     try:
         while True:
-            print(next(stream), end="", flush=True)
+            *words, word = re.split(r"(?<!\s)(?=\s)", word + next(stream))  # its next piece may go on with the last
+            if len(word) > _LONGEST_WORD or not sys.stdout.isatty():
+                words, word = [*words, word], ""
+            column = print_words("".join(words), column)
     except StopIteration as end:
+        print_words(word, column)
         completion: Completion = end.value
         return completion
     finally:
         print(flush=True)
-
-
-def _print_verdict(problem: Problem, completion: Completion, scorer: Scorer, recipe: Recipe) -> bool:
-    (verdict,) = scorer.score(problem, [completion])
-    rewards = recipe.rewards
-    late = " (the comparison ran out of time or memory)" if verdict.timed_out else ""
-    word = "correct" if verdict.accuracy_score else "wrong"
-    _print_line("verdict", f"{word}, the gold answer is {problem.gold}{late}")
-    parts = [
-        ("format", verdict.format_score, rewards.format.weight),
-        ("accuracy", verdict.accuracy_score, rewards.accuracy.weight),
-        *((("length penalty", verdict.plugins["length"], rewards.length.weight),) if rewards.length.weight else ()),
-        *((plugin.name, verdict.plugins[plugin.name], plugin.weight) for plugin in rewards.plugins),
-    ]
-    terms = (f"{name} {score:g}" + ("" if weight == 1.0 else f" x {weight:g}") for name, score, weight in parts)
-    _print_line("reward", f"{verdict.reward:g} = {' + '.join(terms)}")
-    return verdict.accuracy_score > 0
-
-
-def _print_line(word: str, text: str) -> None:
-    print(f"  {word:<8} {text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from gtpo_cli.cli.options import GpuOption, benchmark_names, gpu_asked, gpu_here
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.files import write_aside
-from gtpo_cli.text import did_you_mean
+from gtpo_cli.text import did_you_mean, printable
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -31,20 +32,35 @@ def init(
         str | None,
         typer.Option(
             metavar="PATH|ID",
-            help="Data of your own: a file, a folder with one a split (jsonl, json, parquet, csv), or a hub id.",
+            help="Data of your own: a file, a folder with one a split, or a pattern (jsonl, json, parquet, csv, tsv); "
+            "or a hub id.",
         ),
     ] = None,
     gpu: GpuOption = None,
+    from_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Translate a training script for TRL or Unsloth (read, never run), or a YAML of axolotl, "
+            "LLaMA-Factory or TRL; --model, --data and --benchmark stand instead of what it says.",
+        ),
+    ] = None,
 ) -> None:
     """Write a recipe for your model, data and GPU: the paper's setting, made smaller until it fits by gtpo plan.
 
-    Asks for what is not given. With --data and --benchmark the file is read as that benchmark.
+    Asks for model and data where they are not given. With --data and --benchmark the file is read as that benchmark.
+    Without --gpu it is for this machine's GPU, and for the CPU where there is none.
 
     gtpo init --model Qwen/Qwen2.5-3B-Instruct --benchmark gsm8k --gpu 4090
+
+    gtpo init mine.yaml --from-config train_grpo.py
     """
     if file.exists():
         raise RecipeError(f"{file}: exists already; name another file: gtpo init OTHER.yaml")
-    _check_there(model, benchmark or data, gpu)
+    if from_config is not None:
+        _translate(from_config, file, model, benchmark, data, gpu)
+        return
+    _check_there(model, benchmark or data)
     model = model or typer.prompt("Model (a hub id, a folder, or builtin:tiny)")
     if benchmark is None and data is None:
         asked = typer.prompt(f"Train on ({', '.join(trainable())}, or a file of your own, or a hub id)")
@@ -52,47 +68,69 @@ def init(
     if benchmark is not None:
         _check_benchmark(benchmark, data)
     size = gpu_asked(gpu) if gpu else gpu_here()
-    if size is None and _needs_gpu(model):
-        size = gpu_asked(typer.prompt("GPU (its memory, as 24GiB, or its name, as 4090)"))
 
     from gtpo_cli.planning.first_recipe import first_recipe
 
-    chosen = {"benchmark": benchmark} if benchmark else {}
-    if data is not None:
-        of_hub = benchmark in (None, "hub") and not _is_path(data) and _HUB_ID.fullmatch(data)
-        chosen = {"benchmark": "hub" if of_hub else "local"} | chosen | {"dataset" if of_hub else "path": data}
-    text, plan = first_recipe(model, chosen, size)
-    write_aside(file, text.encode())
-    for note in plan.notes:
+    written = first_recipe(model, _chosen(benchmark, data), size)
+    write_aside(file, written.text.encode())
+    for note in written.plan.notes:
         print(f"note: {note}")
-    print(f"{file}: needs {plan.memory.peak / 2**30:.1f} of {plan.gpu / 2**30:.4g} GiB by the plan")
+    if size is None and not model.startswith("builtin:"):
+        print("note: this machine has no GPU, so the recipe is for its CPU; --gpu 24GiB writes one for a GPU")
+    print(f"{file}: needs {written.needs}")
+    for line in written.estimates:
+        print(line)
     suggest("train", "--recipe", file, "--dry-run")
 
 
+def _translate(
+    source: Path, file: Path, model: str | None, benchmark: str | None, data: str | None, gpu: str | None
+) -> None:
+    if gpu is not None:
+        raise RecipeError(
+            "--gpu: the sizes are those of --from-config; leave it out, and ask gtpo plan --recipe FILE --gpu SIZE"
+        )
+    if benchmark is not None:
+        _check_benchmark(benchmark, data)
+    from gtpo_cli.planning.translated_recipe import translated_recipe
+
+    written = translated_recipe(source, model=model, data=_chosen(benchmark, data) or None)
+    write_aside(file, written.text.encode())
+    print(f"{file}: translated from {source} ({written.tool})")
+    for line in written.told:
+        print(printable(line))
+    suggest("doctor", "--recipe", file)
+
+
+def _chosen(benchmark: str | None, data: str | None) -> dict[str, str]:
+    """The recipe's `data` for what was named."""
+    chosen = {"benchmark": benchmark} if benchmark else {}
+    if data is None:
+        return chosen
+    of_hub = benchmark in (None, "hub") and not _is_path(data) and _HUB_ID.fullmatch(data)
+    return {"benchmark": "hub" if of_hub else "local"} | chosen | {"dataset" if of_hub else "path": data}
+
+
 def _is_path(data: str) -> bool:
-    return Path(data).expanduser().exists()
+    """A file, a folder, or a pattern of files."""
+    return glob.has_magic(data) or Path(data).expanduser().exists()
 
 
 def trainable() -> list[str]:
     """The benchmarks with a training split."""
     from gtpo_cli.data.benchmarks import BENCHMARKS
+    from gtpo_cli.recipe.data import GENERATED
 
     hubs = {name: spec.hub for name, spec in BENCHMARKS.items()}
-    return [*(name for name, hub in hubs.items() if hub and "train" in (hub.splits or ())), "arithmetic"]
+    return [*(name for name, hub in hubs.items() if hub and "train" in (hub.splits or ())), *GENERATED]
 
 
-def _needs_gpu(model: str) -> bool:
-    return not model.startswith("builtin:")
-
-
-def _check_there(model: str | None, data: str | None, gpu: str | None) -> None:
+def _check_there(model: str | None, data: str | None) -> None:
     """Without a terminal nobody can be asked. Raises RecipeError with all that is missing."""
     if sys.stdin.isatty():
         return
     missing = [] if model else ["--model"]
     missing += [] if data else ["--benchmark or --data"]
-    if not gpu and (model is None or _needs_gpu(model)) and gpu_here() is None:
-        missing.append("--gpu")
     if missing:
         raise RecipeError(f"gtpo init asks only on a terminal; here it needs {', '.join(missing)} too (gtpo init -h)")
 

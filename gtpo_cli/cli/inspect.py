@@ -11,6 +11,7 @@ import typer
 from gtpo_cli.cli.options import JsonOption, RunArgument, find_run
 from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
     from gtpo_cli.report.inspection import InspectedGroup, InspectedStep
@@ -50,7 +51,9 @@ def inspect(
     groups = inspected.choose(problem)
     for group in groups:
         if completion is not None and completion > len(group.completions):
-            raise EvaluationError(f"problem {group.number} has {len(group.completions)} completions, no {completion}")
+            raise EvaluationError(
+                f"problem {group.number} has {counted(len(group.completions), 'completion')}, no {completion}"
+            )
     if as_json:
         print_json(_document(inspected, groups, completion))
         return
@@ -79,4 +82,4 @@ def _document(step: InspectedStep, groups: Sequence[InspectedGroup], completion:
 
     rows = [row for group in groups for row in group.completions if completion is None or row.number == completion]
     stored = TypeAdapter(list[StoredCompletion]).dump_python(rows, by_alias=True)
-    return {"run": str(step.run.path), "step": step.step, "completions": stored}
+    return {"run": step.run.path, "step": step.step, "completions": stored}

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from gtpo_cli.cli import completion
 from gtpo_cli.cli.streams import keep_output_for_json
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.planning.cards import CARDS, Card, find_gpu
-from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
+from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT, Benchmark
-from gtpo_cli.run_folder import RunFolder, Trust, latest_run
+from gtpo_cli.run_folder import RUNS, RunFolder, Trust, latest_run
 
 if TYPE_CHECKING:
-    from gtpo_cli.evaluation.subject import Checkpoint
+    from gtpo_cli.checkpoints import Checkpoint
+    from gtpo_cli.planning.cards import Card
     from gtpo_cli.recipe.schema import ModelRecipe
 
-RUNS = Path("runs")  # where a run is looked for when none is named; recipes put them there unless output_dir says
 DEFAULT_RECIPE = "tiny_arithmetic"
 
 
@@ -30,19 +30,29 @@ def _json_asked(ctx: typer.Context, value: bool) -> bool:
     return value
 
 
-def recipe_names() -> list[str]:
-    """For the shell to complete; it completes files itself."""
-    return list(shipped_recipes())
-
-
 def benchmark_names() -> list[str]:
     """For the shell to complete."""
     return list(get_args(Benchmark))
 
 
-RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder (default: the latest run).")]
+def _gpu_names() -> list[str]:
+    """The same."""
+    from gtpo_cli.planning.cards import CARDS
+
+    return [card.short for card in CARDS]
+
+
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="A run folder (default: the latest run).", autocompletion=completion.runs),
+]
 TargetArgument = Annotated[
-    str | None, typer.Argument(metavar="RUN|MODEL", help="A run folder, builtin:tiny, a hub id or a model folder.")
+    str | None,
+    typer.Argument(
+        metavar="RUN|MODEL",
+        help="A run folder, builtin:tiny, a hub id or a model folder.",
+        autocompletion=completion.runs,
+    ),
 ]
 CheckpointOption = Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")]
 JsonOption = Annotated[
@@ -71,12 +81,17 @@ RecipeOption = Annotated[
         "-r",
         metavar="FILE|NAME",
         help="A recipe file, or the name of a shipped one.",
-        autocompletion=recipe_names,
+        autocompletion=completion.recipes,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. --set objective.entropy_coef=0.01."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key, e.g. --set objective.entropy_coef=0.01.",
+        autocompletion=completion.overrides,
+    ),
 ]
 GpuOption = Annotated[
     str | None,
@@ -84,7 +99,7 @@ GpuOption = Annotated[
         "--gpu",
         metavar="SIZE|NAME",
         help="Its memory, e.g. 24GiB, or its name, e.g. 4090 (default: this machine's, where it has one).",
-        autocompletion=lambda: [card.short for card in CARDS],
+        autocompletion=_gpu_names,
     ),
 ]
 
@@ -96,6 +111,8 @@ def as_typed(overrides: Sequence[str] | None) -> list[str]:
 
 def gpu_asked(text: str) -> Card | float:
     """What --gpu says: a card, or bytes."""
+    from gtpo_cli.planning.cards import find_gpu
+
     try:
         return find_gpu(text)
     except ValueError as error:
@@ -136,7 +153,7 @@ def names_run(target: str | None) -> bool:
 
 def find_checkpoint(run: RunFolder, which: str) -> Checkpoint:
     """best, last, or a step. Raises CheckpointError."""
-    from gtpo_cli.evaluation.subject import choose_checkpoint, step_or_word
+    from gtpo_cli.checkpoints import choose_checkpoint, step_or_word
 
     return choose_checkpoint(run, step_or_word(which))
 
@@ -165,7 +182,7 @@ def find_model(
 
     Raises RecipeError, ExportError.
     """
-    from gtpo_cli.export.asked import read_export
+    from gtpo_cli.export.conditions import read_export
 
     if recipe is not None:
         loaded = load_recipe(recipe, [f"model.name={json.dumps(model)}", "model.start=null", *overrides])

@@ -18,10 +18,13 @@ from gtpo_cli.cli.options import (
     gpu_here,
 )
 from gtpo_cli.cli.printing import print_json, suggest
-from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.errors import program
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
-    from gtpo_cli.planning.fit import Plan
+    from gtpo_cli.planning.fit import Copy, Plan
+    from gtpo_cli.recipe.schema import ModelRecipe
 
 EXIT_DOES_NOT_FIT = 1
 
@@ -47,25 +50,28 @@ def plan(
     size = gpu_asked(gpu) if gpu else gpu_here()
     made = make_plan(loaded, gpu=size)
     if as_json:
-        print_json(_document(name, loaded, made))
+        print_json(_document(name, made))
     else:
-        _print_run(made, loaded)
+        _print_run(made)
+        for mean, need in made.cpu:
+            print(f"on a CPU     an estimate: {need} at a mean completion of {mean:,} tokens (one thread, float32)")
         _print_memory(made)
-        _print_verdict(made, loaded, asked=size is not None)
+        _print_verdict(made, asked=size is not None)
     if not made.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
     if not as_json:
         suggest("train", "--recipe", name, *as_typed(set_))
 
 
-def _document(name: str, recipe: Recipe, plan: Plan) -> dict[str, object]:
+def _document(name: str, plan: Plan) -> dict[str, object]:
     counts = plan.counts
     return {
         "recipe": name,
-        "model": recipe.model.name,
+        "model": plan.recipe.model.name,
         "parameters": plan.shape.parameters,
         "engines": str(plan.engines),
         "downloads": plan.downloads,
+        "smaller_download": plan.smaller,
         "notes": plan.notes,
         "prompts": len(counts.prompts) if counts else None,
         "steps": counts.order.total_steps if counts else None,
@@ -76,7 +82,7 @@ def _document(name: str, recipe: Recipe, plan: Plan) -> dict[str, object]:
         "gpu": plan.card.name if plan.card else None,
         "gpu_bytes": plan.gpu,
         "memory_bytes": {
-            "parts": [asdict(part) for part in plan.memory.parts],
+            "parts": plan.memory.parts,
             "sampling": plan.memory.sampling,
             "training": plan.memory.training,
         },
@@ -86,33 +92,54 @@ def _document(name: str, recipe: Recipe, plan: Plan) -> dict[str, object]:
         "longest_completion_that_fits": plan.longest_completion,
         "better_gpu_memory_utilization": plan.better_share,
         "hours": [{"mean_completion": mean, **asdict(hours)} for mean, hours in plan.hours],
+        "evaluation": asdict(plan.evaluation) if plan.evaluation else None,
+        "cpu": [{"mean_completion": mean, "ram_bytes": need.ram, "minutes": need.minutes} for mean, need in plan.cpu],
+        "changes": [{"set": change.values, "hours": change.hours} for change in plan.changes if change.values],
     }
 
 
-def _print_run(plan: Plan, recipe: Recipe) -> None:
+def _print_run(plan: Plan) -> None:
     shape, counts = plan.shape, plan.counts
     millions = shape.parameters / 1e6
     print(
-        f"model        {recipe.model.name}: {millions:,.1f} million weights, {shape.layers} blocks of width "
+        f"model        {plan.recipe.model.name}: {millions:,.1f} million weights, {shape.layers} blocks of width "
         f"{shape.hidden} ({plan.shape_source})"
     )
-    print(f"engines      {plan.engines}, on a GPU with Unsloth and vLLM")
+    plain = {plan.engines.backend, plan.engines.engine} == {"transformers"}
+    installed = "" if plain else ", on a GPU with Unsloth and vLLM"
+    print(f"engines      {plan.engines}{installed}")
     if plan.downloads:
-        print(f"download     {', '.join(plan.downloads)}: hf download NAME, or at the first run")
+        print(f"download     {', '.join(plan.downloads)}: {program('hf')} download NAME, or at the first run")
+    if plan.smaller:
+        _print_smaller(plan.smaller, plan.recipe.model)
     for note in plan.notes:
         print(f"note         {note}")
     if counts is not None:
         tokens = (counts.sampled + counts.imitated) * plan.completion_tokens / 1e6
         if counts.imitated:
-            references = f"{counts.imitated:,} references of at most {tokens:,.1f} million tokens"
+            references = f"{counted(counts.imitated, 'reference', ',')} of at most {tokens:,.1f} million tokens"
             worked_on = f"{references}; training samples nothing"
         else:
-            worked_on = f"{counts.sampled:,} completions, at most {tokens:,.1f} million tokens sampled"
-        print(f"run          {len(counts.prompts):,} prompts, {counts.order.total_steps:,} steps, {worked_on}")
+            worked_on = f"{counted(counts.sampled, 'completion', ',')}, at most {tokens:,.1f} million tokens sampled"
+        prompts, steps = counted(len(counts.prompts), "prompt", ","), counted(counts.order.total_steps, "step", ",")
+        print(f"run          {prompts}, {steps}, {worked_on}")
     source = "the longest in the data" if counts else "data.max_prompt_tokens"
     print(
         f"longest row  {plan.prompt_tokens + plan.completion_tokens:,} tokens: "
         f"prompt {plan.prompt_tokens:,} ({source}), completion {plan.completion_tokens:,}"
+    )
+
+
+def _print_smaller(copy: Copy, model: ModelRecipe) -> None:
+    """Another repository to fetch the same weights from, and what is other there."""
+    size, saved = copy.size / 2**30, (copy.instead_of - copy.size) / 2**30
+    owner = model.name.partition("/")[0]
+    print(f"or           --set model.name={copy.name}")
+    print(
+        f"             {size:.1f} GiB of 4-bit weights: {saved:.1f} GiB less to fetch and to store. The same NF4 "
+        "weights up to rounding: Unsloth quantised them from 16 bits with double quantisation, as loading does here. "
+        f"But they, the tokenizer and its template are Unsloth's, whom you trust for {owner}; and a merged export "
+        "needs --base for weights without that rounding."
     )
 
 
@@ -123,7 +150,7 @@ def _print_memory(plan: Plan) -> None:
     print(f"  {'together':<34}{_gib(plan.memory.sampling):>10}{_gib(plan.memory.training):>10}\n")
 
 
-def _print_verdict(plan: Plan, recipe: Recipe, *, asked: bool) -> None:
+def _print_verdict(plan: Plan, *, asked: bool) -> None:
     gpu, memory = plan.gpu / 2**30, plan.memory
     size = f"{gpu:.4g} GiB" + (f" ({plan.card.name})" if plan.card else "")
     if plan.fits:
@@ -131,26 +158,41 @@ def _print_verdict(plan: Plan, recipe: Recipe, *, asked: bool) -> None:
         sampled = ""
         if memory.sequences is not None:
             sampled = f", {memory.sequences} sampled at the same time; a larger group takes turns"
-        print(f"{where}: {memory.rows} completions in a training forward{sampled}")
+        print(f"{where}: {counted(memory.rows, 'completion')} in a training forward{sampled}")
         _print_hours(plan)
     else:
         print(f"does not fit {size}, even with one completion in a training forward")
         if memory.sequences == 0:
             print("  the engine's share holds no whole sequence: raise rollout.gpu_memory_utilization")
-        if not recipe.model.load_in_4bit:
+        if not plan.recipe.model.load_in_4bit:
             print("  model.load_in_4bit: true would make the weights smaller")
     if plan.better_share is not None:
         print(f"rollout.gpu_memory_utilization={plan.better_share:g} would let all of a step be sampled at once")
     if plan.longest_completion:
-        room = recipe.model.max_seq_length - plan.prompt_tokens
+        room = plan.recipe.model.max_seq_length - plan.prompt_tokens
         bound = " (all that model.max_seq_length leaves)" if plan.longest_completion == room else ""
         print(f"longest completion that fits, one at a time in training: {plan.longest_completion:,} tokens{bound}")
 
 
 def _print_hours(plan: Plan) -> None:
+    from gtpo_cli.planning.savings import base_words, in_words, most_saving
+
     for mean, hours in plan.hours:
         cards = hours.cards[0] if len(hours.cards) == 1 else f"{hours.cards[0]} to {hours.cards[-1]}"
-        print(f"hours        an estimate: {hours} at a mean completion of {mean:,} tokens ({cards}; docs/memory.md)")
+        time = in_words(hours)
+        print(f"hours        an estimate: {time} at a mean completion of {mean:,} tokens ({cards}; docs/memory.md)")
+    if of := plan.evaluation:
+        print(
+            f"evaluation   an estimate: {in_words(of.hours)} for gtpo eval on {of.benchmark}, {of.problems:,} problems "
+            f"with {counted(of.samples, 'completion')} of {of.mean_completion:,} tokens in the mean"
+        )
+    if not plan.hours:
+        return
+    now = plan.hours[0][1]
+    if most := most_saving(plan.changes, now):
+        print(f"would save   most: {most} would take {in_words(most.hours)} instead of {in_words(now)}")
+    for words in base_words(plan.recipe, plan.changes, now):
+        print(f"base         {words}")
 
 
 def _gib(size: float) -> str:

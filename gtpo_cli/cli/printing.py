@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import shlex
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gtpo_cli.cli.streams import write_json
+from gtpo_cli.cli.streams import print_whole, write_json
+from gtpo_cli.errors import gtpo
+from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.misjudged import AuditEntry
@@ -27,16 +25,11 @@ def say(text: str) -> None:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """The answer to --json: one object on a line. JSON has no NaN and no infinity: they are null."""
-    write_json(json.dumps(_finite(document), allow_nan=False))
+    """The answer to --json: one object on a line, in which records and paths may stand as they are. JSON has no NaN and
+    no infinity: they are null."""
+    from pydantic_core import to_jsonable_python
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    write_json(json.dumps(to_jsonable_python(document, inf_nan_mode="null"), allow_nan=False))
 
 
 def suggest(*arguments: str | Path, comment: bool = False) -> None:
@@ -44,39 +37,17 @@ def suggest(*arguments: str | Path, comment: bool = False) -> None:
 
     `comment`: as a YAML comment, below a recipe.
     """
-    print(("# " if comment else "") + "next: " + shlex.join([_command(), *map(str, arguments)]))
-
-
-def _command() -> str:
-    """`gtpo` where the shell would find this program under that name, else the path by which it was called."""
-    called = Path(sys.argv[0])
-    found = shutil.which("gtpo")
-    if called.name != "gtpo" or not called.exists() or (found and Path(found).samefile(called)):
-        return "gtpo"
-    return os.path.relpath(called) if called.resolve().is_relative_to(Path.cwd()) else str(called)
+    print_whole(("# " if comment else "") + f"next: {gtpo()} " + shlex.join(map(str, arguments)))
 
 
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = (), title: str | None = None
 ) -> None:
-    """A table; `numbers` are the columns that stand to the right. A row that ends with * is bold.
-
-    Folded on a terminal, as wide as it needs to be elsewhere.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
+    """On a terminal as wide as that is, elsewhere as wide as it needs to be."""
     from gtpo_cli.tracking.console import Console
+    from gtpo_cli.tracking.tables import print_table as print_it
 
-    console = Console()
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column, name in enumerate(header):
-        table.add_column(Text(name), justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        style = "bold" if row[-1] == "*" else ""
-        table.add_row(*(Text(cell, style=style) for cell in row))  # Text: brackets are no markup
-    (console if console.is_terminal else Console(width=100_000)).print(table)
+    print_it(Console(), header, rows, numbers=numbers, title=title)
 
 
 def print_scores(results: Mapping[str, Results]) -> None:
@@ -99,10 +70,8 @@ def print_audit(subject: str, problems: Sequence[EvaluatedProblem]) -> None:
     from gtpo_cli.evaluation.misjudged import audit
 
     found = audit(problems)
-    print(
-        f"\naudit of {subject}: {found.judged_wrong} completions judged wrong, {found.without_answer} of them without "
-        "an answer"
-    )
+    wrong = counted(found.judged_wrong, "completion")
+    print(f"\naudit of {subject}: {wrong} judged wrong, {found.without_answer} of them without an answer")
     _print_entries("judged wrong, but it looks right", found.looks_right)
     _print_entries("answers that cannot be compared", found.unparsable)
 

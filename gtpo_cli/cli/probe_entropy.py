@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from gtpo_cli.cli.eval_options import overridden
 from gtpo_cli.cli.options import (
     DEFAULT_RECIPE,
-    RUNS,
     JsonOption,
     RecipeOption,
     SetOption,
@@ -21,10 +22,12 @@ from gtpo_cli.cli.printing import print_json, say, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.errors import ended_with
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.run_folder import RunFolder, Trust, latest_run
+from gtpo_cli.run_folder import RUNS, RunFolder, Trust, latest_run
+from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.probe import EntropyProbe
+    from gtpo_cli.models import Policy
     from gtpo_cli.types import Verdict
 
 _BARS = 12
@@ -48,42 +51,49 @@ def probe_entropy(
 
     Without --recipe: the latest run's recipe, else the built-in one.
     """
-    from gtpo_cli.evaluation.probe import probe_entropy as probe
+    from gtpo_cli.evaluation.probe import right_at_first
+
+    loaded, name = choose_recipe(recipe, set_ or [], trust=Trust(trust_remote_code, trust_run_code))
+    _, measured = probe(loaded, keep=overridden(set_ or []))
+    verdicts, words = right_at_first(loaded, measured)
+    if as_json:
+        print_json(_document(name, loaded, measured, verdicts))
+        return
+    _print(name, loaded, measured, verdicts, words)
+    found = f"objective.initial_entropy={measured.initial_entropy:.6f}"
+    suggest("train", "--recipe", name, *as_typed([*(set_ or []), *unnamed(loaded), found]))
+
+
+def probe(recipe: Recipe, *, keep: Collection[str] = (), what: str = "<H>_ini") -> tuple[Policy, EntropyProbe]:
+    """The untrained policy, and the completions of `objective.probe` sampled from it; `keep`: as in `for_measuring`;
+    `what` stands at the progress."""
+    from gtpo_cli.evaluation.probe import probe_entropy as measure
     from gtpo_cli.generation import load_sampler
+    from gtpo_cli.planning.open_keys import closed, for_measuring
     from gtpo_cli.planning.readiness import check_ready
     from gtpo_cli.training.setup import set_up
     from gtpo_cli.training.start import weights_for
 
-    loaded, name = _choose_recipe(recipe, set_ or [], trust=Trust(trust_remote_code, trust_run_code))
-    check_ready(loaded)
-    setup = set_up(loaded, say=say, start=weights_for(loaded.model))
-    sampler = load_sampler(setup.policy, loaded)
-    with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress("<H>_ini") as progress:
-        measured = probe(setup.policy, sampler, setup.data.prompts, loaded, progress=progress)
-    verdicts = _score(loaded, measured)
-    if as_json:
-        print_json(_document(name, loaded, measured, verdicts))
-        return
-    _print(name, loaded, measured, verdicts)
-    found = f"objective.initial_entropy={measured.initial_entropy:.6f}"
-    is_run = RunFolder(Path(loaded.output_dir) / (loaded.run_name or "")).recipe_file.is_file()
-    unnamed = ["run_name=null"] if is_run else []
-    suggest("train", "--recipe", name, *as_typed([*(set_ or []), *unnamed, found]))
+    check_ready(recipe)
+    recipe = for_measuring(closed(recipe), keep)
+    setup = set_up(recipe, say=say, start=weights_for(recipe.model))
+    sampler = load_sampler(setup.policy, recipe, setup.engines)
+    with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress(what) as progress:
+        return setup.policy, measure(setup.policy, sampler, setup.data.prompts, recipe, progress=progress)
 
 
-def _choose_recipe(recipe: str | None, overrides: list[str], *, trust: Trust) -> tuple[Recipe, str]:
+def unnamed(recipe: Recipe) -> list[str]:
+    """What a new run by this recipe needs where it names a run that is there already."""
+    is_run = RunFolder(Path(recipe.output_dir) / (recipe.run_name or "")).recipe_file.is_file()
+    return ["run_name=null"] if is_run else []
+
+
+def choose_recipe(recipe: str | None, overrides: list[str], *, trust: Trust) -> tuple[Recipe, str]:
+    """The recipe named, else the latest run's, else the built-in one; and what it is called."""
     if recipe is None and (latest := latest_run(RUNS)) is not None:
         return latest.recipe_to_run(overrides, trust=trust), str(latest.recipe_file)
     recipe = recipe or DEFAULT_RECIPE
     return load_recipe(recipe, overrides), recipe
-
-
-def _score(recipe: Recipe, measured: EntropyProbe) -> list[Verdict]:
-    """Of format and accuracy alone: rewards of the user's own may cost money."""
-    from gtpo_cli.rewards import Scorer
-
-    with Scorer(recipe.rewards.model_copy(update={"plugins": ()})) as scorer:
-        return [verdict for group in scorer.score_groups(measured.groups) for verdict in group.verdicts]
 
 
 def _document(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Verdict]) -> dict[str, object]:
@@ -104,25 +114,24 @@ def _document(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[
         "strict_format": fmean(verdict.strict_format for verdict in verdicts),
         "truncated_share": measured.truncated_share,
         "above_threshold_share": _left_out(recipe, measured),
-        "entropies": [list(values) for values in measured.by_prompt],
+        "entropies": measured.by_prompt,
     }
 
 
-def _print(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Verdict]) -> None:
+def _print(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Verdict], words: str) -> None:
     from gtpo_cli.objective import LN_2, filter_is_on
 
     low, high = measured.interval.low, measured.interval.high
     print(f"recipe {name}, model {recipe.model.before_training}")
     print(
         f"<H>_ini = {measured.initial_entropy:.4f} nats   95 % interval {low:.4f} to {high:.4f}   "
-        f"({len(measured.by_prompt)} prompts, {measured.mean_tokens:.0f} tokens a completion)"
+        f"({counted(len(measured.by_prompt), 'prompt')}, {measured.mean_tokens:.0f} tokens a completion)"
     )
     for line in _histogram([value for values in measured.by_prompt for value in values]):
         print(line)
-    right, formed = sum(v.correct for v in verdicts), sum(v.strict_format for v in verdicts)
-    print(f"right at first: {right} of {len(verdicts)} completions; in strict format: {formed}")
+    print(words)
     if recipe.rewards.accuracy.weight > 0 and not recipe.rewards.plugins:
-        print(_of_the_right(right / len(verdicts)))
+        print(_of_the_right(fmean(verdict.correct for verdict in verdicts)))
     mode = recipe.objective.filter.enabled
     is_on = filter_is_on(measured.initial_entropy, mode)
     why = "by the paper's rule" if mode == "auto" else f"because objective.filter.enabled is {mode}"

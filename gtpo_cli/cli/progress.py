@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gtpo_cli.cli.printing import say
-from gtpo_cli.waits import Waiting
+from gtpo_cli.waiting import Waiting
 
 
 @contextmanager
 def count_progress(
-    label: str, *, unit: str = "problems", each: bool = False, quiet: bool = False
+    label: str, *, unit: str = "problem", each: bool = False, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
     """Yields `report(units done, units in all)`. `each`: a plain line at every call."""
     from rich.progress import (
@@ -30,7 +30,7 @@ def count_progress(
         yield lambda done, total: None
     elif console.is_interactive:
         with Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(f"{unit}s"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
             console=console, transient=True, speed_estimate_period=600.0,
         ) as bar:  # fmt: skip

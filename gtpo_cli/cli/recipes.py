@@ -8,48 +8,55 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed, recipe_names
-from gtpo_cli.cli.printing import print_json, suggest
+from gtpo_cli.cli import completion
+from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed
+from gtpo_cli.cli.printing import print_json, print_table, suggest
+from gtpo_cli.cli.streams import print_whole
 from gtpo_cli.errors import DataError, RecipeError, RewardError
 from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import dump_recipe, find_recipe, load_recipe, shipped_recipes
 
-app = typer.Typer(help="List, show, copy and check recipes.", no_args_is_help=True)
+recipes = typer.Typer(
+    name="recipes", add_completion=False, help="List, show, copy and check recipes.", no_args_is_help=True
+)
 
 
-@app.command("list")
+@recipes.command("list")
 def list_recipes(as_json: JsonOption = False) -> None:
     """The recipes that come with gtpo: what each needs and what it is for.
 
     Each file says so in its first two lines, so that a list loads no model and asks no hub; a test holds the figures
     against the plan.
     """
-    columns = ("recipe", "memory", "time", "what it is for")
     rows = []
     for name, path in shipped_recipes().items():
         about, needs = (line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines()[:2])
-        memory, time = needs.removeprefix("Needs ").removesuffix(".").split("; ")
-        rows.append((name, memory, time, about))
+        memory, time, *h100 = needs.removeprefix("Needs ").removesuffix(".").split("; ")
+        on_h100 = "".join(h100).removeprefix("on an H100 ")
+        rows.append({"name": name, "memory": memory, "time": time, "h100": on_h100, "about": about})
     if as_json:
-        print_json({"recipes": [dict(zip(("name", "memory", "time", "about"), row, strict=True)) for row in rows]})
+        print_json({"recipes": rows})
         return
-    rows.insert(0, columns)
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = []
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)))
-    print(_HOW)
+        on_h100 = f"; on an H100 {row['h100']}" if row["h100"] else ""
+        lines += [(row["name"], row["about"]), ("", f"{row['memory']}; {row['time']}{on_h100}")]
+    print_table(("recipe", "what it is for, and what it needs"), lines)
+    print(f"\n{_HOW}")
     suggest("recipes", "copy", DEFAULT_RECIPE)
 
 
-_HOW = """\
-of GPU memory: as gtpo plan estimates it, on the smallest GPU that will do; hours: from the fastest to the slowest card
-of that size, completions a fifth of the limit long. RAM and minutes: measured on one CPU core. The paper's baselines
-and ablations are sweeps of these: gtpo sweep"""
+_HOW = (
+    "GPU memory: as gtpo plan estimates it, on the smallest GPU that will do; hours: an estimate, from the fastest to "
+    "the slowest card of that size, completions a fifth of the limit long; on an H100 with base weights in 4 and in 16 "
+    "bits (model.load_in_4bit; gtpo plan --gpu compares them for a card). RAM and minutes: measured on one CPU core. "
+    "The paper's baselines and ablations are sweeps of these: gtpo sweep"
+)
 
 
-@app.command("show")
+@recipes.command("show")
 def show(
-    recipe: Annotated[str, typer.Argument(metavar="FILE|NAME", autocompletion=recipe_names)],
+    recipe: Annotated[str, typer.Argument(metavar="FILE|NAME", autocompletion=completion.recipes)],
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,13 +65,15 @@ def show(
     if as_json:
         print_json({"name": recipe, "recipe": loaded.model_dump(mode="json")})
         return
-    print(dump_recipe(loaded), end="")
+    print_whole(dump_recipe(loaded).removesuffix("\n"))
     suggest("train", "--recipe", recipe, *as_typed(set_), comment=True)
 
 
-@app.command("copy")
+@recipes.command("copy")
 def copy(
-    recipe: Annotated[str, typer.Argument(metavar="NAME", help="A shipped recipe.", autocompletion=recipe_names)],
+    recipe: Annotated[
+        str, typer.Argument(metavar="NAME", help="A shipped recipe.", autocompletion=lambda: list(shipped_recipes()))
+    ],
     target: Annotated[Path | None, typer.Argument(help="File to write (default: NAME.yaml here).")] = None,
 ) -> None:
     """Copy a shipped recipe to a file of your own, to change it."""
@@ -79,11 +88,11 @@ def copy(
     suggest("train", "--recipe", written)
 
 
-@app.command("check")
+@recipes.command("check")
 def check(
     recipe: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|NAME", help="Default: all shipped.", autocompletion=recipe_names),
+        typer.Argument(metavar="FILE|NAME", help="Default: all shipped.", autocompletion=completion.recipes),
     ] = None,
     set_: SetOption = None,
     as_json: JsonOption = False,

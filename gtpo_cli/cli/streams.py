@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
-from gtpo_cli.text import printable
+from gtpo_cli.text import folded, printable
 
 
 class _Stream(io.FileIO):
@@ -68,7 +69,8 @@ class CleanStream:
 
     rich writes to `rich_proxied_file`: its consoles colour what they show. Libraries print colours too, which are left
     out here, and progress bars, several of which may stand below each other: a carriage return may begin what is
-    written, and to standard error (`bars`) a write may move the cursor up if it does nothing else.
+    written, and to standard error (`bars`) a write may move the cursor up if it does nothing else. On a terminal what
+    is wider is folded between words, but for what is printed by `print_whole`.
     """
 
     def __init__(self, stream: TextIO, *, bars: bool = False) -> None:
@@ -83,6 +85,8 @@ class CleanStream:
         else:
             start = "\r" if text.startswith("\r") else ""
             clean = start + printable(_COLOUR.sub("", text[len(start) :]))
+            if not start and self.isatty():
+                clean = folded(clean, shutil.get_terminal_size().columns)
         self.rich_proxied_file.write(clean)
         return len(text)
 
@@ -92,6 +96,23 @@ class CleanStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)
+
+
+def print_whole(text: str) -> None:
+    """Print to standard output what is to be copied, as a command or a file's text: none of its lines is folded."""
+    print(printable(text), file=getattr(sys.stdout, "rich_proxied_file", sys.stdout))
+
+
+def print_words(text: str, column: int) -> int:
+    """Print words of a line, of which so many cells are printed already; how many are then. On a terminal a word that
+    does not fit goes to the next line."""
+    from rich.cells import cell_len
+
+    if sys.stdout.isatty():
+        text = folded(text, shutil.get_terminal_size().columns, column)
+    print(text, end="", flush=True)
+    _, ended, last = text.rpartition("\n")
+    return cell_len(last) + (0 if ended else column)
 
 
 def clean_streams() -> None:
@@ -124,7 +145,7 @@ def write_json(text: str) -> None:
     print(text, file=_for_json, flush=True)
 
 
-def let_go() -> None:
+def drop_output() -> None:
     """What is still to be written at the end of the program may be lost, silently."""
     if _output is not None:
         _output.optional = _output.silent = True

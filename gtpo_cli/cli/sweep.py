@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import QuietOption, SetOption, as_typed, recipe_names
-from gtpo_cli.cli.printing import suggest
+from gtpo_cli.cli import completion
+from gtpo_cli.cli.options import QuietOption, SetOption, as_typed
+from gtpo_cli.cli.printing import print_table, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.recipe import read_mapping, shipped_sweeps
 from gtpo_cli.sweeps.spec import Sweep, as_overrides, load_sweep
-from gtpo_cli.waits import duration
+from gtpo_cli.text import counted
+from gtpo_cli.waiting import duration
 
 EXIT_FAILED = 1
 
@@ -35,7 +37,7 @@ def sweep(
             "-r",
             metavar="FILE|NAME",
             help="Try the variants on this recipe (default: a small one).",
-            autocompletion=recipe_names,
+            autocompletion=completion.recipes,
         ),
     ] = None,
     only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these variants.")] = None,
@@ -76,13 +78,13 @@ def sweep(
         suggest("sweep", *typed, comment=True)
         return
     output_is_extra()
-    print(f"sweep {loaded.name}: {len(loaded.runs)} runs in {loaded.folder}", flush=True)
-    with count_progress(loaded.name, unit="runs", each=True, quiet=quiet) as progress:
+    print(f"sweep {loaded.name}: {counted(len(loaded.runs), 'run')} in {loaded.folder}", flush=True)
+    with count_progress(loaded.name, unit="run", each=True, quiet=quiet) as progress:
         failed, ended = execute(loaded, jobs=jobs, progress=progress)
     for run, code in failed:
         print(f"FAILED {run.key}: {_why(code, run.log_file)} (all of it: {run.log_file})")
     if ended is not None:
-        print(f"stopped: {loaded.done} of {len(loaded.runs)} runs are done, the others are saved")
+        print(f"stopped: {loaded.done} of {counted(len(loaded.runs), 'run')} are done, the others are saved")
         suggest("sweep", *typed)
         raise typer.Exit(ended.exit_code)
     if loaded.done:
@@ -94,9 +96,9 @@ def sweep(
 
 
 def _list() -> None:
-    for name, path in shipped_sweeps().items():
-        file = read_mapping(path)
-        print(f"{name:<22} {len(file['variants']):>2} variants  {file['about']}")
+    files = {name: read_mapping(path) for name, path in shipped_sweeps().items()}
+    rows = [[name, str(len(file["variants"])), file["about"]] for name, file in files.items()]
+    print_table(("sweep", "variants", "what it is about"), rows, numbers=[1])
     suggest("sweep", "fig5a_kl", "--recipe", "llama8b_gsm8k", "--dry-run")
 
 
@@ -114,22 +116,26 @@ def _print_plan(sweep: Sweep, jobs: int) -> None:
 
     check_what_is_there(sweep)
     print(f"recipe {sweep.recipe}" + "".join(f", {override}" for override in sweep.shared))
-    for variant, changes in sweep.file.variants.items():
-        print(f"{variant:<24} {', '.join(as_overrides(changes)) or 'the recipe as it is'}")
-    for run in sweep.runs:
-        print(f"{run.key:<32} {f'done in {duration(seconds_of(run))}' if run.is_done else 'to do'}")
+    variants = sweep.file.variants.items()
+    differ = [[name, ", ".join(as_overrides(changes)) or "nothing: the recipe as it is"] for name, changes in variants]
+    print_table(("variant", "what differs"), differ)
+    print()
+    runs = [[run.key, f"done in {duration(seconds_of(run))}" if run.is_done else "to do"] for run in sweep.runs]
+    print_table(("run", ""), runs)
+    print()
     left = seconds_left(sweep, jobs=jobs)
     when = "unknown: no run is done, and the file names no seconds" if left is None else f"about {duration(left)}"
-    print(f"{len(sweep.runs) - sweep.done} of {len(sweep.runs)} runs to do, {jobs} at a time: {when}")
+    print(f"{len(sweep.runs) - sweep.done} of {counted(len(sweep.runs), 'run')} to do, {jobs} at a time: {when}")
 
 
 def _print_results(sweep: Sweep) -> None:
-    from gtpo_cli.sweeps.estimates import estimate, markdown
+    from gtpo_cli.sweeps.estimates import COLUMNS, estimate, table_rows
     from gtpo_cli.sweeps.sweep_page import write_results
 
     estimates = estimate(sweep)
     page = write_results(sweep, estimates)
-    print(markdown(estimates))
+    print_table(COLUMNS, table_rows(estimates), numbers=[2, 3, 4, 5])
+    print()
     print(f"{page}\ntable.md, runs.csv, results.json and charts are beside it. Open it: {page.resolve().as_uri()}")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gtpo_cli.data.local import MAX_LINE_BYTES, Row
+from gtpo_cli.text import shown
 from gtpo_cli.types import Turn
 
 # As OpenAI and the hub call the roles, and as ShareGPT does.
@@ -68,12 +68,6 @@ def turns_in(row: Row, name: str) -> list[Turn]:
     return turns
 
 
-def shown(value: Any) -> str:
-    """A value in a message: its repr, cut to 80 characters."""
-    text = _SHORT.repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def _value(row: Row, name: str) -> Any:
     if name in row or "." not in name:
         return row.get(name)
@@ -111,9 +105,3 @@ def _text(name: str, value: Any) -> str | None:
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise UnusableRowError(f"not UTF-8: {name}")
     return value.strip() or None
-
-
-# Looks only at the first values of a list of millions, and only so deep.
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 6, 20, 20
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100

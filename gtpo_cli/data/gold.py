@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 from gtpo_cli.data.cells import UnusableRowError, text_in
 from gtpo_cli.data.local import Row
-from gtpo_cli.errors import DataError, Ended
-from gtpo_cli.recipe.section import CodeName
-from gtpo_cli.rewards.registry import import_function
-from gtpo_cli.text import describe
+from gtpo_cli.errors import DataError
+from gtpo_cli.types import CodeName
+from gtpo_cli.user_code import import_function, running
 
 GoldReader = Callable[[Row], tuple[str, str | None]]  # gold answer, worked solution or None; raises UnusableRowError
 
@@ -65,13 +64,9 @@ def _asked_of_function(name: CodeName, solution: str | None) -> GoldReader:
     function = import_function(name, lambda why: DataError(f"data.gold: {name}: {why}"))
 
     def read_row(row: Row) -> tuple[str, str | None]:
-        try:
+        remedy = "return None for a row to leave out"
+        with running(lambda said: DataError(f"data.gold: {name} raised {said}; {remedy}")):
             value = function(dict(row))
-        except (KeyboardInterrupt, Ended):
-            raise
-        except BaseException as error:  # the user's code may raise anything, sys.exit included
-            why = f"{name} raised {describe(error)}; return None for a row to leave out"
-            raise DataError(f"data.gold: {why}") from error
         gold = text_in({"gold answer": value}, ("gold answer",), number=True)
         if gold is None:
             raise UnusableRowError("empty gold answer")

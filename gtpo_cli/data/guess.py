@@ -21,12 +21,14 @@ ENOUGH = 10  # to hold a tenth of them out
 def guessed_data(source: SourceRecipe) -> dict[str, Any]:
     """`columns`, `gold`, and `held_out` where there is no test split: keys of the recipe's `data`.
 
-    Columns that cannot be guessed are left out. Raises DataError where the data cannot be read.
+    Columns that the source names are kept, and such as cannot be guessed are left out. Raises DataError where the data
+    cannot be read.
     """
     table, _ = open_source(source)
     rows = [row for _, row in islice(table.rows, ROWS) if isinstance(row, Mapping)]
     columns = table.columns or tuple(dict.fromkeys(column for row in rows for column in row))
-    found = guessed_columns(columns)
+    named = source.columns.model_dump(exclude_none=True) if "columns" in source.model_fields_set else None
+    found = named or guessed_columns(columns)
     guessed: dict[str, Any] = {"columns": found, "gold": _way(rows, found.get("answer", "answer"))}
     try:
         tested = open_source(source.model_copy(update={"split": "test"}))[0].where

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gtpo_cli.data.local import Table, nearest
-from gtpo_cli.errors import DataError, install
+from gtpo_cli.errors import DataError
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.text import one_line
 
@@ -27,12 +27,8 @@ def hub_table(name: str, hub: HubSource, split: str) -> Table:
         known = " and ".join(hub.splits)
         raise DataError(f"data.split: {name} has no split {split}; it has {known}{nearest(split, hub.splits)}")
     import httpx
-
-    try:
-        from datasets import load_dataset
-        from datasets.exceptions import DatasetNotFoundError, DatasetsError
-    except ImportError as error:
-        raise DataError(f"{hub.id}: needs the library datasets ({error}): {install('datasets')}") from error
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
     there = split if hub.splits is None else hub.splits[split]
     try:

@@ -1,4 +1,4 @@
-"""Rows from files on this machine: JSON Lines, CSV and Parquet, read as a stream, each row with its file and line.
+"""Rows from a file on this machine: JSON Lines, CSV or Parquet, read as a stream, each row with its file and line.
 
 A row that cannot be read is not an error: it comes out as the reason why, so that one broken line does not cost the
 other million. A file that cannot be opened at all is a `DataError`.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, AnyStr, NamedTuple, TextIO
 
-from gtpo_cli.errors import DataError, install
+from gtpo_cli.errors import DataError, translated
 from gtpo_cli.text import nearest_of, one_line
 
 Row = Mapping[str, Any]
@@ -38,17 +38,6 @@ SIGNATURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedRow:
-    """A row that was left out. `source`: "path:line" (Parquet: path:row; hub: "id[split]:row"), all counted from 1.
-
-    `reason` is "kind" or "kind: detail"; rows are counted by kind.
-    """
-
-    source: str
-    reason: str
-
-
 # Where a row came from, as in `DroppedRow.source`, and its values, or as in `DroppedRow.reason` why it has none.
 SourcedRow = tuple[str, Row | str]
 
@@ -62,46 +51,15 @@ class Table:
     rows: Iterable[SourcedRow]
 
 
-def summarise_dropped(dropped: Sequence[DroppedRow], *, shown: int = 3) -> str:
-    """One line for a warning: how many rows were dropped, how many of each kind, and the first `shown` of them."""
-    kinds = Counter(row.reason.partition(":")[0] for row in dropped)
-    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    first = "; ".join(f"{row.source} {row.reason}" for row in dropped[:shown])
-    more = "; ..." if len(dropped) > shown else ""
-    return f"dropped {len(dropped)} row{'' if len(dropped) == 1 else 's'} ({counts}): {first}{more}"
-
-
 def nearest(name: str, choices: Iterable[str]) -> str:
     """'; did you mean X?' for the choice most like `name`, or nothing when none is."""
     near = nearest_of(name, choices, cutoff=0.6)
     return f"; did you mean {near}?" if near else ""
 
 
-def find_split_file(path: Path, split: str) -> Path:
-    """The file to read for `data.path`: the path itself when it is a file (`split` is then not looked at), or the one
-    file `<split>.<suffix>` in the folder. Raises DataError that names what is there.
-    """
-    with _explained(path):  # a name longer than names can be, a folder that may not be entered
-        if path.is_file():
-            return path
-        if not path.is_dir():
-            raise DataError(f"{path}: no such file or folder (data.path is relative to {Path.cwd()})")
-        readable = sorted(file for file in path.iterdir() if file.is_file() and file.suffix.lower() in READERS)
-    if not readable:
-        raise DataError(f"{path}: holds no data file; expected {split}.jsonl, {split}.parquet or {split}.csv")
-    found = [file for file in readable if file.stem == split]
-    if not found:
-        names = ", ".join(file.name for file in readable[:20])
-        hint = nearest(split, [file.stem for file in readable])
-        raise DataError(f"{path}: no file for split {split} (data.split); there is {names}{hint}")
-    if len(found) > 1:
-        names = " and ".join(file.name for file in found)
-        raise DataError(f"{path}: {names} are both split {split}; set data.path to the one that is meant")
-    return found[0]
-
-
 def open_table(path: Path) -> Table:
-    """The rows of a file by its suffix (.jsonl .jsonlines .ndjson: an object a line; .json: or a list; .csv; .parquet).
+    """The rows of a file by its suffix (.jsonl .jsonlines .ndjson: an object a line; .json: or a list; .csv, separated
+    by commas, semicolons, tabs or bars, as its header is; .tsv; .parquet).
 
     Nothing but a header is read here; rows are read as they are asked for. Raises DataError, here or while rows are
     read, for a file that cannot be opened or is no file of its kind.
@@ -109,7 +67,7 @@ def open_table(path: Path) -> Table:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {', '.join(READERS)}")
-    with _explained(path), path.open("rb") as file:
+    with explained(path), path.open("rb") as file:
         start = file.read(4)
     if not start:
         raise DataError(f"{path}: is empty")
@@ -119,12 +77,11 @@ def open_table(path: Path) -> Table:
     return reader(path)
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error.strerror or str(error))})") from error
+def explained(path: Path) -> AbstractContextManager[None]:
+    """An OSError within it is a DataError that names the path."""
+    return translated(
+        OSError, lambda error: DataError(f"{path}: cannot be read ({one_line(error.strerror or str(error))})")
+    )
 
 
 def _json_lines_table(path: Path) -> Table:
@@ -132,7 +89,7 @@ def _json_lines_table(path: Path) -> Table:
 
 
 def _json_lines_rows(path: Path) -> Iterator[SourcedRow]:
-    with _explained(path), path.open("rb") as file:
+    with explained(path), path.open("rb") as file:
         for number, line in enumerate(_lines(file), start=1):
             if line is None:
                 yield f"{path}:{number}", _TOO_LONG
@@ -142,7 +99,7 @@ def _json_lines_rows(path: Path) -> Iterator[SourcedRow]:
 
 def _json_table(path: Path) -> Table:
     """JSON Lines, or one list of objects."""
-    with _explained(path), path.open("rb") as file:
+    with explained(path), path.open("rb") as file:
         start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
         if not start.startswith(b"["):
             return _json_lines_table(path)
@@ -194,25 +151,32 @@ def _object(value: Any) -> Row | str:
     return value if isinstance(value, dict) else f"no JSON object: a {type(value).__name__}; write one object a line"
 
 
-def _csv_table(path: Path) -> Table:
-    with _explained(path), _open_csv(path) as file:
+def _csv_table(path: Path, *, separators: str = ",;\t|") -> Table:
+    """Separated by the one of `separators` that makes most columns of the header, the first where several do."""
+    headers = {separator: _csv_header(path, separator) for separator in separators}
+    found = {separator: header for separator, header in headers.items() if not isinstance(header, str)}
+    if not found:
+        raise DataError(f"{path}:1: the header is not CSV ({headers[separators[0]]})")
+    separator = max(found, key=lambda mark: len(found[mark]))
+    columns = tuple(name.strip() for name in found[separator])
+    return Table(str(path), columns, _csv_rows(path, columns, separator))
+
+
+def _csv_header(path: Path, separator: str) -> list[str] | str:
+    """The columns, or why that is no CSV."""
+    with explained(path), _open_csv(path) as file:
         lines = _CsvLines(file)
         try:
-            header = next(csv.reader(lines, strict=True), [])
+            header = next(csv.reader(lines, delimiter=separator, strict=True), [])
         except csv.Error as error:
-            raise DataError(f"{path}:1: the header is not CSV ({error})") from error
-    if lines.skipped:
-        raise DataError(f"{path}:1: the header is not CSV (more than {MAX_LINE_BYTES // 2**20} MiB)")
-    columns = tuple(name.strip() for name in header)
-    if len(columns) == 1 and (separator := next((mark for mark in ";\t|" if mark in columns[0]), None)):
-        raise DataError(f"{path}:1: the fields are separated by {separator!r}; separate them by commas")
-    return Table(str(path), columns, _csv_rows(path, columns))
+            return str(error)
+    return f"more than {MAX_LINE_BYTES // 2**20} MiB" if lines.skipped else header
 
 
-def _csv_rows(path: Path, columns: tuple[str, ...]) -> Iterator[SourcedRow]:
-    with _explained(path), _open_csv(path) as file:
+def _csv_rows(path: Path, columns: tuple[str, ...], separator: str) -> Iterator[SourcedRow]:
+    with explained(path), _open_csv(path) as file:
         lines = _CsvLines(file)
-        reader = csv.reader(lines, strict=True)
+        reader = csv.reader(lines, delimiter=separator, strict=True)
         next(reader)
         while True:
             source = f"{path}:{reader.line_num + 1}"  # a quoted field can span lines: the line where the row begins
@@ -252,13 +216,10 @@ def _open_csv(path: Path) -> Any:
 
 
 def _parquet_table(path: Path) -> Table:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise DataError(f"{path}: Parquet needs the library datasets ({error}): {install('datasets')}") from error
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    with _explained(path):
+    with explained(path):
         try:
             file = pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
@@ -272,7 +233,7 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow]:
     import pyarrow as pa
 
     number = 0
-    with _explained(path), file:
+    with explained(path), file:
         try:
             for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
                 for index in range(batch.num_rows):
@@ -315,5 +276,6 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     ".ndjson": _json_lines_table,
     ".json": _json_table,
     ".csv": _csv_table,
+    ".tsv": partial(_csv_table, separators="\t"),
     ".parquet": _parquet_table,
 }

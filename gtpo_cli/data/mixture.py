@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gtpo_cli.data.prompts import Prompt
 from gtpo_cli.errors import DataError
-from gtpo_cli.recipe.data import DataRecipe, PartRecipe, SourceRecipe
+from gtpo_cli.recipe.data import PartRecipe
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.text import counted
 
 MAX_PROMPTS = 10_000_000  # of an epoch; more are a weight with a zero too many
-
-
-def numbered(data: DataRecipe) -> Iterator[tuple[SourceRecipe, str]]:
-    """Each source with what stands in front of its problems' ids, so that no two are the same."""
-    for number, source in enumerate(data.sources, start=1):
-        yield source, f"{number}/" if data.mixture else ""
 
 
 def mixed(parts: Sequence[Sequence[Prompt]], recipes: Sequence[PartRecipe], *, seed: int) -> tuple[list[Prompt], str]:
@@ -36,7 +31,8 @@ def mixed(parts: Sequence[Sequence[Prompt]], recipes: Sequence[PartRecipe], *, s
     random.Random(derive_seed(seed, "mixture")).shuffle(drawn)
     endless = [itertools.cycle(part) for part in parts]
     words = [
-        f"{count} of {recipe.name} ({len(part)} problems, weight {recipe.weight:g})"
+        f"{count} of {recipe.name} ({counted(len(part), 'problem')}, weight {recipe.weight:g})"
         for count, part, recipe in zip(counts, parts, recipes, strict=True)
     ]
-    return [next(endless[number]) for number in drawn], f"mixture: {len(drawn)} prompts an epoch: {', '.join(words)}"
+    note = f"mixture: {counted(len(drawn), 'prompt')} an epoch: {', '.join(words)}"
+    return [next(endless[number]) for number in drawn], note

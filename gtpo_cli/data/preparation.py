@@ -11,17 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gtpo_cli.data.benchmarks import gold_check, load_problems
-from gtpo_cli.data.held_out import Side
-from gtpo_cli.data.local import DroppedRow, summarise_dropped
-from gtpo_cli.data.mixture import mixed, numbered
+from gtpo_cli.data.problems import DroppedRow, Side, as_compared, gold_check, load_problems, numbered, summarise_dropped
 from gtpo_cli.data.prompts import Prompt, PromptEncoder, encode_prompts, reference_completion, said_count
-from gtpo_cli.data.reading import as_compared
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.text import counted
 
 
 class PromptOrder:
@@ -98,14 +95,22 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
     problems stay whose reference fits too. `full_steps`: as TRL trains, which samples each group once too (see
     `PromptOrder`). Raises DataError, ModelError.
     """
-    usable = training_prompts(recipe, tokenizer, max_seq_length)
+    usable = _training_prompts(recipe, tokenizer, max_seq_length)
     prompts, notes = usable.prompts, usable.notes
     imitates = recipe.objective.name == "sft"
     again = recipe.objective.resample
     if again and not full_steps:
-        notes.append(f"groups without reward spread are sampled again, {again} times at most (objective.resample)")
+        notes.append(
+            f"groups without reward spread are sampled again, {counted(again, 'time')} at most (objective.resample)"
+        )
     order = PromptOrder(recipe, prompts, full_steps=full_steps)
     longest = max(len(ids) for _, ids in prompts)
+    room, completion = max_seq_length - longest, recipe.rollout.max_completion_tokens
+    if room < completion and not imitates:
+        notes.append(
+            f"the longest prompt has {longest} tokens and leaves {room} to its completion, not {completion} "
+            f"(rollout.max_completion_tokens): both together are at most {max_seq_length} (model.max_seq_length)"
+        )
     return Prepared(
         prompts,
         order,
@@ -129,7 +134,7 @@ class Usable:
     held_out: frozenset[str] = frozenset()
 
 
-def training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Usable:
+def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Usable:
     """Of all sources of the recipe, mixed; for SFT those whose reference fits too. What one part of a mixture holds out
     is left out of the others. Raises as `usable_prompts`."""
     found = [
@@ -142,7 +147,9 @@ def training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Usa
     for source, part in zip(recipe.data.sources, found, strict=True):
         prompts = [prompt for prompt in part.prompts if as_compared(prompt[0].question) not in held_out]
         if shared := len(part.prompts) - len(prompts):
-            notes.append(f"{source.name}: {shared} problems are left out, which another part of the mixture holds out")
+            notes.append(
+                f"{source.name}: {counted(shared, 'problem')} left out, which another part of the mixture holds out"
+            )
         if recipe.objective.name == "sft":
             prompts, unfit = drop_long_references(
                 prompts,
@@ -160,6 +167,8 @@ def training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Usa
         parts.append(prompts)
     if not recipe.data.mixture:
         return Usable(parts[0], dropped, notes)
+    from gtpo_cli.data.mixture import mixed
+
     prompts, note = mixed(parts, recipe.data.mixture, seed=recipe.seed)
     return Usable(prompts, dropped, [*notes, note])
 
@@ -179,18 +188,21 @@ def usable_prompts(
     """
     data = recipe.data
     loaded = load_problems(
-        source, seed=recipe.seed, is_usable=gold_check(recipe.rewards), side=side, id_prefix=id_prefix
-    )
+        source, seed=recipe.seed, is_usable=gold_check(recipe.rewards), side=side, id_prefix=id_prefix,
+        with_columns=bool(recipe.rewards.plugins),
+    )  # fmt: skip
     encoder = PromptEncoder(tokenizer, data.system_prompt)
     longest = min(data.max_prompt_tokens, max_seq_length - 1)
     prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
     notes = [summarise_dropped(rows) for rows in (loaded.dropped, too_long) if rows]
     if loaded.held_out:
         did = "held out" if side == "training" else "asked, which training held out"
-        notes.insert(0, f"{source.name}: {len(loaded.held_out)} questions are {did} (data.held_out)")
+        notes.insert(0, f"{source.name}: {counted(len(loaded.held_out), 'question')} {did} (data.held_out)")
     own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])
     if own and data.system_prompt:
-        notes.append(f"{own} prompts have a system message of their own, which stands instead of data.system_prompt")
+        notes.append(
+            f"{counted(own, 'prompt')} with a system message of its own, which stands instead of data.system_prompt"
+        )
     if encoder.uses_plain_format:
         notes.append("the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')")
     return Usable(prompts, len(loaded.dropped) + len(too_long), notes, loaded.held_out)

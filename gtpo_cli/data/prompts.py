@@ -13,18 +13,14 @@ A chat of several turns has the assistant's answers, each with the end-of-sequen
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
-from gtpo_cli.data import template_probe
-from gtpo_cli.data.local import DroppedRow, summarise_dropped
+from gtpo_cli.data.problems import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
-from gtpo_cli.files import walled
+from gtpo_cli.files import guarded
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair
 from gtpo_cli.types import Completion, Problem, Turn
 
@@ -35,7 +31,6 @@ Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its p
 TEMPLATE_DATE = "26 Jul 2024"
 _PROBE_QUESTION, _PROBE_SYSTEM = "What is 1 + 1?", "Be brief."
 _LONG_QUESTION = "What is 1 + 1? " * 128
-_PROBE_SECONDS = 30.0  # on a machine that has other things to do
 # A text is tokenised from its beginning, this many characters for each token that is allowed, and then four times as
 # many, until it is over or is surely too long: tokens take hundreds of bytes each while they are made.
 _CHARACTERS_A_TOKEN = 16
@@ -118,6 +113,12 @@ class PromptEncoder:
         chat = "".join(text + eos if role == "assistant" else f"Question: {text}\nAnswer:" for role, text in turns)
         return "\n\n".join(filter(None, (system, chat)))
 
+    def asked(self, question: str, turns: Sequence[Turn] = ()) -> str | tuple[Turn, ...]:
+        """As `Problem.prompt` has it: the turns that the chat template renders, or the text where there is none."""
+        if self.uses_plain_format:
+            return self.render(question, turns)
+        return tuple((message["role"], message["content"]) for message in self.messages(question, turns))
+
     def messages(self, question: str, turns: Sequence[Turn] = ()) -> list[dict[str, str]]:
         """What the chat template renders: the question or the chat, and the system prompt where it belongs: the
         chat's own, else the recipe's."""
@@ -136,7 +137,7 @@ class PromptEncoder:
 
     def _apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         # A template is a program that came with the model.
-        with walled(lambda why: self._refused(f"cannot render a question ({why})")):
+        with guarded(lambda why: self._refused(f"cannot render a question ({why})")):
             text: str = self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
             )
@@ -147,11 +148,14 @@ class PromptEncoder:
         template = self._tokenizer.chat_template
         if isinstance(template, dict):
             template = template.get("default")
+        if not isinstance(template, str):
+            return
+        from gtpo_cli.data.template_probe import MEMORY_BYTES, SECONDS, renders
+
         special = getattr(self._tokenizer, "special_tokens_map", {}).items()
         tokens = tuple((name, token) for name, token in special if isinstance(token, str))
-        if isinstance(template, str) and not _ends(template, self._system, tokens):
-            memory = template_probe.MEMORY_BYTES // 2**20
-            raise self._refused(f"does not render a question within {template_probe.SECONDS} s and {memory} MiB")
+        if not renders(template, (_PROBE_QUESTION, _LONG_QUESTION), self._system or _PROBE_SYSTEM, tokens):
+            raise self._refused(f"does not render a question within {SECONDS} s and {MEMORY_BYTES // 2**20} MiB")
 
     @cached_property
     def _takes_system_message(self) -> bool:
@@ -179,7 +183,7 @@ def token_ids(tokenizer: Any, text: str, *, at_most: int | None = None, **option
     def wrong(why: str) -> ModelError:
         return ModelError(f"{_name_of(tokenizer)}: its tokenizer fails on a text ({why}); use another tokenizer")
 
-    with walled(wrong):
+    with guarded(wrong):
         if at_most is not None:
             length = _CHARACTERS_A_TOKEN * at_most + _MARGIN
             while length < len(text):
@@ -198,24 +202,6 @@ def counted_up_to(at_most: int) -> int:
 def said_count(ids: int, at_most: int) -> str:
     """How many tokens a text has that `token_ids` gave so many of: "130", "over 5120"."""
     return str(ids) if ids <= counted_up_to(at_most) else f"over {counted_up_to(at_most)}"
-
-
-@cache
-def _ends(template: str, system: str, tokens: tuple[tuple[str, str], ...]) -> bool:
-    """Whether a template renders a short and a long question, with a system message and without, within its limits."""
-    plain = [[{"role": "user", "content": question}] for question in (_PROBE_QUESTION, _LONG_QUESTION)]
-    with_system = [[{"role": "system", "content": system or _PROBE_SYSTEM}, *messages] for messages in plain]
-    asked = {"template": template, "tokens": dict(tokens), "conversations": plain + with_system}
-    command = [sys.executable, "-P", template_probe.__file__]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(asked), text=True, env=environment, capture_output=True, timeout=_PROBE_SECONDS,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
 
 
 def _name_of(tokenizer: Any) -> str:
@@ -241,7 +227,7 @@ def encode_prompts(
             dropped.append(DroppedRow(problem.source or problem.id, f"chat that the template refuses: {error}"))
             continue
         if len(ids) <= max_prompt_tokens:
-            kept.append((problem, ids))
+            kept.append((replace(problem, prompt=encoder.asked(problem.question, problem.turns)), ids))
         else:
             count = said_count(len(ids), max_prompt_tokens)
             reason = f"prompt too long: {count} tokens, the limit is {max_prompt_tokens}"

@@ -6,34 +6,24 @@ cannot compare with anything (it could never score).
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from gtpo_cli.data.cells import UnusableRowError, has_column, shown, text_in, turns_in
+from gtpo_cli.data.cells import UnusableRowError, has_column, text_in, turns_in
 from gtpo_cli.data.columns import suggestion
 from gtpo_cli.data.gold import GoldReader
-from gtpo_cli.data.held_out import Side, held_out_questions
 from gtpo_cli.data.hub_sets import HubSource
-from gtpo_cli.data.local import DroppedRow, Row, SourcedRow, Table, summarise_dropped
+from gtpo_cli.data.local import Row, SourcedRow, Table
+from gtpo_cli.data.problems import DroppedRow, LoadedProblems, Side, UsableCheck, as_compared, summarise_dropped
 from gtpo_cli.errors import DataError
+from gtpo_cli.text import shown
 from gtpo_cli.types import Problem, Turn
-
-UsableCheck = Callable[[Sequence[str]], Sequence[bool]]
 
 # Rows read between two checks of their gold answers; a limit reads no further than the chunk that reaches it.
 CHUNK_ROWS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedProblems:
-    """Usable problems in the order of the data, the rows that were dropped on the way, and the questions of the test
-    side where the table is split (see `as_compared`)."""
-
-    problems: tuple[Problem, ...]
-    dropped: tuple[DroppedRow, ...] = ()
-    held_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +55,12 @@ def read_table(
     limit: int | None,
     is_usable: UsableCheck,
     split: Split | None = None,
+    with_columns: bool = False,
 ) -> LoadedProblems:
     """Turn the rows of a table into problems with ids "<id_prefix>/<row>" (rows counted from 1, bad ones included).
 
-    `split`: only the rows of that side; those without a question are on the training side.
+    `split`: only the rows of that side; those without a question are on the training side. `with_columns`: the problems
+    keep their rows.
     """
     if table.columns is not None:
         if fault := _missing_column(spec, table.columns):
@@ -88,11 +80,11 @@ def read_table(
             break
         read = [_read_row(source, row, spec, f"{id_prefix}/{number}") for number, (source, row) in chunk]
         verdicts = iter(is_usable([item.gold for item in read if isinstance(item, Problem)]))
-        for item in read:
+        for item, (_, (_, row)) in zip(read, chunk, strict=True):
             if isinstance(item, DroppedRow):
                 dropped.append(item)
             elif next(verdicts):
-                problems.append(item)
+                problems.append(replace(item, columns=row) if with_columns and not isinstance(row, str) else item)
             else:
                 dropped.append(DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}"))
     if not problems:
@@ -113,6 +105,22 @@ def _one_side(
     return (row for question, row in pairs if (question in kept) == (split.side == "test")), kept
 
 
+def held_out_questions(questions: Iterable[str], share: float, seed: int, *, where: str) -> frozenset[str]:
+    """That share of the different questions, at least one and never all, rounded to the nearest number.
+
+    Which ones depends on the seed and the texts alone, so neither their order nor a question that stands there twice
+    puts one on both sides. Raises DataError where there are fewer than two.
+    """
+    ranked = sorted(set(questions), key=lambda question: (_rank(question, seed), question))
+    if len(ranked) < 2:
+        raise DataError(f"{where}: has not two different questions, so none can be held out; set data.held_out to 0")
+    return frozenset(ranked[: min(max(1, round(share * len(ranked))), len(ranked) - 1)])
+
+
+def _rank(question: str, seed: int) -> bytes:
+    return hashlib.blake2b(f"{seed}/{question}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
 def _question_alone(row: Row | str, spec: BenchmarkSpec) -> str | None:
     """The question `as_compared`, None where there is none."""
     try:
@@ -120,11 +128,6 @@ def _question_alone(row: Row | str, spec: BenchmarkSpec) -> str | None:
     except UnusableRowError:
         return None
     return None if asked is None else as_compared(asked[0])
-
-
-def as_compared(question: str) -> str:
-    """White space counts for nothing when it is asked whether two questions are the same."""
-    return " ".join(question.split())
 
 
 def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:

@@ -1,4 +1,4 @@
-"""Renders a chat template once, in a process of its own with little time and memory: `PromptEncoder` starts it.
+"""Renders a chat template once, in a process of its own with little time and memory: `renders` starts it.
 
 A chat template is a program that came with a model. transformers runs it in Jinja's sandbox, which keeps it from the
 machine, not from looping or filling the memory. Reads {"template": ..., "conversations": [...], "tokens": {...}} as
@@ -6,12 +6,33 @@ JSON; a template that ends, be it in an error of its own, is exit code 0: what i
 """
 
 import json
+import os
 import resource
+import subprocess
 import sys
+from functools import cache
 
 SECONDS = 3  # of the processor; a template takes milliseconds
 MEMORY_BYTES = 2**30
 MAX_CHARACTERS = 2**22
+_PATIENCE = 30.0  # seconds of the clock, on a machine that has other things to do
+
+
+@cache
+def renders(template: str, questions: tuple[str, ...], system: str, tokens: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a template renders each question, without and with a system message, within the limits."""
+    plain = [[{"role": "user", "content": question}] for question in questions]
+    with_system = [[{"role": "system", "content": system}, *messages] for messages in plain]
+    asked = {"template": template, "tokens": dict(tokens), "conversations": plain + with_system}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", __file__], input=json.dumps(asked), text=True, env=environment, capture_output=True,
+            timeout=_PATIENCE, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def main() -> None:

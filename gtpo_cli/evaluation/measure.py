@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from statistics import fmean
 
 from gtpo_cli.data import Prompt
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import bootstrap_means, first_k_pass, majority_of_votes, pass_at_k, vote_classes
+from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.evaluation.problems import Benchmark
 from gtpo_cli.evaluation.records import (
@@ -20,17 +22,16 @@ from gtpo_cli.evaluation.records import (
     problem_digest,
 )
 from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
-from gtpo_cli.evaluation.subject import Subject
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import sample
+from gtpo_cli.rollout import sample, sample_blocks
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Group
 
-_COMPLETIONS_AT_ONCE = 256  # sampled, graded and stored together: what a kill can cost
+_COMPLETIONS_AT_ONCE = 256  # measured, graded and stored together
 
 Progress = Callable[[int, int], None]  # problems done, problems in all
 
@@ -90,7 +91,7 @@ def _decisive(recipe: Recipe) -> dict[str, object]:
 
 def evaluate(
     recipe: Recipe,
-    load: Callable[[], Subject],
+    load: Callable[[], PolicyAndSampler],
     benchmark: Benchmark,
     stored: StoredEvaluation,
     scorer: Scorer,
@@ -99,6 +100,9 @@ def evaluate(
     progress: Progress = lambda done, total: None,
 ) -> Results:
     """Evaluate what is not on disk yet, and score everything. `load` is called when something has to be sampled.
+
+    Everything is asked for at once, and stored as it is finished: a kill costs what is under way, and at most 256
+    completions that are there.
 
     What is sampled for a problem depends on the recipe's seed, the benchmark and the problem's place in it, never on
     what was sampled before, so an evaluation that was killed ends with the results of one that was not. `again` samples
@@ -113,33 +117,75 @@ def evaluate(
             return results
     with stored.lock():
         problems = {problem.id: problem for problem in stored.open(again=again)}
+        missing = [i for i, (problem, _) in enumerate(benchmark.prompts) if problem.id not in problems]
+        subject = load() if missing else None  # which may take minutes: progress is reckoned from its end
         progress(len(problems), len(benchmark.prompts))
-        size = max(1, _COMPLETIONS_AT_ONCE // settings.samples)
-        for number, start in enumerate(range(0, len(benchmark.prompts), size)):
-            block = benchmark.prompts[start : start + size]
-            if all(problem.id in problems for problem, _ in block):
-                continue
-            seed = derive_seed(recipe.seed, f"evaluation {benchmark.name}", number)
-            evaluated = sample_and_grade(recipe, load(), block, scorer, samples=settings.samples, seed=seed)
-            new = [problem for problem in evaluated if problem.id not in problems]  # a kill may have cut the block
+
+        def keep(evaluated: list[EvaluatedProblem]) -> None:
+            new = [problem for problem in evaluated if problem.id not in problems]  # a kill may have cut a block
             stored.append(new)
-            problems |= {problem.id: problem for problem in new}
+            problems.update({problem.id: problem for problem in new})
             progress(len(problems), len(benchmark.prompts))
+
+        if subject is not None:
+            _evaluate_problems(recipe, subject, benchmark, missing, scorer, keep)
         in_order = [problems[problem.id] for problem, _ in benchmark.prompts]
         results = score_problems(in_order, settings, scorer, seed=recipe.seed, dropped=benchmark.dropped)
         stored.finish(results)
         return results
 
 
-def sample_and_grade(
-    recipe: Recipe, subject: Subject, prompts: list[Prompt], scorer: Scorer, *, samples: int, seed: int
-) -> list[EvaluatedProblem]:
-    """`samples` completions of each prompt, graded, with their entropies."""
+def _evaluate_problems(
+    recipe: Recipe,
+    subject: PolicyAndSampler,
+    benchmark: Benchmark,
+    wanted: Sequence[int],
+    scorer: Scorer,
+    keep: Callable[[list[EvaluatedProblem]], None],
+) -> None:
+    """Sample all problems with these numbers; `keep` gets them as they are finished, about 256 completions at a time.
+
+    Answers are graded as they come, and what is finished is measured between two steps of the engine, which stays
+    full. Problems that were not wanted may come too: see `Sampler.sample_blocks`.
+    """
+    samples, prompts = recipe.evaluation.samples, benchmark.prompts
+    size = max(1, _COMPLETIONS_AT_ONCE // samples)
+    blocks = range(len(range(0, len(prompts), size)))
+    seeds = [derive_seed(recipe.seed, f"evaluation {benchmark.name}", block) for block in blocks]
+    groups: list[Group] = []
+
+    def finish() -> None:
+        keep(grade(groups, mean_entropies(subject.policy, groups), scorer))
+        groups.clear()
+
+    with closing(
+        sample_blocks(
+            subject.sampler, prompts, samples, _sampling_params(recipe), size=size, seeds=seeds, wanted=wanted
+        )
+    ) as coming:
+        for _, group in coming:
+            for completion in group.completions:
+                scorer.begin(group.problem, completion)
+            groups.append(group)
+            if len(groups) == size:
+                finish()
+    if groups:
+        finish()
+
+
+def _sampling_params(recipe: Recipe, *, seed: int = 0) -> SamplingParams:
+    """As the recipe's section `evaluation` says."""
     settings = recipe.evaluation
-    params = SamplingParams(
+    return SamplingParams(
         settings.temperature, settings.top_p, max_completion_tokens=settings.max_completion_tokens, seed=seed
     )
-    groups = sample(subject.sampler, prompts, samples, params)
+
+
+def sample_and_grade(
+    recipe: Recipe, subject: PolicyAndSampler, prompts: list[Prompt], scorer: Scorer, *, samples: int, seed: int
+) -> list[EvaluatedProblem]:
+    """`samples` completions of each prompt, graded, with their entropies."""
+    groups = sample(subject.sampler, prompts, samples, _sampling_params(recipe, seed=seed))
     return grade(groups, mean_entropies(subject.policy, groups), scorer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -12,25 +13,40 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, bootstrap_mean
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
+from gtpo_cli.models.budget import Budget
 from gtpo_cli.objective import mean_entropy
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rollout import collate, sample
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.rollout import collate, sample_blocks
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.types import Group
+from gtpo_cli.types import Group, Verdict
 
-_PROMPTS_AT_ONCE = 16
+_BLOCK = 16  # prompts that share a seed, and a measurement
 _TOKENS_AT_ONCE = 16_384  # prompt, completion and padding of one forward: bounds its memory
 
 
 @torch.no_grad()
 def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
-    """<H>_i in nats at the policy's temperature, one tuple a group, by one forward pass; 0 for an empty completion."""
-    batch = collate(groups, device=policy.device)
-    entropies_BG = torch.zeros(batch.shape, device=policy.device)
-    for micro in batch.split(_TOKENS_AT_ONCE, unit="tokens", packed=policy.packs):
-        _, entropy_BGT = policy.token_logprobs(micro.batch)
-        micro.put(mean_entropy(entropy_BGT, micro.batch.completion_mask_BGT), into=entropies_BG)
-    return [tuple(row) for row in entropies_BG.tolist()]
+    """<H>_i in nats at the policy's temperature, one tuple a group, by one forward pass; 0 for an empty completion.
+
+    Raises EvaluationError where memory does not hold that of a single completion.
+    """
+    rows = collate(groups, device=policy.device).rows()
+    entropies_N = torch.zeros(len(rows), device=policy.device)
+
+    def measure(limit: int) -> None:
+        for index in rows.split(limit, unit="tokens", packed=policy.packs):
+            part = rows[index]
+            entropies_N[index] = mean_entropy(policy.token_logprobs(part)[1], part.mask_NT)
+
+    least = rows.ids_NT.shape[1] + rows.prompt_ids_BP.shape[1]
+    failure = EvaluationError(
+        "out of memory while the entropy of a single completion is measured: lower rollout.gpu_memory_utilization "
+        "where vLLM shares the GPU, else the completions' length (max_completion_tokens)"
+    )
+    budget = Budget(_TOKENS_AT_ONCE, unit="tokens", least=least, words="in measuring", failure=failure)
+    budget.run(measure, at_most=rows.size("tokens"))
+    return [tuple(row) for row in entropies_N.view(len(groups), -1).tolist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +82,20 @@ def probe_entropy(
     """
     probe, rollout = recipe.objective.probe, recipe.rollout
     chosen = list(prompts[: probe.num_prompts])
-    by_prompt: list[tuple[float, ...]] = []
-    sampled: list[Group] = []
+    params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens)
+    starts = range(0, len(chosen), _BLOCK)
+    seeds = [derive_seed(recipe.seed, "probe", start) for start in starts]
+    groups: dict[int, Group] = {}
     progress(0, len(chosen))
-    for start in range(0, len(chosen), _PROMPTS_AT_ONCE):
-        block = chosen[start : start + _PROMPTS_AT_ONCE]
-        seed = derive_seed(recipe.seed, "probe", start)
-        params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
-        groups = sample(sampler, block, probe.completions_per_prompt, params)
-        by_prompt.extend(mean_entropies(policy, groups))
-        sampled.extend(groups)
-        progress(len(by_prompt), len(chosen))
+    with closing(
+        sample_blocks(sampler, chosen, probe.completions_per_prompt, params, size=_BLOCK, seeds=seeds)
+    ) as coming:
+        for number, group in coming:
+            groups[number] = group
+            progress(len(groups), len(chosen))
+    sampled = [groups[number] for number in range(len(chosen))]
+    # not before: in a run the engine takes memory while it samples
+    by_prompt = [row for start in starts for row in mean_entropies(policy, sampled[start : start + _BLOCK])]
     values = torch.tensor([value for group in by_prompt for value in group])
     if not bool(torch.isfinite(values).all()):
         raise EvaluationError("the probe's entropies are not finite: the model's weights or their type are broken")
@@ -85,3 +104,14 @@ def probe_entropy(
     truncated = sum(completion.truncated for completion in completions) / len(completions)
     tokens = sum(len(completion.token_ids) for completion in completions) / len(completions)
     return EntropyProbe(tuple(by_prompt), interval, truncated, tokens, tuple(sampled))
+
+
+def right_at_first(recipe: Recipe, probe: EntropyProbe) -> tuple[list[Verdict], str]:
+    """The verdicts on a probe's completions, and in words how many are right and in the format.
+
+    Of format and accuracy alone: rewards of the user's own may cost money. Raises RewardError.
+    """
+    with Scorer(recipe.rewards.model_copy(update={"plugins": ()})) as scorer:
+        verdicts = [verdict for group in scorer.score_groups(probe.groups) for verdict in group.verdicts]
+    right, formed = sum(v.correct for v in verdicts), sum(v.complete_format for v in verdicts)
+    return verdicts, f"right at first: {right} of {len(verdicts)}, in the format: {formed} of {len(verdicts)}"

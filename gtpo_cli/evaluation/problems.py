@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.data import Prompt, usable_prompts
-from gtpo_cli.data.held_out import holds_nothing_out
-from gtpo_cli.data.mixture import numbered
+from gtpo_cli.data.problems import holds_nothing_out, numbered
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import DEFAULT_SPLIT, OWN, ColumnsRecipe, SourceRecipe
+from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, ColumnsRecipe, SourceRecipe
+from gtpo_cli.rewards import check_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ def load_benchmark(
 
     `data_path`: a file, or a folder with one file a split, or a folder with one such folder a benchmark. Without it
     the recipe's own `data.path` where it is the recipe's benchmark and a folder, else the hub.
-    Raises DataError, also for a split or path that would not be looked at.
+    Raises DataError, also for a split or path that would not be looked at; RewardError as `check_columns`.
     """
-    if name == "arithmetic" and data_path is not None:
+    if name in GENERATED and data_path is not None:
         raise DataError(
-            f"benchmark arithmetic: is generated, so {data_path} would not be read; ask it with --benchmark local"
+            f"benchmark {name}: is generated, so {data_path} would not be read; ask it with --benchmark local"
         )
     prompts, dropped, notes = list[Prompt](), 0, list[str]()
     sources = _sources(recipe, name, data_path)
@@ -71,6 +71,7 @@ def load_benchmark(
         notes += usable.notes
     if not prompts:
         raise DataError(f"benchmark {name}: {'; '.join(notes)}; so nothing is left to ask")
+    check_columns(recipe.rewards, [problem for problem, _ in prompts])
     return Benchmark(name, split, prompts, dropped, tuple(notes))
 
 
@@ -106,11 +107,11 @@ def _elsewhere(source: SourceRecipe, name: str, split: str, data_path: Path | No
     if data_path is not None:
         folder = data_path.expanduser() / name
         changes["path"] = str(folder if folder.is_dir() else data_path)
-        if data_path.expanduser().is_file():
+        if not data_path.expanduser().is_dir():
             known = {"test", source.split} if _is_own(source, data_path) else {"test"}
             if split not in known:
                 raise DataError(
-                    f"--split {split}: {data_path} is one file, which has no splits and is asked whole; leave --split "
+                    f"--split {split}: {data_path} is no folder, so it has no splits and is asked whole; leave --split "
                     f"out, or name a folder with a file a split ({split}.jsonl)"
                 )
             changes["split"] = DEFAULT_SPLIT

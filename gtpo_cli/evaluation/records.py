@@ -109,7 +109,7 @@ class Results:
     `scores`: metric -> Score, in the order of display. Names: `accuracy` (mean over all completions), `pass@K`
     (unbiased), `first_pass@K` (the first K completions), `maj@K`, `format_rate`, `strict_format_rate`,
     `truncated_share`, `unparsable_share`, `timed_out_share`, `mean_entropy` (nats), `mean_length` (tokens), and of each
-    user reward its name with the mean of its unweighted score (points): see `is_user_reward`.
+    user reward its name with the mean of its unweighted score (points): see `is_reward`.
     `problem_ids` and `problem_digests` (of question and gold answer) go with the values of each score.
     `dropped`: problems of the benchmark that could not be used.
     """
@@ -135,12 +135,16 @@ class Results:
         return sorted(int(match[2]) for match in found if match and match[1] == family)
 
 
+FIXED_SCORES = (
+    "accuracy", "format_rate", "strict_format_rate", "truncated_share", "unparsable_share", "timed_out_share",
+    "mean_entropy", "mean_length",
+)  # fmt: skip
 _K = re.compile(r"(\w+)@([1-9][0-9]{0,8})")
 
 
-def is_user_reward(score: str) -> bool:
-    """Whether a score is in points, by its name: a user reward (`pkg.module:function`), or DAPO's length penalty."""
-    return ":" in score or score == "length"
+def is_reward(score: str) -> bool:
+    """Whether a score is a reward's, in points: what is no accuracy, share, entropy or length of all evaluations."""
+    return score not in FIXED_SCORES and not _K.fullmatch(score)
 
 
 def problem_digest(question: str, gold: str) -> str:

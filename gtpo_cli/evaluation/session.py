@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
+from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data import PromptEncoder
-from gtpo_cli.evaluation.subject import Checkpoint, load_frozen
+from gtpo_cli.evaluation.loading import load_frozen
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.stream import stream_text
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.types import Completion
+from gtpo_cli.types import Completion, Turn
 
 
 class Session:
@@ -32,6 +33,10 @@ class Session:
     def context(self) -> int:
         """The most tokens of question and answer together."""
         return self._policy.max_seq_length
+
+    def asked(self, question: str) -> str | tuple[Turn, ...]:
+        """The question as `Problem.prompt` has it."""
+        return self._encoder.asked(question)
 
     def answer(self, question: str) -> Generator[str, None, Completion]:
         """Yield the answer's text as it comes; the completion is the generator's return value.

@@ -12,15 +12,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
-from gtpo_cli.files import append_to, open_regular, own_folder, read_json, read_json_lines, walled, writing_run
-from gtpo_cli.run_folder import RunFolder, locked, write_atomically
+from gtpo_cli.files import (
+    append_to,
+    guarded,
+    locked,
+    open_regular,
+    own_folder,
+    read_json,
+    read_json_lines,
+    write_aside,
+    writing_run,
+)
+from gtpo_cli.run_folder import RunFolder
 
 
 class StoredEvaluation:
@@ -66,7 +76,7 @@ class StoredEvaluation:
             if again:
                 self.results_file.unlink(missing_ok=True)
                 self.samples_file.unlink(missing_ok=True)
-            write_atomically(self.path / "conditions.json", json.dumps(asdict(self.conditions), indent=2) + "\n")
+            write_aside(self.path / "conditions.json", json.dumps(asdict(self.conditions), indent=2) + "\n")
             if os.path.lexists(self.samples_file):  # drop the line that a kill cut
                 with append_to(self.samples_file) as stream:
                     stream.truncate(_whole_lines(self.samples_file))
@@ -84,17 +94,15 @@ class StoredEvaluation:
     def finish(self, results: Results) -> None:
         """Write the scores. Raises EvaluationError."""
         with self._writing():
-            write_atomically(self.results_file, json.dumps(asdict(results), indent=1) + "\n")
+            write_aside(self.results_file, json.dumps(asdict(results), indent=1) + "\n")
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with writing_run(
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing_run(
             self.path,
             lambda why, remedy: EvaluationError(
                 f"{self.path}: cannot be written ({why}); {remedy}, then give the same command again: it continues"
             ),
-        ):
-            yield
+        )
 
 
 def evaluation_at(run: RunFolder, conditions: Conditions) -> StoredEvaluation:
@@ -105,7 +113,7 @@ def evaluation_at(run: RunFolder, conditions: Conditions) -> StoredEvaluation:
 
 def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:
     """The finished evaluations of a run, oldest first. Raises EvaluationError for conditions that cannot be read."""
-    with walled(lambda why: EvaluationError(f"{run.evaluation}: cannot be looked through ({why})")):
+    with guarded(lambda why: EvaluationError(f"{run.evaluation}: cannot be looked through ({why})")):
         files = sorted(run.evaluation.glob("*/*/results.json"), key=lambda file: (file.lstat().st_mtime, str(file)))
     return [_read(file.parent) for file in files]
 

@@ -1,7 +1,7 @@
 """The model card: what the model is, how it was made and measured, how to ask it, and what it is not.
 
-From the run folder alone; the text is in templates/card.md.j2. Nothing that a model wrote is in it, and no path of the
-machine: folders are named without what leads to them.
+From the run folder alone; the text is in templates/card.md.j2. Nothing that a model wrote is in it. Folders are named
+without what leads to them, except in the lines that load an export where it was written (`gtpo_cli.export.using`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from gtpo_cli.evaluation.records import Conditions, Score
 from gtpo_cli.evaluation.store import largest_evaluations
 from gtpo_cli.export.folder import Exported
 from gtpo_cli.export.prompting import Prompting
-from gtpo_cli.models.tiny import BUILTIN_PREFIX
+from gtpo_cli.export.using import HUB_ID, Use, literal, public_name
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import OWN, SourceRecipe
+from gtpo_cli.recipe.data import GENERATED, OWN, SourceRecipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.text import markdown_sentence, markdown_text, printable
+from gtpo_cli.text import counted, markdown_sentence, markdown_text, printable
 from gtpo_cli.tracking import read_metrics
 from gtpo_cli.training.summary import changes
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _SCORES = ("accuracy", "pass@", "maj@", "strict_format_rate", "truncated_share", "mean_length")
-_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what it takes for --max-lora-rank
 
 
 def model_card(
-    run: RunFolder, recipe: Recipe, exported: Exported, prompting: Prompting, *, hub_name: str | None
+    run: RunFolder, recipe: Recipe, exported: Exported, prompting: Prompting, *, folder: Path, hub_name: str | None
 ) -> str:
-    """The text of README.md; `hub_name` is where it will be on the hub, if anywhere.
+    """The text of README.md for an export in `folder`; `hub_name` is where it will be on the hub, if anywhere.
 
     Raises EvaluationError for evaluations of the run that cannot be read.
     """
@@ -46,14 +44,15 @@ def model_card(
         keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {
-        "plain": markdown_text, "sentence": markdown_sentence, "fenced": fenced, "interval": _interval
+        "plain": markdown_text, "sentence": markdown_sentence, "fenced": fenced, "interval": _interval,
+        "literal": literal, "counted": counted,
     }  # fmt: skip
     metrics = read_metrics(run.metrics_file) if run.metrics_file.exists() else []
-    rank, tags = recipe.model.lora.rank if recipe.model.lora else 1, recipe.rewards.format.tags
+    tags = recipe.rewards.format.tags
+    use = Use.on_hub(exported, recipe.model, hub_name) if hub_name else Use.here(exported, recipe.model, folder)
     return environment.get_template("card.md.j2").render(
-        recipe=recipe, exported=exported, prompting=prompting, hub_name=hub_name,
+        recipe=recipe, exported=exported, prompting=prompting, hub_name=hub_name, use=use,
         head=yaml.safe_dump(_head(recipe, exported), sort_keys=False, allow_unicode=True),
-        vllm_rank=min((known for known in _VLLM_RANKS if known >= rank), default=rank),
         data=[_data(source) for source in recipe.data.sources],
         changes=changes([row for row in metrics if row["step"] <= exported.step]),
         evaluations=list(_evaluations(run, exported.step)), shown_scores=_SCORES,
@@ -67,20 +66,13 @@ def _data(source: SourceRecipe) -> str:
     """What was trained on, in a sentence without its end, in Markdown."""
     name = markdown_text(Path(source.path).name if source.path else public_name(source.name))
     words = f"The benchmark {source.benchmark}" + (f", read from files ({name})" if source.path else "")
-    if source.benchmark == "arithmetic":
-        words = "The built-in task: chains of three additions and subtractions of one-digit numbers, generated"
+    if source.benchmark in GENERATED:
+        words = f"The built-in task: {GENERATED[source.benchmark]}, generated"
     elif source.benchmark in OWN:
         words = f"A local file or folder ({name})" if source.path else f"The data set {name}"
     words += f"; split {markdown_text(source.split)}"
     words += f", without a share of {source.held_out:g} of its questions" if source.held_out else ""
     return words + (f", the first {source.limit} problems" if source.limit is not None else "")
-
-
-def public_name(name: str) -> str:
-    """A model or file as it may be told: a hub id or built-in model as it is, a path by its last part."""
-    if name.startswith(BUILTIN_PREFIX) or (_HUB_ID.fullmatch(name) and not Path(name).exists()):
-        return name
-    return Path(name).name or "."
 
 
 def shown_recipe(recipe: Recipe) -> str:
@@ -106,7 +98,7 @@ def fenced(text: str, language: str = "") -> str:
 def _head(recipe: Recipe, exported: Exported) -> dict[str, Any]:
     """What the hub reads."""
     head: dict[str, Any] = {}
-    if "/" in exported.base and _HUB_ID.fullmatch(exported.base):
+    if "/" in exported.base and HUB_ID.fullmatch(exported.base):
         relation = "adapter" if exported.format == "adapter" else "finetune"
         head |= {"base_model": exported.base, "base_model_relation": relation}
     head["library_name"] = {"adapter": "peft", "gguf": "gguf"}.get(exported.format, "transformers")

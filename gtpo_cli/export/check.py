@@ -28,7 +28,7 @@ from gtpo_cli.run_folder import RunFolder
 
 PROMPTS = 8
 MAX_TOKENS = 128  # of an answer that are compared; enough for rounding to show
-KEPT_TOLERANCE = 0.2  # of Difference.kept around 1
+KEPT_TOLERANCE = 0.2  # of LogprobGap.kept around 1
 # Without the 4-bit rounding of its base, or on another base, a policy is another model, but not an unrelated one.
 BOUND_OF_ANOTHER_BASE = 1.0
 
@@ -63,7 +63,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class LogprobGap:
     """Of an export from its reference over `tokens` tokens: mean and largest |difference| of log-probabilities in nats,
     and at how many tokens both find the same one likeliest.
 
@@ -167,7 +167,7 @@ def measure_both(model: Any, answers: Sequence[Answer]) -> Reference:
         return Reference(trained, measure(model, answers))
 
 
-def compare(reference: Reference, found: Measured) -> Difference:
+def compare(reference: Reference, found: Measured) -> LogprobGap:
     """Raises ExportError where a log-probability is not finite."""
     gaps_N = (reference.trained.logprobs_N - found.logprobs_N).abs()
     if not bool(torch.isfinite(gaps_N).all()):
@@ -176,7 +176,7 @@ def compare(reference: Reference, found: Measured) -> Difference:
             "bfloat16 or float32"
         )
     same = int((reference.trained.likeliest_N == found.likeliest_N).sum())
-    plain = Difference(len(gaps_N), float(gaps_N.mean()), float(gaps_N.max()), same)
+    plain = LogprobGap(len(gaps_N), float(gaps_N.mean()), float(gaps_N.max()), same)
     if reference.untrained is None:
         return plain
     before_N = reference.untrained.logprobs_N.double()
@@ -195,7 +195,7 @@ def rounding_bound(*dtypes: str) -> float:
     return max(ROUNDING[dtype] for dtype in dtypes)
 
 
-def require(difference: Difference, *, bound: float, where: str, remedy: str) -> None:
+def require(difference: LogprobGap, *, bound: float, where: str, remedy: str) -> None:
     """Raise ExportError for a difference that rounding does not explain: above `bound` on average, or where what
     training did is not in the export once; where rounding hides that, it is taken to be."""
     if difference.mean > bound:

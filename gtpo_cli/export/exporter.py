@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
-from gtpo_cli.evaluation.subject import Checkpoint, load_frozen, load_prompting
+from gtpo_cli.evaluation.loading import load_frozen, load_prompting
 from gtpo_cli.export import gguf
-from gtpo_cli.export.asked import Asked, asked_by
 from gtpo_cli.export.card import model_card
 from gtpo_cli.export.check import (
     BOUND_OF_ANOTHER_BASE,
@@ -33,19 +33,21 @@ from gtpo_cli.export.check import (
     rounding_bound,
     sample_questions,
 )
+from gtpo_cli.export.conditions import Conditions, conditions_of
 from gtpo_cli.export.folder import CARD, Exported, Format, check_free, write_record, written_aside
 from gtpo_cli.export.prompting import Prompting, put_template
+from gtpo_cli.export.using import place_of, public_name
 from gtpo_cli.export.weights import AUTO, Written, read_back, write_adapter, write_merged
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import NO_TRUST, RunFolder, Trust
-from gtpo_cli.waits import stage
+from gtpo_cli.waiting import stage
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to export and how. `dtype`: "auto" or the type to write. `base`, `revision`: full-precision weights to merge
-    into instead of the recipe's. `converter`: llama.cpp's, for gguf. `hub_name`: for the card. `trust`: which
-    code of others may run."""
+    into instead of the recipe's. `converter`: llama.cpp's, for gguf. `hub_name`: where it is to go, so that no path of
+    this machine may be in it. `trust`: which code of others may run."""
 
     run: RunFolder
     checkpoint: Checkpoint
@@ -92,8 +94,8 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
         with stage(say, "loading it back"):
             _free_memory()
             found = measure(read_back(request.format, aside, recipe.model, policy.device), policy.answers)
-        exported = _judge(request, policy, written, found, asked_by(recipe))
-        card = model_card(run, recipe, exported, prompting, hub_name=request.hub_name)
+        exported = _judge(request, policy, written, found, conditions_of(recipe))
+        card = model_card(run, recipe, exported, prompting, folder=request.out, hub_name=request.hub_name)
         (aside / CARD).write_text(card, encoding="utf-8")
         write_record(aside, exported)
     return exported
@@ -131,7 +133,8 @@ def _ask_policy(request: Request, recipe: Recipe, encoder: PromptEncoder) -> _Po
 def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, aside: Path) -> Written:
     _free_memory()
     if request.format == "adapter":
-        return write_adapter(aside, request.checkpoint, recipe.model, tokenizer)
+        place = place_of if request.hub_name is None else public_name
+        return write_adapter(aside, request.checkpoint, recipe.model, tokenizer, base=place(recipe.model.name))
     model = aside / "model" if request.format == "gguf" else aside
     written = write_merged(
         model, request.checkpoint, recipe.model, tokenizer,
@@ -140,13 +143,13 @@ def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, as
     )  # fmt: skip
     if request.format == "gguf":
         _free_memory()
-        converter, target = gguf.find_converter(request.converter), aside / f"{request.run.name}-{written.dtype}.gguf"
-        gguf.convert(converter, model, target, written.dtype)
+        target = aside / gguf.file_name(request.run.name, written.dtype)
+        gguf.convert(gguf.find_converter(request.converter), model, target, written.dtype)
         shutil.rmtree(model)
     return written
 
 
-def _judge(request: Request, policy: _Policy, written: Written, found: Measured, asked: Asked) -> Exported:
+def _judge(request: Request, policy: _Policy, written: Written, found: Measured, asked: Conditions) -> Exported:
     """The difference from the run's policy, where something else was to be written the rounding from that too, and what
     this cost. Raises ExportError where what was read back is not what was trained."""
     expected, where = written.expected or policy.reference, str(request.out)

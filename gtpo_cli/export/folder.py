@@ -7,7 +7,6 @@ how the policy was asked.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from gtpo_cli.checkpoints import flush_to_disk
 from gtpo_cli.errors import ExportError
-from gtpo_cli.export.asked import RECORD, Asked
-from gtpo_cli.export.check import Difference
-from gtpo_cli.files import read_json, writing
+from gtpo_cli.export.check import LogprobGap
+from gtpo_cli.export.conditions import RECORD, Conditions
+from gtpo_cli.files import folder_aside, read_json, writing
 from gtpo_cli.run_folder import package_versions
 
 CARD = "README.md"
@@ -38,10 +36,10 @@ class Exported:
     dtype: str
     base: str
     prompts: int
-    difference_from_policy: Difference
-    rounding: Difference | None
+    difference_from_policy: LogprobGap
+    rounding: LogprobGap | None
     notes: tuple[str, ...]
-    asked: Asked | None = None
+    asked: Conditions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +73,11 @@ def written_aside(folder: Path) -> Iterator[Path]:
 
     Raises ExportError where the disk refuses.
     """
-    aside, before = (folder.with_name(f".{folder.name}.{word}") for word in ("tmp", "old"))
     remedy = "make room, or name another folder with --out"
-    try:
-        with writing(lambda why: ExportError(f"{folder}: cannot be written ({why}); {remedy}")):
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
+    with writing(lambda why: ExportError(f"{folder}: cannot be written ({why}); {remedy}")):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder_aside(folder, replace=True) as aside:
             yield aside
-            flush_to_disk(aside)
-            shutil.rmtree(before, ignore_errors=True)
-            if folder.is_dir():
-                folder.rename(before)
-            aside.rename(folder)
-            shutil.rmtree(before, ignore_errors=True)
-            flush_to_disk(folder.parent, recursive=False)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        if before.is_dir() and not folder.exists():
-            before.rename(folder)
 
 
 def write_record(folder: Path, exported: Exported) -> None:

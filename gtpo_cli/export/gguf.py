@@ -42,6 +42,11 @@ def find_converter(named: str | None) -> Path:
     return path
 
 
+def file_name(run: str, dtype: str) -> str:
+    """What the file of a run's export is called."""
+    return f"{run}-{dtype}.gguf"
+
+
 def check_package() -> None:
     """Raise ExportError where the package gguf is missing."""
     if importlib.util.find_spec("gguf") is None:

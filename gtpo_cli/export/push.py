@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gtpo_cli.errors import ExportError
+from gtpo_cli.errors import ExportError, program
 from gtpo_cli.hub import why_unreachable
+from gtpo_cli.text import one_line
 
 
 def check_push(name: str, *, public: bool) -> None:
@@ -23,11 +24,12 @@ def check_push(name: str, *, public: bool) -> None:
     reason = why_unreachable()
     if reason is not None:
         raise ExportError(
-            f"--push {name}: the hub cannot be reached ({reason}); export without it, then on a machine with network: "
+            f"--push {name}: the hub cannot be reached ({reason}); export without it, put {name} in the place of this "
+            "machine's paths in its README.md and adapter_config.json, then on a machine with network: "
             f"hf upload {name} FOLDER"
         )
     if get_token() is None:
-        raise ExportError(f"--push {name}: there is no token; log in with hf auth login, or set HF_TOKEN")
+        raise ExportError(f"--push {name}: there is no token; log in with {program('hf')} auth login, or set HF_TOKEN")
     try:
         there = HfApi().model_info(name)
     except RepositoryNotFoundError:
@@ -62,8 +64,9 @@ def push(folder: Path, name: str, *, public: bool, message: str) -> str:
 
 
 def _refused(name: str, error: Exception, folder: Path | None = None) -> ExportError:
-    said = " ".join(str(error).split())[:300]
-    again = "" if folder is None else f" The export itself is whole, in {folder}: hf upload {name} {folder}"
+    said = one_line(str(error))
+    hf = program("hf")
+    again = "" if folder is None else f" The export itself is whole, in {folder}: {hf} upload {name} {folder}"
     return ExportError(
-        f"--push {name}: the hub refused ({said}); may this token write there? See hf auth whoami.{again}"
+        f"--push {name}: the hub refused ({said}); may this token write there? See {hf} auth whoami.{again}"
     )

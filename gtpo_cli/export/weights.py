@@ -22,12 +22,12 @@ import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError
 
+from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.errors import ExportError, GtpoError, ModelError
-from gtpo_cli.evaluation.subject import Checkpoint
-from gtpo_cli.export.card import public_name
 from gtpo_cli.export.check import Answer, Reference, measure_both
 from gtpo_cli.export.rounding import adapter_changes, changes_of_all, dtype_that_holds
-from gtpo_cli.files import read_bytes, read_json, walled
+from gtpo_cli.export.using import public_name
+from gtpo_cli.files import guarded, read_bytes, read_json
 from gtpo_cli.models.adapter_config import check_adapted, check_adapter_config
 from gtpo_cli.models.loading import (
     DTYPES,
@@ -43,7 +43,7 @@ from gtpo_cli.models.loading import (
 )
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.text import describe
+from gtpo_cli.text import describe, one_line
 
 AUTO = "auto"
 _ADAPTER_CONFIG = "adapter_config.json"
@@ -73,17 +73,17 @@ class Written:
     expected: Reference | None = None
 
 
-def write_adapter(folder: Path, checkpoint: Checkpoint, recipe: ModelRecipe, tokenizer: Any) -> Written:
-    """The adapter's weights, byte for byte; its configuration names the base without a path of this machine."""
+def write_adapter(folder: Path, checkpoint: Checkpoint, recipe: ModelRecipe, tokenizer: Any, *, base: str) -> Written:
+    """The adapter's weights, byte for byte; its configuration names `base`, from which PEFT and others load it."""
 
     def wrong(why: str) -> ExportError:
         return ExportError(f"{checkpoint.model}: the adapter cannot be read ({why}); choose another checkpoint")
 
     for name in _ADAPTER_FILES:
-        with walled(wrong):
+        with guarded(wrong):
             (folder / name).write_bytes(read_bytes(checkpoint.model / name))
     config = read_json(folder / _ADAPTER_CONFIG, dict[str, JsonValue], wrong)
-    config |= {"base_model_name_or_path": public_name(recipe.name), "revision": recipe.revision}
+    config |= {"base_model_name_or_path": base, "revision": recipe.revision}
     (folder / _ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     _save(tokenizer, folder)
     note = "It needs its base, loaded as in training" + (" (4 bits, NF4)." if recipe.load_in_4bit else ".")
@@ -159,7 +159,7 @@ def _read_gguf(folder: Path) -> Any:
             "use --format merged, and convert that without the check if you trust the converter"
         )
 
-    with walled(wrong), quiet(), contextlib.redirect_stderr(io.StringIO()):  # its own bar
+    with guarded(wrong), quiet(), contextlib.redirect_stderr(io.StringIO()):  # its own bar
         return AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name)
 
 
@@ -297,4 +297,4 @@ def _save(what: Any, folder: Path) -> None:
         with quiet():
             what.save_pretrained(folder)
     except (RuntimeError, SafetensorError, ValueError) as error:
-        raise OSError(errno.EIO, " ".join(str(error).split())[:300] or type(error).__name__) from error
+        raise OSError(errno.EIO, one_line(str(error)) or type(error).__name__) from error

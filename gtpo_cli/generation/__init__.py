@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gtpo_cli.generation.sampler import Sampler, SamplingParams
-from gtpo_cli.models.engines import choose_engines
+from gtpo_cli.models.engines import Engines, choose_engines
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import Recipe
 
 __all__ = ["Sampler", "SamplingParams", "load_sampler"]
 
 
-def load_sampler(policy: Policy, recipe: Recipe, *, warn: Callable[[str], None] | None = None) -> Sampler:
+def load_sampler(
+    policy: Policy, recipe: Recipe, engines: Engines | None = None, *, warn: Callable[[str], None] | None = None
+) -> Sampler:
     """The sampler that the recipe asks for, with the policy's weights as they are now.
 
-    `warn` gets a sentence when memory runs out and fewer completions are sampled at a time.
+    `engines`: those that the policy was loaded by; by default they are chosen here. `warn` gets a sentence when memory
+    runs out and fewer completions are sampled at a time.
     Raises ModelError and GenerationError with the remedy.
     """
     from gtpo_cli.generation.transformers_sampler import TransformersSampler
     from gtpo_cli.models.transformers_policy import TransformersPolicy
 
-    if choose_engines(recipe).engine == "vllm":
+    if (engines or choose_engines(recipe)).engine == "vllm":
         from gtpo_cli.generation.vllm_sampler import load_vllm_sampler
 
         return load_vllm_sampler(policy, recipe)

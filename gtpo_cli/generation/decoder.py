@@ -64,8 +64,11 @@ class ModelDecoder:
     """Implements `Decoder` by the model's own forward and cache."""
 
     def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
+        from gtpo_cli.generation.cache import make_room
+
         self._backbone, (self._weight, self._bias) = policy.backbone, policy.lm_head
         prefill = Prefill(policy, prompts, n)
+        make_room(prefill.cache)
         self._cache, self._mask = prefill.cache, prefill.mask
         self._hidden, self._positions = prefill.hidden, prefill.positions
 

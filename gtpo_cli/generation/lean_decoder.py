@@ -25,7 +25,7 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 _ROOM = 64  # places the cache gets beyond the prompt; when they are used up it is doubled
 
 
-def knows(policy: TransformersPolicy) -> bool:
+def can_decode(policy: TransformersPolicy) -> bool:
     """Whether this is a built-in model, or one that was trained from it, whose weights this decoder can read.
 
     Others go through their own forward, whatever they look like.

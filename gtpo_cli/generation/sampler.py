@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,14 +22,14 @@ class SamplingParams:
     seed: int = 0
 
 
-Ended = Callable[[int, Completion], None]
+OnCompletion = Callable[[int, Completion], None]
 
 
 class Sampler(Protocol):
     """A sampler never sees rewards."""
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: Ended | None = None
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: OnCompletion | None = None
     ) -> list[list[Completion]]:
         """n completions of each prompt (token ids), in order. Raises GenerationError.
 
@@ -38,8 +38,28 @@ class Sampler(Protocol):
         """
         ...
 
+    def sample_blocks(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        *,
+        size: int,
+        seeds: Sequence[int],
+        wanted: Collection[int],
+    ) -> Generator[tuple[int, list[Completion]], None, None]:
+        """The n completions of each wanted prompt (by its number), with that number, as they come.
+
+        Block k is the prompts from k * `size` up to (k + 1) * `size`. Its completions are those of `sample` with the
+        seed `seeds[k]` instead of that of `params`, whatever else is wanted (with vLLM up to rounding). Where that
+        takes the whole block, all of its prompts come, one block after another. Raises GenerationError.
+
+        What is under way is given up when the generator is closed.
+        """
+        ...
+
     def sync(self, policy: Policy) -> None:
-        """Make the sampler's weights the policy's current ones. Called before each step's sampling."""
+        """Make the sampler's weights the policy's current ones. Called before each generation."""
         ...
 
     def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:

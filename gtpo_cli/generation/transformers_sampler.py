@@ -7,7 +7,8 @@ completion does not carry all others along. Where memory runs out, a call starts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ from torch import Tensor
 
 from gtpo_cli.errors import GenerationError, NotFiniteError
 from gtpo_cli.generation.decoder import Decoder, ModelDecoder
-from gtpo_cli.generation.lean_decoder import LeanDecoder, knows
-from gtpo_cli.generation.sampler import Ended, SamplingParams, check_prompts
+from gtpo_cli.generation.lean_decoder import LeanDecoder, can_decode
+from gtpo_cli.generation.sampler import OnCompletion, SamplingParams, check_prompts
+from gtpo_cli.models.budget import Budget
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.models.work_limit import WorkLimit
 from gtpo_cli.types import Completion
 
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -30,7 +31,7 @@ _MAX_ROWS = 256  # completions sampled at once: bounds the cache's memory when a
 
 def open_decoder(policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> Decoder:
     """n rows for each prompt, ready for their first token: the quickest decoder that knows the model."""
-    return LeanDecoder(policy, prompts, n) if knows(policy) else ModelDecoder(policy, prompts, n)
+    return LeanDecoder(policy, prompts, n) if can_decode(policy) else ModelDecoder(policy, prompts, n)
 
 
 class TransformersSampler:
@@ -46,7 +47,7 @@ class TransformersSampler:
     ) -> None:
         """`max_rows`: most completions sampled at once; `warn` is told when memory allows fewer."""
         self._policy, self._open_decoder = policy, decoder
-        self._limit = WorkLimit(
+        self._budget = Budget(
             max_rows,
             words="in sampling",
             failure=GenerationError(
@@ -62,19 +63,35 @@ class TransformersSampler:
 
     @torch.no_grad()  # not inference_mode: its tensors would break the backward pass of shared buffers
     def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: Ended | None = None
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: OnCompletion | None = None
     ) -> list[list[Completion]]:
         check_prompts(prompts, self._policy.max_seq_length)
         self._policy.model.eval()
         results: list[list[Completion]] = []
-        tell = ended or (lambda number, completion: None)
+        notify = ended or (lambda number, completion: None)
 
         def work(max_rows: int) -> None:
-            results[:] = self._sample_in_blocks(prompts, n, params, max_rows, tell)
+            results[:] = self._sample_in_blocks(prompts, n, params, max_rows, notify)
 
         with self._policy.computing():
-            self._limit.run(work, at_most=len(prompts) * n)
+            self._budget.run(work, at_most=len(prompts) * n)
         return results
+
+    def sample_blocks(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        *,
+        size: int,
+        seeds: Sequence[int],
+        wanted: Collection[int],
+    ) -> Generator[tuple[int, list[Completion]], None, None]:
+        """Each block by a call of its own: its rows share a generator, and their padding."""
+        for block in sorted({number // size for number in wanted}):
+            first = block * size
+            rows = self.sample(prompts[first : first + size], n, replace(params, seed=seeds[block]))
+            yield from enumerate(rows, start=first)
 
     @torch.no_grad()
     def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:
@@ -86,10 +103,10 @@ class TransformersSampler:
             decoder.advance(decoder.logits().argmax(dim=-1))
 
         with self._policy.computing():
-            self._limit.run(work, at_most=n)
+            self._budget.run(work, at_most=n)
 
     def _sample_in_blocks(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, max_rows: int, ended: Ended
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, max_rows: int, ended: OnCompletion
     ) -> list[list[Completion]]:
         generator = torch.Generator(device=self._policy.device).manual_seed(params.seed)
         results: list[list[Completion]] = [[] for _ in prompts]
@@ -100,16 +117,21 @@ class TransformersSampler:
             for done in range(0, n, members):
                 count = min(members, n - done)
 
-                def tell(number: int, completion: Completion, first: int = first) -> None:
+                def notify(number: int, completion: Completion, first: int = first) -> None:
                     ended(first + number, completion)
 
-                rows = self._sample_block(block, count, params, generator, tell)
+                rows = self._sample_block(block, count, params, generator, notify)
                 for k in range(len(block)):
                     results[first + k].extend(rows[k * count : (k + 1) * count])
         return results
 
     def _sample_block(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, generator: torch.Generator, ended: Ended
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        generator: torch.Generator,
+        ended: OnCompletion,
     ) -> list[Completion]:
         """One batch of len(prompts) * n rows, from prefill to the last token."""
         room = torch.tensor([self._policy.max_seq_length - len(prompt) for prompt in prompts]).repeat_interleave(n)
@@ -186,7 +208,7 @@ def chooser(params: SamplingParams, *, greedy: bool = False) -> Choose:
         warpers.append(TopPLogitsWarper(params.top_p))
 
     def choose(logits: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
-        logp = torch.log_softmax(logits / params.temperature, dim=-1)
+        logp = torch.log_softmax(logits if params.temperature == 1.0 else logits / params.temperature, dim=-1)
         if bool(logp.sum().isnan()):  # a token may have no chance at all (a bias of minus infinity)
             raise NotFiniteError("the model's log-probabilities are not finite; was the learning rate too high?")
         if greedy:

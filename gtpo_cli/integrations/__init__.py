@@ -1,1 +1,1 @@
-"""The same objective on engines that span machines: TRL (`trl.py`) and verl (`verl.py`). Each needs its extra."""
+"""The same objective in TRL's trainer, which runs on several GPUs and machines. It needs the extra `trl`."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from gtpo_cli.errors import ModelError, RecipeError, RewardError, install
 from gtpo_cli.integrations.trl_config import loss_settings
 from gtpo_cli.models.dropout import active_dropout
-from gtpo_cli.objective.terms import TokenCoefficients, token_coefficients
+from gtpo_cli.objective import GroupTerms, RowTerms, group_terms, row_terms
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 
 try:
@@ -73,15 +73,17 @@ _SAID_TWICE = {"num_iterations": "num_iterations", "epsilon": "clip", "epsilon_h
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """A batch of completions of all processes, before rows are shuffled. B prompts, G completions, T tokens."""
+    """A batch of completions of all processes, before rows are shuffled. B prompts, G completions, N = B G rows, T
+    tokens."""
 
-    completion_ids_BGT: Tensor
-    completion_mask_BGT: Tensor  # bool
+    ids_NT: Tensor
+    mask_NT: Tensor  # bool
     rewards_BG: Tensor
     truncated_BG: Tensor  # bool: no end-of-sequence token
-    logprobs_BGT: Tensor  # nats, of the policy before the update, as the entropy
-    entropy_BGT: Tensor
-    parts: TokenCoefficients
+    logprobs_NT: Tensor  # nats, of the policy before the update, as the entropy
+    entropy_NT: Tensor
+    of_groups: GroupTerms
+    of_rows: RowTerms
 
 
 class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that mypy follows
@@ -136,7 +138,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         self.seen = self._gather_step(output)
         rows, T = output["completion_ids"].shape
         first = self.accelerator.process_index * rows
-        output["advantages"] = self.seen.parts.coefficients_BGT.flatten(0, 1)[first : first + rows, :T]
+        output["advantages"] = self.seen.of_rows.coefficients_NT[first : first + rows, :T]
         return output
 
     def _gather_step(self, output: dict[str, Any]) -> StepSeen:
@@ -150,18 +152,24 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         rewards_BG = self._rewards_N.view(-1, G)
         ends = torch.isin(ids, torch.tensor(self._ends, device=ids.device)) & mask
         truncated_BG = ~ends.any(dim=1).view(-1, G)
-        by_group = [rows.view(-1, G, rows.shape[-1]) for rows in (ids, mask, logprobs.float(), entropy.float())]
-        ids_BGT, mask_BGT, logprobs_BGT, entropy_BGT = by_group
-        parts = token_coefficients(
+        of_groups = group_terms(
             self.objective,
-            completion_ids_BGT=ids_BGT,
-            completion_mask_BGT=mask_BGT,
+            completion_ids_BGT=ids.view(-1, G, ids.shape[1]),
+            completion_mask_BGT=mask.view(-1, G, mask.shape[1]),
             rewards_BG=rewards_BG,
-            entropy_BGT=entropy_BGT,
-            initial_entropy=self.initial_entropy,
-            truncated_BG=truncated_BG if self.mask_truncated else None,
+            left_out_BG=truncated_BG if self.mask_truncated else None,
+            max_completion_tokens=self.args.max_completion_length,
         )
-        return StepSeen(ids_BGT, mask_BGT, rewards_BG, truncated_BG, logprobs_BGT, entropy_BGT, parts)
+        of_rows = row_terms(
+            self.objective,
+            advantages_N=of_groups.advantages_BG.flatten(),
+            weights_NT=of_groups.weights_BGT.flatten(0, 1),
+            trains_N=of_groups.trains_BG.flatten(),
+            completion_mask_NT=mask,
+            entropy_NT=entropy,
+            initial_entropy=self.initial_entropy,
+        )
+        return StepSeen(ids, mask, rewards_BG, truncated_BG, logprobs.float(), entropy.float(), of_groups, of_rows)
 
     @torch.no_grad()
     def _measure(self, output: dict[str, Any]) -> tuple[Tensor, Tensor]:

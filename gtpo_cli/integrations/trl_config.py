@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.models.engines import Engine
+from gtpo_cli.models.budget import AUTO_TOKENS
 from gtpo_cli.objective import importance
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.schema import ObjectiveRecipe
-from gtpo_cli.recipe.synonyms import keys_for
+from gtpo_cli.recipe.schema import Engine, ObjectiveRecipe, RolloutRecipe
+from gtpo_cli.recipe.synonyms import LOSS_TYPES, SCALES, keys_for
 from gtpo_cli.recipe.yaml_text import parse_yaml
-from gtpo_cli.training.microbatch import AUTO_TOKENS
 
 # Keys without a counterpart in TRL: (key, value that is refused, why and what to do).
 _WITHOUT_COUNTERPART = (
@@ -44,16 +43,14 @@ RECIPE_DECIDES = {
     "output_dir", "seed", "report_to", "disable_tqdm", "logging_strategy", "logging_steps", "logging_nan_inf_filter",
     "save_strategy", "save_steps", "save_total_limit", "bf16", "fp16", "use_cpu", "gradient_checkpointing",
     "gradient_checkpointing_kwargs", "ddp_find_unused_parameters", "max_steps", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "num_generations", "num_iterations", "shuffle_dataset", "max_completion_length",
-    "temperature", "top_p", "top_k", "loss_type", "scale_rewards", "beta", "epsilon", "epsilon_high",
-    "use_bias_correction_kl",
+    "gradient_accumulation_steps", "num_generations", "num_iterations", "steps_per_generation", "shuffle_dataset",
+    "max_completion_length", "temperature", "top_p", "top_k", "loss_type", "scale_rewards", "beta", "epsilon",
+    "epsilon_high", "use_bias_correction_kl",
     "importance_sampling_level", "disable_dropout", "model_init_kwargs", "optim", "learning_rate", "adam_beta1",
     "adam_beta2", "weight_decay", "max_grad_norm", "warmup_steps", "lr_scheduler_type", "use_vllm",
     "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_importance_sampling_correction",
     "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max",
 }  # fmt: skip
-_SCALES = {"std": "group", "none": "none"}  # objective.advantage_scale -> scale_rewards
-_LOSSES = {"completion": "grpo", "token": "dapo", "budget": "dr_grpo", "sum": "luspo"}  # objective.average -> loss_type
 
 
 def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
@@ -76,9 +73,9 @@ def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
     if problems:
         raise RecipeError(problems)
     return {
-        "loss_type": "cispo" if bounds_weight else _LOSSES[objective.average],
+        "loss_type": "cispo" if bounds_weight else LOSS_TYPES[objective.average],
         "importance_sampling_level": objective.ratio,
-        "scale_rewards": _SCALES[objective.advantage_scale],
+        "scale_rewards": SCALES[objective.advantage_scale],
         "epsilon": objective.clip.low,
         "epsilon_high": objective.clip.high,
         "num_iterations": objective.num_iterations,
@@ -98,10 +95,19 @@ def check_recipe(recipe: Recipe) -> None:
         problems.append(
             "training.eval_every: has no counterpart with --engine trl: use gtpo eval on the checkpoints, or null"
         )
+    for key, instead in (("max_num_seqs", ""), ("standby", "--trl vllm_enable_sleep_mode=true, "), ("vllm", "")):
+        if getattr(recipe.rollout, key) != getattr(RolloutRecipe(), key):
+            problems.append(f"rollout.{key}: TRL starts vLLM without it; remove it, or use {instead}gtpo's own loop")
     if recipe.model.start is not None and recipe.objective.kl_coef:
         problems.append(
             "model.start: with --engine trl the reference of a KL term is TRL's, which knows the model without that "
             "start; use objective.kl_coef: 0, or gtpo's own loop"
+        )
+    K = recipe.rollout.steps_per_generation
+    if recipe.training.save_every % K:
+        problems.append(
+            "training.save_every: TRL's checkpoints hold nothing of what was sampled; with --engine trl use a multiple "
+            f"of rollout.steps_per_generation, {K}"
         )
     if recipe.rollout.group_size < 2:
         problems.append("rollout.group_size: TRL needs groups of at least 2")
@@ -218,6 +224,7 @@ def grpo_arguments(
         # batches
         "max_steps": updates, "per_device_train_batch_size": size, "gradient_accumulation_steps": pieces,
         "num_generations": rollout.group_size, "shuffle_dataset": False,
+        "steps_per_generation": pieces * rollout.steps_per_generation,  # TRL counts forwards
         # sampling
         "max_completion_length": rollout.max_completion_tokens, "temperature": rollout.temperature,
         "top_p": rollout.top_p, "top_k": rollout.top_k,
@@ -231,7 +238,7 @@ def grpo_arguments(
     }  # fmt: skip
     if engine == "vllm":
         arguments |= {
-            "use_vllm": True, "vllm_gpu_memory_utilization": rollout.gpu_memory_utilization,
+            "use_vllm": True, "vllm_gpu_memory_utilization": rollout.engine_share,
             "vllm_max_model_length": max_seq_length,
             "vllm_importance_sampling_correction": rollout.importance_correction == "truncated",
             "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": importance.CAP,

@@ -21,7 +21,7 @@ from gtpo_cli.checkpoints import CheckpointState
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.models import Policy
 from gtpo_cli.training.run import Run
-from gtpo_cli.training.step import StepResult
+from gtpo_cli.training.step import Ratios, StepResult
 from gtpo_cli.training.stopwatch import Stopwatch
 
 # What TRL's checkpoint holds beside the model.
@@ -37,9 +37,10 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
     iterations: int  # updates of a step
     run: Run | None = None  # None in all processes but the main one, as the next two
     policy: Policy | None = None
-    result: StepResult | None = None  # of the batch that is trained on
+    result: StepResult | None = None  # of the generation that is trained on
     signals: Sequence[int] = ()  # that came to this process
     clock: Stopwatch = field(default_factory=Stopwatch)
+    ratios: list[Ratios] = field(default_factory=list)  # of this update, in the main process
     sampler_known: bool = False  # whether the sampler's log-probabilities are
     _not_finite: bool = False
     _due: CheckpointState | None = None  # the checkpoint that is to be written
@@ -47,6 +48,8 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step % self.iterations == 0:
             self.clock, self._not_finite = Stopwatch(), False
+            if self.result is not None:  # of this step, where no generation comes first
+                self.result.losses, self.result.grad_norms, self.result.kl, self.result.ratios = [], [], [], []
 
     def on_pre_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, optimizer: Any, **_: Any
@@ -66,6 +69,9 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         if self.result is not None:
             self.result.losses.append(logs["loss"])
             self.result.grad_norms.append(logs.get("grad_norm", math.nan))
+            if self.ratios:
+                self.result.ratios.append(Ratios.together(self.ratios))
+                self.ratios = []
             if "kl" in logs:
                 self.result.kl.append(logs["kl"])
             if len(self.result.losses) == 1:
@@ -90,6 +96,7 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         assert self.result is not None
         assert self.policy is not None
         self.result.not_finite = "the gradient" if self._not_finite else None
+        self.result.age = (number - 1) % self.run.recipe.rollout.steps_per_generation
         self.clock.seconds["train"] = self.clock.total - sum(self.clock.seconds.values())
         metrics = self.run.record(number, self.result, self.clock, self.policy)
         return {name: value for name, value in metrics.items() if self.sampler_known or "sampler/" not in name}

@@ -36,18 +36,19 @@ from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.loading import quiet as quiet_libraries
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.objective import terms
+from gtpo_cli.objective import policy_loss
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.text import one_line
 from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.start import keep_start, origin
-from gtpo_cli.training.step import StepResult
+from gtpo_cli.training.step import Ratios, StepResult
 
 T = TypeVar("T")
 
@@ -66,6 +67,8 @@ class Processes:
                 "accelerate launch started one process though several were asked for: with --cpu it needs mpirun and "
                 "--mpirun_hostfile for that; torchrun --nproc_per_node 2 -m gtpo_cli train ... needs neither"
             )
+        if not torch.cuda.is_available():  # accelerate would say cpu:0, where torch.load cannot put a checkpoint
+            os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "cpu")
         self._state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
 
     @property
@@ -139,7 +142,7 @@ def train(
         )  # fmt: skip
         measured = math.nan
         if run:
-            measured = find_initial_entropy(recipe, folder, setup, load_sampler(policy, recipe), say)
+            measured = find_initial_entropy(recipe, folder, setup, load_sampler(policy, recipe, setup.engines), say)
         initial_entropy = processes.agree(measured)
         keeper = RunKeeper(recipe.objective.num_iterations, run, policy)
         if run:
@@ -151,6 +154,7 @@ def train(
         reward = RecipeReward(scorer, prompts, policy)
         trainer = make_trainer(recipe, policy, prompts, order, reward, keeper, arguments, initial_entropy)
         keeper.signals = stack.enter_context(interrupt_flag(quiet=not processes.is_main))
+        trainer._step = start * trainer.num_iterations * arguments["gradient_accumulation_steps"]  # TRL begins at 0
         trainer.train(resume_from_checkpoint=_resumed(folder, start, recipe) if start else None)
         return run
 
@@ -173,7 +177,7 @@ def make_trainer(
     try:
         args = GRPOConfig(**arguments, use_cpu=not torch.cuda.is_available())
     except (TypeError, ValueError, ImportError) as error:
-        raise RecipeError(f"--engine trl: TRL refuses the settings: {' '.join(str(error).split())}") from error
+        raise RecipeError(f"--engine trl: TRL refuses the settings: {one_line(str(error), most=1000)}") from error
     trainer = RecipeTrainer(
         model=policy.model,
         reward_funcs=[reward],
@@ -197,9 +201,11 @@ class RecipeTrainer(GTPOTrainer):
     order: PromptOrder
     reward: RecipeReward
     keeper: RunKeeper
+    logprobs_NT: torch.Tensor  # of the newest forward
 
     def _get_train_sampler(self, dataset: Any = None) -> Rows:
-        return Rows(self.order, self.num_generations, self.num_iterations * self.args.steps_per_generation)
+        passes = self.num_iterations * self.args.steps_per_generation
+        return Rows(self.order, self.num_generations, self.recipe.rollout.steps_per_generation, passes)
 
     def _tokenize_prompts(self, prompts: Any) -> Any:
         return prompts, None, {}  # no images
@@ -212,6 +218,30 @@ class RecipeTrainer(GTPOTrainer):
         with self.keeper.clock.phase("reward"):
             return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
+    def _get_per_token_logps_and_entropies(self, *arguments: Any, **keywords: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*arguments, **keywords)
+        self.logprobs_NT = found[0].detach()
+        return found
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+        """TRL's, and what the ratios were: TRL itself logs some of it, by other names."""
+        loss = super()._compute_loss(model, inputs)
+        old, mask = inputs.get("old_per_token_logps"), inputs["completion_mask"]
+        another = self.recipe.rollout.steps_per_generation > 1 or self.state.global_step % self.num_iterations > 0
+        if old is not None and another:
+            clip = self.objective.clip
+            metrics = policy_loss(
+                self.logprobs_NT,
+                inputs["advantages"],
+                mask,
+                old_logprobs_BGT=old,
+                ratio=self.objective.ratio,
+                clip=(clip.low, clip.high),
+                clipped=clip.of,
+            ).metrics
+            self.keeper.ratios += gather_object([Ratios.of(mask, metrics)])
+        return loss
+
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
         assert self.seen is not None
@@ -219,59 +249,70 @@ class RecipeTrainer(GTPOTrainer):
         verdicts = gather_object(self.reward.verdicts)
         sampled_NT = output.get("sampling_per_token_logps")
         self.keeper.sampler_known = sampled_NT is not None
-        logprobs_NT = self.seen.logprobs_BGT.flatten(0, 1) if sampled_NT is None else self._gather(sampled_NT)
+        logprobs_NT = self.seen.logprobs_NT if sampled_NT is None else self._gather(sampled_NT)
         if self.accelerator.is_main_process:
             self.keeper.result = self._step_result(problems, verdicts, logprobs_NT.cpu())
         return output
 
     def _step_result(self, problems: list[int], verdicts: list[Any], logprobs_NT: torch.Tensor) -> StepResult:
-        """The step as gtpo's own loop would have seen it."""
+        """The step as gtpo's own loop would have seen it; all steps of a generation together, since TRL deals the rows
+        of a generation out to its steps by chance."""
         assert self.seen is not None
-        seen, parts = self.seen, self.seen.parts
-        ids, mask = seen.completion_ids_BGT.flatten(0, 1).cpu(), seen.completion_mask_BGT.flatten(0, 1).cpu()
+        seen, (B, G) = self.seen, self.seen.rewards_BG.shape
+        ids, mask = seen.ids_NT.cpu(), seen.mask_NT.cpu()
         groups = self.reward.groups(
             problems,
             verdicts,
             [row[real].tolist() for row, real in zip(ids, mask, strict=True)],
             [row[real].tolist() for row, real in zip(logprobs_NT, mask, strict=True)],
-            size=seen.rewards_BG.shape[1],
+            size=G,
         )
         batch = collate(groups, device=seen.rewards_BG.device)
         T = batch.completion_ids_BGT.shape[-1]
-        spans = type(parts.spans)(*(span[..., :T] for span in parts.spans))
+
+        def by_group(rows: torch.Tensor) -> torch.Tensor:
+            return rows.view(B, G) if rows.ndim == 1 else rows[:, :T].reshape(B, G, T)
+
+        advantages_BG, spans, weights_BGT, shares_BG, _ = seen.of_groups
         return StepResult(
-            groups, batch, parts.advantages_BG, spans, parts.weights_BGT[..., :T],
-            shares_BG=terms.shares(self.objective, self.recipe.rollout, batch.completion_mask_BGT, spans),
-            logprobs_BGT=(seen.logprobs_BGT * seen.completion_mask_BGT)[..., :T],
-            entropy_BGT=(seen.entropy_BGT * seen.completion_mask_BGT)[..., :T],
-            mean_entropy_BG=parts.mean_entropy_BG,
-            filtered_BG=parts.filtered_BG,
-            keep_BG=parts.keep_BG,
-            coefficients_BGT=parts.coefficients_BGT[..., :T],
+            groups, batch, advantages_BG,
+            spans=type(spans)(*(span[..., :T] for span in spans)),
+            weights_BGT=weights_BGT[..., :T],
+            shares_BG=shares_BG,
+            logprobs_BGT=by_group(seen.logprobs_NT * seen.mask_NT),
+            entropy_BGT=by_group(seen.entropy_NT * seen.mask_NT),
+            mean_entropy_BG=by_group(seen.of_rows.mean_entropy_N),
+            filtered_BG=by_group(seen.of_rows.filtered_N),
+            keep_BG=by_group(seen.of_rows.keep_N),
+            coefficients_BGT=by_group(seen.of_rows.coefficients_NT),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A sampler for TRL's loader: each prompt of a step `group_size` times, and each step as often as it is trained on
-    (`passes`: updates x micro-batches)."""
+    """A sampler for TRL's loader: each prompt of a generation `group_size` times, and each generation as often as there
+    are forwards on it (`passes`: steps x updates x micro-batches). The last generation is a whole one too: TRL stops
+    within it where the run's steps end."""
 
     order: PromptOrder
     group_size: int
+    steps: int  # of a generation
     passes: int
 
     def __iter__(self) -> Iterator[int]:
-        for step in range(1, self.order.total_steps + 1):
+        for first in range(1, self.order.total_steps + 1, self.steps):
+            numbers = [number for step in range(self.steps) for number in self.order.numbers(first + step)]
             for _ in range(self.passes):
-                yield from (number for number in self.order.numbers(step) for _ in range(self.group_size))
+                yield from (number for number in numbers for _ in range(self.group_size))
 
     def __len__(self) -> int:
-        return self.order.total_steps * self.passes * self.order.prompts_per_step * self.group_size
+        generations = math.ceil(self.order.total_steps / self.steps)
+        return generations * self.passes * self.steps * self.order.prompts_per_step * self.group_size
 
 
 def _without_reference(recipe: Recipe) -> Recipe:
     """For loading: the reference model of a KL term is TRL's to load."""
-    return recipe.model_copy(update={"objective": recipe.objective.model_copy(update={"kl_coef": 0.0})})
+    return recipe.with_values({"objective.kl_coef": 0.0})
 
 
 def _resumed(run: RunFolder, step: int, recipe: Recipe) -> str:

@@ -6,7 +6,7 @@ the softmax residual, onehot - p, which the second product turns into the gradie
 the type of the factors: in the memory of the logits where that is float32.
 
 Tested on a CPU: against logprobs.py in Triton's interpreter, and compiled for GPUs of six kinds, without spills
-(scripts/compile_kernel.py). Axes: N tokens, V vocabulary, H hidden width.
+(scripts/measure/compile_kernel.py). Axes: N tokens, V vocabulary, H hidden width.
 """
 
 from __future__ import annotations

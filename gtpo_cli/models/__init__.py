@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gtpo_cli.errors import ModelError
 from gtpo_cli.models.engines import Engines, choose_engines
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.tiny import resolve_name
@@ -13,8 +14,17 @@ from gtpo_cli.recipe.schema import Recipe
 __all__ = ["Engines", "Policy", "choose_engines", "load_policy", "load_tokenizer"]
 
 
-def load_policy(recipe: Recipe, *, with_engine: bool = True, trains: bool = True, start: Path | None = None) -> Policy:
+def load_policy(
+    recipe: Recipe,
+    *,
+    engines: Engines | None = None,
+    with_engine: bool = True,
+    trains: bool = True,
+    start: Path | None = None,
+) -> Policy:
     """Load the recipe's model with its adapter. Raises ModelError with the remedy.
+
+    `engines`: what the recipe comes to here; by default it is chosen here.
 
     `start`: weights that `Policy.save` wrote, from which training starts: the adapter, or the whole model. The
     reference of a KL term is the model with them.
@@ -33,12 +43,16 @@ def load_policy(recipe: Recipe, *, with_engine: bool = True, trains: bool = True
     }
     from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 
-    engines = choose_engines(recipe)
+    if recipe.model.load_in_4bit == "auto":
+        raise ModelError(
+            "model.load_in_4bit: is still auto, which planning.open_keys.closed(recipe) replaces by what fits here"
+        )
+    engines = engines or choose_engines(recipe)
     if engines.backend == "unsloth":
         from gtpo_cli.models.unsloth_policy import load_unsloth_policy
 
-        engine_memory = recipe.rollout.gpu_memory_utilization if engines.shared and with_engine else None
-        policy: TransformersPolicy = load_unsloth_policy(recipe.model, **settings, engine_memory=engine_memory)
+        engine = recipe.rollout if engines.shared and with_engine else None
+        policy: TransformersPolicy = load_unsloth_policy(recipe.model, **settings, engine=engine)
     else:
         policy = load_transformers_policy(recipe.model, **settings)
     if start is not None and not whole:

@@ -6,13 +6,13 @@ import importlib.util
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-from gtpo_cli.errors import ModelError
+from gtpo_cli.errors import ModelError, pip_install
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
-from gtpo_cli.recipe.schema import BFLOAT16, ModelRecipe, Recipe
+from gtpo_cli.recipe.schema import BFLOAT16, LARGEST_RANK, Engine, ModelRecipe, Recipe
 
 Backend = Literal["unsloth", "transformers"]
-Engine = Literal["vllm", "transformers"]
 
+_NAMES = {"unsloth": "Unsloth", "vllm": "vLLM"}  # the others are called as in the recipe
 PLUGIN = "vllm_bnb_plugin"  # what vLLM needs for 4-bit weights since 0.28
 LIBRARIES = ("unsloth", "vllm", PLUGIN)
 
@@ -27,9 +27,8 @@ class Engines(NamedTuple):
     def __str__(self) -> str:
         if self.shared:
             return "Unsloth, sampling by its vLLM engine"
-        names = {"unsloth": "Unsloth", "vllm": "vLLM", "transformers": "transformers"}
-        same = self.backend == self.engine
-        return names[self.backend] + ("" if same else f", sampling by {names[self.engine]}")
+        backend, engine = (_NAMES.get(name, name) for name in (self.backend, self.engine))
+        return backend if backend == engine else f"{backend}, sampling by {engine}"
 
 
 def choose_engines(
@@ -61,10 +60,16 @@ def choose_engines(
             "rollout.engine: transformers cannot sample from a policy that Unsloth holds on a GPU; use engine: vllm "
             "(the two share the weights), or model.backend: transformers"
         )
+    lora = recipe.model.lora
+    if engine == "vllm" and lora is not None and lora.rank > LARGEST_RANK:
+        raise ModelError(
+            f"model.lora.rank: vLLM takes adapters of rank {LARGEST_RANK} at most, and this is {lora.rank}; lower it, "
+            "or use rollout.engine: transformers with model.backend: transformers"
+        )
     if engine == "vllm" and recipe.model.load_in_4bit and "vllm" in installed and PLUGIN not in installed:
         raise ModelError(
             "rollout.engine: vLLM takes 4-bit weights only with vllm-bnb-plugin, which is not installed: "
-            "pip install vllm-bnb-plugin (it is in the extra cuda), or rollout.engine: transformers with "
+            f"{pip_install()} vllm-bnb-plugin (it is in the extra cuda), or rollout.engine: transformers with "
             "model.backend: transformers, or model.load_in_4bit: false"
         )
     if engine == "vllm" and backend == "transformers" and gpu and is_float32(recipe.model, capability):
@@ -80,11 +85,19 @@ def choose_engines(
     return Engines(backend, engine, shared=gpu and (backend, engine) == ("unsloth", "vllm"))
 
 
+def about_compiling(recipe: Recipe, engines: Engines) -> str | None:
+    """Why vLLM's start takes minutes; None where it compiles nothing."""
+    if engines.engine != "vllm" or recipe.rollout.vllm.enforce_eager or gpu_capability() is None:
+        return None
+    return (
+        "vLLM's first start with a model takes minutes, since it compiles; later ones find the result in "
+        "~/.cache/vllm (or $VLLM_CACHE_ROOT)"
+    )
+
+
 def on_transformers(recipe: Recipe) -> Recipe:
     """The recipe with policy and sampling on plain transformers, whatever it says."""
-    model = recipe.model.model_copy(update={"backend": "transformers"})
-    rollout = recipe.rollout.model_copy(update={"engine": "transformers"})
-    return recipe.model_copy(update={"model": model, "rollout": rollout})
+    return recipe.with_values({"model.backend": "transformers", "rollout.engine": "transformers"})
 
 
 def gpu_capability() -> tuple[int, int] | None:
@@ -116,24 +129,26 @@ def why_not_shared(
     """Why Unsloth with its shared vLLM engine cannot hold a recipe's model on a GPU; None where it can."""
     if model.lora is None:
         return "it needs an adapter (model.lora)"
+    if model.lora.rank > LARGEST_RANK:
+        return f"vLLM takes adapters of rank {LARGEST_RANK} at most (model.lora.rank)"
     needed = LIBRARIES if model.load_in_4bit else LIBRARIES[:2]
     if missing := [name.replace("_", "-") for name in needed if name not in installed]:
         return f"{', '.join(missing)} not installed"
     return _not_in_unsloth(model, capability)
 
 
-def _lacks_bfloat16(capability: tuple[int, int] | None) -> bool:
-    return capability is not None and capability < BFLOAT16
-
-
 def is_float32(model: ModelRecipe, capability: tuple[int, int] | None) -> bool:
     """As models/loading.py chooses the type: auto is bfloat16 where the GPU has it."""
-    return model.dtype == "float32" or (model.dtype == "auto" and _lacks_bfloat16(capability))
+    lacks_bfloat16 = capability is not None and capability < BFLOAT16
+    return model.dtype == "float32" or (model.dtype == "auto" and lacks_bfloat16)
 
 
 def _not_in_unsloth(model: ModelRecipe, capability: tuple[int, int] | None) -> str | None:
-    """Its engine computes in 16 bits (`load_vllm` refuses float32). Before compute capability 8.0 that is float16,
-    which nobody tried there."""
+    """Its engine computes in 16 bits (`load_vllm` refuses float32). Before compute capability 8.0 that is float16, in
+    which the gradients of activations fall below its least number: gtpo scales no loss."""
     if capability is not None and capability < BFLOAT16:
-        return f"a GPU of compute capability {capability[0]}.{capability[1]} has no bfloat16 (8.0 and later have)"
+        return (
+            f"a GPU of compute capability {capability[0]}.{capability[1]} has no bfloat16 (8.0 and later have), and in "
+            "float16 small gradients become 0"
+        )
     return "its vLLM engine does not compute in float32 (model.dtype)" if model.dtype == "float32" else None

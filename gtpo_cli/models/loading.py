@@ -19,7 +19,7 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 from safetensors import SafetensorError, safe_open
 
-from gtpo_cli.errors import PASSING, ModelError, install, out_of_memory
+from gtpo_cli.errors import ModelError, install, out_of_memory, translated
 from gtpo_cli.files import open_regular, read_bytes
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.models.adapter_config import base_of_adapter
@@ -99,17 +99,14 @@ def explained(path: str) -> Iterator[None]:
     """Load what is in the folder, or on the hub, under the name `path`: quietly, and every failure is a ModelError."""
     _check_folder(path)
     reason = None
-    try:
-        with quiet():
-            if Path(path).is_dir():
-                yield
-            else:
-                with only_the_cache_if_unreachable() as reason:
-                    yield
-    except PASSING:
-        raise
-    except BaseException as error:  # tokenizers panics with one
-        raise ModelError(load_failure(path, error, unreachable=reason)) from error
+    asking = contextlib.nullcontext() if Path(path).is_dir() else only_the_cache_if_unreachable()
+
+    def failure(error: BaseException) -> ModelError:
+        return ModelError(load_failure(path, error, unreachable=reason))
+
+    with translated(BaseException, failure), quiet(), asking as why:  # BaseException: tokenizers panics with one
+        reason = why
+        yield
 
 
 def _check_folder(path: str) -> None:
@@ -253,6 +250,10 @@ def load_failure(path: str, error: BaseException, *, unreachable: str | None = N
     said = one_line(str(error))
     if out_of_memory := _out_of_memory(error):
         return f"model.name: {path} does not fit {out_of_memory} ({said})"
+    from gtpo_cli.models.copies import hub_refusal
+
+    if refusal := hub_refusal(path, error):
+        return refusal
     if not said or not isinstance(error, (*_FETCH_ERRORS, ValueError, RuntimeError, ImportError, SafetensorError)):
         said = describe(error)  # words of a program's, not for users
     if "Unrecognized configuration class" in said:

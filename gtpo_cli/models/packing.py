@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective.batch import TokenBatch
+from gtpo_cli.objective.batch import Rows
 
 ATTENTION = "gtpo_packed"
 # Decoders whose layers mix tokens in attention only, through transformers' attention interface; each has a test.
@@ -42,7 +42,7 @@ class Packed:
     prompt_of_R: Tensor  # which prompt a completion continues
     mask_R1TK: Tensor  # K = P + T; added to the scores: 0 where a completion's token may look, else -inf; R may be 1
     unpack_N: Tensor  # where token n is in the flattened rectangles [B*P | R*T]
-    predictors_M: Tensor  # of each completion token, in order of completion_ids[mask]: the token that predicts it
+    predictors_M: Tensor  # of each completion token, in order of ids[mask]: the token that predicts it
 
 
 def can_pack(config: Any, max_seq_length: int) -> bool:
@@ -83,21 +83,21 @@ def packed_hidden_states(backbone: Any, packed: Packed, *, in_unsloth: bool = Fa
     return hidden_1NH[0]
 
 
-def rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
+def rows_without_gaps(rows: Rows) -> tuple[Tensor, Tensor]:
     """Input ids (R, W) of the completions that have tokens, as [prompt | completion | padding], and where each real
     completion token is predicted.
 
-    The second result indexes the flattened (R * W) hidden states, in the order of completion_ids[completion_mask]: the
-    hidden state at place p predicts the token at p + 1. The last token of a row predicts nothing and is left out.
+    The second result indexes the flattened (R * W) hidden states, in the order of ids[mask]: the hidden state at place
+    p predicts the token at p + 1. The last token of a row predicts nothing and is left out.
     """
-    row_BG = batch.lengths_BG > 0
-    group_R = row_BG.nonzero()[:, 0]
-    mask_RT, ids_RT = batch.completion_mask_BGT[row_BG], batch.completion_ids_BGT[row_BG]
-    prompt_R1 = batch.prompt_mask_BP.sum(dim=-1)[group_R, None]
+    real_N = rows.mask_NT.any(dim=-1)
+    prompt_R = rows.prompt_N[real_N]
+    mask_RT, ids_RT = rows.mask_NT[real_N], rows.ids_NT[real_N]
+    prompt_R1 = rows.prompt_mask_BP.sum(dim=-1)[prompt_R, None]
     width = int((prompt_R1[:, 0] + mask_RT.sum(dim=-1)).max()) - 1
-    (R, T), P = ids_RT.shape, batch.prompt_ids_BP.shape[-1]
+    (R, T), P = ids_RT.shape, rows.prompt_ids_BP.shape[-1]
     place_W = torch.arange(width, device=ids_RT.device).expand(R, width)
-    from_prompt = batch.prompt_ids_BP[group_R].gather(-1, place_W.clamp(max=P - 1))
+    from_prompt = rows.prompt_ids_BP[prompt_R].gather(-1, place_W.clamp(max=P - 1))
     from_completion = ids_RT.gather(-1, (place_W - prompt_R1).clamp(0, T - 1))
     ids_RW = torch.where(place_W < prompt_R1, from_prompt, from_completion)
     row_R1 = torch.arange(R, device=ids_RT.device)[:, None]
@@ -105,43 +105,38 @@ def rows_without_gaps(batch: TokenBatch) -> tuple[Tensor, Tensor]:
     return ids_RW, places_RT[mask_RT]
 
 
-def pack(batch: TokenBatch, *, dtype: torch.dtype) -> Packed:
-    """Lay out the real tokens of a batch; `dtype` is that of the model's arithmetic. The batch has a completion token.
+def pack(rows: Rows, *, dtype: torch.dtype) -> Packed:
+    """Lay out the real tokens of some rows; `dtype` is that of the model's arithmetic. One of them has a token.
 
     A completion's last token predicts nothing and is left out, as are prompts that no completion continues.
     """
-    lengths_BG = batch.lengths_BG
-    used_B = (lengths_BG > 0).any(dim=1)
-    prompt_mask = batch.prompt_mask_BP[used_B]
-    prompt_mask = prompt_mask[:, : int(prompt_mask.sum(dim=1).max())]
+    real_N = rows.mask_NT.any(dim=-1)
+    if not bool(real_N.all()):
+        rows = rows[real_N.nonzero()[:, 0]]
+    prompt_mask = rows.prompt_mask_BP
     B, P = prompt_mask.shape
     prompt_lengths = prompt_mask.sum(dim=1)
     prompt_places = (prompt_mask.flatten().cumsum(0).view(B, P) - 1).masked_fill(~prompt_mask, 0)
     prompt_tokens = int(prompt_lengths.sum())
 
-    step_T = torch.arange(batch.completion_mask_BGT.shape[-1], device=lengths_BG.device)
-    fed_BGT = (step_T < lengths_BG[..., None] - 1)[used_B]
-    row_BG = fed_BGT.any(dim=-1)
-    group_R = row_BG.nonzero()[:, 0]
-    fed_RT = fed_BGT[row_BG]
-    fed_RT = fed_RT[:, : int(fed_RT.sum(dim=1).max()) if len(fed_RT) else 0]
+    fed_NT = rows.mask_NT[:, 1:]  # a token is fed where there is a next one
+    continued_N = fed_NT.any(dim=-1)
+    prompt_of_R, fed_RT = rows.prompt_N[continued_N], fed_NT[continued_N]
     R, T = fed_RT.shape
     completion_places = (fed_RT.flatten().cumsum(0).view(R, T) - 1 + prompt_tokens).masked_fill(~fed_RT, 0)
 
-    place_P, place_T = torch.arange(P, device=group_R.device), step_T[:T]
-    ids = torch.cat(
-        [batch.prompt_ids_BP[used_B][:, :P][prompt_mask], batch.completion_ids_BGT[used_B][fed_BGT]],
-    )
+    place_P, place_T = (torch.arange(width, device=prompt_mask.device) for width in (P, T))
+    ids = torch.cat([rows.prompt_ids_BP[prompt_mask], rows.ids_NT[:, :-1][fed_NT]])
     positions = torch.cat(
-        [place_P.expand(B, P)[prompt_mask], (prompt_lengths[group_R][:, None] + place_T)[fed_RT]],
+        [place_P.expand(B, P)[prompt_mask], (prompt_lengths[prompt_of_R][:, None] + place_T)[fed_RT]],
     )
-    flat = torch.arange(B * P + R * T, device=group_R.device)
+    flat = torch.arange(B * P + R * T, device=prompt_mask.device)
     unpack = torch.cat([flat[: B * P].view(B, P)[prompt_mask], flat[B * P :].view(R, T)[fed_RT]])
     return Packed(
-        ids, positions, prompt_places, completion_places, group_R,
-        mask_R1TK=_mask(prompt_lengths[group_R], place_P, place_T, dtype),
+        ids, positions, prompt_places, completion_places, prompt_of_R,
+        mask_R1TK=_mask(prompt_lengths[prompt_of_R], place_P, place_T, dtype),
         unpack_N=unpack,
-        predictors_M=_predictors(batch.completion_mask_BGT[used_B], fed_BGT, prompt_lengths, prompt_tokens),
+        predictors_M=_predictors(rows.mask_NT, prompt_lengths.cumsum(0)[rows.prompt_N] - 1, prompt_tokens),
     )  # fmt: skip
 
 
@@ -156,15 +151,13 @@ def _mask(prompt_lengths_R: Tensor, place_P: Tensor, place_T: Tensor, dtype: tor
     return torch.zeros(may_look.shape, dtype=dtype, device=place_P.device).masked_fill_(~may_look, float("-inf"))
 
 
-def _predictors(mask_BGT: Tensor, fed_BGT: Tensor, prompt_lengths_B: Tensor, prompt_tokens: int) -> Tensor:
+def _predictors(mask_NT: Tensor, prompt_end_N: Tensor, prompt_tokens: int) -> Tensor:
     """The prompt's last token predicts a completion's first; each token that is fed predicts the next."""
-    last_B = prompt_lengths_B.cumsum(0) - 1
-    places_BGT = torch.full_like(mask_BGT, 0, dtype=torch.long)
-    places_BGT[..., 0] = last_B[:, None]
-    fed = fed_BGT[..., :-1]
-    count = torch.arange(int(fed.sum()), device=mask_BGT.device)
-    places_BGT[..., 1:][fed] = prompt_tokens + count
-    return places_BGT[mask_BGT]
+    places_NT = torch.zeros_like(mask_NT, dtype=torch.long)
+    places_NT[:, 0] = prompt_end_N
+    fed_NT = mask_NT[:, 1:]
+    places_NT[:, 1:][fed_NT] = prompt_tokens + torch.arange(int(fed_NT.sum()), device=mask_NT.device)
+    return places_NT[mask_NT]
 
 
 def packed_attention(
@@ -178,12 +171,24 @@ def packed_attention(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls: (1, heads, N, d) -> (1, N, heads, d); its own attention without `packed`."""
+    if packed is None:
+        return _attend(module, query, key, value, mask, **rest), None
+    return attend_packed(query, key, value, packed, lambda q, k, v, m: _attend(module, q, k, v, m, **rest)), None
+
+
+def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **rest: Any) -> Tensor:
+    """transformers' attention, (R, heads, T, d) -> (R, T, heads, d). Where heads share keys and values and there is a
+    mask, it copies those for every head, as some kernels of GPUs need; the CPU's gives the same without copies."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
 
-    if packed is None:
-        plain: tuple[Tensor, None] = attend(module, query, key, value, mask, **rest)
-        return plain
-    return attend_packed(query, key, value, packed, lambda q, k, v, m: attend(module, q, k, v, m, **rest)[0]), None
+    if mask is None or query.device.type != "cpu":
+        attended: Tensor = attend(module, query, key, value, mask, **rest)[0]
+        return attended
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=rest.get("dropout", 0.0), scale=rest.get("scaling"),
+        enable_gqa=True,
+    )  # fmt: skip
+    return out.transpose(1, 2).contiguous()
 
 
 def _attend_in_unsloth(

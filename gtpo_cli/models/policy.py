@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from gtpo_cli.objective.batch import TokenBatch
+    from gtpo_cli.objective.batch import Rows
+
+# Bytes of an optimiser's state for each trained weight: two moments in 32 bits, or in 8 bits with a scale for 256 of
+# them.
+STATE_BYTES = {"adamw": 8.0, "adamw_8bit": 2.04, "paged_adamw_8bit": 2.04}
 
 
 class Policy(Protocol):
@@ -22,7 +26,8 @@ class Policy(Protocol):
     temperature: divides the logits of every distribution, as in sampling (docs/objective.md, section 5).
     eos_token_ids: all ids that end a completion.
     max_seq_length: most tokens of prompt and completion together.
-    packs: whether `token_logprobs` lays a batch out as one row with each prompt once, instead of padded rows.
+    packs: whether `token_logprobs` lays rows out as one sequence with each prompt once, instead of padded rows.
+    vocabulary: token ids that the model knows are below this.
     num_parameters: numbers the model and its adapter hold in memory (two 4-bit weights are stored as one).
     """
 
@@ -33,14 +38,15 @@ class Policy(Protocol):
     eos_token_ids: frozenset[int]
     max_seq_length: int
     packs: bool
+    vocabulary: int
     num_parameters: int
 
     def token_logprobs(
-        self, batch: TokenBatch, *, trained_BGT: Tensor | None = None, clamp_entropy: bool = False
+        self, rows: Rows, *, trained_NT: Tensor | None = None, clamp_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """(logprobs_BGT with gradient, entropy_BGT detached), float32 nats, 0 at padding; one forward, no logits kept.
+        """(logprobs_NT with gradient, entropy_NT detached), float32 nats, 0 at padding; one forward, no logits kept.
 
-        `trained_BGT` (bool): the tokens whose log-probability will get a gradient; the others' need not be
+        `trained_NT` (bool): the tokens whose log-probability will get a gradient; the others' need not be
         differentiable, which saves work. None means all.
 
         Without gradient (torch.no_grad) nothing random happens: adapter dropout is off. `clamp_entropy` gives the
@@ -48,8 +54,8 @@ class Policy(Protocol):
         """
         ...
 
-    def reference_logprobs(self, batch: TokenBatch) -> Tensor:
-        """logprobs_BGT of the model that training started from (adapter off, or as it started), without gradient."""
+    def reference_logprobs(self, rows: Rows) -> Tensor:
+        """logprobs_NT of the model that training started from (adapter off, or as it started), without gradient."""
         ...
 
     def plain_logprobs(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> Tensor:

@@ -1,8 +1,8 @@
 """The built-in model `builtin:tiny`: a LLaMA of 167 thousand parameters that reads characters and adds up digits.
 
 It exists so that the whole product runs on any machine with nothing to download. It was warm-started by supervised
-fine-tuning on imperfect demonstrations of the arithmetic task (scripts/build_tiny_model.py makes it, reproducibly), so
-that reinforcement has something to improve.
+fine-tuning on imperfect demonstrations of the arithmetic task (scripts/models/build_tiny_model.py makes it,
+reproducibly), so that reinforcement has something to improve.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from gtpo_cli.errors import ModelError
 from gtpo_cli.files import step_of
 
 BUILTIN_PREFIX = "builtin:"
+_BUILTIN = Path(__file__).resolve().parent / "builtin"
 
 
 def resolve_name(name: str) -> str:
     """A recipe's `model.name` as a path or hub id: `builtin:tiny`, a run folder with full weights, or as it is."""
     if name.startswith(BUILTIN_PREFIX):
-        folder = Path(__file__).resolve().parent / "builtin" / name.removeprefix(BUILTIN_PREFIX)
+        folder = _BUILTIN / name.removeprefix(BUILTIN_PREFIX)
         if not (folder / "config.json").is_file():
             known = sorted(path.parent.name for path in folder.parent.glob("*/config.json"))
             raise ModelError(
@@ -33,6 +34,11 @@ def resolve_name(name: str) -> str:
     except OSError as error:  # a name longer than names can be, a folder that may not be entered
         raise ModelError(f"model.name: {name[:80]} cannot be looked up ({error.strerror})") from error
     return str(_weights_of_run(Path(name), checkpoints)) if is_run else name
+
+
+def recipe_name(path: str) -> str:
+    """A folder or hub id as a recipe names it: the folder of a built-in model by its name, anything else as it is."""
+    return f"{BUILTIN_PREFIX}{Path(path).name}" if Path(path).parent == _BUILTIN else path
 
 
 def _weights_of_run(run: Path, checkpoints: Path) -> Path:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.files import open_regular, walled
+from gtpo_cli.files import guarded, open_regular
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models.adapter_config import check_adapted, check_adapter_config
 from gtpo_cli.models.dropout import switch_off_dropout
@@ -39,7 +39,7 @@ from gtpo_cli.models.packing import (
     rows_without_gaps,
     use_packed_attention,
 )
-from gtpo_cli.objective.batch import TokenBatch
+from gtpo_cli.objective.batch import Rows
 from gtpo_cli.objective.released_code import clamped_entropy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.text import one_line
@@ -77,6 +77,7 @@ class TransformersPolicy:
         self._start: list[Tensor] | None = None  # of the trained parameters, where the adapter was not new
         self.max_seq_length = bounded_context(self._causal_lm.config, max_seq_length)
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
+        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         _check_logits_are_linear(self._causal_lm, self.device)
         self.packs = can_pack(self._causal_lm.config, self.max_seq_length)
@@ -109,20 +110,20 @@ class TransformersPolicy:
     # -- log-probabilities -------------------------------------------------------------------------------------------
 
     def token_logprobs(
-        self, batch: TokenBatch, *, trained_BGT: Tensor | None = None, clamp_entropy: bool = False
+        self, rows: Rows, *, trained_NT: Tensor | None = None, clamp_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
         # Checkpointing and adapter dropout are for training; measuring (without gradient) must not draw at random.
         self._set_mode(training=torch.is_grad_enabled())
-        return self._logprobs(self._causal_lm, batch, trained_BGT=trained_BGT, clamp_entropy=clamp_entropy)
+        return self._logprobs(self._causal_lm, rows, trained_NT=trained_NT, clamp_entropy=clamp_entropy)
 
     @torch.no_grad()
-    def reference_logprobs(self, batch: TokenBatch) -> Tensor:
+    def reference_logprobs(self, rows: Rows) -> Tensor:
         self._set_mode(training=False)
         if self._is_peft:
             with self._adapter_at_start():
-                return self._logprobs(self._causal_lm, batch)[0]
+                return self._logprobs(self._causal_lm, rows)[0]
         assert self._reference is not None, "a policy that trains all weights was built without its reference"
-        return self._logprobs(self._reference, batch)[0]
+        return self._logprobs(self._reference, rows)[0]
 
     @torch.no_grad()
     def plain_logprobs(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> Tensor:
@@ -165,37 +166,37 @@ class TransformersPolicy:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _logprobs(
-        self, causal_lm: Any, batch: TokenBatch, *, trained_BGT: Tensor | None = None, clamp_entropy: bool = False
+        self, causal_lm: Any, rows: Rows, *, trained_NT: Tensor | None = None, clamp_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        mask = batch.completion_mask_BGT
+        mask = rows.mask_NT
         head = causal_lm.get_output_embeddings()
         bias, temperature = getattr(head, "bias", None), self.temperature
         with self.computing():
-            hidden_MH = self._predicting_states(causal_lm, batch)
+            hidden_MH = self._predicting_states(causal_lm, rows)
         weight = head.weight
         if self.dtype != self.model.dtype:  # as in every other layer
             hidden_MH, weight = hidden_MH.to(self.dtype), weight.to(self.dtype)
         logp_M, entropy_M = token_logprobs_and_entropy(
             hidden_MH,
             weight,
-            batch.completion_ids_BGT[mask],
+            rows.ids_NT[mask],
             bias_V=bias,
             temperature=temperature,
-            trained_N=None if trained_BGT is None else trained_BGT[mask],
+            trained_N=None if trained_NT is None else trained_NT[mask],
         )
         if clamp_entropy:
             entropy_M = clamped_entropy(hidden_MH, weight, bias_V=bias, temperature=temperature)
         zeros = torch.zeros(mask.shape, dtype=logp_M.dtype, device=logp_M.device)
         return zeros.masked_scatter(mask, logp_M), zeros.masked_scatter(mask, entropy_M)
 
-    def _predicting_states(self, causal_lm: Any, batch: TokenBatch) -> Tensor:
-        """What the output layer gets to predict each completion token, (M, H) in order of completion_ids[mask]."""
-        if not bool(batch.completion_mask_BGT.any()):
+    def _predicting_states(self, causal_lm: Any, rows: Rows) -> Tensor:
+        """What the output layer gets to predict each completion token, (M, H) in order of ids[mask]."""
+        if not bool(rows.mask_NT.any()):
             return torch.zeros(0, causal_lm.config.hidden_size, device=self.device)
         if self.packs:
-            packed = pack(batch, dtype=self.dtype)
+            packed = pack(rows, dtype=self.dtype)
             return self._packed_states(causal_lm, packed)[packed.predictors_M]
-        ids_RW, places_M = rows_without_gaps(batch)
+        ids_RW, places_M = rows_without_gaps(rows)
         # Rows are right-padded: under a causal mask no real token sees padding, so no attention mask is needed.
         hidden_RWH: Tensor = causal_lm.base_model(input_ids=ids_RW, use_cache=False).last_hidden_state
         return hidden_RWH.flatten(0, 1)[places_M]
@@ -216,6 +217,12 @@ class TransformersPolicy:
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
+    def save_adapter(self, folder: Path, dtype: torch.dtype) -> None:
+        """The adapter alone, in the type of the engine that reads it."""
+        tensors = {name: tensor.detach().to(dtype) for name, tensor in self.model.named_parameters() if "lora_" in name}
+        with quiet():
+            self.model.save_pretrained(folder, state_dict=tensors, save_embedding_layers=False)
+
     def start_from(self, folder: Path, *, as_reference: bool) -> None:
         """Load an adapter that is trained further; with `as_reference` the reference is the model with it."""
         self.load(folder)
@@ -226,7 +233,7 @@ class TransformersPolicy:
         def wrong(why: str) -> CheckpointError:
             return CheckpointError(f"{folder}: the weights cannot be read ({why}); choose another checkpoint")
 
-        with walled(wrong):
+        with guarded(wrong):
             self._load_lora(folder) if self._is_peft else self._load_all(folder)
             if not all(bool(torch.isfinite(parameter).all()) for parameter in self.trainable_parameters()):
                 raise wrong("they are not finite")

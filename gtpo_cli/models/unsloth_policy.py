@@ -21,15 +21,16 @@ from torch import Tensor
 from gtpo_cli.errors import ModelError, install
 from gtpo_cli.models.loading import check_finite, choose_dtype, context_length, explained, load_tokenizer
 from gtpo_cli.models.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
+from gtpo_cli.models.standby import recording_what_sleeps
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.recipe.schema import ModelRecipe
+from gtpo_cli.recipe.schema import ModelRecipe, RolloutRecipe
 
 # Read by Unsloth when it is imported or starts an engine.
 _ENGINE_SETTINGS = {
-    "UNSLOTH_VLLM_STANDBY": "1",  # the engine can sleep: its cache makes room while we train
     "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # the recipe's gpu_memory_utilization, not 0.71 to 0.88 of Unsloth's own
     "UNSLOTH_VLLM_MERGED_ROLLOUT": "0",  # never fold the adapter into the weights that train
 }
+_UNSET_SEQUENCES = 256  # where Unsloth finds this number it takes one of its own, 8 to 256 by the free memory
 
 
 class UnslothPolicy(TransformersPolicy):
@@ -70,15 +71,15 @@ def load_unsloth_policy(
     temperature: float,
     with_reference: bool,
     seed: int,
-    engine_memory: float | None,
+    engine: RolloutRecipe | None,
     trains: bool = True,
 ) -> UnslothPolicy:
     """Load model and tokenizer from `path` through Unsloth, and add the adapter; without `lora` all weights train.
 
-    `trains`: as in `load_policy`. `engine_memory`: share of the GPU's memory for a vLLM engine on the same weights;
-    None starts none. It is awake until its sampler puts it to sleep. Raises ModelError with the remedy.
+    `trains`: as in `load_policy`. `engine`: what a vLLM engine on the same weights is started with; None starts none.
+    It is awake until its sampler puts it to sleep. Raises ModelError with the remedy.
     """
-    if engine_memory is not None:
+    if engine is not None:
         _check_engine(recipe)
     if with_reference and recipe.lora is None:
         raise ModelError("objective.kl_coef: a KL term with all weights trained needs model.backend: transformers")
@@ -89,10 +90,13 @@ def load_unsloth_policy(
             "model.lora: null trains all weights, which Unsloth would keep in 16 bits: use model.backend: "
             "transformers, or model.dtype: float32"
         )
-    fast = _fast_language_model(with_engine=engine_memory is not None)
+    fast = _fast_language_model(engine)
     tokenizer = load_tokenizer(recipe, path)  # our own: Unsloth's may get other special tokens
     longest = context_length(recipe, path)  # beyond the model's positions Unsloth would stretch them (RoPE scaling)
-    with explained(path), _library_output():
+    can_sleep = (
+        recording_what_sleeps() if engine is not None and engine.standby != "never" else contextlib.nullcontext()
+    )
+    with explained(path), _library_output(), _speculation(engine), can_sleep:
         model, _ = fast.from_pretrained(
             model_name=path,
             max_seq_length=longest,
@@ -103,7 +107,7 @@ def load_unsloth_policy(
             trust_remote_code=recipe.trust_remote_code,
             use_gradient_checkpointing=_checkpointing(recipe),
             use_exact_model_name=True,  # else a repository of Unsloth's in the place of the one that the recipe names
-            **_engine_options(recipe, engine_memory),
+            **({} if engine is None else _engine_options(recipe, engine)),
         )
         check_finite(path, model)
         if recipe.lora is not None:
@@ -116,7 +120,7 @@ def load_unsloth_policy(
                 use_gradient_checkpointing=_checkpointing(recipe),
                 random_state=seed,
             )
-    if engine_memory is not None:
+    if engine is not None:
         _check_started(model, longest)
     if recipe.lora is not None and not hasattr(model, "peft_config"):
         raise ModelError(f"model.lora: Unsloth added no adapter to {path}; use model.backend: transformers")
@@ -160,11 +164,38 @@ def _check_started(model: Any, longest: int) -> None:
         )
 
 
-def _engine_options(recipe: ModelRecipe, engine_memory: float | None) -> dict[str, Any]:
-    if engine_memory is None:
-        return {}
+def _engine_options(recipe: ModelRecipe, rollout: RolloutRecipe) -> dict[str, Any]:
+    """In the words of Unsloth's `from_pretrained` and `load_vllm`."""
     assert recipe.lora is not None
-    return {"fast_inference": True, "gpu_memory_utilization": engine_memory, "max_lora_rank": recipe.lora.rank}
+    options = {
+        "fast_inference": True,
+        "gpu_memory_utilization": rollout.engine_share,
+        "max_lora_rank": recipe.lora.rank,
+        "float8_kv_cache": rollout.vllm.kv_cache_dtype == "fp8",
+        **rollout.vllm.model_dump(include={"enforce_eager", "enable_prefix_caching", "max_num_batched_tokens"}),
+    }
+    if rollout.speculation is not None:  # processed log-probabilities, which are the same here, vLLM gets wrong then
+        options["training"] = False
+    if rollout.max_num_seqs != "auto":
+        options["max_num_seqs"] = rollout.max_num_seqs + (rollout.max_num_seqs == _UNSET_SEQUENCES)
+    return options
+
+
+@contextlib.contextmanager
+def _speculation(rollout: RolloutRecipe | None) -> Iterator[None]:
+    """Unsloth's own switch (UNSLOTH_VLLM_SUFFIX_DECODING) knows one method. What it does with the answer is right for
+    all: sequences and tokens at a time are fitted to the guesses."""
+    if rollout is None or rollout.speculation is None:
+        yield
+        return
+    from unsloth_zoo import vllm_utils
+
+    own = vllm_utils._vllm_suffix_decoding_config
+    vllm_utils._vllm_suffix_decoding_config = lambda: rollout.speculation
+    try:
+        yield
+    finally:
+        vllm_utils._vllm_suffix_decoding_config = own
 
 
 def _checkpointing(recipe: ModelRecipe) -> str | bool:
@@ -174,15 +205,16 @@ def _checkpointing(recipe: ModelRecipe) -> str | bool:
     return "unsloth" if torch.cuda.is_available() else True
 
 
-def _fast_language_model(*, with_engine: bool = False) -> Any:
+def _fast_language_model(engine: RolloutRecipe | None = None) -> Any:
     """Unsloth's entry point. It patches transformers and PEFT, and wants to be imported before them."""
     # Unsloth writes the kernels that it generates into the working folder unless told otherwise.
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path.home() / ".cache" / "gtpo" / "unsloth_compiled_cache"))
     os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"  # it would ask the hub for a file to be counted
     # Its kernel for rows that share prompts is under the AGPL; packing.py has another way, and this leaves it out.
     os.environ.setdefault("UNSLOTH_GRPO_PREFIX_GROUPER", "0")
-    if with_engine:
+    if engine is not None:
         os.environ.update(_ENGINE_SETTINGS)
+        os.environ["UNSLOTH_VLLM_STANDBY"] = "0" if engine.standby == "never" else "1"  # whether it can sleep
     if not torch.cuda.is_available():
         os.environ.setdefault("UNSLOTH_FORCE_CPU", "1")  # without it Unsloth refuses to load on a CPU
     try:

@@ -1,15 +1,15 @@
-"""TokenBatch: the completions of one optimiser step as rectangular tensors, and how it is cut into micro-batches.
+"""The completions of one optimiser step as rectangular tensors: by group (TokenBatch), and one behind the other (Rows).
 
-Axes: B prompts, G completions of one prompt, P prompt tokens, T completion tokens. Both P and T are right-padded; only
-the masks say what is real (a pad id may equal a real token's id).
+Axes: B prompts, G completions of one prompt, N = B G rows, P prompt tokens, T completion tokens. Both P and T are
+right-padded; only the masks say what is real (a pad id may equal a real token's id).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -45,89 +45,111 @@ class TokenBatch:
         """|o_i|: completion tokens, int64."""
         return self.completion_mask_BGT.sum(dim=-1)
 
-    def split(
-        self, limit: int, *, unit: Unit = "completions", packed: bool = True, only_BG: Tensor | None = None
-    ) -> Iterator[MicroBatch]:
-        """Cut into micro-batches of at most `limit` completions or tokens, or of one completion that is longer.
+    def rows(self) -> Rows:
+        """The completions one behind the other: row b G + g is completion g of prompt b."""
+        B, G = self.shape
+        prompt_N = torch.arange(B, device=self.prompt_ids_BP.device).repeat_interleave(G)
+        ids_NT, mask_NT = self.completion_ids_BGT.flatten(0, 1), self.completion_mask_BGT.flatten(0, 1)
+        return Rows(self.prompt_ids_BP, self.prompt_mask_BP, prompt_N, ids_NT, mask_NT)
 
-        `only_BG` (bool) leaves the others out; an empty completion is in none. `packed`: a micro-batch will be one row
-        in which each prompt stands once, so a group stays together; else each completion will be a row of its own with
-        its prompt, padded to the longest, so rows of like length go together. The longest come first.
+    def by_group(self, values: Tensor) -> Tensor:
+        """What is known of the rows, (N) or (N, T), as (B, G) or (B, G, T)."""
+        return values.view(*self.shape, *values.shape[1:])
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """Completions without their groups: what a policy measures. `rows[index]` are some of them, a micro-batch.
+
+    prompt_ids_BP, prompt_mask_BP: int64, bool. Each prompt stands once.
+    prompt_N: int64, the prompt of each row.
+    ids_NT, mask_NT: int64, bool. Completion tokens; real ones are contiguous from position 0.
+
+    A subclass adds tensors (N, ...) or (N, T), or None, as further fields; they are cut along.
+    """
+
+    prompt_ids_BP: Tensor
+    prompt_mask_BP: Tensor
+    prompt_N: Tensor
+    ids_NT: Tensor
+    mask_NT: Tensor
+
+    def __len__(self) -> int:
+        return len(self.prompt_N)
+
+    def __getitem__(self, index: Tensor) -> Self:
+        """The rows of these numbers (int64), trimmed to the longest of them, with their own prompts."""
+        prompts, prompt_n = torch.unique(self.prompt_N[index], return_inverse=True)
+        prompt_mask = self.prompt_mask_BP[prompts]
+        P, T = int(prompt_mask.sum(dim=1).max()), int(self.mask_NT[index].sum(dim=1).max())
+        cut = {"prompt_ids_BP": self.prompt_ids_BP[prompts, :P], "prompt_mask_BP": prompt_mask[:, :P]}
+        cut["prompt_N"] = prompt_n
+        for field in fields(self):
+            values = getattr(self, field.name)
+            if field.name not in cut and values is not None:
+                cut[field.name] = values[index] if values.ndim == 1 else values[index, :T]
+        return replace(self, **cut)
+
+    def write(self, index: Tensor, **values: Tensor) -> None:
+        """Put what was found out for `self[index]`, (n) or (n, T of those), into the fields of these names."""
+        for name, found in values.items():
+            into = getattr(self, name)
+            if found.ndim == 1:
+                into[index] = found.to(into.dtype)
+            else:
+                into[index, : found.shape[1]] = found.to(into.dtype)
+
+    def size(self, unit: Unit) -> int:
+        """How much there is: completions; or tokens, with its prompt before each completion."""
+        if unit == "completions":
+            return len(self)
+        return int(self.mask_NT.sum() + self.prompt_mask_BP.sum(dim=1)[self.prompt_N].sum())
+
+    def split(
+        self, limit: int, *, unit: Unit = "completions", packed: bool = True, only_N: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Cut into micro-batches of at most `limit` completions or tokens, or of one completion that is longer: the
+        numbers of their rows, in order.
+
+        `only_N` (bool) leaves the others out; an empty completion is in none. `packed`: a micro-batch will be one
+        sequence in which each prompt stands once, so the rows of a prompt stay together; else each completion will
+        stand behind its own prompt, padded to the longest, so rows of like length go together. The longest come first.
         """
-        lengths_BG = self.lengths_BG
-        chosen_BG = lengths_BG > 0 if only_BG is None else (lengths_BG > 0) & only_BG
-        longest_B = (lengths_BG * chosen_BG).amax(dim=1).tolist()
-        prompt_B, length_BG = self.prompt_mask_BP.sum(dim=1).tolist(), lengths_BG.tolist()
-        rows: list[tuple[int, int]] = [(b, g) for b, g in chosen_BG.nonzero().tolist()]
+        length_N = self.mask_NT.sum(dim=1)
+        chosen_N = length_N > 0 if only_N is None else (length_N > 0) & only_N
+        rows: list[int] = chosen_N.nonzero()[:, 0].tolist()
+        length, prompt_of = length_N.tolist(), self.prompt_N.tolist()
+        prompt_length = self.prompt_mask_BP.sum(dim=1).tolist()
         if packed:
-            rows.sort(key=lambda row: (-longest_B[row[0]], row[0], -length_BG[row[0]][row[1]]))
+            longest: dict[int, int] = {}
+            for row in rows:
+                longest[prompt_of[row]] = max(longest.get(prompt_of[row], 0), length[row])
+            rows.sort(key=lambda row: (-longest[prompt_of[row]], prompt_of[row], -length[row]))
         else:
-            rows.sort(key=lambda row: -prompt_B[row[0]] - length_BG[row[0]][row[1]])
-        current: list[tuple[int, int]] = []
+            rows.sort(key=lambda row: -prompt_length[prompt_of[row]] - length[row])
+        current: list[int] = []
         used = 0
 
-        def cost(b: int, g: int) -> int:
+        def cost(row: int) -> int:
             if unit == "completions":
                 return 1
             if packed:
-                return int(length_BG[b][g] + (0 if current and current[-1][0] == b else prompt_B[b]))
-            widest_b, widest_g = current[0] if current else (b, g)
-            return int(prompt_B[widest_b] + length_BG[widest_b][widest_g])
+                new_prompt = not current or prompt_of[current[-1]] != prompt_of[row]
+                return int(length[row] + (prompt_length[prompt_of[row]] if new_prompt else 0))
+            widest = current[0] if current else row
+            return int(prompt_length[prompt_of[widest]] + length[widest])
 
-        for b, g in rows:
-            if current and used + cost(b, g) > limit:
-                yield self._micro_batch(current)
+        def numbers() -> Tensor:
+            return torch.tensor(sorted(current), device=self.prompt_N.device)
+
+        for row in rows:
+            if current and used + cost(row) > limit:
+                yield numbers()
                 current, used = [], 0
-            used += cost(b, g)
-            current.append((b, g))
+            used += cost(row)
+            current.append(row)
         if current:
-            yield self._micro_batch(current)
-
-    def _micro_batch(self, rows: list[tuple[int, int]]) -> MicroBatch:
-        """The groups of these completions, with the other completions emptied, trimmed to the longest of them."""
-        device, real_BG = self.completion_ids_BGT.device, self.lengths_BG > 0
-        groups = sorted({b for b, _ in rows})
-        if len(rows) == int(real_BG.sum()) and len(groups) == self.shape[0]:  # all there are: nothing to leave out
-            return MicroBatch(torch.arange(self.shape[0], device=device), real_BG, self)
-        chosen_BG = torch.zeros(self.shape, dtype=torch.bool, device=device)
-        b, g = torch.tensor(rows, device=device).T
-        chosen_BG[b, g] = True
-        index = torch.tensor(groups, device=device)
-        P = int(self.prompt_mask_BP[index].sum(dim=-1).max())
-        T = int(self.lengths_BG[b, g].max())
-        batch = TokenBatch(
-            prompt_ids_BP=self.prompt_ids_BP[index, :P],
-            prompt_mask_BP=self.prompt_mask_BP[index, :P],
-            completion_ids_BGT=self.completion_ids_BGT[index, :, :T],
-            completion_mask_BGT=self.completion_mask_BGT[index, :, :T] & chosen_BG[index, :, None],
-            sampled_logprobs_BGT=self.sampled_logprobs_BGT[index, :, :T],
-            rewards_BG=self.rewards_BG[index],
-            truncated_BG=self.truncated_BG[index],
-        )
-        return MicroBatch(index, chosen_BG[index], batch)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MicroBatch:
-    """Some completions of a step. `groups` (int64) says which groups they are of, `rows_BG` which of these groups'
-    completions they are; `batch` holds their tokens, and nothing of the groups' other completions but their places."""
-
-    groups: Tensor
-    rows_BG: Tensor
-    batch: TokenBatch
-
-    def take(self, values: Tensor) -> Tensor:
-        """These groups' part of a (B, G) or (B, G, T) tensor of the step, trimmed as the batch is."""
-        part = values[self.groups]
-        return part if part.ndim == 2 else part[..., : self.batch.completion_ids_BGT.shape[-1]]
-
-    def put(self, values: Tensor, into: Tensor) -> None:
-        """Write what was computed for these completions, (b, G) or (b, G, T), into a tensor of the step."""
-        chosen = self.rows_BG if values.ndim == 2 else self.batch.completion_mask_BGT
-        part = into[self.groups]
-        target = part if values.ndim == 2 else part[..., : values.shape[-1]]
-        target[chosen] = values[chosen].to(into.dtype)
-        into[self.groups] = part
+            yield numbers()
 
 
 def pad_rows(rows: list[list[int]] | list[list[float]], *, value: float, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gtpo_cli.recipe.schema import LN_2, FilterMode, filter_is_on
+from gtpo_cli.entropy_filter import LN_2, FilterMode, filter_is_on
 
 
 def mean_entropy(entropy_BGT: Tensor, completion_mask_BGT: Tensor) -> Tensor:

@@ -83,8 +83,9 @@ def policy_loss(
             sg(min(r, high)) c ln pi, which bounds the weight and clips no token's gradient (CISPO, arXiv 2506.13585).
         average: as `token_shares` has it. shares_BG: of the whole step, in place of `average`.
     Returns:
-        LossResult. metrics: "kl" (mean over tokens of kl_t, nats; only when kl_coef > 0) and "clipped_share" (share of
-        tokens whose ratio lies outside the clip range; 0 with one iteration).
+        LossResult. metrics: "kl" (mean over tokens of kl_t, nats; only when kl_coef > 0), "clipped_share" (share of
+        tokens whose ratio lies outside the clip range; 0 with one iteration), and with old_logprobs_BGT "ratio_mean"
+        and "ratio_max" over tokens (0 where there is none).
     Raises:
         ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown ratio, clipped or average.
     """
@@ -114,8 +115,16 @@ def policy_loss(
         log_ratio = ref_logprobs_BGT.detach().masked_fill(~mask, 0.0) - logp
         kl = torch.exp(log_ratio) - log_ratio - 1.0  # >= 0, unbiased for KL(pi || ref) under pi (Schulman's k3)
         objective = objective - kl_coef * kl
-        metrics["kl"] = float(kl.detach().masked_fill(~mask, 0.0).sum() / lengths_BG.sum().clamp(min=1))
-    beyond = (r.detach() != within.detach()) & mask
-    metrics["clipped_share"] = float(beyond.sum() / lengths_BG.sum().clamp(min=1))
+        metrics["kl"] = _token_mean(kl.detach(), mask)
+    beyond = r.detach() != within.detach()
+    metrics["clipped_share"] = _token_mean(beyond, mask)
+    if old_logprobs_BGT is not None:
+        metrics["ratio_mean"] = _token_mean(r.detach(), mask)
+        metrics["ratio_max"] = float(r.detach().masked_fill(~mask, 0.0).max()) if r.numel() else 0.0
     J = (shares_BG * objective.masked_fill(~mask, 0.0).sum(dim=-1)).sum()  # summed in float64
     return LossResult(-J.to(logp.dtype), metrics)
+
+
+def _token_mean(values_BGT: Tensor, mask_BGT: Tensor) -> float:
+    """Over real tokens, 0 where there are none; summed in float64, so that padding makes no difference."""
+    return float(values_BGT.masked_fill(~mask_BGT, 0).sum(dtype=torch.float64) / mask_BGT.sum().clamp(min=1))

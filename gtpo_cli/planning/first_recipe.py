@@ -1,5 +1,5 @@
 """A first recipe for a model, data and a GPU, with comments: the paper's setting where it fits by the plan, else the
-largest that does."""
+largest that does; without a GPU one that starts on the CPU."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from gtpo_cli.data.guess import guessed_data
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.cards import GIB, Card
-from gtpo_cli.planning.fit import Plan, as_computed, best_memory, make_plan
-from gtpo_cli.planning.memory import memory_of
+from gtpo_cli.planning.fit import Plan, make_plan
+from gtpo_cli.planning.memory import best_memory, memory_of
+from gtpo_cli.planning.open_keys import LARGE, closed, machine_with, main_memory
 from gtpo_cli.planning.readiness import check_data
+from gtpo_cli.planning.savings import base_words, faster_base
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.recipe.data import OWN, SourceRecipe
 from gtpo_cli.text import one_line
 
 _WHERE = "gtpo init"  # in messages
-_SMALL = 10**9  # weights; fewer are not worth 4 bits
+_CPU_SHARE = 0.5  # of a machine's memory that 32-bit weights may take, beside what a step of them needs
 _SHARES = tuple(percent / 100 for percent in range(40, 95, 5))  # of the GPU, for the engine that samples
 
 Document = dict[str, dict[str, Any]]
@@ -47,6 +49,7 @@ SETTINGS = (
     Setting(16, 512, 512, 4),
     Setting(8, 256, 256, 4),
 )
+CPU_SETTING = Setting(16, 512, 256, 8)
 _NOTES = {
     "model.name": "a hub id, a folder, or builtin:tiny",
     "model.load_in_4bit": "for the base weights; what is trained is the adapter, in 32 bits",
@@ -59,7 +62,7 @@ _NOTES = {
     "rollout.group_size": "completions of a prompt, which are compared with each other",
     "rollout.prompts_per_step": "prompts in one update",
     "rollout.max_completion_tokens": "a completion is cut there",
-    "rollout.gpu_memory_utilization": "of the GPU for the engine that samples; it sleeps while the policy trains",
+    "rollout.gpu_memory_utilization": "of the GPU for the engine that samples",
     "objective.name": "or grpo, dr_grpo, dapo, gspo, cispo, rloo, sft",
     "optimizer.learning_rate": "the first thing to try others of",
     "training.micro_batch_size": "completions in one forward; the gradient does not depend on it",
@@ -69,55 +72,114 @@ _NOTES = {
 }
 
 
-def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) -> tuple[str, Plan]:
-    """The recipe's text and its plan. `data`: benchmark, and path or dataset where it is none of the known; `gpu`:
-    bytes, or None for a built-in model.
+class FirstRecipe(NamedTuple):
+    """The recipe's text, its plan, in words what it takes, and lines on engines, hours and base weights."""
+
+    text: str
+    plan: Plan
+    needs: str
+    estimates: list[str]
+
+
+def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) -> FirstRecipe:
+    """`data`: benchmark, and path or dataset where it is none of the known; `gpu`: bytes, or None for a CPU.
 
     Raises RecipeError where nothing fits, or where data that are here cannot be used; ModelError without the model's
     configuration.
     """
     known = _data(data)
-    document = _builtin(model, known) if model.startswith(BUILTIN_PREFIX) else _largest(model, known, gpu)
+    if model.startswith(BUILTIN_PREFIX):
+        document = _builtin(model, known)
+    else:
+        document = _on_cpu(model, known) if gpu is None else _largest(model, known, gpu)
     recipe = _recipe(document)
     if recipe.data.path is not None or recipe.data.dataset is not None:
         check_data(recipe)  # also where the plan cannot, without a tokenizer
     plan = make_plan(recipe, gpu=gpu)
+    words = list(base_words(recipe, plan.changes, plan.hours[0][1])) if plan.hours else []
+    if words and (faster := faster_base(plan.changes, plan.hours[0][1])):
+        for key, value in faster.values.items():
+            section, _, name = key.partition(".")
+            document[section][name] = value
+        recipe = _recipe(document)
+        plan = make_plan(recipe, gpu=gpu)
     if plan.counts is None and not plan.downloads:  # nothing is elsewhere, so that stays so
         raise RecipeError(f"{_WHERE}: {plan.notes[-1]}")
-    if not plan.fits:
+    if not plan.fits and gpu is not None:
         raise RecipeError(
             f"{_WHERE}: {model} does not fit {plan.gpu / GIB:.4g} GiB, even with an adapter of rank "
             f"{SETTINGS[-1].rank} and completions of {SETTINGS[-1].completion} tokens; choose a smaller model or a "
             "larger GPU (gtpo plan says what takes the memory)"
         )
-    return "\n".join([*_heading(recipe, plan), *_lines(document)]) + "\n", plan
+    estimates: list[str] = []
+    if gpu is None and not model.startswith(BUILTIN_PREFIX):
+        needs = f"a CPU: {plan.shape.parameters * 4 / GIB:.1f} GiB of 32-bit weights, and what a step of them takes"
+    else:
+        where = "" if plan.card is None else f" ({plan.card.name})"
+        needs = f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.4g} GiB{where} by gtpo plan"
+        estimates = [_engines_and_hours(plan), *(f"Base weights, estimated: {line}" for line in words)]
+    text = "\n".join([*_heading(recipe, needs, estimates), *recipe_lines(document)]) + "\n"
+    return FirstRecipe(text, plan, needs, estimates)
+
+
+def _engines_and_hours(plan: Plan) -> str:
+    if not plan.hours:
+        return f"On {plan.engines}"
+    mean, hours = plan.hours[0]
+    return f"On {plan.engines}; estimated: {hours} h at a mean completion of {mean:,} tokens"
 
 
 def _largest(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> Document:
     """The first setting that fits, else the last."""
     widest = _document(model, data, SETTINGS[0])
     plan = make_plan(_recipe(widest), gpu=gpu)  # which reads the data, once, for their longest prompt
-    four_bit = plan.shape.quantized or plan.shape.parameters >= _SMALL
-    positions = plan.shape.positions or math.inf
-    longest = 64 * math.ceil(plan.prompt_tokens / 64) if plan.counts else math.inf
+    four_bit = plan.shape.quantized or plan.shape.parameters >= LARGE
     for setting in SETTINGS:
-        prompt = int(min(setting.prompt, longest, positions // 2))
-        completion = int(min(setting.completion, positions - prompt))
-        setting = setting._replace(prompt=prompt, completion=completion)
+        setting = _within(setting, plan)
         fitting: list[tuple[int, Document]] = []  # sampled at once
         for share in _SHARES if plan.engines.shared else (None,):
             document = _document(model, data, setting, share=share, four_bit=four_bit)
-            recipe = _recipe(document)
-            if plan.card is not None:
-                recipe = as_computed(recipe, plan.card.capability)
-            need = partial(memory_of, recipe, plan.shape, plan.engines, prompt_tokens=prompt)
-            memory = best_memory(need, completion, plan.gpu)
-            if memory is not None:
-                if memory.rows < setting.group:
-                    document["training"]["micro_batch_size"] = memory.rows
-                fitting.append((min(memory.sequences or 0, setting.group), document))
+            recipe = closed(_recipe(document), machine_with(plan.card or plan.gpu), plan.shape)
+            need = partial(memory_of, recipe, plan.shape, plan.engines, prompt_tokens=setting.prompt)
+            taken = best_memory(need, setting.completion, plan.gpu)
+            if taken is not None:
+                if taken.rows < setting.group:
+                    document["training"]["micro_batch_size"] = taken.rows
+                fitting.append((min(taken.sequences or 0, setting.group), document))
         if fitting:
             return max(fitting, key=lambda pair: pair[0])[1]  # of several the one with the least share
+    return document
+
+
+def _within(setting: Setting, plan: Plan) -> Setting:
+    """With prompts no longer than those of the data, and both within the model's context."""
+    positions = plan.shape.positions or math.inf
+    longest = 64 * math.ceil(plan.prompt_tokens / 64) if plan.counts and not plan.published else math.inf
+    prompt = int(min(setting.prompt, longest, positions // 2))
+    return setting._replace(prompt=prompt, completion=int(min(setting.completion, positions - prompt)))
+
+
+def _on_cpu(model: str, data: Mapping[str, Any]) -> Document:
+    """What starts without a GPU: an adapter on 32-bit weights, sampling by transformers, small steps, and a learning
+    rate and moments for a run of a hundred of them. Raises RecipeError where the weights would fill the memory."""
+    tried = _cpu_document(model, data, CPU_SETTING)
+    plan = make_plan(_recipe(tried), gpu=None)
+    here, weights = main_memory(), plan.shape.parameters
+    if 4 * weights > _CPU_SHARE * here:
+        raise RecipeError(
+            f"{_WHERE}: {model} has {weights / 1e9:.1f} billion weights, {4 * weights / GIB:.1f} GiB in 32 bits, and "
+            f"this machine has no GPU and {here / GIB:.1f} GiB; name the GPU that will train it (--gpu 24GiB), or "
+            "choose a smaller model"
+        )
+    return _cpu_document(model, data, _within(CPU_SETTING, plan))
+
+
+def _cpu_document(model: str, data: Mapping[str, Any], setting: Setting) -> Document:
+    document = _document(model, data, setting, four_bit=False)
+    document["model"] |= {"gradient_checkpointing": False, "lora": {"rank": setting.rank, "alpha": 2 * setting.rank}}
+    document["rollout"] = {"engine": "transformers"} | document["rollout"] | {"prompts_per_step": 4}
+    document["optimizer"] |= {"learning_rate": 1e-4, "betas": [0.9, 0.95]}
+    document["training"] = {"max_steps": 100, "micro_batch_size": "auto", "save_every": 25}
     return document
 
 
@@ -167,21 +229,25 @@ def _recipe(document: Document) -> Recipe:
     return build_recipe(document, where=_WHERE)
 
 
-def _heading(recipe: Recipe, plan: Plan) -> Iterator[str]:
+def _heading(recipe: Recipe, needs: str, estimates: list[str]) -> Iterator[str]:
     yield f"# GTPO on {one_line(recipe.data.name)} with {one_line(recipe.model.name)}, written by gtpo init."
-    where = "" if plan.card is None else f" ({plan.card.name})"
-    yield (
-        f"# Needs {plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.4g} GiB{where} by gtpo plan. All other keys have "
-        "their defaults: gtpo recipes show FILE"
-    )
+    yield f"# Needs {needs}. All other keys have their defaults: gtpo recipes show FILE"
+    yield from (f"# {line}." for line in estimates)
 
 
-def _lines(document: Document) -> Iterator[str]:
+def recipe_lines(document: Mapping[str, Any], notes: Mapping[str, str] = _NOTES) -> Iterator[str]:
+    """A recipe as YAML, a key a line; `notes`: what stands behind a key."""
     for section, values in document.items():
+        if not isinstance(values, Mapping):
+            yield _line(section, values, notes.get(section))
+            continue
         yield f"{section}:"
         for key, value in values.items():
-            note = _NOTES.get(f"{section}.{key}")
-            yield f"  {key}: {_flow(value)}" + (f"  # {note}" if note else "")
+            yield "  " + _line(key, value, notes.get(f"{section}.{key}"))
+
+
+def _line(key: str, value: Any, note: str | None) -> str:
+    return f"{key}: {_flow(value)}" + (f"  # {note}" if note else "")
 
 
 def _flow(value: Any) -> str:

@@ -8,30 +8,59 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gtpo_cli.data import Prepared, prepare
+from gtpo_cli.data import Prepared, Prompt, PromptOrder, prepare
 from gtpo_cli.data.benchmarks import hub_source
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.models import Engines, choose_engines, load_tokenizer
+from gtpo_cli.models.copies import quantized_copy
 from gtpo_cli.models.engines import LIBRARIES, is_float32
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.cards import GIB, Card, cards_of
-from gtpo_cli.planning.duration import Hours, estimate
-from gtpo_cli.planning.memory import NF4_BYTES, Memory, memory_of
-from gtpo_cli.planning.shapes import ModelShape, read_shape
+from gtpo_cli.planning.cpu import CpuNeed, cpu_need
+from gtpo_cli.planning.duration import Hours, estimate, evaluation_hours
+from gtpo_cli.planning.memory import NF4_BYTES, Memory, best_memory, fits, memory_of
+from gtpo_cli.planning.open_keys import LARGE, close, for_measuring, machine_with
+from gtpo_cli.planning.savings import Change, changes
+from gtpo_cli.planning.shapes import PUBLISHED_PROMPTS, TEST_PROBLEMS, ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.data import DEFAULT_SPLIT
+from gtpo_cli.recipe.schema import ModelRecipe
+from gtpo_cli.types import Problem
 
-USABLE = 0.95  # of a GPU's memory; the rest is lost between allocations
 SIZES = tuple(size * GIB for size in (8, 12, 16, 24, 32, 40, 48, 80, 96, 141))  # GPUs that there are
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """`counts`: None where data or tokenizer cannot be had, for the reason in `notes`."""
+class Copy:
+    """A repository with the same weights in 4 bits, in the place of those in 16 bits; sizes in bytes."""
 
+    name: str
+    size: float
+    instead_of: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Hours of `gtpo eval` on a benchmark's test problems, with completions of this mean length."""
+
+    benchmark: str
+    problems: int
+    samples: int
+    mean_completion: int
+    hours: Hours
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`recipe`: as it would run there, with nothing left open. `counts`: None where data or tokenizer cannot be had,
+    for the reason in `notes`, and nothing was counted before."""
+
+    recipe: Recipe
     shape: ModelShape
     shape_source: str
     engines: Engines
     counts: Prepared | None
+    published: bool  # whether they were counted once, not here
     notes: tuple[str, ...]
     prompt_tokens: int  # longest prompt: that of the data, else the recipe's bound
     completion_tokens: int
@@ -42,7 +71,11 @@ class Plan:
     longest_completion: int  # one completion at a time in training; 0 where nothing fits
     better_share: float | None  # of the GPU's memory for the shared engine, with which all of a step is sampled at once
     downloads: tuple[str, ...]  # what the hub is asked for
+    smaller: Copy | None  # the same weights in fewer bits, where the run has them in 4 bits anyway
     hours: tuple[tuple[int, Hours], ...]  # mean completion -> of the whole run; empty where steps are not known
+    changes: tuple[Change, ...]  # that fit, shortest first, at the first of those means
+    evaluation: Evaluation | None  # of the first benchmark, where its size is known and vLLM samples
+    cpu: tuple[tuple[int, CpuNeed], ...]  # mean completion -> without a GPU; empty for large models, or without data
 
 
 def make_plan(
@@ -55,32 +88,45 @@ def make_plan(
     Raises ModelError where not even the model's configuration can be had.
     """
     shape, source = read_shape(recipe.model)
-    counts, notes = None, list[str]()
+    counts, published, notes = None, False, list[str]()
     card, gpu = (gpu, gpu.memory) if isinstance(gpu, Card) else (None, gpu)
     if card is not None and recipe.model.dtype == "auto" and is_float32(recipe.model, card.capability):
-        notes.append(f"{card.name} has no bfloat16: float32")
-        recipe = as_computed(recipe, card.capability)
+        notes.append(f"{card.name} has no bfloat16, and in float16 small gradients become 0: float32, on transformers")
+    asked = recipe
+
+    def on(gpu: Card | float) -> Recipe:
+        return recipe.with_values(close(asked, machine_with(gpu), shape).values)
+
     engines = engines or choose_engines(
-        recipe, gpu=True, installed=LIBRARIES, capability=card.capability if card else None
+        on(card or gpu or SIZES[-1]), gpu=True, installed=LIBRARIES, capability=card.capability if card else None
     )
     if shape.positions and shape.positions < recipe.model.max_seq_length:
         notes.append(f"the model's context is {shape.positions} tokens, so model.max_seq_length is that")
-        model = recipe.model.model_copy(update={"max_seq_length": shape.positions})
-        recipe = recipe.model_copy(update={"model": model})
+        recipe = recipe.with_values({"model.max_seq_length": shape.positions})
     context = recipe.model.max_seq_length
     if read_data:
         try:
             counts = prepare(recipe, *load_tokenizer(recipe))
-            notes += counts.notes
-            step = {"prompts_per_step": counts.order.prompts_per_step}  # as the data allow
-            recipe = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update=step)})
         except GtpoError as error:
-            notes.append(f"steps and prompts are not known here: {error}")
+            counts, published = _counted_before(recipe, error), True
+            if counts is None:
+                notes.append(f"steps and prompts are not known here: {error}")
+        if counts is not None:
+            notes += counts.notes
+            as_the_data_allow = {"rollout.prompts_per_step": counts.order.prompts_per_step}
+            recipe = recipe.with_values(as_the_data_allow)
     prompt = counts.longest_prompt if counts else min(recipe.data.max_prompt_tokens, context - 1) if read_data else 0
     completion = min(recipe.rollout.max_completion_tokens, context - prompt)
-    need = partial(memory_of, recipe, shape, engines, prompt_tokens=prompt)
+
+    def need_on(gpu: Card | float) -> Callable[..., Memory]:
+        return partial(memory_of, on(gpu), shape, engines, prompt_tokens=prompt)
+
     if gpu is None:
-        gpu = next((size for size in SIZES if best_memory(need, completion, size) is not None), SIZES[-1])
+        gpu = next((size for size in SIZES if best_memory(need_on(size), completion, size) is not None), SIZES[-1])
+    left_open = close(asked, machine_with(card or gpu), shape)
+    notes += [left_open.words] if left_open.words else []
+    left, recipe = recipe, recipe.with_values(left_open.values)
+    need = need_on(card or gpu)
     best = best_memory(need, completion, gpu)
     memory = best or need(completion_tokens=completion, gpu=gpu, limit=1)
     longest = 0
@@ -89,27 +135,80 @@ def make_plan(
         longest = bisect(
             room, False, key=lambda length: not fits(need(completion_tokens=length, gpu=gpu, limit=1), gpu)
         )
-    hours: list[tuple[int, Hours]] = []
-    if counts and not recipe.model.name.startswith(BUILTIN_PREFIX):
-        for mean in dict.fromkeys((max(1, completion // 5), completion)):
-            of = estimate(
-                recipe, shape, engines, memory, cards=(card,) if card else cards_of(gpu),
-                steps=counts.order.total_steps, completions=counts.sampled + counts.imitated, prompt_tokens=prompt,
-                completion_tokens=mean,
-            )  # fmt: skip
-            hours.append((mean, of))
+    means = list(dict.fromkeys((max(1, completion // 5), completion))) if counts else []
+    found: tuple[Change, ...] = ()
+    cpu = tuple(
+        (mean, cpu_need(
+            left, shape, steps=counts.order.total_steps, completions=counts.sampled + counts.imitated,
+            prompt_tokens=prompt, longest_completion=completion, mean_completion=mean,
+        ))
+        for mean in means if counts and shape.parameters < LARGE
+    )  # fmt: skip
+    if best is None or recipe.model.name.startswith(BUILTIN_PREFIX):
+        means = []  # it does not fit, or nobody trains it on a GPU
+
+    def hours(of: Recipe, memory: Memory, mean: int) -> Hours:
+        assert counts is not None
+        return estimate(
+            of, shape, engines, memory, cards=(card,) if card else cards_of(gpu), steps=counts.order.total_steps,
+            completions=counts.sampled + counts.imitated, prompt_tokens=prompt, completion_tokens=mean,
+        )  # fmt: skip
+
+    if means:
+        found = changes(
+            left, shape, engines, card or gpu, prompt_tokens=prompt, completion_tokens=completion,
+            hours=partial(hours, mean=means[0]),
+        )  # fmt: skip
     return Plan(
-        shape, source, engines, counts, tuple(notes), prompt, completion, gpu, card, memory, best is not None, longest,
+        recipe, shape, source, engines, counts, published, tuple(notes), prompt, completion, gpu, card, memory,
+        best is not None, longest,
         _better_share(recipe, shape, engines, memory, prompt_tokens=prompt, completion_tokens=completion, gpu=gpu),
-        downloads(recipe, shape), tuple(hours),
+        downloads(recipe, shape), smaller_copy(recipe, shape),
+        tuple((mean, hours(recipe, memory, mean)) for mean in means), found,
+        _evaluation(recipe, shape, engines, card or gpu, prompt_tokens=prompt) if means else None, cpu,
     )  # fmt: skip
 
 
-def as_computed(recipe: Recipe, capability: tuple[int, int]) -> Recipe:
-    """The recipe with the type that model.dtype: auto comes to on a GPU of this compute capability."""
-    if not is_float32(recipe.model, capability):
-        return recipe
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": "float32"})})
+def _counted_before(recipe: Recipe, why: GtpoError) -> Prepared | None:
+    """Of a model and training data of the paper what was counted once; its prompts are empty. None for others. `why`:
+    they cannot be counted here."""
+    data = recipe.data
+    found = PUBLISHED_PROMPTS.get((recipe.model.name, data.benchmark))
+    whole = data.path is None and data.limit is None and data.split == DEFAULT_SPLIT
+    if found is None or not whole or recipe.objective.name == "sft" or data.max_prompt_tokens < found[0]:
+        return None
+    longest, problems = found
+    prompts: list[Prompt] = [(Problem(id="", question="", gold=""), ())] * problems
+    order = PromptOrder(recipe, prompts)
+    note = (
+        f"steps and prompts as they were counted once, {problems:,} of at most {longest:,} tokens, since tokenizer or "
+        f"data cannot be had here: {why}"
+    )
+    sampled = order.total_prompts * recipe.rollout.group_size
+    row = min(recipe.model.max_seq_length, longest + recipe.rollout.max_completion_tokens)
+    return Prepared(prompts, order, 0, [note], sampled, 0, longest, row)
+
+
+def _evaluation(
+    recipe: Recipe, shape: ModelShape, engines: Engines, gpu: Card | float, *, prompt_tokens: int
+) -> Evaluation | None:
+    settings = recipe.evaluation
+    name = settings.benchmarks[0]
+    if name not in TEST_PROBLEMS or engines.engine != "vllm":
+        return None
+    problems = min(TEST_PROBLEMS[name], settings.limit or TEST_PROBLEMS[name])
+    mean = max(1, settings.max_completion_tokens // 5)
+    recipe = for_measuring(recipe, machine=machine_with(gpu))
+    cards, size = ((gpu,), gpu.memory) if isinstance(gpu, Card) else (cards_of(gpu), gpu)
+    memory = memory_of(
+        recipe, shape, engines, prompt_tokens=prompt_tokens, completion_tokens=settings.max_completion_tokens,
+        gpu=size, limit=1,
+    )  # fmt: skip
+    hours = evaluation_hours(
+        recipe, shape, engines, memory, cards=cards, problems=problems, prompt_tokens=prompt_tokens,
+        completion_tokens=mean,
+    )  # fmt: skip
+    return Evaluation(name, problems, settings.samples, mean, hours)
 
 
 def _better_share(
@@ -117,14 +216,14 @@ def _better_share(
     prompt_tokens: int, completion_tokens: int, gpu: float,
 ) -> float | None:  # fmt: skip
     """The least rollout.gpu_memory_utilization with which a step's completions are sampled in one turn, where the
-    recipe's is too small for that; it costs nothing while the engine sleeps. None where none fits."""
-    wanted = recipe.rollout.group_size * recipe.rollout.prompts_per_step
+    recipe's is too small for that; it costs nothing where the engine sleeps. None where none fits."""
+    wanted = recipe.rollout.completions_at_once
     if not engines.shared or memory.sequences is None or memory.sequences >= wanted:
         return None
     for percent in range(5, 96, 5):
-        rollout = recipe.rollout.model_copy(update={"gpu_memory_utilization": percent / 100})
+        changes = {"rollout.gpu_memory_utilization": percent / 100, "rollout.max_num_seqs": "auto"}
         tried = memory_of(
-            recipe.model_copy(update={"rollout": rollout}), shape, engines, prompt_tokens=prompt_tokens,
+            recipe.with_values(changes), shape, engines, prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens, gpu=gpu, limit=1,
         )  # fmt: skip
         if fits(tried, gpu) and (tried.sequences or 0) >= wanted:
@@ -135,28 +234,27 @@ def _better_share(
 def downloads(recipe: Recipe, shape: ModelShape) -> tuple[str, ...]:
     """What is fetched from the hub unless it is in the cache: the names that the recipe says, and no others."""
     names = []
-    name = recipe.model.name
-    if not name.startswith(BUILTIN_PREFIX) and not Path(name).exists():
-        size = shape.linear_parameters * (NF4_BYTES if shape.quantized else 2) + 2 * shape.other_parameters
+    if _is_fetched(recipe.model):
         bits = "4-bit" if shape.quantized else "16-bit"
-        names.append(f"{name} ({size / GIB:.1f} GiB of {bits} weights)")
+        size = stored_bytes(shape, quantized=shape.quantized)
+        names.append(f"{recipe.model.name} ({size / GIB:.1f} GiB of {bits} weights)")
     sources = filter(None, map(hub_source, recipe.data.sources))
     names += [f"{source.id} (data)" for source in sources if not Path(source.id).exists()]
     return tuple(names)
 
 
-def fits(memory: Memory, gpu: float) -> bool:
-    """Both halves of a step fit, and at least one sequence can be sampled where any is."""
-    return memory.peak <= USABLE * gpu and memory.sequences != 0
+def smaller_copy(recipe: Recipe, shape: ModelShape) -> Copy | None:
+    """The known copy in 4 bits of a model that is fetched in 16 bits and loaded in 4; None without one."""
+    name = quantized_copy(recipe.model.name)
+    if name is None or shape.quantized or not recipe.model.load_in_4bit or not _is_fetched(recipe.model):
+        return None
+    return Copy(name, stored_bytes(shape, quantized=True), stored_bytes(shape, quantized=False))
 
 
-def best_memory(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:
-    """With as many completions in a forward as the recipe asks for and memory allows (training halves them)."""
-    limit: int | None = None
-    while True:
-        memory = need(completion_tokens=completion, gpu=gpu, limit=limit)
-        if fits(memory, gpu):
-            return memory
-        if memory.rows == 1:
-            return None
-        limit = memory.limit // 2
+def stored_bytes(shape: ModelShape, *, quantized: bool) -> float:
+    """Of a model's weights on a disk: 16 bits, or NF4, which leaves embeddings, output layer and norms in 16 bits."""
+    return shape.linear_parameters * (NF4_BYTES if quantized else 2) + 2 * shape.other_parameters
+
+
+def _is_fetched(model: ModelRecipe) -> bool:
+    return not model.name.startswith(BUILTIN_PREFIX) and not Path(model.name).exists()

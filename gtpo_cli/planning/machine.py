@@ -16,8 +16,9 @@ from urllib.parse import urlparse
 
 from packaging.requirements import Requirement
 
-from gtpo_cli.errors import install
+from gtpo_cli.errors import install, pip_install, program
 from gtpo_cli.hub import offline_remedy
+from gtpo_cli.planning.open_keys import LARGE
 
 State = Literal["ok", "note", "problem"]
 _SECONDS = 5.0  # for a host to answer
@@ -75,7 +76,7 @@ def package(requirement: Requirement, *, needed: bool) -> Finding:
     """Whether a package is here in a version that fits."""
     name = requirement.name
     bad: State = "problem" if needed else "note"
-    command = f"pip install '{name}{requirement.specifier}'"
+    command = f"{pip_install()} '{name}{requirement.specifier}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -88,15 +89,21 @@ def package(requirement: Requirement, *, needed: bool) -> Finding:
     return Finding(name, bad, f"{version}, not {requirement.specifier}", command)
 
 
-def no_gpu(weights: int, *, needed: bool) -> Finding:
-    """Why there is none, and what that means for so many weights (0: not known)."""
+def gpu(weights: int = 0, *, needed: bool = False) -> Finding:
+    """The GPU; or why there is none, and what that means for so many weights (0: not known)."""
     import torch
 
     driver = driver_version()
+    if torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(0)
+        words = f"{found.name}, {found.total_memory / 2**30:.0f} GiB, compute capability {found.major}.{found.minor}"
+        return Finding("GPU", "ok", f"{words}, CUDA {torch.version.cuda}, driver {driver or 'unknown'}")
     if driver and torch.version.cuda is None:
         words, remedy = f"a driver ({driver}), but torch is a CPU build", "install a CUDA build of torch"
     elif driver:
         words, remedy = f"driver {driver} and torch for CUDA {torch.version.cuda} find no GPU", "update the driver"
+    elif 0 < weights < LARGE:
+        words, remedy = "none", "a model of this size trains on a CPU"
     else:
         size = f"{weights / 1e9:.1f} billion weights" if weights else "larger ones"
         words, remedy = "none", f"small models train on a CPU; {size} need a GPU, and gtpo plan says which"
@@ -127,21 +134,22 @@ def hub() -> Finding:
 
 def wandb(mode: str) -> Finding:
     """Whether runs can be logged there, as `tracking.wandb.mode` asks."""
-    state: State
     if mode == "off":
         return Finding("wandb", "ok", "off in the recipe")
+    state: State = "problem" if mode == "online" else "note"
     try:
         from wandb import Settings
     except ImportError:
-        state = "note" if mode == "auto" else "problem"
-        return Finding("wandb", state, "not installed: runs are not logged there", install("wandb"))
+        remedy = f"{pip_install()} wandb; or tracking.wandb.mode: off"
+        return Finding("wandb", state, "not installed: runs are not logged there", remedy)
     settings = Settings()
     if not (settings.api_key or _netrc_has(settings.base_url)):
-        state = "problem" if mode == "online" else "note"
-        return Finding("wandb", state, "no key: runs are logged offline", "wandb login; or tracking.wandb.mode: off")
+        remedy = f"{program('wandb')} login; or tracking.wandb.mode: off"
+        return Finding("wandb", state, "no key: runs are logged offline", remedy)
     if answers(settings.base_url):
         return Finding("wandb", "ok", "key found, reachable")
-    return Finding("wandb", "note", "key found, but it cannot be reached", "runs can be synchronised later: wandb sync")
+    later = f"runs can be synchronised later: {program('wandb')} sync"
+    return Finding("wandb", "note", "key found, but it cannot be reached", later)
 
 
 def disk(output_dir: Path) -> Finding:

@@ -6,20 +6,25 @@ All sizes in bytes. Nothing here asks a GPU or loads weights.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gtpo_cli.kernels.row_kernel import CHUNK_BYTES
 from gtpo_cli.models import Engines
+from gtpo_cli.models.budget import AUTO_TOKENS
+from gtpo_cli.models.policy import STATE_BYTES
 from gtpo_cli.planning.cards import GIB
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.training.microbatch import AUTO_TOKENS
-from gtpo_cli.training.stress import STATE_BYTES
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight; its block's scale in 8 bits; that scale's own scale
+USABLE = 0.95  # of a GPU's memory; the rest is lost between allocations
 CONTEXT = 0.8 * GIB  # CUDA, its libraries and their kernels: an assumption
 ENGINE_WORK = 1.0 * GIB  # of vLLM's share beside weights, adapter and cache; stays while it sleeps: an assumption
+# Bytes that vLLM's sampler takes for each sequence and entry of the vocabulary: the slope of Unsloth's measurements of
+# an 8B model (load_vllm in unsloth_zoo/vllm_utils.py: 1.45 GiB for 256 sequences, 11.11 for 2,048; 128,256 entries)
+SAMPLER_BYTES = 45.1
 
 # Bytes for each token of one block, as (factor of the width, factor of the intermediate width): most of them in its
 # backward pass, and kept by its forward pass where nothing is recomputed. Fitted to traces of every allocation of
@@ -77,7 +82,6 @@ def memory_of(
 ) -> Memory:
     """Memory at the longest row. `gpu`: the GPU's memory; `limit`: completions in a forward, or tokens where the
     recipe's micro_batch_size is auto; by default the recipe's."""
-    number = number_bytes(recipe.model)
     row = prompt_tokens + completion_tokens
     rows, tokens = rows_and_tokens(recipe, prompt_tokens, completion_tokens, limit)
     weights = weight_bytes(recipe.model, shape)
@@ -89,23 +93,27 @@ def memory_of(
         Part("gradients", 0.0, trained_bytes),
         Part("optimiser state", optimizer, optimizer),
     ]
-    cache_of_a_row = kv_bytes(shape, number) * row
+    cache_of_a_row = cache_bytes(recipe, shape, engines) * row
     sequences: int | None = None
     if not recipe.samples:
         pass  # nothing is sampled, and no engine is started
     elif engines.engine == "vllm":
         slot = 0.5 * trained_bytes  # the engine's place for one adapter, in 16 bits
-        if engines.shared:  # the base weights are counted above; from its start on it sleeps except while it samples
-            share = recipe.rollout.gpu_memory_utilization * (gpu - CONTEXT)  # Unsloth's: of what was free
-            parts.append(Part("vLLM engine", max(0.0, share - weights), ENGINE_WORK + slot))
-            # what is handed over: a copy in 32 bits, which vLLM turns into one in 16
-            parts.append(Part("adapter handed to the engine", 1.5 * trained_bytes, 1.5 * trained_bytes))
+        if engines.shared:  # the base weights are counted above
+            share = recipe.rollout.engine_share * (gpu - CONTEXT)  # Unsloth's: of what was free
+            awake = max(0.0, share - weights)
+            asleep = awake if recipe.rollout.standby == "never" else ENGINE_WORK + slot
+            parts.append(Part("vLLM engine", awake, asleep))
+            parts.append(Part("adapter handed to the engine", slot, 0.0))  # a copy in 16 bits
         else:
-            share = recipe.rollout.gpu_memory_utilization * gpu
+            share = recipe.rollout.engine_share * gpu
             parts.append(Part("vLLM engine, with its own weights", share, share))
-        sequences = int(max(0.0, share - weights - slot - ENGINE_WORK) // cache_of_a_row)
+        most = recipe.rollout.max_num_seqs
+        work = ENGINE_WORK if most == "auto" else max(ENGINE_WORK, SAMPLER_BYTES * shape.vocabulary * most)
+        sequences = int(max(0.0, share - weights - slot - work) // cache_of_a_row)
+        sequences = sequences if most == "auto" else min(most, sequences)
     else:
-        sequences = recipe.rollout.group_size * recipe.rollout.prompts_per_step
+        sequences = recipe.rollout.completions_at_once
         parts.append(Part("key-value cache", cache_of_a_row * sequences, 0.0))
     kept, work = activation_bytes(recipe.model, shape, tokens=tokens, completion_tokens=rows * completion_tokens)
     parts += [Part("activations kept", 0.0, kept), Part("work of one block or the logits", 0.0, work)]
@@ -114,8 +122,25 @@ def memory_of(
     return Memory(tuple(parts), rows, tokens if auto else rows, sequences)
 
 
+def fits(memory: Memory, gpu: float) -> bool:
+    """Both halves of a step fit, and at least one sequence can be sampled where any is."""
+    return memory.peak <= USABLE * gpu and memory.sequences != 0
+
+
+def best_memory(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:
+    """With as many completions in a forward as the recipe asks for and memory allows (training halves them)."""
+    limit: int | None = None
+    while True:
+        memory = need(completion_tokens=completion, gpu=gpu, limit=limit)
+        if fits(memory, gpu):
+            return memory
+        if memory.rows == 1:
+            return None
+        limit = memory.limit // 2
+
+
 def rows_and_tokens(recipe: Recipe, prompt_tokens: int, completion_tokens: int, limit: int | None) -> tuple[int, int]:
-    """Completions and tokens of the largest training forward: as `TokenBatch.split` cuts a step of longest rows.
+    """Completions and tokens of the largest training forward: as `Rows.split` cuts a step of longest rows.
 
     They are laid out with the prompt of a group once.
     """
@@ -155,8 +180,14 @@ def trained_weights(model: ModelRecipe, shape: ModelShape) -> tuple[int, float]:
     return count, 4.0 * count
 
 
-def kv_bytes(shape: ModelShape, number: int) -> int:
+def cache_bytes(recipe: Recipe, shape: ModelShape, engines: Engines) -> int:
     """Keys and values of one token in all blocks."""
+    fp8 = engines.engine == "vllm" and recipe.rollout.vllm.kv_cache_dtype == "fp8"
+    return kv_bytes(shape, 1 if fp8 else number_bytes(recipe.model))
+
+
+def kv_bytes(shape: ModelShape, number: int) -> int:
+    """The same with so many bytes a number."""
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * number
 
 

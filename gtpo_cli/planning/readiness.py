@@ -20,21 +20,23 @@ from gtpo_cli.errors import (
     RecipeError,
     RewardError,
     install,
+    program,
 )
 from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
 from gtpo_cli.models.dropout import check_dropout
-from gtpo_cli.models.engines import choose_engines, gpu_capability, on_transformers, why_auto_is_slow
+from gtpo_cli.models.engines import Engines, choose_engines, on_transformers, why_auto_is_slow
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
+from gtpo_cli.planning.open_keys import LARGE, close, gpu_memory
 from gtpo_cli.planning.shapes import read_shape
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.data import GENERATED
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.recipe.section import CodeName
-from gtpo_cli.rewards.registry import load_plugin, missing_module
+from gtpo_cli.rewards.registry import load_plugin
 from gtpo_cli.training.best import check_keep_best
-
-_TOO_LARGE_FOR_A_CPU = 10**9  # weights; a training step of them takes minutes there
+from gtpo_cli.types import CodeName
+from gtpo_cli.user_code import missing_module
 
 
 def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
@@ -44,9 +46,7 @@ def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
     """
     return [
         *machine.software(),
-        *_gpu(recipe),
-        *machine.gpu_libraries(set() if recipe is None else _libraries_for(recipe)),
-        *(() if recipe is None else (*_choice(recipe), *_recipe_needs(recipe))),
+        *((machine.gpu(), *machine.gpu_libraries(set())) if recipe is None else _for_recipe(recipe)),
         machine.hub(),
         machine.wandb("auto" if recipe is None else recipe.tracking.wandb.mode),
         machine.disk(output_dir),
@@ -59,12 +59,13 @@ def problems_of(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) 
     Imports the reward plug-ins. `resumed`: memory was enough before, whatever the plan says. `by_trl`: TRL's trainer,
     which holds the policy on transformers.
     """
-    recipe = on_transformers(recipe) if by_trl else recipe
-    findings: list[Finding] = []
-    if not recipe.model.name.startswith(BUILTIN_PREFIX):
-        findings += _gpu(recipe, with_memory=not (resumed or by_trl), read_data=False)
-    findings += machine.gpu_libraries(_libraries_for(recipe))
-    findings += [*_choice(recipe), *_recipe_needs(recipe, resumed=resumed)]
+    findings = _for_recipe(
+        on_transformers(recipe) if by_trl else recipe,
+        with_gpu=not recipe.model.name.startswith(BUILTIN_PREFIX),
+        with_memory=not (resumed or by_trl),
+        read_data=False,
+        resumed=resumed,
+    )
     return [finding for finding in findings if finding.state == "problem"]
 
 
@@ -78,7 +79,8 @@ def check_recipe(recipe: Recipe) -> list[str]:
     """Remarks on what a recipe needs that can be seen on any machine: reward modules may be on another.
 
     Raises RecipeError for what works on no machine, RewardError and DataError for a reward and a function of
-    `data.gold` that are here and cannot be imported.
+    `data.gold` that are here and cannot be imported. The columns that rewards ask for are checked where the task is
+    generated: other data need not be here.
     """
     check_keep_best(recipe)
     check_dropout(recipe)
@@ -92,23 +94,39 @@ def check_recipe(recipe: Recipe) -> list[str]:
     for name, load in loaders.items():
         if absent[name] is None:
             load()
+    sources = recipe.data.sources
+    if recipe.rewards.plugins and not any(absent.values()) and all(one.benchmark in GENERATED for one in sources):
+        from gtpo_cli.data import load_problems
+        from gtpo_cli.rewards import check_columns
+
+        first = [load_problems(source.model_copy(update={"limit": 1}), seed=recipe.seed) for source in sources]
+        check_columns(recipe.rewards, [problem for loaded in first for problem in loaded.problems])
     return [f"{name}: there is no module {module} here" for name, module in absent.items() if module]
 
 
-def _gpu(recipe: Recipe | None, *, with_memory: bool = True, read_data: bool = True) -> Iterator[Finding]:
-    import torch
-
-    if torch.cuda.is_available():
-        gpu = torch.cuda.get_device_properties(0)
-        words = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, compute capability {gpu.major}.{gpu.minor}"
-        driver = machine.driver_version() or "unknown"
-        yield Finding("GPU", "ok", f"{words}, CUDA {torch.version.cuda}, driver {driver}")
-        if recipe is not None and with_memory:
-            yield memory_finding(recipe, gpu.total_memory, read_data=read_data)
-    else:
-        weights = 0 if recipe is None else _weights(recipe.model)
-        large = recipe is not None and recipe.model.load_in_4bit and weights >= _TOO_LARGE_FOR_A_CPU
-        yield machine.no_gpu(weights, needed=large)
+def _for_recipe(
+    recipe: Recipe, *, with_gpu: bool = True, with_memory: bool = True, read_data: bool = True, resumed: bool = False
+) -> Iterator[Finding]:
+    """The GPU for the recipe, what its open keys and its engines come to here, and what it then needs. `with_gpu`,
+    `with_memory`: whether these are looked at; `read_data`: as in `memory_finding`."""
+    left_open = close(recipe)
+    here = recipe.with_values(left_open.values)
+    engines: Engines | ModelError
+    try:
+        engines = choose_engines(here)
+    except ModelError as error:
+        engines = error
+    if with_gpu:
+        memory = gpu_memory()
+        weights = _weights(recipe.model) if memory is None else 0
+        yield machine.gpu(weights, needed=recipe.model.load_in_4bit is not False and weights >= LARGE)
+        if with_memory and memory is not None:
+            yield memory_finding(here, memory, engines, read_data=read_data)
+    if left_open.words:
+        yield Finding("open keys", "ok", left_open.words)
+    yield from machine.gpu_libraries(_libraries_for(here))
+    yield _choice(here, engines)
+    yield from _needs(here, resumed=resumed)
 
 
 def _weights(model: ModelRecipe) -> int:
@@ -119,18 +137,18 @@ def _weights(model: ModelRecipe) -> int:
         return 0
 
 
-def memory_finding(recipe: Recipe, gpu: float, *, read_data: bool = True) -> Finding:
-    """Whether the recipe fits a GPU of so many bytes, by the plan; with this machine's engines where it has a GPU.
+def memory_finding(
+    recipe: Recipe, gpu: float, engines: Engines | ModelError | None = None, *, read_data: bool = True
+) -> Finding:
+    """Whether the recipe fits a GPU of so many bytes, by the plan. `engines`: as they are here, or why there are none.
 
     Without `read_data` at once, and a problem only where not even the shortest prompts would fit.
     """
-    from gtpo_cli.planning.fit import as_computed, make_plan
+    from gtpo_cli.planning.fit import make_plan
 
-    capability = gpu_capability()
-    if capability is not None:
-        recipe = as_computed(recipe, capability)
     try:
-        engines = None if capability is None else choose_engines(recipe)
+        if isinstance(engines, ModelError):
+            raise engines
         plan = make_plan(recipe, gpu=gpu, engines=engines, read_data=read_data)
     except ModelError as error:
         return Finding("memory", "note", f"not known: {error}")
@@ -154,22 +172,18 @@ def _libraries_for(recipe: Recipe) -> set[str]:
     return needed
 
 
-def _choice(recipe: Recipe) -> Iterator[Finding]:
+def _choice(recipe: Recipe, engines: Engines | ModelError) -> Finding:
     """What the recipe's backend and engine come to here."""
-    try:
-        engines = choose_engines(recipe)
-    except ModelError as error:
-        yield Finding("engines", "problem", str(error))
-        return
+    if isinstance(engines, ModelError):
+        return Finding("engines", "problem", str(engines))
     if reason := why_auto_is_slow(recipe):
         command = f": {install('cuda')}" if "not installed" in reason else ""
         remedy = f"sampling is slower without them{command}"
-        yield Finding("engines", "note", f"{engines}; Unsloth and vLLM are not used: {reason}", remedy)
-    else:
-        yield Finding("engines", "ok", str(engines))
+        return Finding("engines", "note", f"{engines}; Unsloth and vLLM are not used: {reason}", remedy)
+    return Finding("engines", "ok", str(engines))
 
 
-def _recipe_needs(recipe: Recipe, *, resumed: bool = False) -> Iterator[Finding]:
+def _needs(recipe: Recipe, *, resumed: bool = False) -> Iterator[Finding]:
     """The files, names and code that a recipe mentions. A resumed run has what it started from in its folder."""
     needs: dict[str, Callable[[], str]] = {
         "recipe": lambda: _rewards(recipe),
@@ -215,7 +229,7 @@ def _model(model: ModelRecipe, *, with_start: bool = True) -> str:
         raise ModelError(
             f"model.name: of {name} the cache has no {lacks}, and the hub was not asked ({reason}); {offline_remedy()}"
         )
-    return f"{name}, which will be downloaded (hf download {name})"
+    return f"{name}, which will be downloaded ({program('hf')} download {name})"
 
 
 def check_data(recipe: Recipe) -> str:
@@ -224,8 +238,8 @@ def check_data(recipe: Recipe) -> str:
 
     names = []
     for source in recipe.data.sources:
-        if source.benchmark == "arithmetic":
-            names.append("arithmetic, made here")
+        if source.benchmark in GENERATED:
+            names.append(f"{source.benchmark}, made here")
             continue
         first = source.model_copy(update={"limit": 1})
         load_problems(first, seed=recipe.seed, is_usable=gold_check(recipe.rewards))

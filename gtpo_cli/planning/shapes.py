@@ -65,6 +65,14 @@ PUBLISHED = {
     "meta-llama/Llama-3.1-8B-Instruct": ModelShape(32, 4096, 14336, 32, 8, 128, 128256, tied=False),
     "Qwen/Qwen2.5-3B-Instruct": ModelShape(36, 2048, 11008, 16, 2, 128, 151936, tied=True),
 }
+# Of their training data, counted once by `gtpo plan` with their own tokenizers: (longest prompt in tokens, problems).
+PUBLISHED_PROMPTS = {
+    ("meta-llama/Llama-3.1-8B-Instruct", "gsm8k"): (287, 7473),
+    ("meta-llama/Llama-3.1-8B-Instruct", "math"): (1632, 7497),
+    ("Qwen/Qwen2.5-3B-Instruct", "gsm8k"): (268, 7473),
+    ("Qwen/Qwen2.5-3B-Instruct", "math"): (1710, 7497),
+}
+TEST_PROBLEMS = {"gsm8k": 1319, "math": 5000}
 
 
 def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
@@ -75,7 +83,7 @@ def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
         config = load_config(recipe, resolve_name(recipe.name))
     except ModelError:
         if recipe.name in PUBLISHED:
-            return PUBLISHED[recipe.name], "its published shape; the hub was not reached"
+            return PUBLISHED[recipe.name], "its published shape; the hub did not give its configuration"
         raise
     return _shape_of(config, recipe.name), "its configuration"
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gtpo_cli.recipe.section import CodeName, Count, NonEmpty, Section
+from gtpo_cli.recipe.section import Count, NonEmpty, Section
+from gtpo_cli.types import CodeName
 
 PAPER_SYSTEM_PROMPT = """\
 You are a helpful assistant for solving math problems.
@@ -17,8 +18,12 @@ Then, give the final answer between <answer> and </answer>.
 """
 
 Benchmark = Literal[
-    "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "local", "hub", "mixture"
+    "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "word_problems", "local", "hub", "mixture"
 ]  # fmt: skip
+GENERATED = {  # made here from a seed: no file, no hub
+    "arithmetic": "chains of three additions and subtractions of one-digit numbers",
+    "word_problems": "word problems of one operation",
+}
 OWN = ("local", "hub")  # whose columns and gold answers the recipe describes
 DEFAULT_SPLIT = "train"
 GOLD = ("auto", "column", "hashes", "boxed")
@@ -39,13 +44,9 @@ def _dataset(written: Any) -> Any:
 
 
 class ColumnsRecipe(Section):
-    question: NonEmpty = Field("question", description="column of the question, text or chat messages; a.b: b within a")
-    answer: NonEmpty = Field(
-        "answer", description="column of the gold answer; of chat messages the last, the assistant's"
-    )
-    solution: NonEmpty | None = Field(
-        None, description="column of the worked solution, for SFT; null = what the answer is read from"
-    )
+    question: NonEmpty = Field("question", description="question, as text or chat messages; a.b: b within a")
+    answer: NonEmpty = Field("answer", description="gold answer; in chat messages the assistant's last")
+    solution: NonEmpty | None = Field(None, description="worked solution, for SFT; null = what the answer is read from")
 
 
 class DatasetRecipe(Section):
@@ -58,13 +59,14 @@ class SourceRecipe(Section):
     """One set of problems."""
 
     benchmark: Benchmark = Field(description="which problems")
-    split: NonEmpty = Field(DEFAULT_SPLIT, description="split of the data set; of a single file leave it out")
+    split: NonEmpty = Field(DEFAULT_SPLIT, description="split of the data set; leave it out for a single file")
     path: NonEmpty | None = Field(
         None,
-        description="local file, or folder with one file a split, instead of the hub (jsonl, json, parquet, csv)",
+        description="local file, pattern, or folder with the files of each split, instead of the hub (jsonl, json, "
+        "parquet, csv, tsv)",
     )
     dataset: Annotated[DatasetRecipe | None, BeforeValidator(_dataset)] = Field(
-        None, description="for benchmark: hub, else null; dataset: owner/name is short for its id"
+        None, description="for benchmark: hub; dataset: owner/name is short for its id"
     )
     columns: ColumnsRecipe = Field(
         default_factory=ColumnsRecipe, description="column names, for benchmark: local and hub"
@@ -72,18 +74,16 @@ class SourceRecipe(Section):
     gold: Annotated[NonEmpty, AfterValidator(_known_gold)] = Field(
         "auto",
         description=(
-            "how local and hub say the gold answer: column (as it stands), hashes (behind ####), boxed (the last "
-            "\\boxed{}), auto (hashes in the last line, else boxed, else column), or a function of your own, "
-            "file.py:function or pkg.module:function, from a row to text"
+            "gold answer of local and hub: column (as it stands), hashes (after ####), boxed (the last \\boxed{}), "
+            "auto (hashes in the last line, else boxed, else column), or your own function from a row to text "
+            "(file.py:function, pkg.module:function)"
         ),
     )
     held_out: float = Field(
-        0.0, ge=0.0, lt=1.0, description="share of the questions kept from training, as the test split of local and hub"
+        0.0, ge=0.0, lt=1.0, description="share of questions kept as the test split of local and hub"
     )
-    held_out_seed: int = Field(
-        0, ge=0, lt=2**31, description="which are kept; the same for every seed, so that runs are tested on the same"
-    )
-    limit: Count | None = Field(None, description="use only the first so many problems of the split")
+    held_out_seed: int = Field(0, ge=0, lt=2**31, description="chooses them, whatever the run's seed")
+    limit: Count | None = Field(None, description="only this many problems of the split")
 
     @model_validator(mode="before")
     @classmethod
@@ -104,8 +104,8 @@ class SourceRecipe(Section):
             found.append(f"{key}.path: benchmark: local needs a file or folder")
         if name == "hub" and self.dataset is None and self.path is None:
             found.append(f"{key}.dataset: benchmark: hub needs a data set's id, e.g. dataset: owner/name")
-        if name == "arithmetic" and self.path is not None:
-            found.append(f"{key}.path: arithmetic is generated; remove {key}.path, or use benchmark: local")
+        if name in GENERATED and self.path is not None:
+            found.append(f"{key}.path: {name} is generated; remove {key}.path, or use benchmark: local")
         if name != "hub" and self.dataset is not None:
             found.append(f"{key}.dataset: is for benchmark: hub, not {name}; set {key}.benchmark: hub, or remove it")
         if name not in (*OWN, "mixture"):
@@ -124,12 +124,12 @@ class PartRecipe(SourceRecipe):
 
 class DataRecipe(SourceRecipe):
     mixture: tuple[PartRecipe, ...] = Field(
-        (), description="several of the above with weights, instead of one; each problem comes at least once an epoch"
+        (), description="several sources with weights; each problem comes at least once an epoch"
     )
-    shuffle: bool = Field(True, description="new order each epoch, from the seed")
+    shuffle: bool = Field(True, description="new order each epoch")
     max_prompt_tokens: int = Field(4000, ge=1, description="longer prompts are dropped and counted")
     system_prompt: str | None = Field(
-        PAPER_SYSTEM_PROMPT, description="system message, where a row's chat messages have none; null = none"
+        PAPER_SYSTEM_PROMPT, description="system message, if a row's chat messages have none; null = none"
     )
 
     @property

@@ -6,7 +6,7 @@ Order, later wins: schema defaults, defaults that follow from the model or the o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,12 +18,12 @@ from gtpo_cli.recipe.data import implied_benchmark
 from gtpo_cli.recipe.methods import METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe, default_ks
 from gtpo_cli.recipe.section import LARGEST, fields_of
-from gtpo_cli.recipe.synonyms import find_synonym
 from gtpo_cli.recipe.yaml_text import parse_yaml
-from gtpo_cli.text import did_you_mean, nearest_of
+from gtpo_cli.text import did_you_mean, nearest_of, shown
 
 MAX_BYTES = 2**20  # of a recipe's file: whoever names the weights of a model by mistake should not wait for them
 MAX_DOTS = 20  # in the key of an override
+LENGTHS = ("model.max_seq_length", "data.max_prompt_tokens", "rollout.max_completion_tokens")
 _LISTS = {"tuple_type": "expected a list, as [a, b]", "too_short": "expected a list of one or more"}
 
 
@@ -45,7 +45,7 @@ def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
     if named is None:
         return document
     if not isinstance(named, str) or not named:
-        raise RecipeError(f"{path}: extends: expected the name of a recipe, got {_shown(named)}")
+        raise RecipeError(f"{path}: extends: expected the name of a recipe, got {shown(named)}")
     beside = path.parent / named
     try:
         base = next((file for file in (beside, Path(f"{beside}.yaml")) if _is_file(file)), None)
@@ -123,7 +123,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path}: a recipe is a mapping of keys (model:, data:, ...), not {type(document).__name__}")
     for key in document:
         if not isinstance(key, str):
-            raise RecipeError(f"{path}: the key {_shown(key)} is no text; the keys of a recipe are model:, data:, ...")
+            raise RecipeError(f"{path}: the key {shown(key)} is no text; the keys of a recipe are model:, data:, ...")
     return document
 
 
@@ -195,10 +195,27 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
         chosen = {key: value for key, value in chosen.items() if key not in ends}
     if objective.get("compat") == "released_code":
         chosen |= RELEASED_CODE_DEFAULTS
-    defaults: dict[str, Any] = {}
-    for key, value in (chosen | _following(written)).items():
-        defaults = _merge(defaults, _nest(key, value))
-    return defaults
+    lengths = _nested(_lengths(written))
+    return _merge(lengths, _nested(chosen | _following(_merge(lengths, written))))
+
+
+def _lengths(written: Mapping[str, Any]) -> dict[str, int]:
+    """The lengths that a recipe leaves open, where it says others: a short row is shared by prompt and completion, with
+    half of it at least for the prompt; a long prompt or completion makes the row longer. What is written stays."""
+    parts = (key.partition(".") for key in LENGTHS)
+    row, prompt, completion = (_length(_section(written, section).get(name)) for section, _, name in parts)
+    longest_row, longest_prompt, longest_completion = (fields_of(Recipe)[key].default for key in LENGTHS)
+    if not {"model", "data"} <= written.keys():
+        return {}  # what is missing is said, as a whole
+    if row is None:
+        return {LENGTHS[0]: max(longest_row, (prompt or longest_prompt) + (completion or longest_completion))}
+    half = max(row // 2, 1)
+    completion = completion or min(longest_completion, half if prompt is None else max(row - prompt, 1))
+    return {LENGTHS[1]: min(longest_prompt, max(row - completion, half)), LENGTHS[2]: completion}
+
+
+def _length(written: Any) -> int | None:
+    return written if type(written) is int and 0 < written <= LARGEST else None  # not bool
 
 
 def _following(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,8 +224,7 @@ def _following(written: Mapping[str, Any]) -> dict[str, Any]:
     follow: dict[str, Any] = {}
     if (benchmark := data.get("benchmark", implied_benchmark(data))) in get_args(Benchmark):
         follow["evaluation.benchmarks"] = [benchmark]
-    longest = rollout.get("max_completion_tokens")
-    if type(longest) is int and 0 < longest <= LARGEST:  # not bool
+    if (longest := _length(rollout.get("max_completion_tokens"))) is not None:
         follow |= {"evaluation.max_completion_tokens": longest, "rewards.length.limit": longest}
     if isinstance(samples := evaluation.get("samples"), int):
         follow |= {f"evaluation.{key}": list(ks) for key, ks in default_ks(samples).items()}
@@ -236,6 +252,14 @@ def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section if isinstance(section := document.get(name), Mapping) else {}
 
 
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as sections."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = _merge(nested, _nest(key, value))
+    return nested
+
+
 def _nest(dotted: str, value: Any) -> dict[str, Any]:
     for part in reversed(dotted.split(".")):
         value = {part: value}
@@ -256,30 +280,32 @@ def describe_problems(
 ) -> Iterator[str]:
     """A line for each problem of a document that is no `model`: where, key, what is wrong, what is nearest."""
     found = error.errors(include_url=False)
+    out_of_range = {_key_of(item) for item in found if item["type"].startswith(("greater_than", "less_than"))}
     for item in found:
         if item["type"] == "too_short" and any(other["loc"][:-1] == item["loc"] for other in found if other["loc"]):
             continue  # pydantic counts what is left when each wrong one is named
-        parts = [_printable(str(part)) for part in item["loc"]]
-        key = ".".join(_named_parts(parts))
+        key = _key_of(item)
+        if item["type"] == "literal_error" and key in out_of_range:
+            continue  # of auto or a number: it is a number
         source = _source(key, where, overridden)
         if item["type"] == "extra_forbidden":
             for unknown in _unknown_keys(key, item["input"], model):
                 source = "--set" if any(f"{o}.".startswith(f"{unknown}.") for o in overridden) else source
                 yield f"{source}: {unknown}: unknown key; {nearest_key(unknown, model=model)}"
         elif item["type"] == "model_type" and (within := _first_key(key, model)) is not None:
-            yield f"{source}: {key}: is a section of keys, got {_shown(item['input'])}; did you mean {within}?"
+            yield f"{source}: {key}: is a section of keys, got {shown(item['input'])}; did you mean {within}?"
         elif item["type"] == "missing":
             yield f"{source}: {key}: is missing; add it, e.g. {_example(key)}"
-        elif item["type"] == "value_error" and not parts:
+        elif item["type"] == "value_error" and not item["loc"]:
             for line in str(item["ctx"]["error"]).splitlines():  # each begins with a key
                 yield f"{_source(line.partition(':')[0], where, overridden)}: {line}"
         elif item["type"] == "literal_error":
-            yield f"{source}: {key}: {_shown(item['input'])} is not one of {item['ctx']['expected']}" + _nearest_value(
+            yield f"{source}: {key}: {shown(item['input'])} is not one of {item['ctx']['expected']}" + _nearest_value(
                 item
             )
         else:
             said = _LISTS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-            yield f"{source}: {key}: {said[0].lower()}{said[1:]}, got {_shown(item['input'])}"
+            yield f"{source}: {key}: {said[0].lower()}{said[1:]}, got {shown(item['input'])}"
 
 
 def _source(key: str, where: str, overridden: Iterable[str]) -> str:
@@ -287,15 +313,18 @@ def _source(key: str, where: str, overridden: Iterable[str]) -> str:
     return "--set" if any(key == o or key.startswith(o + ".") for o in overridden) else where
 
 
-def _named_parts(parts: Sequence[str]) -> Iterator[str]:
-    """Drop what pydantic adds to a path for the branches of a union (`literal['auto']`, `constrained-int`)."""
+def _key_of(item: Any) -> str:
+    """Without what pydantic adds to a path for the branches of a union (`literal['auto']`, `constrained-int`)."""
     added = ("literal[", "constrained-", "function-", "nullable[")
-    return (part for part in parts if not part.startswith(added) and part not in ("int", "nullable"))
+    parts = [_printable(str(part)) for part in item["loc"]]
+    return ".".join(part for part in parts if not part.startswith(added) and part not in ("bool", "int", "nullable"))
 
 
 def nearest_key(key: str, *, model: type[BaseModel] = Recipe) -> str:
     """What to write instead of an unknown key: as another tool calls it, as it is called elsewhere, or as it is nearly
     written."""
+    from gtpo_cli.recipe.synonyms import find_synonym
+
     if model is Recipe and (synonym := find_synonym(key)) is not None:
         return str(synonym)
     keys = fields_of(model)
@@ -316,6 +345,8 @@ def nearest_key(key: str, *, model: type[BaseModel] = Recipe) -> str:
 
 def _unknown_keys(key: str, value: Any, model: type[BaseModel]) -> Iterator[str]:
     """An unknown key; instead of another tool's section (`trl: {beta: 0.1}`) those in it, which have names here."""
+    from gtpo_cli.recipe.synonyms import find_synonym
+
     sections = [part for k in fields_of(model) for part in k.split(".")[:-1]]
     misspelt = find_synonym(key) is None and nearest_of(key, sections, cutoff=0.75)
     if isinstance(value, Mapping) and value and not misspelt:
@@ -342,15 +373,7 @@ def _example(key: str) -> str:
     return examples.get(key, f"{key.rpartition('.')[2]}: ...")
 
 
-def _shown(value: Any) -> str:
-    """A value in a message: its repr, cut."""
-    return _cut(repr(value), 80)
-
-
 def _printable(text: str) -> str:
     """A key, override or path in a message: as it was written, with what would upset a terminal escaped."""
-    return _cut(text if text.isprintable() else repr(text)[1:-1], 200)
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
+    text = text if text.isprintable() else repr(text)[1:-1]
+    return text if len(text) <= 200 else text[:197] + "..."

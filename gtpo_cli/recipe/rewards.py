@@ -6,65 +6,73 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from gtpo_cli.recipe.section import CodeName, Section
+from gtpo_cli.recipe.section import Section
+from gtpo_cli.types import CodeName
 
 TagName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 
 
 class TagsRecipe(Section):
-    reasoning: TagName | None = Field("reasoning", description="<name> ... </name> around the reasoning; null = none")
-    answer: TagName = Field("answer", description="<name> ... </name> around the answer")
+    reasoning: TagName | None = Field("reasoning", description="tag around the reasoning; null = none")
+    answer: TagName = Field("answer", description="tag around the answer")
 
 
 class FormatRewardRecipe(Section):
-    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor of the format reward")
+    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor")
     mode: Literal["strict", "presence", "released_code"] = Field(
-        "strict", description="strict: tags once each and in order; presence: the paper's sentence taken literally"
+        "strict", description="strict: tags once each, in order; presence: the paper's sentence taken literally"
     )
-    tags: TagsRecipe = Field(default_factory=TagsRecipe, description="names of the tags, without angle brackets")
+    tags: TagsRecipe = Field(default_factory=TagsRecipe, description="names, without angle brackets")
 
 
 class AccuracyRewardRecipe(Section):
-    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor of the accuracy reward")
+    weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor")
     equality: Literal["mathematics", "text"] = Field(
-        "mathematics", description="how answers are compared; text: as they are written, but for white space"
+        "mathematics", description="how answers are compared; text: as written, except white space"
     )
     reject_copied: bool = Field(
-        True, description="a formula copied from the question, or not worked out where a number is asked, is no answer"
+        True, description="refuse a formula copied from the question, or not worked out where a number is asked"
     )
 
 
 class LengthRewardRecipe(Section):
-    weight: float = Field(0.0, ge=0.0, le=1000.0, description="factor of DAPO's soft length penalty (0 to -1); 0 = off")
-    limit: int = Field(
-        1500, ge=1, description="the penalty is -1 at this length; by default rollout.max_completion_tokens"
-    )
+    weight: float = Field(0.0, ge=0.0, le=1000.0, description="factor of DAPO's soft length penalty; 0 = off")
+    limit: int = Field(1500, ge=1, description="the penalty is -1 here; default: rollout.max_completion_tokens")
     soft_tokens: int | None = Field(
-        None, ge=0, description="it falls from 0 over these last tokens before the limit; null = a fifth of the limit"
+        None, ge=0, description="it falls from 0 over these last tokens; null = a fifth of the limit"
     )
 
 
 class PluginRewardRecipe(Section):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"), AfterValidator(CodeName)] = (
-        Field(description="dotted path pkg.module:function; (problem, completion) -> float, or as docs/rewards.md says")
+        Field(description="pkg.module:function; (problem, completion) -> float, or as docs/rewards.md says")
     )
     weight: float = Field(1.0, ge=-1000.0, le=1000.0, description="factor of this reward")
     concurrency: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="most calls at one time; null = one (in threads where more), 32 of an async def",
+        description="most calls at one time (in threads); null = one, or 32 of an async def",
     )
 
 
 class RewardsRecipe(Section):
-    format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="are the tags there (0, 1, 10)")
-    accuracy: AccuracyRewardRecipe = Field(default_factory=AccuracyRewardRecipe, description="is it right (0 or 10)")
-    length: LengthRewardRecipe = Field(default_factory=LengthRewardRecipe, description="is it too long (0 to -1)")
+    format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="for the tags: 0, 1 or 10")
+    accuracy: AccuracyRewardRecipe = Field(
+        default_factory=AccuracyRewardRecipe, description="for the right answer: 0 or 10"
+    )
+    length: LengthRewardRecipe = Field(default_factory=LengthRewardRecipe, description="for the length: 0 to -1")
     plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")
     timeout_seconds: float = Field(
-        5.0, gt=0.0, le=600.0, description="processor time; an answer that takes longer to compare scores 0"
+        5.0, gt=0.0, le=600.0, description="processor time to compare an answer; a slower one scores 0"
     )
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each part of the reward, by the name that its score has in `Verdict.scores`."""
+        built_in = {"format": self.format.weight, "accuracy": self.accuracy.weight}
+        length = {"length": self.length.weight} if self.length.weight else {}  # not scored without
+        return built_in | length | {plugin.name: plugin.weight for plugin in self.plugins}
 
     @property
     def takes_any_gold(self) -> bool:

@@ -1,16 +1,18 @@
 """The recipe: every key a user can write, its type, its bounds and its meaning. Torch-free and immutable.
 
 Defaults are the paper's settings (arXiv 2508.03772, Listing 1 and Section 6). `objective.name` changes some of them:
-see `methods.py`. Reading files, overrides and error messages are in `load.py`.
+see `methods.py`. What fits one machine and not another is open (OPEN): `planning/open_keys.py` says what it comes to.
+Reading files, overrides and error messages are in `load.py`.
 """
 
 from __future__ import annotations
 
-import math
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from gtpo_cli.entropy_filter import LN_2, FilterMode
 from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT as PAPER_SYSTEM_PROMPT
 from gtpo_cli.recipe.data import Benchmark as Benchmark
 from gtpo_cli.recipe.data import DataRecipe as DataRecipe
@@ -18,9 +20,14 @@ from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
 from gtpo_cli.recipe.rewards import TagsRecipe
 from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
 
-LN_2 = math.log(2.0)
+PAPER_SHARE = 0.4  # of the GPU's memory, for vLLM
+LARGEST_RANK = 512  # of an adapter that vLLM takes
 BFLOAT16 = (8, 0)  # the compute capability from which on GPUs have it, which model.dtype: auto asks
-FilterMode = Literal["auto", "always", "never"]
+# Keys whose `auto` follows the machine and the model's size; the recipe in a run's folder has what they came to.
+OPEN = (
+    "model.load_in_4bit", "model.dtype", "model.gradient_checkpointing", "optimizer.name",
+    "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby",
+)  # fmt: skip
 
 # What `objective.compat: released_code` changes where a recipe is silent (docs/objective.md, section 9).
 RELEASED_CODE_DEFAULTS: dict[str, Any] = {
@@ -40,32 +47,37 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
 
 
 class LoraRecipe(Section):
-    rank: int = Field(128, ge=1, le=4096, description="rank r of the adapter matrices")
-    alpha: float = Field(128, gt=0, le=65536, description="scale: the adapter's product is multiplied by alpha / rank")
-    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input; for SFT alone")
+    rank: int = Field(128, ge=1, le=4096, description="rank r of the adapter")
+    alpha: float = Field(128, gt=0, le=65536, description="the adapter is multiplied by alpha / rank")
+    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input; SFT only")
     target_modules: tuple[NonEmpty, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,
-        description="names of the linear layers that get an adapter; not the output layer",
+        description="linear layers with an adapter; not the output layer",
     )
 
 
 class ModelRecipe(Section):
-    name: NonEmpty = Field(description="hub id, local folder, run folder with full weights, or builtin:tiny")
+    name: NonEmpty = Field(description="hub id, local folder, run folder with all weights, or builtin:tiny")
     start: NonEmpty | None = Field(
         None,
-        description="weights to start from: another run's checkpoint (RUN, RUN:last, RUN:STEP) or an adapter's folder; "
-        "null = the model as it is",
+        description="weights to start from: another run (RUN, RUN:last, RUN:STEP) or an adapter's folder",
     )
-    revision: str | None = Field(None, description="hub revision: branch, tag or commit")
-    backend: Literal["auto", "unsloth", "transformers"] = Field("auto", description="which library holds the policy")
-    load_in_4bit: bool = Field(True, description="4-bit NF4 base weights through bitsandbytes (needs the extra bnb)")
+    revision: str | None = Field(None, description="hub branch, tag or commit")
+    backend: Literal["auto", "unsloth", "transformers"] = Field("auto", description="library that holds the policy")
+    load_in_4bit: Literal["auto"] | bool = Field(
+        "auto",
+        description="4-bit NF4 base weights (extra bnb)",
+    )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto",
-        description="computation type; auto = bfloat16 on a GPU that has it, else float32. What is trained is float32",
+        description="computation type; trained weights are float32",
     )
     max_seq_length: int = Field(5500, ge=2, le=1_048_576, description="most tokens of prompt and completion together")
-    gradient_checkpointing: bool = Field(True, description="recompute activations in the backward pass (less memory)")
+    gradient_checkpointing: Literal["auto"] | bool = Field(
+        "auto",
+        description="recompute activations in the backward pass: less memory, more time",
+    )
     trust_remote_code: bool = Field(False, description="run code that comes with the model; leave off")
     lora: LoraRecipe | None = Field(default_factory=LoraRecipe, description="adapter; null = train all weights")
 
@@ -75,19 +87,93 @@ class ModelRecipe(Section):
         return self.name if self.start is None else f"{self.name} from {self.start}"
 
 
+class SpeculativeRecipe(Section):
+    method: Literal["ngram", "suffix"] = Field(
+        "ngram",
+        description="where guesses come from; ngram: the row's own text; suffix needs the package arctic-inference",
+    )
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=64)] = Field(4, description="tokens guessed at a time")
+    prompt_lookup_min: Annotated[int, Field(ge=1, le=64)] = Field(2, description="ngram: fewest last tokens looked up")
+    prompt_lookup_max: Annotated[int, Field(ge=1, le=64)] = Field(4, description="ngram: most last tokens looked up")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SpeculativeRecipe:
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError("prompt_lookup_min is above prompt_lookup_max; lower the one or raise the other")
+        return self
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """vLLM's `speculative_config`."""
+        lookup = {"prompt_lookup_min", "prompt_lookup_max"} if self.method == "suffix" else None
+        return self.model_dump(exclude=lookup)
+
+
+class VllmRecipe(Section):
+    """Arguments of vLLM's engine, by vLLM's names; all others are refused."""
+
+    enforce_eager: bool = Field(False, description="no compiling, no CUDA graphs: starts sooner, samples slower")
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(
+        "auto", description="fp8 halves the cache; the sampler differs more from the policy"
+    )
+    max_num_batched_tokens: Count | None = Field(
+        None, description="most tokens in one forward pass; null = the engine's choice"
+    )
+    enable_prefix_caching: bool = Field(True, description="read a group's prompt once")
+    speculative_config: SpeculativeRecipe | None = Field(
+        None,
+        description="guess tokens and check them in one pass, at temperature 1 (docs/engines.md)",
+    )
+
+
+Engine = Literal["vllm", "transformers"]
+
+
 class RolloutRecipe(Section):
-    engine: Literal["auto", "vllm", "transformers"] = Field("auto", description="which library samples")
+    engine: Literal["auto", Engine] = Field("auto", description="library that samples")
     group_size: int = Field(8, ge=1, le=1024, description="G: completions sampled for each prompt")
     prompts_per_step: int = Field(1, ge=1, le=65536, description="B: prompts in one optimiser step")
-    temperature: float = Field(1.0, ge=1e-6, le=100.0, description="softmax temperature of sampling and of the policy")
+    temperature: float = Field(1.0, ge=1e-6, le=100.0, description="softmax temperature of sampling and policy")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
     top_k: int = Field(0, ge=0, description="sample among the k likeliest tokens; 0 = off")
-    max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut (truncated) at this length")
-    mask_truncated: bool = Field(False, description="do not train on truncated completions (their keep mask is 0)")
-    gpu_memory_utilization: float = Field(0.4, gt=0.0, le=1.0, description="share of GPU memory for the vLLM engine")
-    importance_correction: Literal["none", "truncated"] = Field(
-        "none", description="reweigh tokens where the sampler's probabilities differ from the policy's (cap 2.0)"
+    max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut (truncated) here")
+    mask_truncated: bool = Field(False, description="do not train on truncated completions")
+    steps_per_generation: int = Field(
+        1, ge=1, le=1000, description="K: sample for K steps at once, then update K times; 1 = the paper"
     )
+    gpu_memory_utilization: Literal["auto"] | Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        "auto",
+        description="vLLM's share of GPU memory",
+    )
+    max_num_seqs: Literal["auto"] | Annotated[int, Field(ge=1, le=65536)] = Field(
+        "auto",
+        description="completions that vLLM decodes at once",
+    )
+    standby: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="the engine on the policy's weights sleeps during training, which frees its cache",
+    )
+    vllm: VllmRecipe = Field(default_factory=VllmRecipe, description="more arguments of vLLM's engine")
+    importance_correction: Literal["none", "truncated"] = Field(
+        "none",
+        description="truncated: weigh tokens by min(pi/q, 2), policy over sampler (docs/engines.md)",
+    )
+
+    @property
+    def speculation(self) -> dict[str, Any] | None:
+        """vLLM's `speculative_config`. At another temperature its log-probabilities beside guesses are wrong."""
+        speculative = self.vllm.speculative_config
+        return None if speculative is None or self.temperature != 1.0 else speculative.arguments
+
+    @property
+    def engine_share(self) -> float:
+        """gpu_memory_utilization; where it is open the paper's."""
+        return PAPER_SHARE if self.gpu_memory_utilization == "auto" else self.gpu_memory_utilization
+
+    @property
+    def completions_at_once(self) -> int:
+        """What one generation asks for: K steps of B prompts with G completions each."""
+        return self.group_size * self.prompts_per_step * self.steps_per_generation
 
 
 class ConflictRecipe(Section):
@@ -96,69 +182,62 @@ class ConflictRecipe(Section):
         "position", description="position: the paper; prefix: all tokens before must agree too"
     )
     span: Literal["ends", "all"] = Field(
-        "ends", description="ends: shared runs at start and end (the paper); all: shared tokens in the middle too"
+        "ends", description="ends: shared runs at start and end (the paper); all: shared tokens anywhere"
     )
     positive_weight: float = Field(2.0, ge=0.0, le=100.0, description="lambda of a conflict token where A > 0")
     negative_weight: float = Field(0.0, ge=0.0, le=100.0, description="lambda of a conflict token where A < 0")
 
 
-def filter_is_on(initial_entropy: float, enabled: FilterMode = "auto") -> bool:
-    """Whether completions can be filtered at all in a run (objective.filter.enabled).
-
-    `auto` is the paper's rule: on if the untrained policy's mean entropy <H>_ini (nats) is below ln 2, always ln 2
-    whatever the threshold of the filter itself. Equality keeps all completions. (Eq. 10; docs/objective.md, section 5)
-    """
-    if enabled not in ("auto", "always", "never"):
-        raise ValueError(f"enabled must be 'auto', 'always' or 'never', got {enabled!r}")
-    return enabled == "always" or (enabled == "auto" and initial_entropy < LN_2)
-
-
 class FilterRecipe(Section):
     enabled: FilterMode = Field(
-        "auto", description="auto: on when the untrained policy's mean entropy is below ln 2 (Eq. 10)"
+        "auto", description="auto: on if the untrained policy's mean entropy is below ln 2 (Eq. 10)"
     )
     threshold: float = Field(LN_2, gt=0.0, le=100.0, description="theta, nats: completions above are filtered")
-    only_negative: bool = Field(False, description="filter only completions with A < 0 (Figure 4c)")
+    only_negative: bool = Field(False, description="filter only where A < 0 (Figure 4c)")
 
 
 class ProbeRecipe(Section):
-    num_prompts: Count = Field(100, description="first so many training problems")
-    completions_per_prompt: Count = Field(1, description="completions sampled for each")
+    num_prompts: Count = Field(100, description="training problems, from the first")
+    completions_per_prompt: Count = Field(1, description="completions for each")
 
 
 class ClipRecipe(Section):
     low: float = Field(0.2, ge=0.0, lt=1.0, description="the ratio is clipped at 1 - low (Eq. 2)")
-    high: float = Field(0.2, gt=0.0, le=1e6, description="and at 1 + high; of: weight: at high itself")
+    high: float = Field(0.2, gt=0.0, le=1e6, description="and at 1 + high; with of: weight at high itself")
     of: Literal["objective", "weight"] = Field(
-        "objective", description="weight: bounds the weight of ln pi, and no token loses its gradient (CISPO)"
+        "objective", description="weight: bounds the weight of ln pi, and every token keeps its gradient (CISPO)"
     )
 
 
 class ObjectiveRecipe(Section):
     name: Literal["gtpo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "sft"] = Field(
-        "gtpo", description="the method: sets the defaults of the switches below"
+        "gtpo", description="method; sets the defaults of the switches below"
     )
     advantage_scale: Literal["std", "none"] = Field("std", description="divide centred rewards by their deviation")
-    baseline: Literal["mean", "leave_one_out"] = Field("mean", description="of the group, or of the other completions")
+    baseline: Literal["mean", "leave_one_out"] = Field(
+        "mean", description="mean of the group, or of its other completions"
+    )
     ratio: Literal["token", "sequence"] = Field("token", description="whose probability ratio is clipped")
-    clip: ClipRecipe = Field(default_factory=ClipRecipe, description="clip range; clip_epsilon: x for both ends")
+    clip: ClipRecipe = Field(default_factory=ClipRecipe, description="clip range; clip_epsilon: x sets both ends")
     average: Literal["completion", "token", "budget", "sum"] = Field(
         "completion",
-        description="over tokens, then completions; over all tokens; over max_completion_tokens; no length at all",
+        description="over tokens, then completions; over all tokens; over max_completion_tokens; none",
     )
     compat: Literal["paper", "released_code"] = Field("paper", description="released_code: the authors' trainer")
     conflict: ConflictRecipe = Field(default_factory=ConflictRecipe, description="conflict-aware token weights")
-    filter: FilterRecipe = Field(default_factory=FilterRecipe, description="entropy filter of completions (delta)")
-    entropy_coef: float = Field(0.1, ge=0.0, le=1000.0, description="gamma: mean entropy taken off the advantage")
-    kl_coef: float = Field(0.0, ge=0.0, le=1000.0, description="beta; 0 runs no reference forward at all")
+    filter: FilterRecipe = Field(default_factory=FilterRecipe, description="entropy filter (delta)")
+    entropy_coef: float = Field(
+        0.1, ge=0.0, le=1000.0, description="gamma, times the mean entropy, is subtracted from the advantage"
+    )
+    kl_coef: float = Field(0.0, ge=0.0, le=1000.0, description="beta; 0 needs no reference model")
     num_iterations: int = Field(1, ge=1, le=1000, description="optimiser steps on one batch of completions")
     resample: int = Field(
         0,
         ge=0,
         le=100,
-        description="sample groups without reward spread again, with new prompts, so often at most",
+        description="replace a group with equal rewards by a new prompt, at most this often",
     )
-    skip_uninformative_groups: bool = Field(False, description="do not train on groups whose rewards are all equal")
+    skip_uninformative_groups: bool = Field(False, description="skip groups with equal rewards")
     initial_entropy: float | None = Field(
         None, ge=0.0, le=100.0, description="<H>_ini of the untrained policy, nats; null = probe before step 1"
     )
@@ -182,35 +261,39 @@ class ObjectiveRecipe(Section):
 
 
 class OptimizerRecipe(Section):
-    name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
-        "paged_adamw_8bit", description="the 8-bit ones need the extra bnb"
+    name: Literal["auto", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
+        "auto",
+        description="8 bits need the extra bnb",
     )
     learning_rate: float = Field(1e-6, gt=0.0, le=10.0, description="peak learning rate")
-    betas: tuple[Beta, Beta] = Field((0.999999, 0.999999), description="Adam's decay rates of the two moments")
+    betas: tuple[Beta, Beta] = Field((0.999999, 0.999999), description="Adam's decay rates")
     weight_decay: float = Field(0.1, ge=0.0, le=10.0, description="decoupled weight decay")
     max_grad_norm: float = Field(0.1, gt=0.0, le=1e6, description="the gradient is scaled down to this norm")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="cosine and linear end at 0")
-    warmup_ratio: float = Field(0.005, ge=0.0, le=1.0, description="share of the steps in which the rate rises from 0")
+    warmup_ratio: float = Field(0.005, ge=0.0, le=1.0, description="share of steps in which the rate rises from 0")
 
 
 class GuardRecipe(Section):
     action: Literal["warn", "stop", "rollback"] = Field(
-        "warn", description="on collapse; rollback = to the best checkpoint, with a lower learning rate"
+        "warn", description="on collapse; rollback: best checkpoint, lower learning rate"
     )
-    window: int = Field(50, ge=2, le=100_000, description="steps whose means are compared with the run's earlier ones")
+    window: int = Field(50, ge=2, le=100_000, description="steps whose means are compared with earlier ones")
     format_drop: float = Field(0.2, gt=0.0, le=1.0, description="fall of the strict format rate that counts")
     accuracy_drop: float = Field(
-        0.1, gt=0.0, le=1.0, description="fall of the accuracy rate that counts, if it halves as well"
+        0.1, gt=0.0, le=1.0, description="fall of the accuracy rate that counts, if it also halves"
     )
     entropy_factor: float = Field(
-        3.0, gt=1.0, le=1e6, description="entropy above so many times its start counts as one above ln 2 does"
+        3.0, gt=1.0, le=1e6, description="entropy this many times its start counts as one above ln 2"
     )
     length_factor: float = Field(
-        2.0, gt=1.0, le=1e6, description="growth of the completions that counts while format or accuracy falls"
+        2.0, gt=1.0, le=1e6, description="growth of completions that counts while format or accuracy falls"
     )
     truncated_rise: float = Field(0.3, gt=0.0, le=1.0, description="rise of the truncated share that counts")
     uninformative_share: float = Field(
-        0.98, gt=0.0, le=1.0, description="share of groups with equal rewards that counts while accuracy is below 0.5"
+        0.98,
+        gt=0.0,
+        le=1.0,
+        description="share of groups with equal rewards that counts while accuracy is below 0.5, if once lower",
     )
     max_rollbacks: int = Field(2, ge=0, le=1000, description="then the run stops")
     rollback_rate: float = Field(0.5, gt=0.0, lt=1.0, description="factor of the learning rate at each rollback")
@@ -218,15 +301,15 @@ class GuardRecipe(Section):
 
 class TrainingRecipe(Section):
     epochs: int = Field(1, ge=1, le=100_000, description="passes over the data")
-    max_steps: Count | None = Field(None, description="this many optimiser steps instead, whatever the epochs")
+    max_steps: Count | None = Field(None, description="this many optimiser steps, whatever the epochs")
     micro_batch_size: Literal["auto"] | Count = Field(
-        "auto", description="completions in one forward; auto = by tokens, fewer after an out-of-memory"
+        "auto", description="completions in one forward pass; auto = by tokens, fewer if memory runs out"
     )
     stress_step: Literal["auto"] | bool = Field(
-        "auto", description="try the longest prompt at the longest completion before step 1; auto = on a GPU"
+        "auto", description="try the longest row before step 1; auto = on a GPU"
     )
     threads: Literal["auto"] | Threads = Field(
-        "auto", description="CPU threads; auto = 1 for models under 20 million parameters, else torch's own choice"
+        "auto", description="CPU threads; auto = 1 below 20 million parameters, else torch's choice"
     )
     save_every: int = Field(500, ge=1, description="steps between checkpoints; the last step is always saved")
     keep_last: int = Field(3, ge=1, description="newest checkpoints kept")
@@ -234,7 +317,7 @@ class TrainingRecipe(Section):
         "train/accuracy_rate", description="metric whose best checkpoint is kept; null = none"
     )
     eval_every: Count | None = Field(None, description="steps between evaluations on the test split; null = none")
-    max_bad_steps: Count = Field(10, description="steps in a row without a finite gradient after which the run stops")
+    max_bad_steps: Count = Field(10, description="steps in a row without a finite gradient that stop the run")
     guard: GuardRecipe = Field(default_factory=GuardRecipe, description="watches for policy collapse")
 
 
@@ -246,19 +329,15 @@ def default_ks(samples: int) -> dict[str, tuple[int, ...]]:
 
 class EvaluationRecipe(Section):
     benchmarks: tuple[Benchmark, ...] = Field(
-        ("gsm8k",), min_length=1, description="what gtpo eval asks; by default the benchmark that is trained on"
+        ("gsm8k",), min_length=1, description="default: the benchmark of training"
     )
     samples: int = Field(64, ge=1, le=100_000, description="completions for each problem")
-    pass_k: tuple[Count, ...] = Field(default_ks(64)["pass_k"], description="k of pass@k; by default up to samples")
-    majority_k: tuple[Count, ...] = Field(
-        default_ks(64)["majority_k"], description="k of maj@k; by default up to samples"
-    )
+    pass_k: tuple[Count, ...] = Field(default_ks(64)["pass_k"], description="k of pass@k, up to samples")
+    majority_k: tuple[Count, ...] = Field(default_ks(64)["majority_k"], description="k of maj@k, up to samples")
     temperature: float = Field(1.0, ge=1e-6, le=100.0, description="softmax temperature")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
-    max_completion_tokens: int = Field(
-        1500, ge=1, description="a completion is cut at this length; by default as in rollout"
-    )
-    limit: Count | None = Field(None, description="only the first so many problems of each benchmark")
+    max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut here; default: as in rollout")
+    limit: Count | None = Field(None, description="only this many problems of each benchmark")
 
     @model_validator(mode="before")
     @classmethod
@@ -286,31 +365,37 @@ class WandbRecipe(Section):
         BeforeValidator(lambda value: "off" if value is False else value),  # YAML reads a bare `off` as false
     ] = Field(
         "auto",
-        description="auto = online with a key, else offline, nothing without the extra wandb; off = no wandb at all",
+        description="auto = online with a key, else offline; off = no wandb",
     )
-    project: NonEmpty = Field("gtpo", description="project on wandb")
-    entity: str | None = Field(None, description="user or team on wandb")
-    tags: tuple[str, ...] = Field((), description="tags of the run")
+    project: NonEmpty = Field("gtpo", description="project")
+    entity: str | None = Field(None, description="user or team")
+    tags: tuple[str, ...] = Field((), description="tags")
 
 
 class TrackingRecipe(Section):
     wandb: WandbRecipe = Field(default_factory=WandbRecipe, description="Weights & Biases")
-    tensorboard: bool = Field(False, description="also write TensorBoard events (needs the extra tensorboard)")
+    tensorboard: bool = Field(False, description="also write TensorBoard events (extra tensorboard)")
     log_completions_every: int = Field(
-        50, ge=1, description="steps between stored sample completions, which wandb and TensorBoard get as a table"
+        50, ge=1, description="steps between stored samples, also a table in wandb and TensorBoard"
     )
+
+
+def _folder_name(name: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]{0,120}", name):
+        raise ValueError("expected letters, digits, _, - and dots, the first no - or dot, and at most 121")
+    return name
 
 
 class Recipe(Section):
     """One training run, whole. Loaded by `gtpo_cli.recipe.load_recipe`; saved resolved in the run folder."""
 
-    run_name: Annotated[str, StringConstraints(pattern=r"^[\w][\w.\-]{0,120}$")] | None = Field(
-        None, description="folder of the run inside output_dir; null = recipe name and time"
+    run_name: Annotated[str, AfterValidator(_folder_name)] | None = Field(
+        None, description="folder inside output_dir (--name); null = model, data, method and time"
     )
     output_dir: NonEmpty = Field("runs", description="folder of all runs")
-    seed: int = Field(3407, ge=0, lt=2**31, description="seed of everything random")
+    seed: int = Field(3407, ge=0, lt=2**31, description="seed of all randomness")
     model: ModelRecipe = Field(description="what is trained")
-    data: DataRecipe = Field(description="on which problems")
+    data: DataRecipe = Field(description="the problems")
     rollout: RolloutRecipe = Field(default_factory=RolloutRecipe, description="how completions are sampled")
     rewards: RewardsRecipe = Field(default_factory=RewardsRecipe, description="how completions are scored")
     objective: ObjectiveRecipe = Field(default_factory=ObjectiveRecipe, description="the loss")
@@ -334,6 +419,8 @@ class Recipe(Section):
         problems = self.data.problems()
         if self.rollout.group_size == 1 and self.objective.name != "sft":
             problems.append("rollout.group_size: a group of 1 has no advantage; use 2 or more (the paper: 8 or 12)")
+        if self.rollout.steps_per_generation > 1 and self.objective.name == "sft":
+            problems.append("rollout.steps_per_generation: SFT samples nothing to share between steps; set it to 1")
         if self.data.max_prompt_tokens >= self.model.max_seq_length:
             problems.append(
                 f"data.max_prompt_tokens: {self.data.max_prompt_tokens} leaves no room for a completion; "
@@ -363,7 +450,7 @@ class Recipe(Section):
                 "data.system_prompt: the default asks for <reasoning> and <answer>, not for the tags of "
                 "rewards.format.tags; write one that names them, or set it to null"
             )
-        if not (rewards.format.weight or rewards.accuracy.weight or rewards.length.weight or rewards.plugins):
+        if not any(rewards.weights.values()):
             problems.append("rewards: all weights are 0, so nothing can be learned; give one of them a weight")
         if self.training.eval_every is not None and self.evaluation.limit is None:
             problems.append("training.eval_every: bound these evaluations, e.g. with evaluation.limit: 100 (problems)")
@@ -373,7 +460,17 @@ class Recipe(Section):
             problems.append(
                 "rollout.engine: vllm gets the policy's weights as an adapter; set model.lora, or engine: transformers"
             )
-        if self.model.load_in_4bit and self.model.lora is None:
+        if self.rollout.vllm.speculative_config is not None and self.rollout.temperature != 1.0:
+            problems.append(
+                "rollout.vllm.speculative_config: at a temperature other than 1 vLLM's log-probabilities are wrong "
+                "with it; set it to null, or rollout.temperature to 1"
+            )
+        if self.rollout.engine == "vllm" and self.model.lora is not None and self.model.lora.rank > LARGEST_RANK:
+            problems.append(
+                f"model.lora.rank: vLLM takes adapters of rank {LARGEST_RANK} at most, and this is "
+                f"{self.model.lora.rank}; lower it, or use rollout.engine: transformers"
+            )
+        if self.model.load_in_4bit is True and self.model.lora is None:
             problems.append("model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false")
         if problems:
             raise ValueError("\n".join(problems))

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
+from gtpo_cli.types import CodeName
+
+_UNCOMPARED = {"run_name", "output_dir"}  # every run has its own
 LARGEST = 2**31 - 1  # of any number: none means more, and what counts, allocates or shows it would overflow
-
-
-class CodeName(str):
-    """A function that a recipe asks for: `pkg.module:function` or `file.py:function`.
-
-    `gtpo_cli.rewards.registry` imports nothing that is called otherwise, and `code_names` finds all of this type. So a
-    new key that names code cannot pass by what is checked before a stranger's recipe is run.
-    """
-
-    __slots__ = ()
 
 
 def _without_nul(text: str) -> str:
@@ -56,6 +49,14 @@ class Section(BaseModel):
             raise ValueError(f"expected a number of at most {LARGEST}")
         return value
 
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """The section with other values, by dotted key. They are not checked again."""
+        changed: dict[str, Any] = {}
+        for key, value in values.items():
+            name, _, within = key.partition(".")
+            changed[name] = changed.get(name, getattr(self, name)).with_values({within: value}) if within else value
+        return self.model_copy(update=changed)
+
 
 def kinds_of(annotation: Any) -> set[Any]:
     """The types in an annotation, at any depth."""
@@ -90,3 +91,19 @@ def code_names(value: Any, key: str = "") -> Iterator[tuple[str, CodeName]]:
     elif isinstance(value, (tuple, list)):
         for number, item in enumerate(value):
             yield from code_names(item, f"{key}.{number}")
+
+
+def recipe_differences(recipes: Sequence[BaseModel]) -> list[tuple[str, list[Any]]]:
+    """(dotted key, its value in each recipe) where not all are equal; run_name and output_dir are left out."""
+    flat = [dict(_flatten(recipe.model_dump(mode="json"))) for recipe in recipes]
+    keys = [key for key in dict.fromkeys(key for recipe in flat for key in recipe) if key not in _UNCOMPARED]
+    rows = [(key, [recipe.get(key) for recipe in flat]) for key in keys]
+    return [(key, values) for key, values in rows if any(value != values[0] for value in values)]
+
+
+def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -1,7 +1,8 @@
 """What other tools call the keys of a recipe: TRL, Unsloth, PEFT, axolotl, LLaMA-Factory, torchtune, verl, the paper.
 
-The one table of such words. `load.py` asks it about unknown keys, `cli/app.py` about unknown options, and
-`integrations/trl_config.py` about settings of TRL that a recipe's run does not take.
+The one table of such words. `load.py` asks it about unknown keys, `cli/app.py` about unknown options,
+`integrations/trl_config.py` about settings of TRL that a recipe's run does not take, and `translation.py` about the
+words of a whole training file.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Synonym:
         return self.note if self.key is None else f"use {self.key}: {self.meaning}"
 
 
-_BY_ACCELERATE = "it is a setting of accelerate launch (accelerate config), for gtpo train --engine trl (docs/trl.md)"
-_BY_ENGINE = "the engine decides that (rollout.engine, model.backend)"
-_SAMPLING = "use rollout.temperature, top_p, top_k: nothing else shapes sampling here"
-_LOGGED = "every step is logged, in metrics.jsonl and where tracking says"
+_BY_ACCELERATE = "accelerate config sets it, for gtpo train --engine trl (docs/trl.md)"
+_BY_ENGINE = "the engine decides (rollout.engine, model.backend)"
+_SAMPLING = "use rollout.temperature, top_p, top_k: nothing else shapes sampling"
+_LOGGED = "every step is logged"
 
 # Words, the key, what differs. A word holds anywhere in a recipe; one with dots only behind these sections.
 TABLE: tuple[tuple[str, str | None, str], ...] = (
@@ -54,7 +55,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("model_revision revision_of_model", "model.revision", ""),
     ("use_unsloth", "model.backend", ""),
     ("quantization_bit quantization use_4bit load_in_4_bit use_qlora qlora", "model.load_in_4bit", "true or false"),
-    ("load_in_8bit use_8bit", "model.load_in_4bit", "there are 4 bits or none"),
+    ("load_in_8bit use_8bit", "model.load_in_4bit", "4 bits or none"),
     ("bf16 fp16 tf32 torch_dtype mixed_precision precision bfloat16 float16", "model.dtype", ""),
     (
         "max_seq_len sequence_len seq_length cutoff_len max_length model_max_length context_length max_model_len "
@@ -81,21 +82,21 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     (
         "dataset_name dataset_id train_dataset hub_dataset dataset_repo",
         "data.dataset",
-        "its id on the hub; the known benchmarks have short names (data.benchmark), and several are a data.mixture",
+        "its id on the hub; of known benchmarks the name (data.benchmark)",
     ),
     ("dataset_config dataset_config_name subset dataset_subset config_name", "data.dataset.config", ""),
     ("dataset_revision", "data.dataset.revision", ""),
     (
         "datasets dataset_mixer dataset_mixture mix_strategy interleave_probs interleave_probabilities data_mix",
         "data.mixture",
-        "each part with its own dataset or path, columns and weight",
+        "each part with its own source, columns and weight",
     ),
     ("dataset_weights mixture_weights sampling_weights", "data.mixture.weight", ""),
     (
         "test_share test_size val_size val_set_size eval_split_ratio split_dataset_ratio validation_split_percentage "
         "train_test_split test_ratio",
         "data.held_out",
-        "from 0 to 1, not a number of rows",
+        "a share, not a number of rows",
     ),
     ("split_seed test_seed", "data.held_out_seed", ""),
     (
@@ -124,7 +125,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("max_prompt_length max_prompt_len max_source_length", "data.max_prompt_tokens", "none is cut"),
     ("system_message default_system system", "data.system_prompt", ""),
     # rollout
-    ("use_vllm fast_inference inference_engine infer_backend vllm", "rollout.engine", ""),
+    ("use_vllm fast_inference inference_engine infer_backend", "rollout.engine", ""),
     (
         "num_generations g n num_return_sequences n_samples_per_prompt samples_per_prompt rollouts_per_prompt "
         "num_rollouts grpo_samples num_samples_per_prompt",
@@ -135,9 +136,8 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
         "per_device_train_batch_size train_batch_size batch_size global_batch_size rollout_batch_size "
         "generation_batch_size ppo_mini_batch_size",
         "rollout.prompts_per_step",
-        "counted in prompts, each with rollout.group_size completions, not in completions on a device: TRL's "
-        "per_device_train_batch_size x gradient_accumulation_steps x devices / num_generations; how many completions "
-        "go through the model at once is training.micro_batch_size",
+        "counted in prompts of rollout.group_size completions: TRL's per_device_train_batch_size x "
+        "gradient_accumulation_steps x devices / num_generations; memory is training.micro_batch_size",
     ),
     ("sampling_temperature", "rollout.temperature", ""),
     (
@@ -158,7 +158,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("reward_weights", "rewards.plugins.weight", "rewards.format.weight and rewards.accuracy.weight are gtpo's own"),
     # objective
     ("algorithm algo rl rl_algorithm method adv_estimator advantage_estimator", "objective.name", ""),
-    ("loss_type", "objective.name", "it sets the average over tokens too, which alone is objective.average"),
+    ("loss_type", "objective.name", "it also sets objective.average"),
     ("loss_agg_mode loss_reduction", "objective.average", ""),
     (
         "scale_rewards normalize_advantages norm_adv_by_std_in_grpo",
@@ -193,11 +193,6 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("h_ini", "objective.initial_entropy", ""),
     ("dynamic_sampling filter_groups", "objective.resample", ""),
     ("mu num_ppo_epochs ppo_epochs", "objective.num_iterations", ""),
-    (
-        "steps_per_generation",
-        "objective.num_iterations",
-        "a step is one batch of completions, which all of these updates use whole",
-    ),
     # optimizer
     ("optim optim_type optimizer_name optimizer_type", "optimizer.name", ""),
     ("lr peak_lr max_lr actor_lr actor_learning_rate", "optimizer.learning_rate", ""),
@@ -213,7 +208,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     (
         "warmup_steps num_warmup_steps lr_warmup_steps warmup lr_warmup_steps_ratio",
         "optimizer.warmup_ratio",
-        "a share of all steps, not a number of steps: warm-up steps / steps of the run",
+        "a share of all steps: warm-up steps / steps of the run",
     ),
     # training
     ("num_train_epochs num_epochs n_epochs total_epochs", "training.epochs", ""),
@@ -222,16 +217,15 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     (
         "gradient_accumulation_steps grad_accumulation_steps gradient_accumulation",
         "training.micro_batch_size",
-        "how often gradients are added up follows: a step's rollout.prompts_per_step x rollout.group_size completions, "
-        "divided by it; a larger step is a larger prompts_per_step",
+        "gradients add up to a whole step; a larger step is a larger prompts_per_step",
     ),
     (
         "micro_batch_size ppo_micro_batch_size ppo_micro_batch_size_per_gpu forward_batch_size",
         "training.micro_batch_size",
-        "it changes memory and speed, not the step: that is rollout.prompts_per_step x rollout.group_size completions",
+        "it changes memory and speed, not the step (rollout.prompts_per_step)",
     ),
     ("save_steps save_freq save_interval checkpoint_every", "training.save_every", ""),
-    ("save_total_limit max_ckpt_to_keep", "training.keep_last", "the best checkpoint is kept beside them"),
+    ("save_total_limit max_ckpt_to_keep", "training.keep_last", "the best checkpoint is kept too"),
     ("load_best_model_at_end metric_for_best_model", "training.keep_best", ""),
     ("eval_steps eval_freq eval_interval eval_strategy evaluation_strategy test_freq", "training.eval_every", ""),
     # evaluation
@@ -254,13 +248,17 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     # nothing to set
     ("logging_steps logging_strategy logging_first_step log_every_n_steps log_freq", None, _LOGGED),
     ("logging_dir", None, "metrics.jsonl is in the run's folder"),
-    ("resume_from_checkpoint auto_resume resume_mode", None, "a run goes on with gtpo train --resume RUN"),
-    ("push_to_hub hub_model_id", None, "a trained model is pushed with gtpo export RUN (docs/export.md)"),
+    ("resume_from_checkpoint auto_resume resume_mode", None, "gtpo train --resume RUN continues a run"),
+    ("push_to_hub hub_model_id", None, "gtpo export RUN --push pushes a trained model (docs/export.md)"),
     ("min_p repetition_penalty presence_penalty frequency_penalty generation_kwargs", None, _SAMPLING),
-    ("chat_template template", None, "prompts are written with the chat template of the model's tokenizer"),
+    ("chat_template template", None, "the tokenizer's chat template writes the prompts"),
     ("deepspeed deepspeed_config fsdp fsdp_config num_gpus n_gpus n_gpus_per_node nnodes", None, _BY_ACCELERATE),
     ("flash_attention flash_attn attn_implementation sample_packing packing", None, _BY_ENGINE),
 )
+
+# Values of TRL for a value here: objective.average -> loss_type, objective.advantage_scale -> scale_rewards.
+LOSS_TYPES = {"completion": "grpo", "token": "dapo", "budget": "dr_grpo", "sum": "luspo"}
+SCALES = {"std": "group", "none": "none"}
 
 SYNONYMS = {word: Synonym(key, note) for words, key, note in TABLE for word in words.split()}
 

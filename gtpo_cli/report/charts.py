@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gtpo_cli.recipe.schema import LN_2
+from gtpo_cli.entropy_filter import LN_2
 from gtpo_cli.report.figures import Chart, Points, Series
 from gtpo_cli.report.run_record import Evaluated, RunRecord, evaluated
 from gtpo_cli.text import file_name

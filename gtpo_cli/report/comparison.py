@@ -6,10 +6,10 @@ A side of a comparison is a run folder, or one of its evaluated subjects: `runs/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,14 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, McNemar, mcnemar, paired_bootstrap_means
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
-from gtpo_cli.recipe import Recipe
 from gtpo_cli.report.run_record import differing
 from gtpo_cli.report.tables import score_interval
 from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.text import counted
 
 _SHOWN_IDS = 10
 _FEW_PROBLEMS = 20  # with fewer a percentile bootstrap is too sure of itself
 _ROUNDING = 1e-12  # by so much a resampled mean of differences that cancel may miss 0
-_UNCOMPARED = {"run_name", "output_dir"}  # keys of a recipe that every run has its own value of
 
 
 class Side(NamedTuple):
@@ -147,14 +146,6 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
     )
 
 
-def recipe_differences(recipes: Sequence[Recipe]) -> list[tuple[str, list[Any]]]:
-    """(dotted key, its value in each recipe) where not all are equal; run_name and output_dir are left out."""
-    flat = [dict(_flatten(recipe.model_dump(mode="json"))) for recipe in recipes]
-    keys = [key for key in dict.fromkeys(key for recipe in flat for key in recipe) if key not in _UNCOMPARED]
-    rows = [(key, [recipe.get(key) for recipe in flat]) for key in keys]
-    return [(key, values) for key, values in rows if any(value != values[0] for value in values)]
-
-
 # -- in words ---------------------------------------------------------------------------------------------------------
 
 
@@ -163,7 +154,7 @@ def verdict(comparison: Comparison) -> list[str]:
     row = next(row for row in comparison.differences if row.score == "accuracy")  # its mean is pass@1
     accuracy = row.interval
     marked, listed = sum(row.excludes_zero for row in comparison.differences), len(comparison.differences)
-    problems = f"the {comparison.shared} shared problems"
+    problems = f"the {counted(comparison.shared, 'shared problem')}"
     if row.excludes_zero:
         size, low, high = (f"{100 * value:.1f}" for value in (abs(accuracy.estimate), *sorted(map(abs, accuracy[1:]))))
         more = "more" if accuracy.estimate > 0 else "fewer"
@@ -171,12 +162,13 @@ def verdict(comparison: Comparison) -> list[str]:
     else:
         difference = score_interval("accuracy", accuracy, unit=False, sign=True)
         solved = f"no significant difference on {problems}: B - A = {difference} percentage points"
-    test = comparison.test
+    test, alone = comparison.test, counted(comparison.test.only_before, "problem")
     return [
         f"pass@1, all completions: {solved}",
-        f"pass@1, first completion only: A alone solves {test.only_before} problems, B alone {test.only_after}; "
+        f"pass@1, first completion only: A alone solves {alone}, B alone {test.only_after}; "
         f"McNemar p = {test.p_value:.2g}" + ("" if test.p_value < 0.05 else ", no significant difference"),
-        f"{marked} of the {listed} scores differ significantly (*: the interval excludes 0)"
+        f"{marked} of the {listed} scores {'differs' if marked == 1 else 'differ'} significantly (*: the interval "
+        "excludes 0)"
         if marked
         else f"none of the {listed} scores differs significantly: every interval includes 0",
     ]
@@ -213,14 +205,6 @@ def _best_match(
 
     one, other = max(((i, j) for i in range(len(before)) for j in range(len(after))), key=worth)
     return before[one], after[other]
-
-
-def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _shared_ids(before: StoredEvaluation, one: Results, after: StoredEvaluation, other: Results) -> list[str]:

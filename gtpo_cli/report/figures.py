@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.files import own_folder, walled, write_aside
+from gtpo_cli.files import guarded, own_folder, write_aside
 from gtpo_cli.text import one_line
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def write_charts(charts: Sequence[Chart], folder: Path) -> None:
     own_folder(folder)
     for chart in charts:
         what = f"the chart {one_line(chart.title)} cannot be drawn from the run's figures"
-        with walled(lambda why, what=what: EvaluationError(f"{what} ({why}); is metrics.jsonl as it was?")):  # type: ignore[misc]
+        with guarded(lambda why, what=what: EvaluationError(f"{what} ({why}); is metrics.jsonl as it was?")):  # type: ignore[misc]
             svg, png = file_svg(chart).encode(), file_png(chart)
         write_aside(folder / f"{chart.name}.svg", svg)
         write_aside(folder / f"{chart.name}.png", png)

@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from gtpo_cli.entropy_filter import LN_2, filter_is_on
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.files import own_folder, writing
-from gtpo_cli.recipe.schema import LN_2, ConflictRecipe, filter_is_on
+from gtpo_cli.files import own_folder, write_aside, writing
+from gtpo_cli.recipe.schema import ConflictRecipe
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, StoredCompletion, Token
 from gtpo_cli.rewards.extract import NO_ANSWER
-from gtpo_cli.run_folder import write_atomically
+from gtpo_cli.text import counted
 from gtpo_cli.tracking import reward_words
+from gtpo_cli.tracking.console import print_line
+from gtpo_cli.tracking.tables import print_table
 
 # both parts of each pair are given, so that the contrast does not hang on the palette of a terminal; where it has 16
-# colours (and in notebooks) they become blue and green
+# colours they become blue and green
 LESS, SAME, MORE = "#ffffff on #1f3f99", "", "#ffffff on #0a7a20"
 _INDENT = "  "
 _FULL_SHADE = 2 * LN_2  # nats: the entropy from which a token's shading on the page is full
@@ -38,7 +39,7 @@ def rules(step: InspectedStep) -> list[str]:
     """What the recipe says about the weights of this step."""
     objective, initial = step.objective, step.run.initial_entropy()
     conflict, entropy_filter = objective.conflict, objective.filter
-    lines = [f"{step.run.path}, step {step.step}: {len(step.groups)} problems; objective {objective.name}"]
+    lines = [f"{step.run.path}, step {step.step}: {counted(len(step.groups), 'problem')}; objective {objective.name}"]
     if conflict.enabled:
         lines.append(
             f"lambda in conflict spans: {conflict.negative_weight:g} where A < 0, {conflict.positive_weight:g} where "
@@ -69,18 +70,19 @@ def headline(completion: StoredCompletion) -> str:
     parts = ", ".join(f"{reward_words(name)} {score:g}" for name, score in rewards.items())
     answer = f"answer {NO_ANSWER if completion.extracted is None else repr(completion.extracted)}"
     cs = completion.coefficient
-    coefficients = f", c {min(cs):+.3f} to {max(cs):+.3f}" if cs else ""
+    coefficients = f", c {min(cs):+z.3f} to {max(cs):+z.3f}" if cs else ""
     delta = int(completion.kept)
     return (
         f"#{completion.number}  reward {completion.reward:g} ({parts}), {answer}"
         f"{', truncated' if completion.finish_reason == 'length' else ''}\n"
-        f"A {completion.advantage:+.3f}, <H> {completion.mean_entropy:.4f}, delta {delta}{coefficients}; "
-        f"{len(completion.token_ids)} tokens, {sum(completion.forward)} forward, {sum(completion.backward)} backward"
+        f"A {completion.advantage:+z.3f}, <H> {completion.mean_entropy:.4f}, delta {delta}{coefficients}; "
+        f"{counted(len(completion.token_ids), 'token')}, {sum(completion.forward)} forward, "
+        f"{sum(completion.backward)} backward"
     )
 
 
 def shown_coefficient(token: Token) -> str:
-    return "" if token.coefficient is None else f"{token.coefficient:+.4f}"
+    return "" if token.coefficient is None else f"{token.coefficient:+z.4f}"
 
 
 def visible(text: str) -> str:
@@ -96,7 +98,7 @@ def write_page(step: InspectedStep, file: Path) -> Path:
     """Write the page; its path. Raises EvaluationError when it cannot be written."""
     with writing(lambda why: EvaluationError(f"{file}: cannot be written ({why}); name another file with --out")):
         own_folder(file.parent)
-        write_atomically(file, render(step))
+        write_aside(file, render(step))
     return file
 
 
@@ -124,7 +126,7 @@ def render(step: InspectedStep) -> str:
 def print_step(console: Console, step: InspectedStep, groups: Sequence[InspectedGroup]) -> None:
     """The groups with all their completions."""
     for line in rules(step):
-        console.print(Text(line))
+        print_line(console, line)
     console.print(
         Text.assemble(
             (" lambda < 1 ", LESS), " (punished less) ", (" lambda > 1 ", MORE),
@@ -137,14 +139,14 @@ def print_step(console: Console, step: InspectedStep, groups: Sequence[Inspected
 
 def _print_group(console: Console, group: InspectedGroup) -> None:
     console.print()
-    console.print(Text(f"problem {group.number}, {group.first.problem}: {group.first.question}", style="bold"))
-    rewards = f"reward {group.reward_mean:.2f} on average, standard deviation {group.reward_std:.2f}"
-    console.print(Text(f"gold {group.first.gold}; {rewards}"))
+    print_line(console, f"problem {group.number}, {group.first.problem}: {group.first.question}", style="bold")
+    rewards = f"reward {group.reward_mean:z.2f} on average, standard deviation {group.reward_std:.2f}"
+    print_line(console, f"gold {group.first.gold}; {rewards}")
     if not group.informative:
-        console.print(Text("all rewards are equal, so every A is 0 and nothing conflicts"))
+        print_line(console, "all rewards are equal, so every A is 0 and nothing conflicts")
     for completion in group.completions:
         console.print()
-        console.print(Text(headline(completion).replace("\n", f"\n{_INDENT}")))
+        print_line(console, headline(completion).replace("\n", f"\n{_INDENT}"))
         for line in token_lines(completion, max(20, console.width - len(_INDENT))):
             console.print(line)
 
@@ -185,14 +187,11 @@ def print_tokens(
     console: Console, group: InspectedGroup, completion: StoredCompletion, conflict: ConflictRecipe
 ) -> None:
     """A table of a completion's tokens: every figure, and why lambda is what it is."""
-    console.print(Text(headline(completion)))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("place", "token", "span", "lambda", "ln p", "entropy", "c", "why"):
-        left = name in ("token", "span", "why")
-        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name != "why")
-    for place, (token, why) in enumerate(zip(completion.tokens, group.reasons(completion, conflict), strict=True)):
-        table.add_row(
-            str(place), Text(visible(token.text), style_of(token)), token.mark, f"{token.weight:g}",
-            f"{token.logprob:.4f}", f"{token.entropy:.4f}", shown_coefficient(token), Text(why),
-        )  # fmt: skip
-    console.print(table)
+    print_line(console, headline(completion))
+    rows = [
+        (str(place), Text(visible(token.text), style_of(token)), token.mark, f"{token.weight:g}",
+         f"{token.logprob:z.4f}", f"{token.entropy:.4f}", shown_coefficient(token), why)
+        for place, (token, why) in enumerate(zip(completion.tokens, group.reasons(completion, conflict), strict=True))
+    ]  # fmt: skip
+    header = ("place", "token", "span", "lambda", "ln p", "entropy", "c", "why")
+    print_table(console, header, rows, numbers=(0, 3, 4, 5, 6))

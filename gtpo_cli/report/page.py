@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import EvaluatedCompletion
-from gtpo_cli.files import own_folder, writing
+from gtpo_cli.files import own_folder, write_aside, writing
 from gtpo_cli.recipe import dump_recipe
+from gtpo_cli.recipe.section import recipe_differences
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
-from gtpo_cli.report.comparison import recipe_differences
 from gtpo_cli.report.figures import DASHES, Chart, write_charts
 from gtpo_cli.report.inspection import read_completions, stored_steps
 from gtpo_cli.report.live import on_page
@@ -30,7 +30,7 @@ from gtpo_cli.report.tables import (
     score_words,
 )
 from gtpo_cli.rewards.extract import NO_ANSWER
-from gtpo_cli.run_folder import write_atomically
+from gtpo_cli.text import counted
 from gtpo_cli.training.summary import changes
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
         write_charts(charts, folder / "charts")
         if any(run.evaluations for run in runs):
             table = benchmark_table(runs)
-            write_atomically(folder / "table.md", markdown(table))
-            write_atomically(folder / "table.tex", latex(table))
-            write_atomically(folder / "table.csv", csv_text(runs))
-        write_atomically(page, render(runs, charts))
+            write_aside(folder / "table.md", markdown(table))
+            write_aside(folder / "table.tex", latex(table))
+            write_aside(folder / "table.csv", csv_text(runs))
+        write_aside(page, render(runs, charts))
     return page
 
 
@@ -110,7 +110,11 @@ def _templates(package: str) -> Environment:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("gtpo_cli.report")])  # here is what all pages share
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["counted"] = counted
+    return environment
 
 
 def _headlines(run: RunRecord) -> Iterator[tuple[str, dict[str, str]]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.records import is_user_reward
+from gtpo_cli.evaluation.records import is_reward
 from gtpo_cli.report.run_record import Evaluation, RunRecord, differing, evaluated
 from gtpo_cli.text import markdown_table, markdown_text, one_line
 from gtpo_cli.tracking import reward_words
@@ -33,7 +33,7 @@ _DIGITS = {"%": 1, "tokens": 1, "nats": 3, "points": 3}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScoreRow:
     """A model's scores of one estimator on one benchmark: `cells` by column, None where it was not measured; `best`:
     which are the highest of their column. `note`: number of the table's note, None without one."""
 
@@ -51,7 +51,7 @@ class Table:
     """`columns`: k, or names of scores. `notes`: how evaluations differ from the first of their benchmark."""
 
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ScoreRow, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -60,20 +60,20 @@ class Table:
 
 def score_words(name: str) -> str:
     """A score's name as a user reads it."""
-    if is_user_reward(name):
+    if is_reward(name):
         return reward_words(name)
     return SCORES[name][0] if name in SCORES else name.replace("first_pass@", "first-k pass@")
 
 
 def score_unit(name: str) -> str:
     """%, nats, tokens, or points for a user reward."""
-    return "points" if is_user_reward(name) else SCORES.get(name, ("", "%"))[1]
+    return "points" if is_reward(name) else SCORES.get(name, ("", "%"))[1]
 
 
 def score_number(name: str, value: float, *, unit: bool = True, sign: bool = False) -> str:
     """`93.1 %`, `0.161 nats`; with `sign` always one."""
     of = score_unit(name)
-    shown = f"{100 * value if of == '%' else value:{'+' if sign else ''}.{_DIGITS[of]}f}"
+    shown = f"{100 * value if of == '%' else value:{'+' if sign else ''}z.{_DIGITS[of]}f}"
     return f"{shown} {of}" if unit else shown
 
 
@@ -90,14 +90,14 @@ def benchmark_table(runs: Sequence[RunRecord]) -> Table:
     """pass@k, first-k pass@k and maj@k of every model that was evaluated."""
     results = [evaluation.results for run in runs for evaluation in run.evaluations]
     every_k = sorted({k for result in results for family, _ in ESTIMATORS for k in result.ks(family)})
-    rows: list[Row] = []
+    rows: list[ScoreRow] = []
     notes: list[str] = []
     for benchmark, shown in evaluated(runs).items():
         noted = [_note(one.evaluation, shown[0].evaluation, notes) for one in shown]
         for family, estimator in ESTIMATORS:
             lines = [_cells(one.evaluation, [f"{family}@{k}" for k in every_k]) for one in shown]
             rows += [
-                Row(benchmark, estimator, one.method, one.model, cells, best, note)
+                ScoreRow(benchmark, estimator, one.method, one.model, cells, best, note)
                 for one, cells, best, note in zip(shown, lines, _best(lines), noted, strict=True)
                 if any(cells)
             ]
@@ -107,9 +107,9 @@ def benchmark_table(runs: Sequence[RunRecord]) -> Table:
 def other_scores_table(runs: Sequence[RunRecord]) -> Table:
     """Accuracy, format, truncated, unparsable, entropy, length and user rewards of every model that was evaluated."""
     every = (name for run in runs for evaluation in run.evaluations for name in evaluation.results.scores)
-    names = (*SCORES, *dict.fromkeys(name for name in every if is_user_reward(name)))
+    names = (*SCORES, *dict.fromkeys(name for name in every if is_reward(name)))
     rows = (
-        Row(benchmark, "", one.method, one.model, _cells(one.evaluation, names))
+        ScoreRow(benchmark, "", one.method, one.model, _cells(one.evaluation, names))
         for benchmark, shown in evaluated(runs).items()
         for one in shown
     )
@@ -194,7 +194,7 @@ def _best(lines: Sequence[Sequence[Interval | None]]) -> list[tuple[bool, ...]]:
     return [tuple(c is not None and c.estimate == top for c, top in zip(line, tops, strict=True)) for line in lines]
 
 
-def _formatted(row: Row, bold: str, cell: str) -> list[str]:
+def _formatted(row: ScoreRow, bold: str, cell: str) -> list[str]:
     """The cells in percent; empty where nothing was measured."""
     shown = []
     for interval, best in zip(row.cells, row.best, strict=True):

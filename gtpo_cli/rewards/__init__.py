@@ -2,7 +2,7 @@
 
 from gtpo_cli.rewards.equality import EqualityWorkers, answers_equal, gold_is_usable
 from gtpo_cli.rewards.extract import Tags, extract_answer, format_reward, is_strict_format
-from gtpo_cli.rewards.score import Scorer, accuracy_reward
+from gtpo_cli.rewards.score import Scorer, accuracy_reward, check_columns
 
 __all__ = [
     "EqualityWorkers",
@@ -10,6 +10,7 @@ __all__ = [
     "Tags",
     "accuracy_reward",
     "answers_equal",
+    "check_columns",
     "extract_answer",
     "format_reward",
     "gold_is_usable",

@@ -24,11 +24,11 @@ from typing import Any, Literal, NamedTuple, Self
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.same_answer import equal, usable
-from gtpo_cli.rewards.worker import PATIENCE
 
 # Gold answer, predicted answer, and the question where an answer copied from it is none.
 Pair = tuple[str, str] | tuple[str, str, str | None]
 
+PATIENCE = 10  # seconds of wall time for each second of a worker's processor time
 _START_SECONDS = 120.0  # importing sympy on a machine that is busy with something else
 _MAX_FAILED_STARTS = 3
 _SEE_WHY = f"to see why, run: {sys.executable} -m gtpo_cli.rewards.worker"

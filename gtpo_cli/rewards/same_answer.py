@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gtpo_cli.rewards.colons import same_time_or_ratio
+from gtpo_cli.rewards.copied import holds_copy, is_copied_number, is_formula_of, is_worked_out, stands_in
 from gtpo_cli.rewards.normalize import (
     breaks_off,
     canonical,
@@ -32,7 +32,7 @@ from gtpo_cli.rewards.normalize import (
     split_top_level,
 )
 from gtpo_cli.rewards.quantity import Quantity, exact_number, in_powers_of_ten, split_label, split_percent
-from gtpo_cli.rewards.worked import holds_copy, is_copied_number, is_formula_of, is_worked_out, stands_in
+from gtpo_cli.rewards.times_and_ratios import same_time_or_ratio
 
 Algebra = Callable[[str, str], bool]
 

@@ -19,11 +19,22 @@ from gtpo_cli.rewards.extract import (
     format_reward,
     is_strict_format,
 )
-from gtpo_cli.rewards.user_reward import UserReward
 from gtpo_cli.types import Completion, Group, Problem, Verdict
 
 if TYPE_CHECKING:  # a grading worker does without pydantic
     from gtpo_cli.recipe.rewards import RewardsRecipe
+    from gtpo_cli.rewards.user_reward import UserReward
+
+
+def check_columns(recipe: RewardsRecipe, problems: Sequence[Problem]) -> None:
+    """Raise RewardError for a plug-in in TRL's form that asks for a column which none of the problems has, or that
+    cannot be loaded."""
+    if not recipe.plugins:
+        return
+    from gtpo_cli.rewards import registry
+
+    for plugin in recipe.plugins:
+        registry.check_columns(plugin.name, registry.load_plugin(plugin.name), problems)
 
 
 def accuracy_reward(
@@ -66,6 +77,14 @@ def length_penalty(tokens: int, *, truncated: bool, limit: int, soft_tokens: int
     return -max(0, tokens - (limit - soft)) / max(1, soft)
 
 
+def _user_rewards(recipe: RewardsRecipe) -> list[UserReward]:
+    if not recipe.plugins:
+        return []
+    from gtpo_cli.rewards.user_reward import UserReward
+
+    return [UserReward(plugin.name, concurrency=plugin.concurrency) for plugin in recipe.plugins]
+
+
 class Scorer:
     """Scores completions as a recipe's section `rewards` says. A context manager, which ends the grading processes.
 
@@ -75,7 +94,7 @@ class Scorer:
     def __init__(self, recipe: RewardsRecipe, *, num_workers: int | None = None) -> None:
         """`num_workers`: as in `EqualityWorkers`."""
         self._recipe = recipe
-        self._plugins = [UserReward(plugin.name, concurrency=plugin.concurrency) for plugin in recipe.plugins]
+        self._plugins = _user_rewards(recipe)
         self.workers = EqualityWorkers(
             num_workers, timeout_seconds=recipe.timeout_seconds, equality=recipe.accuracy.equality
         )

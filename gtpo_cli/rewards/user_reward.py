@@ -3,6 +3,7 @@
     def score(problem, completion) -> float             one completion after the other; with `concurrency`, in threads
     async def score(problem, completion) -> float       `concurrency` completions at once
     def score(problems, completions) -> list[float]     all completions of a step in one call; may be async too
+    def score(prompts, completions, **columns)          the same, in TRL's form (forms.py)
 
 What can run beside other work begins when a completion has ended, while others are still being sampled. It runs in an
 event loop of its own, and threads of that, which do not keep the program from ending: code of the user's may never come
@@ -12,15 +13,17 @@ back.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from gtpo_cli.rewards.registry import call_plugin, checked_score, load_plugin, told_of
+from gtpo_cli.errors import RewardError
+from gtpo_cli.rewards.forms import form_of, is_async, trl_arguments, trl_score
+from gtpo_cli.rewards.registry import call_plugin, check_columns, checked_score, load_plugin, told_of
+from gtpo_cli.text import counted, shown
 from gtpo_cli.types import Completion, Problem
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 ASYNC_CALLS = 32  # of an async function at once, where the recipe does not say
 CLOSE_SECONDS = 5.0
 
-Asked = Sequence[tuple[Problem, Completion]]
+Completions = Sequence[tuple[Problem, Completion]]
 
 
 class UserReward:
@@ -39,8 +42,9 @@ class UserReward:
     def __init__(self, name: str, *, concurrency: int | None = None) -> None:
         self.name = name
         self._function: Callable[..., Any] = load_plugin(name)
-        self._is_async = inspect.iscoroutinefunction(self._function)
-        self._takes_all = _first_parameter(self._function) == "problems"
+        self._is_async = is_async(self._function)
+        self._form = form_of(self._function)
+        self._takes_all = self._form != "one"
         self._at_once = concurrency or (ASYNC_CALLS if self._is_async else 1)
         self._under_way: dict[tuple[Problem, Completion], list[Future[float]]] = defaultdict(list)
         self._resources = contextlib.ExitStack()
@@ -50,7 +54,7 @@ class UserReward:
         if self._runs_beside:
             self._under_way[problem, completion].append(self._start(problem, completion))
 
-    def ask(self, asked: Asked) -> Callable[[], list[float]]:
+    def ask(self, asked: Completions) -> Callable[[], list[float]]:
         """Begin with all that has not begun. What is returned waits for the scores, in order.
 
         It raises RewardError where the function raises, or gives anything but finite numbers, one for each.
@@ -92,15 +96,27 @@ class UserReward:
                 score = await self._function(problem, completion)
         return checked_score(self.name, score, problem, completion)
 
-    def _scores_of_all(self, asked: Asked) -> list[float]:
+    def _scores_of_all(self, asked: Completions) -> list[float]:
         if not asked:
             return []
         problems, completions = map(list, zip(*asked, strict=True))
-        call = partial(self._portal.call, self._function) if self._is_async else self._function
+        if self._form == "trl":
+            if not any(problem.columns for problem in problems):  # no rows of data, which were checked as a whole
+                check_columns(self.name, self._function, problems)
+            call = partial(self._function, **trl_arguments(self._function, problems, completions))
+        else:
+            call = partial(self._function, problems, completions)
         with told_of(self.name, *asked[0]):
-            scores = list(call(problems, completions))
-            if len(scores) != len(asked):
-                raise ValueError(f"{len(scores)} scores for {len(asked)} completions")
+            given = self._portal.call(call) if self._is_async else call()
+            scores = list(given) if isinstance(given, Iterable) else None
+            if scores is not None and self._form == "trl":
+                scores = [trl_score(score) for score in scores]
+        if scores is None:  # as where `return` was forgotten
+            wanted = f"a list with {counted(len(asked), 'score')}, one for each completion"
+            raise RewardError(f"reward {self.name} returned {shown(given, most=200)}, not {wanted}")
+        if len(scores) != len(asked):
+            found = f"{counted(len(scores), 'score')} for {counted(len(asked), 'completion')}"
+            raise RewardError(f"reward {self.name} returned {found}")
         return [checked_score(self.name, score, *pair) for score, pair in zip(scores, asked, strict=True)]
 
     @cached_property
@@ -117,10 +133,3 @@ class UserReward:
         from anyio import CapacityLimiter
 
         return CapacityLimiter(self._at_once)
-
-
-def _first_parameter(function: Callable[..., Any]) -> str | None:
-    try:
-        return next(iter(inspect.signature(function).parameters), None)
-    except (TypeError, ValueError):  # of a built-in function
-        return None

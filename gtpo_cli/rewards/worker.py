@@ -20,9 +20,10 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from gtpo_cli.rewards.equality import PATIENCE
+
 MEMORY_LIMIT_BYTES = 1024**3  # of address space
 RETIRE_BYTES = 256 * 1024**2  # of memory in use after an answer: what is left in caches is given back
-PATIENCE = 10  # seconds of wall time for each second of processor time
 _GRACE_SECONDS = 10.0
 
 

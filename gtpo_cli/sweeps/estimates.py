@@ -19,7 +19,7 @@ from gtpo_cli.sweeps.spec import Figure, Sweep, SweepRun
 from gtpo_cli.text import markdown_table
 from gtpo_cli.tracking import read_metrics
 
-Row = Mapping[str, float]
+Metrics = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def rows_of(run: SweepRun) -> list[dict[str, float]]:
     return read_metrics(RunFolder(run.path).metrics_file)
 
 
-def values_of(rows: Sequence[Row], figures: Mapping[str, Figure], window: float) -> dict[str, float]:
+def values_of(rows: Sequence[Metrics], figures: Mapping[str, Figure], window: float) -> dict[str, float]:
     """Each figure of one run, by name; without those whose metric it never logged."""
     found = {}
     for name, figure in figures.items():
@@ -85,7 +85,7 @@ def _take(figure: Figure, column: NDArray[np.float64], size: int) -> float:
     return float((smooth > figure.level).any() if figure.above else (smooth < figure.level).any())
 
 
-def _cell(sweep: Sweep, values: Mapping[str, Row], variant: str, figure: str) -> Cell | None:
+def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str) -> Cell | None:
     def by_seed(variant: str) -> dict[int, float]:
         runs = (run for run in sweep.of(variant) if figure in values.get(run.key, {}))
         return {run.seed: values[run.key][figure] for run in runs}
@@ -105,21 +105,27 @@ def _cell(sweep: Sweep, values: Mapping[str, Row], variant: str, figure: str) ->
 # -- ways out ---------------------------------------------------------------------------------------------------------
 
 
-def markdown(estimates: Estimates) -> str:
+COLUMNS = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p")
+
+
+def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
     """A row for each variant and figure."""
-    header = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p")
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for cell in estimates.cells:
         difference = "" if cell.difference is None else shown(cell.difference, signed=True)
         p_value = "" if cell.p_value is None else f"{cell.p_value:.3f}"
         rows.append((cell.figure, cell.variant, str(cell.seeds), shown(cell.mean), difference, p_value))
-    return markdown_table(header, rows)
+    return rows
+
+
+def markdown(estimates: Estimates) -> str:
+    return markdown_table(COLUMNS, table_rows(estimates))
 
 
 def shown(interval: Interval, *, signed: bool = False) -> str:
     """`0.934 (0.931 to 0.938)`, with as many digits as the size of the numbers asks."""
     digits = 3 if max(map(abs, interval)) < 10 else 1
-    estimate, low, high = (f"{value:{'+' if signed else ''}.{digits}f}" for value in interval)
+    estimate, low, high = (f"{value:{'+' if signed else ''}z.{digits}f}" for value in interval)
     return f"{estimate} ({low} to {high})"
 
 

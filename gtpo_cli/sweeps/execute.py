@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-from gtpo_cli.errors import Ended, RecipeError
-from gtpo_cli.files import Finite, own_folder, read_json
+from gtpo_cli.errors import RecipeError, Terminated
+from gtpo_cli.files import Finite, own_folder, read_json, write_aside
 from gtpo_cli.recipe import dump_recipe
-from gtpo_cli.report.comparison import recipe_differences
-from gtpo_cli.run_folder import RunFolder, write_atomically
+from gtpo_cli.recipe.schema import OPEN
+from gtpo_cli.recipe.section import recipe_differences
+from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.processes import Process, start_training
 from gtpo_cli.sweeps.spec import Sweep, SweepRun
 from gtpo_cli.training.interrupts import interrupt_flag
@@ -55,17 +56,18 @@ def check_what_is_there(sweep: Sweep) -> None:
     """Raise RecipeError where a run's folder holds another recipe: the sweep's file was changed since."""
     for run in sweep.runs:
         folder = RunFolder(run.path)
-        different = recipe_differences([folder.recipe(), run.recipe]) if folder.recipe_file.is_file() else []
+        found = recipe_differences([folder.recipe(), run.recipe]) if folder.recipe_file.is_file() else []
+        different = [key for key, (_, asked) in found if not (key in OPEN and asked == "auto")]
         if different:
             raise RecipeError(
-                f"{run.path}: was run with another {', '.join(key for key, _ in different)}; name another folder with "
+                f"{run.path}: was run with another {', '.join(different)}; name another folder with "
                 "--out, or delete this run"
             )
 
 
 def execute(
     sweep: Sweep, *, jobs: int, progress: Callable[[int, int], None]
-) -> tuple[list[tuple[SweepRun, int]], Ended | None]:
+) -> tuple[list[tuple[SweepRun, int]], Terminated | None]:
     """Run what is missing, at most `jobs` at a time; `progress` gets the runs that are done, and all. Returns the runs
     whose process ended badly, with its exit code, and the signal that ended the sweep.
 
@@ -101,13 +103,13 @@ def execute(
     finally:  # they have ended, unless the sweep ends at once
         for job in running:
             job.process.send_signal(signal.SIGKILL)
-    return failed, Ended(signals[0]) if signals else None
+    return failed, Terminated(signals[0]) if signals else None
 
 
 def _start(sweep: Sweep, run: SweepRun) -> _Job:
     """`gtpo train` of the run's recipe; from its newest checkpoint where its folder is there."""
     recipe = sweep.folder / "recipes" / f"{run.key}.yaml"
-    write_atomically(recipe, dump_recipe(run.recipe))
+    write_aside(recipe, dump_recipe(run.recipe))
     arguments = ["--quiet"]
     # The run's recipe is the sweep's, as was checked: what it names is the user's word.
     goes_on = ["--resume", str(run.path), "--trust-run-code"]
@@ -119,4 +121,4 @@ def _start(sweep: Sweep, run: SweepRun) -> _Job:
 
 def _mark_done(job: _Job, code: int) -> None:
     record = {"seconds": round(time.monotonic() - job.started, 1), "exit": code}
-    write_atomically(job.run.done_file, json.dumps(record) + "\n")
+    write_aside(job.run.done_file, json.dumps(record) + "\n")

@@ -26,9 +26,10 @@ _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # C
 _SAFE_PATH = "PYTHONSAFEPATH"
 # What a run imports, but for its model's own classes. The tiny model's, Llama's, bring what all of them need.
 _IMPORTED_ONCE = [
-    "gtpo_cli.sweeps.fork_server", "gtpo_cli.cli.app", "gtpo_cli.planning.readiness", "gtpo_cli.training.loop",
-    "gtpo_cli.training.summary", "gtpo_cli.tracking.console", "gtpo_cli.models.transformers_policy",
-    "gtpo_cli.generation.transformers_sampler", "transformers.models.llama.modeling_llama", "peft",
+    "gtpo_cli.sweeps.fork_server", "gtpo_cli.cli.app", "gtpo_cli.cli.train", "gtpo_cli.planning.readiness",
+    "gtpo_cli.training.loop", "gtpo_cli.training.summary", "gtpo_cli.tracking.display",
+    "gtpo_cli.models.transformers_policy", "gtpo_cli.generation.transformers_sampler",
+    "transformers.models.llama.modeling_llama", "peft",
 ]  # fmt: skip
 
 

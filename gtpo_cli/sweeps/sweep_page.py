@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.files import writing
+from gtpo_cli.files import write_aside, writing
 from gtpo_cli.report.charts import CURVES, Curve, running_mean, steps_chart, style, window
 from gtpo_cli.report.figures import Chart, Series, write_charts
 from gtpo_cli.report.live import on_page
 from gtpo_cli.report.page import filled
-from gtpo_cli.run_folder import write_atomically
-from gtpo_cli.sweeps.estimates import Estimates, Row, as_json, markdown, rows_of, runs_csv, shown
+from gtpo_cli.sweeps.estimates import Estimates, Metrics, as_json, markdown, rows_of, runs_csv, shown
 from gtpo_cli.sweeps.execute import seconds_of
 from gtpo_cli.sweeps.spec import Sweep, as_overrides
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 _POINTS = 300  # most points of a curve
 
-VariantRows = Mapping[str, Sequence[Sequence[Row]]]  # variant -> the metrics of each of its finished runs, if any
+VariantRows = Mapping[str, Sequence[Sequence[Metrics]]]  # variant -> the metrics of each of its finished runs, if any
 
 
 def write_results(sweep: Sweep, estimates: Estimates) -> Path:
@@ -41,7 +40,7 @@ def write_results(sweep: Sweep, estimates: Estimates) -> Path:
     with writing(lambda why: EvaluationError(f"{sweep.folder}: the results cannot be written ({why})")):
         write_charts(charts, sweep.folder / "charts")
         for file, text in files.items():
-            write_atomically(file, text)
+            write_aside(file, text)
     return page
 
 
@@ -68,7 +67,7 @@ def _band_chart(curve: Curve, variants: VariantRows) -> Chart:
     return steps_chart(curve, "mean", how, series)
 
 
-def _stacked(metric: str, runs: Sequence[Sequence[Row]], size: int) -> tuple[NDArray[np.float64], Any]:
+def _stacked(metric: str, runs: Sequence[Sequence[Metrics]], size: int) -> tuple[NDArray[np.float64], Any]:
     """(steps, values of each run at them), smoothed, masked where there is none; runs without the metric are left out,
     longer ones cut."""
     runs = [rows for rows in runs if any(metric in row for row in rows)]

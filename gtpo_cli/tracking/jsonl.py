@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.files import append_to, open_regular, parse_json, read_bytes, reason, walled, writing_run
+from gtpo_cli.files import append_to, guarded, open_regular, parse_json, read_bytes, reason, writing_run
 from gtpo_cli.tracking.metrics import in_order
 
 
@@ -66,7 +66,7 @@ class JsonlTracker:
             if size:
                 raise GtpoError(
                     f"{self._path}: already holds the metrics of a run; continue it with `gtpo train --resume`, "
-                    "or choose another run_name"
+                    "or choose another --name"
                 )
             return
         with open_regular(self._path) as file:
@@ -95,7 +95,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     A last line that is not whole (the run was killed while writing it) is left out with a warning. Raises GtpoError
     when the file cannot be read, or has another line that is not a JSON object of numbers with a step.
     """
-    with walled(lambda why: GtpoError(f"{path}: metrics cannot be read ({why}); is this a run folder?")):
+    with guarded(lambda why: GtpoError(f"{path}: metrics cannot be read ({why}); is this a run folder?")):
         lines = read_bytes(path).split(b"\n")
     rows: list[dict[str, float]] = []
     last = max((number for number, line in enumerate(lines, 1) if line), default=0)

@@ -45,79 +45,87 @@ class Metric:
 
 _DECLARED = (
     Metric("step", "steps", None,
-           "steps finished since the run began (a step = one batch of sampled completions)", at_least=1),
+           "steps finished since the run began", at_least=1),
     Metric("train/reward_mean", "points", "more",
-           "mean of R, the weighted sum of all rewards, over the step's completions"),
+           "mean of R, the weighted sum of all rewards"),
     Metric("train/reward_std", "points", None,
-           "standard deviation (divisor n - 1) of R over the step's completions, all groups together; 0 for a single"
-           " one", at_least=0),
+           "standard deviation (divisor n - 1) of R over all groups together", at_least=0),
     Metric("train/format_rate", "share", "more",
-           "completions with full marks for format, in the reward's own mode, / completions"),
+           "completions with full marks for format, in the reward's mode / completions"),
     Metric("train/accuracy_rate", "share", "more",
            "completions whose extracted answer equals the gold answer / completions"),
     Metric("train/strict_format_rate", "share", "more",
-           "completions whose tags stand once each and in order, whatever the reward's mode / completions"),
-    Metric("entropy/mean", "nats", None, "mean of <H>_i over the step's completions that are not empty"),
-    Metric("entropy/max", "nats", None, "largest <H>_i among the step's completions"),
+           "completions with all tags once and in order, whatever the mode / completions"),
+    Metric("entropy/mean", "nats", None, "mean of <H>_i over completions that are not empty"),
+    Metric("entropy/max", "nats", None, "largest <H>_i of the step"),
     Metric("entropy/filtered_share", "share", None, "completions with delta_i = 0 (Eq. 10) / completions"),
     Metric("conflict/share", "share", None, "completion tokens with M = 1 (forward or backward) / completion tokens"),
-    Metric("conflict/forward_share", "share", None, "completion tokens in the forward mask / completion tokens"),
+    Metric("conflict/forward_share", "share", None, "tokens in the forward mask / completion tokens"),
     Metric("conflict/backward_share", "share", None,
-           "completion tokens in the backward mask / completion tokens (a token can be in both masks)"),
-    Metric("groups/uninformative_share", "share", None, "groups whose rewards are all equal (every A is 0) / groups"),
+           "tokens in the backward mask / completion tokens"),
+    Metric("groups/uninformative_share", "share", None, "groups with equal rewards (every A is 0) / groups"),
     Metric("groups/resampled_share", "share", None,
-           "groups thrown away for want of reward spread / groups sampled; only with objective.resample"),
+           "groups replaced for equal rewards / groups sampled; only with objective.resample"),
     Metric("completions/length_mean", "tokens", None, "completion tokens / completions"),
     Metric("completions/truncated_share", "share", "less",
-           "completions that ran into rollout.max_completion_tokens / completions"),
-    Metric("completions/empty_share", "share", "less", "completions of no token / completions"),
+           "completions cut at rollout.max_completion_tokens / completions"),
+    Metric("completions/empty_share", "share", "less", "completions without a token / completions"),
     Metric("optim/loss", "loss", "less in SFT",
-           "the loss of the step, mean over its iterations (GTPO: -J of Eq. 11; SFT: nats a token). Each step of a"
-           " policy gradient has another J, so its level and trend say nothing of progress"),
+           "loss of the step, mean over its iterations (GTPO: -J of Eq. 11; SFT: nats a token); except in SFT its trend"
+           " says nothing of progress"),
     Metric("optim/grad_norm", "norm", None,
-           "2-norm of the gradient of all trained weights before clipping; mean over the step's iterations"),
+           "2-norm of the whole gradient before clipping, mean over the step's iterations"),
     Metric("optim/learning_rate", "1", None, "learning rate of the step's update"),
     Metric("optim/skipped", "steps", "less",
-           "1 where a log-probability, the loss or the gradient was infinite or NaN, so that the step (or what was "
-           "left of its iterations) made no update; else 0", at_most=1),
-    Metric("guard/alarms", "alarms", "less", "what the guard saw in this step (training.guard); 0 = nothing"),
+           "1 if a log-probability, the loss or the gradient was not finite and the rest of the step made no update",
+           at_most=1),
+    Metric("guard/alarms", "alarms", "less", "alarms of the guard in this step (training.guard)"),
     Metric("policy/kl", "nats", None,
            "mean over completion tokens of exp(d) - d - 1, d = logp_reference - logp_policy; only with a reference"),
     Metric("sampler/gap_mean", "nats", "less",
-           "mean over completion tokens of the absolute difference of logp_policy and logp_sampler"),
-    Metric("sampler/gap_max", "nats", "less", "largest such difference among the completion tokens"),
+           "absolute difference of logp_policy and logp_sampler when sampled, mean over completion tokens"),
+    Metric("sampler/gap_max", "nats", "less", "largest such difference"),
+    Metric("samples/age", "steps", None,
+           "steps since the generation of the completions; only with rollout.steps_per_generation above 1"),
+    Metric("ratio/mean", "1", None,
+           "mean of r = pi / pi_old (objective.ratio) over the trained tokens and iterations; only with"
+           " rollout.steps_per_generation or objective.num_iterations above 1 (then without the first iteration)"),
+    Metric("ratio/max", "1", None, "largest such r"),
+    Metric("ratio/clipped_share", "share", None,
+           "such tokens with r outside the clip range, whatever the sign of their coefficient / such tokens"),
     Metric("rewards/timeouts", "completions", "less",
-           "completions whose answer ran out of time or memory while compared (accuracy 0)"),
-    Metric("time/sample", "s", "less", "wall-clock time of sampling"),
-    Metric("time/reward", "s", "less", "wall-clock time of scoring"),
-    Metric("time/train", "s", "less", "wall-clock time of forward, backward and update, all iterations"),
-    Metric("time/step", "s", "less", "wall-clock time of the whole step"),
+           "completions whose comparison ran out of time or memory (accuracy 0)"),
+    Metric("time/sample", "s", "less",
+           "sampling, all of it in a generation's first step"),
+    Metric("time/reward", "s", "less", "scoring, likewise"),
+    Metric("time/train", "s", "less",
+           "forward, backward and update; in a generation's first step also measuring ln pi_old"),
+    Metric("time/step", "s", "less", "the whole step; all times are wall-clock"),
     Metric("speed/tokens_per_second", "tokens/s", "more", "completion tokens / time/step"),
-    Metric("memory/peak_bytes", "bytes", "less", "peak so far: allocated CUDA memory on a GPU, else resident set size"),
+    Metric("memory/peak_bytes", "bytes", "less", "peak so far: allocated CUDA memory, without a GPU resident set size"),
 )  # fmt: skip
 # Metrics with a name of the user's, or one of several, in angle brackets.
 _FAMILIES = (
     Metric("rewards/<name>_mean", "points", "more",
-           "mean of the unweighted score of a user reward over the step's completions (of one with a negative weight"
-           " less is better); rewards/length_mean: of DAPO's length penalty"),
+           "mean of the unweighted score of a user reward (less is better with a negative weight);"
+           " rewards/length_mean: of DAPO's length penalty"),
     Metric("audit/<place>_<sign>_share", "share", None,
-           "sum of the absolute policy-gradient coefficients of that sign at that place (prefix: forward span, "
-           "suffix: backward span, eos: end-of-sequence tokens, middle: the rest) / sum over all tokens; only with "
-           "objective.audit"),
+           "sum of the absolute policy-gradient coefficients (before the ratio) of that sign and place (prefix: forward"
+           " span, suffix: backward span, eos: end-of-sequence, middle: the rest) / sum over all tokens; only with"
+           " objective.audit"),
     Metric("audit/<place>_negative_groups", "share", None,
-           "groups whose coefficients on shared prefix (or end-of-sequence) tokens sum to less than 0 / groups in "
-           "which they do not cancel; only with objective.audit"),
+           "groups whose coefficients on shared prefix (or eos) tokens sum to less than 0 / groups where they do not"
+           " cancel; only with objective.audit"),
     Metric("eval/<benchmark>/accuracy_rate", "share", "more",
-           "right answers / completions; one completion of each of the first evaluation.limit test problems, sampled"
-           " with the current weights"),
+           "right answers / completions, one of each of the first evaluation.limit test problems"),
     Metric("eval/<benchmark>/strict_format_rate", "share", "more",
-           "as train/strict_format_rate, of the completions evaluated"),
+           "as train/strict_format_rate, of those completions"),
     Metric("eval/<benchmark>/truncated_share", "share", "less",
-           "completions that ran into evaluation.max_completion_tokens / all"),
-    Metric("eval/<benchmark>/length_mean", "tokens", None, "completion tokens / completions, of those evaluated"),
+           "completions cut at evaluation.max_completion_tokens / all"),
+    Metric("eval/<benchmark>/length_mean", "tokens", None, "tokens / completions, of those evaluated"),
     Metric("eval/<benchmark>/entropy_mean", "nats", None,
-           "mean of <H>_i over the completions evaluated, at rollout.temperature"),
-    Metric("eval/time", "s", "less", "wall-clock time of the evaluation after the step (not part of time/step)"),
+           "mean of <H>_i over those completions, at rollout.temperature"),
+    Metric("eval/time", "s", "less", "the evaluation after the step, beside time/step"),
 )  # fmt: skip
 
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _DECLARED})
@@ -133,7 +141,7 @@ def reward_words(name: str) -> str:
 _ORDER = {name: place for place, name in enumerate(METRICS)}
 _PLACEHOLDERS = {
     "<name>": ".+",
-    "<benchmark>": "[a-z0-9]+",
+    "<benchmark>": "[a-z0-9_]+",
     "<place>": "(prefix|suffix|eos|middle)",
     "<sign>": "(positive|negative)",
 }
@@ -156,10 +164,6 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def metrics_table() -> str:
-    """The declarations as a Markdown table, for the documentation."""
-    rows = []
-    for row in (*_DECLARED, *_FAMILIES):
-        bounds = f"{row.low:g} to {row.high:g}" if math.isfinite(row.high) else f"≥ {row.low:g}"
-        bounds = bounds if math.isfinite(row.low) else "any"
-        rows.append((f"`{row.name}`", row.unit, bounds, row.better or "", row.formula))
-    return markdown_table(("name", "unit", "range", "better", "what it is"), rows)
+    """The declarations as a Markdown table, for the documentation; the page says which range a unit has."""
+    rows = [(f"`{row.name}`", row.unit, row.better or "", row.formula) for row in (*_DECLARED, *_FAMILIES)]
+    return markdown_table(("name", "unit", "better", "what it is"), rows)

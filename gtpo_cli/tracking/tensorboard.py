@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gtpo_cli.errors import RecipeError, install
 from gtpo_cli.text import markdown_table, markdown_text
-from gtpo_cli.tracking.tracker import Row
+from gtpo_cli.tracking.tracker import TableRow
 
 
 class TensorBoardTracker:
@@ -32,7 +32,7 @@ class TensorBoardTracker:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
-    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None:
+    def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
         """As text, which TensorBoard draws as a Markdown table."""
         cells = ([_cell(value) for value in row.values()] for row in rows)
         self._writer.add_text(name, markdown_table(list(rows[0]), cells), step)

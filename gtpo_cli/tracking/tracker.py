@@ -1,4 +1,4 @@
-"""What a tracker is, which ones a recipe opens, and how the loop talks to all of them at once.
+"""What a tracker is, and how the loop talks to all of them at once.
 
 metrics.jsonl is the record of the run: when it cannot be written, the run stops with a GtpoError. Every other tracker
 is a convenience: when one fails, it is switched off with one warning, and the run goes on.
@@ -6,23 +6,17 @@ is a convenience: when one fails, it is switched off with one warning, and the r
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from gtpo_cli.errors import install
-from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.text import describe
 from gtpo_cli.tracking.jsonl import JsonlTracker
 from gtpo_cli.tracking.metrics import find_metric
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from gtpo_cli.tracking.console import ConsoleTracker
+    from gtpo_cli.tracking.display import ConsoleTracker
 
 
 T = TypeVar("T", bound="Tracker")
@@ -36,14 +30,14 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-Row = Mapping[str, str | float | None]  # of a table: by column; all rows have the same
+TableRow = Mapping[str, str | float | None]  # of a table: by column; all rows have the same
 
 
 @runtime_checkable
 class TableTracker(Tracker, Protocol):
     """A tracker that takes tables too: completions and evaluations, a row each."""
 
-    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None: ...
+    def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None: ...
 
 
 class Trackers(AbstractContextManager["Trackers"]):
@@ -79,12 +73,12 @@ class Trackers(AbstractContextManager["Trackers"]):
         for name in metrics:
             find_metric(name)
         self._record.log(step, metrics)
-        self._tell(self._optional, step, lambda tracker: tracker.log(step, metrics))
+        self._notify(self._optional, step, lambda tracker: tracker.log(step, metrics))
 
-    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None:
+    def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
         """Hand a table of step `step`, whose metrics come later, to every tracker that takes tables."""
         takers = [tracker for tracker in self._optional if isinstance(tracker, TableTracker)]
-        self._tell(takers if rows else [], step, lambda tracker: tracker.log_table(step, name, rows))
+        self._notify(takers if rows else [], step, lambda tracker: tracker.log_table(step, name, rows))
 
     def message(self, text: str) -> None:
         """Show a line to the user, above the progress display. Silent in a quiet run."""
@@ -110,10 +104,10 @@ class Trackers(AbstractContextManager["Trackers"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _tell(self, trackers: Sequence[T], step: int, tell: Callable[[T], None]) -> None:
+    def _notify(self, trackers: Sequence[T], step: int, notify: Callable[[T], None]) -> None:
         for tracker in tuple(trackers):
             try:
-                tell(tracker)
+                notify(tracker)
             except Exception as error:  # noqa: BLE001 - a tracker is foreign code, and no error in it is worth a run
                 self._switch_off(tracker, error, since=f" from step {step} on")
 
@@ -127,75 +121,5 @@ class Trackers(AbstractContextManager["Trackers"]):
 
 
 def _name(tracker: Tracker) -> str:
-    return f"{type(tracker).__name__.removesuffix('Tracker')} tracking"
-
-
-def open_trackers(
-    recipe: Recipe,
-    run_dir: Path,
-    *,
-    total_steps: int,
-    start_step: int = 0,
-    keep_bytes: int | None = None,
-    initial_entropy: float | None = None,
-    console: Console | None = None,
-    quiet: bool = False,
-) -> Trackers:
-    """Open what `recipe.tracking` asks for; use the result as a context manager.
-
-    A resumed run gives the last step of its checkpoint (`start_step`) and `Trackers.position` as it was then
-    (`keep_bytes`); what was recorded after that is dropped. A new run has neither. `initial_entropy`: <H>_ini in nats,
-    shown beside the entropy; None for SFT. `quiet`: no display and no messages; warnings are still printed. Raises
-    GtpoError when metrics.jsonl cannot be opened, RecipeError when TensorBoard is not installed. A wandb that fails is
-    a warning.
-    """
-    from gtpo_cli.tracking.console import Console, ConsoleTracker, entropy_note
-
-    console = console or Console()
-    warn = _warn_on(console)
-    record = JsonlTracker(run_dir / "metrics.jsonl", keep_bytes=keep_bytes)
-    others: list[Tracker] = []
-    try:
-        if recipe.tracking.tensorboard:
-            from gtpo_cli.tracking.tensorboard import TensorBoardTracker
-
-            others.append(TensorBoardTracker(run_dir / "tensorboard", start_step=start_step))
-        if recipe.tracking.wandb.mode != "off":
-            others += _open_wandb(recipe, run_dir, warn, resumed=keep_bytes is not None)
-        note = entropy_note(initial_entropy, recipe.objective.filter)
-        display = None if quiet else ConsoleTracker(total_steps, start_step=start_step, note=note, console=console)
-    except BaseException:
-        Trackers(record, others=others, warn=warn).close()
-        raise
-    return Trackers(record, display=display, others=others, warn=warn)
-
-
-def _open_wandb(recipe: Recipe, run_dir: Path, warn: Callable[[str], None], *, resumed: bool) -> list[Tracker]:
-    """wandb in a thread of its own; nothing where it cannot be opened."""
-    if importlib.util.find_spec("wandb") is None:
-        if recipe.tracking.wandb.mode != "auto":
-            warn(f"wandb is off: it is not installed: {install('wandb')}; metrics.jsonl has every step")
-        return []
-    try:
-        from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, BackgroundTracker, WandbTracker
-
-        tracker = WandbTracker(recipe, run_dir, resumed=resumed, warn=warn)
-    except Exception as error:  # noqa: BLE001 - foreign code, a network and an account: nothing in it is worth a run
-        remedy = "metrics.jsonl has every step. Silence this with tracking.wandb.mode: off"
-        warn(f"wandb is off ({describe(error)}); {remedy}")
-        return []
-    return [BackgroundTracker(tracker, close_seconds=FINISH_TIMEOUT + 10)]  # wandb's own patience comes first
-
-
-def _warn_on(console: Console) -> Callable[[str], None]:
-    """Warnings as one line on the console, above the display; through the `warnings` module once it is gone."""
-    from gtpo_cli.tracking.console import WARNING, print_line
-
-    def warn(text: str) -> None:
-        with suppress(OSError):
-            if not console.quiet:  # as rich leaves it after a broken pipe
-                print_line(console, f"warning: {text}", style=WARNING)
-                return
-        warnings.warn(text, stacklevel=2)
-
-    return warn
+    behind = getattr(tracker, "tracker", tracker)  # of a BackgroundTracker
+    return f"{type(behind).__name__.removesuffix('Tracker')} tracking"

@@ -1,8 +1,8 @@
 """Weights & Biases: online with a key, offline without one, never a prompt, never the end of a run.
 
 All files stay in the run folder (`<run>/wandb`). An offline run is uploaded later with `wandb sync`. Only the recipe,
-the metrics, and tables of sample completions and evaluations are handed over: no code, no git state, no console output,
-nothing about the machine.
+the metrics, tables of sample completions and evaluations, and how busy the machine is (GPU, CPU, memory, disk, network:
+numbers) are handed over: no code, no git state, no console output, neither the machine's name nor what it is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.errors import GtpoError
+from gtpo_cli.errors import GtpoError, program
 from gtpo_cli.files import own_folder, read_bytes, write_aside
-from gtpo_cli.foreign_code import stands_in_a_run
 from gtpo_cli.recipe.schema import Recipe
-from gtpo_cli.tracking.tracker import Row, TableTracker, Tracker
+from gtpo_cli.text import one_line
+from gtpo_cli.tracking.tracker import TableRow, TableTracker, Tracker
+from gtpo_cli.user_code import stands_in_a_run
 
 # Seconds. A network that is away must not hold up training for long, at the start or at the end.
 INIT_TIMEOUT = 30.0
@@ -78,18 +80,24 @@ class WandbTracker:
         except wandb.Error as error:
             if settings.mode == "offline":
                 raise
-            reason = " ".join(str(error).split())
-            warn(f"wandb: not online ({reason}); recording offline, upload later with `wandb sync {folder}/offline-*`")
+            reason = one_line(str(error))
+            warn(f"wandb: not online ({reason}); recording offline")
             self._run = start("offline")
         write_aside(id_file, f"{self._run.id}\n".encode())
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether all of it stays here; false also where wandb is disabled by its own switch."""
+        return bool(self._run.offline)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({"step": step, **metrics}, step=step)
 
-    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None:
+    def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
         import wandb
 
-        table = wandb.Table(columns=["step", *rows[0]], data=[[step, *row.values()] for row in rows])
+        # wandb takes no names of a type of ours, such as a reward's, CodeName
+        table = wandb.Table(columns=["step", *map(str, rows[0])], data=[[step, *row.values()] for row in rows])
         self._run.log({name: table}, step=step)
 
     def close(self) -> None:
@@ -107,7 +115,7 @@ class BackgroundTracker:
     """
 
     def __init__(self, tracker: Tracker, *, close_seconds: float) -> None:
-        self._tracker = tracker
+        self.tracker = tracker
         self._close_seconds = close_seconds
         self._steps: queue.Queue[Callable[[], None] | None] = queue.Queue(_BEHIND)
         self._failure: Exception | None = None
@@ -117,11 +125,11 @@ class BackgroundTracker:
         self._thread.start()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._put(partial(self._tracker.log, step, dict(metrics)))
+        self._put(partial(self.tracker.log, step, dict(metrics)))
 
-    def log_table(self, step: int, name: str, rows: Sequence[Row]) -> None:
-        if isinstance(self._tracker, TableTracker):
-            self._put(partial(self._tracker.log_table, step, name, rows))
+    def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
+        if isinstance(self.tracker, TableTracker):
+            self._put(partial(self.tracker.log_table, step, name, rows))
 
     def _put(self, call: Callable[[], None]) -> None:
         self._raise_failure()
@@ -153,9 +161,20 @@ class BackgroundTracker:
         except Exception as error:  # noqa: BLE001 - a tracker is foreign code; told by the next call
             self._failure = error
         try:
-            self._tracker.close()
+            self.tracker.close()
         except Exception as error:  # noqa: BLE001 - as above; the first failure counts
             self._failure = self._failure or error
+
+
+def sync_command(run_dir: Path) -> str:
+    """What uploads the offline records of a run, to be typed in a shell: of all its parts, of which those that are on
+    wandb already are left out."""
+    return f"{program('wandb')} sync {shlex.quote(str(run_dir / 'wandb'))}/offline-run-*"
+
+
+def waits_for_upload(run_dir: Path) -> bool:
+    """Whether the run has an offline record that was not uploaded: `wandb sync` leaves a mark beside what was."""
+    return any(not any(part.glob("*.synced")) for part in run_dir.glob("wandb/offline-run-*"))
 
 
 def _resolve(mode: str) -> str:
@@ -171,7 +190,7 @@ def _resolve(mode: str) -> str:
         return "online"
     if mode == "auto":
         return "offline"
-    raise wandb.Error("no API key is configured: run `wandb login`, or set WANDB_API_KEY")
+    raise wandb.Error(f"no API key is configured: run `{program('wandb')} login`, or set WANDB_API_KEY")
 
 
 def _settings() -> Any:
@@ -185,9 +204,7 @@ def _settings() -> Any:
         save_code=False,
         disable_git=True,
         disable_job_creation=True,
-        x_disable_machine_info=True,
-        x_disable_meta=True,
-        x_disable_stats=True,
+        x_disable_meta=True,  # what the machine is and what runs on it; how busy it is goes along
         x_save_requirements=False,
         init_timeout=INIT_TIMEOUT,
         finish_timeout=FINISH_TIMEOUT,

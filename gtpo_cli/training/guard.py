@@ -1,7 +1,12 @@
 """Watches a run for policy collapse (Section 4.2): entropy past ln 2 while the format is being lost, and its relatives.
 
 Every rule compares the mean over the last `window` steps with what the run had before: its first window (start) and the
-best window so far. So nothing is said before the second window, and a figure that is bad from the start is no alarm.
+best window so far. So nothing is said before the second window, and a figure that is bad from the start is no collapse.
+
+A run in which the completions of a group have always earned the same is not collapsed either: it never had a learning
+signal. It is told so once, after its first ten steps where no group of these had any spread, and lets the run go on. In
+the second window such a run is stopped where `training.guard.action` is stop or rollback: there is nothing good to go
+back to.
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ from typing import NamedTuple
 from gtpo_cli.objective import LN_2
 from gtpo_cli.recipe.schema import GuardRecipe
 
+COLLAPSE, NO_SIGNAL = "policy collapse", "no learning signal"
+FIRST_STEPS = 10  # after which a run without any spread is told so
 _NEARLY_ALL_RIGHT = 0.5  # accuracy from which on groups without spread mean that the task is learned, not lost
 # Of a step, or means over a window of steps, in the order of `Window`.
 _METRICS = (
@@ -32,6 +39,14 @@ class Window(NamedTuple):
     uninformative: float
 
 
+class Alarm(NamedTuple):
+    """`kind`: COLLAPSE or NO_SIGNAL. `acts`: whether it calls for `training.guard.action`, or is said and no more."""
+
+    kind: str
+    text: str
+    acts: bool = True
+
+
 class CollapseGuard:
     """Takes the metrics of one step after the other and says what it sees. After an alarm the window starts anew."""
 
@@ -41,27 +56,70 @@ class CollapseGuard:
         self._steps: deque[Window] = deque(maxlen=recipe.window)
         self._start: Window | None = None
         self._best: Window | None = None  # of each figure the best window's, whenever that was
+        self._taken = 0  # steps that count
+        self._had_spread = self._told_no_signal = False
         for metrics in history:
             self.observe(metrics)
 
-    def observe(self, metrics: Mapping[str, float]) -> list[str]:
+    def observe(self, metrics: Mapping[str, float]) -> list[Alarm]:
         """Take the metrics of a step; returns what was seen, each in words and numbers. Steps without rewards (SFT, or
         skipped ones) do not count."""
         step = Window(*(metrics.get(name, math.nan) for name in _METRICS))
         if not all(map(math.isfinite, step)):
             return []
         self._steps.append(step)
+        self._taken += 1
+        self._had_spread |= step.uninformative < 1
+        seen = self._in_window()
+        if self._taken == FIRST_STEPS and not (seen or self._had_spread or self._told_no_signal):
+            seen = [self._no_signal(f"in the first {FIRST_STEPS} steps", self._means(), acts=False)]
+        return seen
+
+    def _means(self) -> Window:
+        return Window(*map(statistics.fmean, zip(*self._steps, strict=True)))
+
+    def _in_window(self) -> list[Alarm]:
         if len(self._steps) < self._recipe.window:
             return []
-        now = Window(*map(statistics.fmean, zip(*self._steps, strict=True)))
+        now = self._means()
         if self._start is None or self._best is None:
             self._start = self._best = now
             return []
-        seen = list(_collapses(self._recipe, now, start=self._start, best=self._best))
+        over = f"over the last {self._recipe.window} steps"
+        texts = _collapses(self._recipe, now, start=self._start, best=self._best)
+        seen = [Alarm(COLLAPSE, f"{over} {text}") for text in texts]
+        told = self._told_no_signal and self._recipe.action == "warn"
+        if not seen and not told and self._never_had_signal(now):
+            seen = [self._no_signal(f"{over}, as before,", now)]
         if seen:
             self._steps.clear()
-        self._best = Window(*map(max, self._best, now))._replace(truncated=min(self._best.truncated, now.truncated))
-        return [f"over the last {self._recipe.window} steps {text}" for text in seen]
+        least = {name: min(getattr(self._best, name), getattr(now, name)) for name in ("truncated", "uninformative")}
+        self._best = Window(*map(max, self._best, now))._replace(**least)
+        return seen
+
+    def _never_had_signal(self, now: Window) -> bool:
+        assert self._best is not None
+        share = min(self._best.uninformative, now.uninformative)
+        return share >= self._recipe.uninformative_share and now.accuracy < _NEARLY_ALL_RIGHT
+
+    def _no_signal(self, when: str, now: Window, *, acts: bool = True) -> Alarm:
+        self._told_no_signal = True
+        text = (
+            f"{when} all completions of a group earned the same in {now.uninformative:.2f} of the groups, so nothing "
+            f"says which was better; {remedies(now.accuracy, now.truncated)}; gtpo try-reward shows what each earns"
+        )
+        return Alarm(NO_SIGNAL, text, acts)
+
+
+def remedies(accuracy: float, truncated: float) -> str:
+    """What to try where groups have no spread of rewards; the shares of completions that are right and truncated."""
+    if accuracy >= _NEARLY_ALL_RIGHT:
+        return "try harder problems, or a warmer rollout.temperature"
+    longer = "a larger rollout.max_completion_tokens (most are truncated), " if truncated > 0.5 else ""
+    return (
+        f"try {longer}SFT first (objective.name: sft, then gtpo train --from RUN), rewards.format.mode: presence, a "
+        "warmer or colder rollout.temperature, or easier problems"
+    )
 
 
 def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window) -> Iterator[str]:
@@ -79,7 +137,8 @@ def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window)
         yield f"{now.truncated:.2f} of the completions run into the length limit (at best {best.truncated:.2f})"
     if now.length >= recipe.length_factor * start.length and (format_fell or accuracy_fell):
         yield f"completions have {now.length:.0f} tokens (start {start.length:.0f}) and {lost}"
-    if now.uninformative >= recipe.uninformative_share and now.accuracy < _NEARLY_ALL_RIGHT:
+    even = recipe.uninformative_share
+    if now.uninformative >= even > best.uninformative and now.accuracy < _NEARLY_ALL_RIGHT:
         yield (
             f"the rewards of a group are all equal in {now.uninformative:.2f} of the groups, at an accuracy rate of "
             f"{now.accuracy:.2f}: nothing is learned"

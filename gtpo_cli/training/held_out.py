@@ -6,10 +6,10 @@ import time
 from statistics import fmean
 
 from gtpo_cli.errors import DataError
+from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import sample_and_grade
 from gtpo_cli.evaluation.problems import load_benchmark
 from gtpo_cli.evaluation.records import EvaluatedProblem
-from gtpo_cli.evaluation.subject import Subject
 from gtpo_cli.generation import Sampler
 from gtpo_cli.models import Policy
 from gtpo_cli.recipe import Recipe
@@ -26,7 +26,7 @@ class HeldOut:
 
     def __init__(self, recipe: Recipe, policy: Policy, sampler: Sampler, scorer: Scorer) -> None:
         self._recipe, self._scorer = recipe, scorer
-        self._subject = Subject(policy, sampler)
+        self._subject = PolicyAndSampler(policy, sampler)
         self._benchmarks = []
         for name in recipe.evaluation.benchmarks:
             try:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from gtpo_cli.errors import WORDS, Ended
+from gtpo_cli.errors import WORDS, Terminated
 
 SAME_SECONDS = 1.0
 
 
 def raise_ended(number: int, frame: FrameType | None) -> None:
     """A signal handler."""
-    raise Ended(number)
+    raise Terminated(number)
 
 
 def ending_signals() -> list[signal.Signals]:

@@ -7,30 +7,33 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
 from gtpo_cli.data import PromptOrder
-from gtpo_cli.errors import NotFiniteError
+from gtpo_cli.errors import NoRoomToSampleError, NotFiniteError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import Policy
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers
-from gtpo_cli.training.held_out import HeldOut
 from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.plain_forward import check_plain_forward
 from gtpo_cli.training.run import Run
+from gtpo_cli.training.samples_ahead import SamplesAhead
 from gtpo_cli.training.setup import set_up
-from gtpo_cli.training.sft import sft_step
 from gtpo_cli.training.start import keep_start, origin
-from gtpo_cli.training.step import StepParts, train_step
+from gtpo_cli.training.step import StepParts, StepPrompts, sample_steps, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.training.stress import stress_step, wants_stress
+
+if TYPE_CHECKING:
+    from gtpo_cli.training.held_out import HeldOut
 
 
 def train(
@@ -54,33 +57,36 @@ def train(
         setup = set_up(recipe, say=say, samples=recipe.samples, start=keep_start(recipe, folder))
         policy, order = setup.policy, setup.data.order
         folder.write_environment(setup.facts | origin(folder))
-        sampler = load_sampler(policy, recipe, warn=run.warn) if recipe.samples else None
+        sampler = load_sampler(policy, recipe, setup.engines, warn=run.warn) if recipe.samples else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine's start, which seeds with 0
-        micro = MicroBatchSize(
-            recipe.training.micro_batch_size, longest_row=setup.data.longest_row, packed=policy.packs, warn=run.warn
-        )
+        budget = training_budget(recipe.training.micro_batch_size, longest_row=setup.data.longest_row, warn=run.warn)
         if wants_stress(recipe.training.stress_step, policy):
-            tokens = stress_step(recipe, policy, sampler, setup.data.prompts, micro)
-            say(f"the longest row ({tokens} tokens) fits, {micro} at a time in training")
+            tokens = stress_step(recipe, policy, sampler, setup.data.prompts, budget)
+            say(f"the longest row ({tokens} tokens) fits, {budget} at a time in training")
         held_out = None
         if recipe.training.eval_every is not None:
+            from gtpo_cli.training.held_out import HeldOut
+
             assert sampler is not None
             held_out = HeldOut(recipe, policy, sampler, scorer)
         updater = Updater(
             policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps, dtype=policy.dtype
         )
+        ahead = SamplesAhead(recipe.rollout, setup.data.prompts, policy)
         step: Callable[[int], dict[str, float]]
         if recipe.objective.name == "sft":
+            from gtpo_cli.training.sft import sft_step
+
             initial_entropy = None
             step = lambda number: sft_step(  # noqa: E731
-                policy, updater, micro, order.step(number), tags=recipe.rewards.format.tags, clock=Stopwatch()
+                policy, updater, budget, order.step(number), tags=recipe.rewards.format.tags, clock=Stopwatch()
             )
         else:
             assert sampler is not None
             initial_entropy = find_initial_entropy(recipe, folder, setup, sampler, say)
-            parts = StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, micro)
-            step = partial(_step_on_samples, parts, order, run)
-        trained = TrainedPolicy(policy, updater, run.store)
+            parts = StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, budget)
+            step = partial(_step_on_samples, parts, order, ahead, run)
+        trained = TrainedPolicy(policy, updater, ahead, run.store)
         if run.step and (other_gpus := trained.restore(run.step)):
             say(other_gpus)
         if resume and recipe != (own := folder.recipe()):
@@ -99,27 +105,44 @@ def train(
         run.signals = stack.enter_context(interrupt_flag())
         updated = False
         for number in range(run.step + 1, order.total_steps + 1):
-            metrics = step(number)
+            try:
+                metrics = step(number)
+            except NoRoomToSampleError as error:
+                raise _saved(run, number, error) from error
             if not updated and not metrics["optim/skipped"]:
                 updated = True
                 check_plain_forward(policy, setup.data.prompts, as_in_training=recipe.objective.name != "sft")
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
-                metrics |= _evaluate(held_out, number, trackers)
+                try:
+                    metrics |= _evaluate(held_out, number, trackers)
+                except NoRoomToSampleError as error:  # the update is made: only the step's evaluation is missing
+                    run.finish_step(number, metrics)
+                    raise _saved(run, number + 1, error) from error
             if run.finish_step(number, metrics) is not None:
                 break
         return run
+
+
+def _saved(run: Run, number: int, error: NoRoomToSampleError) -> NoRoomToSampleError:
+    """Save what was finished before step `number`; the error then says where the run goes on."""
+    run.save_before(number)
+    saved = f"; step {run.step} is saved: gtpo train --resume {run.folder.path}" if run.step else ""
+    return NoRoomToSampleError(f"{error}{saved}")
 
 
 def _end(recipe: Recipe) -> tuple[int | None, int]:
     return recipe.training.max_steps, recipe.training.epochs
 
 
-def _step_on_samples(parts: StepParts, order: PromptOrder, run: Run, number: int) -> dict[str, float]:
+def _step_on_samples(
+    parts: StepParts, order: PromptOrder, ahead: SamplesAhead, run: Run, number: int
+) -> dict[str, float]:
     """A step on sampled completions; one at which nothing can be sampled is skipped."""
     clock = Stopwatch()
-    seed = derive_seed(run.recipe.seed, "sample", number)
     try:
-        result = train_step(parts, order.step(number), seed=seed, clock=clock, more=partial(order.more, number))
+        if missing := ahead.missing(number, total_steps=order.total_steps):
+            ahead.add(missing, sample_steps(parts, [_prompts(order, run, step) for step in missing], clock=clock))
+        result = train_step(parts, ahead.take(number), clock=clock)
     except NotFiniteError as error:
         run.warn(f"step {number} was skipped: {error}")
         parts.updater.advance_schedule()
@@ -127,25 +150,33 @@ def _step_on_samples(parts: StepParts, order: PromptOrder, run: Run, number: int
     return run.record(number, result, clock, parts.policy)
 
 
+def _prompts(order: PromptOrder, run: Run, number: int) -> StepPrompts:
+    seed = derive_seed(run.recipe.seed, "sample", number)
+    return StepPrompts(order.step(number), seed, partial(order.more, number))
+
+
 def _evaluate(held_out: HeldOut, number: int, trackers: Trackers) -> dict[str, float]:
     metrics, tables = held_out.evaluate()
     for name, rows in tables.items():
         trackers.log_table(number, f"evaluation/{name}", rows)
     rates = {name: value for name, value in metrics.items() if name.endswith("/accuracy_rate")}
-    trackers.message("held out: " + ", ".join(f"{name} {value:.3f}" for name, value in rates.items()))
+    trackers.message("held out: " + ", ".join(f"{name} {value:z.3f}" for name, value in rates.items()))
     return metrics
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedPolicy:
-    """What is trained and its optimiser, as checkpoints hold them."""
+    """What is trained, its optimiser and what was sampled ahead, as checkpoints hold them."""
 
     policy: Policy
     updater: Updater
+    ahead: SamplesAhead
     store: CheckpointStore
 
     def save(self, state: CheckpointState) -> None:
         training = {"updater": self.updater.state_dict()}
+        if samples := self.ahead.state_dict():
+            training["samples_ahead"] = samples
         self.store.save(state, self.policy.save, self.policy.trainable_parameters(), training)
 
     def restore(self, step: int) -> str | None:
@@ -153,10 +184,15 @@ class TrainedPolicy:
         self.policy.load(self.store.path(step) / "model")
         with self.store.training(step) as loaded:
             self.updater.load_state_dict(loaded["updater"])
+            self.ahead.load_state_dict(loaded.get("samples_ahead", {}), after=step)
             return restore_random_states(loaded["random"])
 
     def roll_back(self, step: int, factor: float) -> float:
-        """Back to the weights and moments of a checkpoint, with a lower learning rate from here, which is returned."""
+        """Back to the weights and moments of a checkpoint, with a lower learning rate from here, which is returned.
+
+        What was sampled ahead is dropped: it is of the policy that is left.
+        """
+        self.ahead.drop()
         self.policy.load(self.store.path(step) / "model")
         with self.store.training(step) as loaded:
             return self.updater.roll_back(loaded["updater"], factor)

@@ -34,7 +34,9 @@ class Updater:
         """`dtype`: of the computation; the parameters are float32."""
         self._parameters = list(parameters)
         self._max_grad_norm = recipe.max_grad_norm
-        self._scaler = torch.amp.GradScaler(self._parameters[0].device.type, enabled=dtype == torch.float16)
+        device = self._parameters[0].device
+        self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+        self._scaler.scale(torch.zeros((), device=device))  # which makes the scale: the first step may have no loss
         self.optimizer = _optimizer(self._parameters, recipe)
         warmup = math.ceil(recipe.warmup_ratio * total_steps)
         factor = partial(schedule_factor, recipe.schedule, warmup=warmup, total=total_steps)
@@ -173,6 +175,7 @@ def schedule_factor(schedule: str, step: int, *, warmup: int, total: int) -> flo
 
 
 def _optimizer(parameters: list[torch.nn.Parameter], recipe: OptimizerRecipe) -> torch.optim.Optimizer:
+    assert recipe.name != "auto", "closed where the run was set up"
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},

@@ -33,13 +33,13 @@ def check_plain_forward(policy: Policy, prompts: Sequence[Prompt], *, as_in_trai
     group = Group(problem, ids, tuple(Completion(row, (0.0,) * len(row), "length", "") for row in rows))
     devices = [policy.device] if policy.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        batch = collate([group], device=policy.device)
+        packed = collate([group], device=policy.device).rows()
         with torch.set_grad_enabled(as_in_training):
-            logp_BGT, _ = policy.token_logprobs(batch)
-        plain_N = torch.cat([policy.plain_logprobs(ids, row) for row in rows])
-    logp_N = logp_BGT.detach()[batch.completion_mask_BGT]
-    same_N = (logp_N == plain_N) | (logp_N.isnan() & plain_N.isnan())  # a token may have no chance: minus infinity
-    gap = float((logp_N - plain_N).abs().masked_fill(same_N, 0.0).mean())
+            logp_NT, _ = policy.token_logprobs(packed)
+        plain_M = torch.cat([policy.plain_logprobs(ids, row) for row in rows])
+    logp_M = logp_NT.detach()[packed.mask_NT]
+    same_M = (logp_M == plain_M) | (logp_M.isnan() & plain_M.isnan())  # a token may have no chance: minus infinity
+    gap = float((logp_M - plain_M).abs().masked_fill(same_M, 0.0).mean())
     bound = _MARGIN * ROUNDING[dtype_name(policy.dtype)] / min(1.0, policy.temperature)
     if not gap <= bound:
         raise ModelError(

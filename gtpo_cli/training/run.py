@@ -17,9 +17,11 @@ from gtpo_cli.models import Policy
 from gtpo_cli.models.dropout import check_dropout
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.tracking import Trackers, open_trackers, read_metrics
+from gtpo_cli.text import counted
+from gtpo_cli.tracking import Trackers, read_metrics
+from gtpo_cli.tracking.opening import open_trackers
 from gtpo_cli.training.best import Best, check_keep_best
-from gtpo_cli.training.guard import CollapseGuard
+from gtpo_cli.training.guard import NO_SIGNAL, Alarm, CollapseGuard
 from gtpo_cli.training.interrupts import reason
 from gtpo_cli.training.samples import sample_table, write_samples
 from gtpo_cli.training.step import StepResult
@@ -59,10 +61,10 @@ class Run:
         self.store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
         self.state = self._newest_state() if resume else CheckpointState(step=0, metrics_bytes=0)
         if self.state.stopped is not None and recipe.training.guard.action != "warn":
+            lower = "" if self.state.stopped.startswith(NO_SIGNAL) else " with a lower optimizer.learning_rate"
             raise GtpoError(
                 f"{folder.path}: the guard stopped this run at step {self.state.step} ({self.state.stopped}); start a "
-                "new run with a lower optimizer.learning_rate, or go on from the collapsed weights with --set "
-                "training.guard.action=warn"
+                f"new run{lower}, or go on from these weights with --set training.guard.action=warn"
             )
         check_keep_best(recipe)
         check_dropout(recipe)
@@ -126,6 +128,8 @@ class Run:
         """The metrics of a policy-gradient step. Its completions go to samples/ and, as a table, to the
         trackers where due, or where it was skipped."""
         metrics = step_metrics(result, clock)  # first: what is written below is no part of the step's time
+        if self.recipe.rollout.steps_per_generation > 1:
+            metrics["samples/age"] = float(result.age)
         every = self.recipe.tracking.log_completions_every
         if result.not_finite or number == 1 or number % every == 0:
             file = write_samples(self.folder.samples, number, result, policy.tokenizer)
@@ -152,13 +156,21 @@ class Run:
             stop = Stop(reason(self.signals))
         due = self.is_due(number, self.recipe.training.save_every)
         if due if stop is None else stop.save:
-            best = self._best.choose(number, self.state) if due else (self.state.best_step, self.state.best_value)
-            for_good = stop.reason if stop is not None and stop.for_good else None
-            state = CheckpointState(number, self._trackers.position, *best, due, self._rollbacks, for_good)
-            self._save(state)
-            self.state = state
+            self._save_state(number, due=due, for_good=stop.reason if stop is not None and stop.for_good else None)
         self.stopped = None if stop is None else stop.reason
         return stop
+
+    def save_before(self, number: int) -> None:
+        """A checkpoint of what was finished before step `number`, which cannot be done, where there is none yet."""
+        if number - 1 > self.step:
+            self._save_state(number - 1, due=False)
+
+    def _save_state(self, number: int, *, due: bool, for_good: str | None = None) -> None:
+        assert self._trackers is not None
+        best = self._best.choose(number, self.state) if due else (self.state.best_step, self.state.best_value)
+        state = CheckpointState(number, self._trackers.position, *best, due, self._rollbacks, for_good)
+        self._save(state)
+        self.state = state
 
     def is_due(self, number: int, every: int | None) -> bool:
         """Whether what is done every so many steps (None: never), and after the last, is done after step `number`."""
@@ -172,30 +184,33 @@ class Run:
     def _count_skipped(self, metrics: Mapping[str, float]) -> None:
         self._skipped = self._skipped + 1 if metrics.get("optim/skipped", 0.0) else 0
 
-    def _after(self, number: int, alarms: Sequence[str]) -> Stop | None:
+    def _after(self, number: int, alarms: Sequence[Alarm]) -> Stop | None:
         """What a logged step calls for, by too many skipped ones or by the guard (`training.guard.action`)."""
         if self._skipped >= self.recipe.training.max_bad_steps:
             return Stop(
-                f"{self._skipped} steps in a row made no update, since a log-probability, the loss or the gradient was "
-                "not finite; try a lower optimizer.learning_rate in a new run",
+                f"{counted(self._skipped, 'step')} in a row made no update, since a log-probability, the loss or the "
+                "gradient was not finite; try a lower optimizer.learning_rate in a new run",
                 save=False,
             )
         if not alarms:
             return None
-        guard = self.recipe.training.guard
-        self.warn(f"step {number}: policy collapse: {'; '.join(alarms)}")
-        if guard.action == "warn":
+        guard, kind = self.recipe.training.guard, alarms[0].kind
+        self.warn(f"step {number}: {kind}: {'; '.join(alarm.text for alarm in alarms)}")
+        if guard.action == "warn" or not alarms[0].acts:
             return None
-        if guard.action == "stop":
-            return Stop(f"policy collapse: {alarms[0]}", for_good=True)
+        if guard.action == "stop" or kind == NO_SIGNAL:
+            return Stop(f"{kind}: {alarms[0].text}", for_good=True)
+        return self._go_back(number, alarms[0].text)
+
+    def _go_back(self, number: int, alarm: str) -> Stop | None:
+        """To the weights of an earlier checkpoint, with a lower learning rate; a stop where that cannot be done."""
+        guard = self.recipe.training.guard
         if self._rollbacks >= guard.max_rollbacks:
             times = f"{self._rollbacks} rollback{'s' * (self._rollbacks != 1)}"
-            return Stop(f"policy collapse after {times}: {alarms[0]}", for_good=True)
+            return Stop(f"policy collapse after {times}: {alarm}", for_good=True)
         step = self._good_checkpoint(before=number - guard.window)
         if step is None:
-            return Stop(
-                f"policy collapse, and there is no earlier checkpoint to go back to: {alarms[0]}", for_good=True
-            )
+            return Stop(f"policy collapse, and there is no earlier checkpoint to go back to: {alarm}", for_good=True)
         assert self._roll_back is not None
         rate = self._roll_back(step, guard.rollback_rate)
         self._rollbacks += 1

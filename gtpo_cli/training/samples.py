@@ -9,9 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.files import writing_run
+from gtpo_cli.files import write_aside, writing_run
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.run_folder import write_atomically
 from gtpo_cli.training.step import StepResult
 
 
@@ -77,9 +76,7 @@ def sample_table(result: StepResult, recipe: Recipe, tokenizer: Any) -> list[dic
                     "finish_reason": completion.finish_reason,
                     "answer": verdict.extracted,
                     "reward": verdict.reward,
-                    "format": verdict.format_score,
-                    "accuracy": verdict.accuracy_score,
-                    **verdict.plugins,
+                    **verdict.scores,
                     "advantage": float(result.advantages_BG[b, g]),
                     "mean_entropy": float(result.mean_entropy_BG[b, g]),
                     "filtered": "; ".join(reason for reason, holds in why.items() if holds),
@@ -104,5 +101,5 @@ def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -
         ),
     ):
         folder.mkdir(exist_ok=True)
-        write_atomically(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_aside(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return target

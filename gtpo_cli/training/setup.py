@@ -11,13 +11,15 @@ import torch
 
 from gtpo_cli.data import Prepared, prepare
 from gtpo_cli.hub import cached_snapshot
-from gtpo_cli.models import Policy, choose_engines, load_policy, load_tokenizer
-from gtpo_cli.models.engines import why_auto_is_slow
+from gtpo_cli.models import Engines, Policy, choose_engines, load_policy, load_tokenizer
+from gtpo_cli.models.engines import about_compiling, why_auto_is_slow
 from gtpo_cli.models.loading import set_threads
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.waits import Waiting
+from gtpo_cli.rewards import check_columns
+from gtpo_cli.text import counted
+from gtpo_cli.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Setup:
     """A loaded policy and the prepared data, with facts for environment.json."""
 
     policy: Policy
+    engines: Engines
     data: Prepared
     facts: dict[str, Any]
 
@@ -41,17 +44,21 @@ def set_up(
 
     `samples`: whether anything will be sampled; where not, no engine is started. `full_steps`: as in `data.prepare`.
     `start`: as in `load_policy`.
-    Raises DataError, ModelError, RecipeError.
+    Raises DataError, ModelError, RecipeError, RewardError.
     """
     data = prepare(recipe, *load_tokenizer(recipe), full_steps=full_steps)
+    if samples:
+        check_columns(recipe.rewards, [problem for problem, _ in data.prompts])
     for note in data.notes:
         say(note)
     engines = choose_engines(recipe)
-    say(f"{len(data.prompts)} problems; loading {recipe.model.before_training} ({engines})")
+    say(f"{counted(len(data.prompts), 'problem')}; loading {recipe.model.before_training} ({engines})")
+    if samples and (compiling := about_compiling(recipe, engines)):
+        say(compiling)
     if reason := why_auto_is_slow(recipe):
         say(f"Unsloth and vLLM, which are faster, are not used: {reason}")
     with Waiting(say, f"loading {recipe.model.before_training}"):
-        policy = load_policy(recipe, with_engine=samples, start=start)
+        policy = load_policy(recipe, engines=engines, with_engine=samples, start=start)
     set_threads(recipe.training.threads, policy)
     if recipe.objective.name != "sft" and (dropout := policy.switch_off_dropout()):
         say(f"the model's own dropout (up to {dropout:g}) is off: only SFT trains with it (docs/objective.md)")
@@ -65,10 +72,11 @@ def set_up(
         "engine": engines.engine if samples else None,
         "device": str(policy.device),
         "threads": torch.get_num_threads(),
+        "total_steps": data.order.total_steps,
         "problems": len(data.prompts),
         "problems_dropped": data.dropped,
     }
-    return Setup(policy, data, facts)
+    return Setup(policy, engines, data, facts)
 
 
 def _commit(model: ModelRecipe) -> str | None:

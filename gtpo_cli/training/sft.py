@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from gtpo_cli.data import Prompt, reference_completion
 from gtpo_cli.models import Policy
-from gtpo_cli.objective import TokenBatch
+from gtpo_cli.models.budget import Budget
+from gtpo_cli.objective import Rows, Unit, mean_entropy
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.rollout import collate
-from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step_metrics import time_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
@@ -24,7 +24,7 @@ from gtpo_cli.types import Group
 def sft_step(
     policy: Policy,
     updater: Updater,
-    micro_batch: MicroBatchSize,
+    budget: Budget,
     prompts: Sequence[Prompt],
     *,
     tags: TagNames = PAPER_TAGS,
@@ -32,45 +32,47 @@ def sft_step(
 ) -> dict[str, float]:
     """Update the policy once on the references of these problems; returns the step's metrics."""
     groups = [Group(problem, ids, (reference_completion(problem, policy.tokenizer, tags),)) for problem, ids in prompts]
-    return imitate(policy, updater, micro_batch, groups, clock=clock)
+    return imitate(policy, updater, budget, groups, clock=clock)
 
 
 def imitate(
-    policy: Policy, updater: Updater, micro_batch: MicroBatchSize, groups: Sequence[Group], *, clock: Stopwatch
+    policy: Policy, updater: Updater, budget: Budget, groups: Sequence[Group], *, clock: Stopwatch
 ) -> dict[str, float]:
     """Update the policy once on the completions of these groups, whatever they are; returns the step's metrics."""
     with clock.phase("train"):
-        batch = collate(groups, device=policy.device)
-        totals = {"loss": 0.0, "entropy": 0.0}
+        rows = collate(groups, device=policy.device).rows()
         learning_rate = updater.learning_rate
-        micro_batch.run(lambda cut: totals.update(_accumulate(policy, updater, batch, cut)), batch)
+        loss, entropy = budget.run(
+            lambda limit: _accumulate(policy, updater, rows, limit, budget.unit), at_most=rows.size(budget.unit)
+        )
         grad_norm = math.nan
-        if math.isfinite(totals["loss"]):
+        if math.isfinite(loss):
             grad_norm = updater.update()
         else:
             updater.zero_grad()
         updater.advance_schedule()
-    tokens = int(batch.lengths_BG.sum())
+    tokens = int(rows.mask_NT.sum())
     return {
-        "optim/loss": totals["loss"],
+        "optim/loss": loss,
         "optim/grad_norm": grad_norm,
         "optim/learning_rate": learning_rate,
         "optim/skipped": float(not math.isfinite(grad_norm)),
-        "entropy/mean": totals["entropy"],
-        "completions/length_mean": tokens / int(batch.lengths_BG.numel()),
+        "entropy/mean": entropy,
+        "completions/length_mean": tokens / len(rows),
     } | time_metrics(clock, tokens=tokens, device=policy.device)
 
 
-def _accumulate(policy: Policy, updater: Updater, batch: TokenBatch, cut: Cut) -> dict[str, float]:
-    """Gradients of the mean over all reference tokens, as much at a time as `cut` gives."""
+def _accumulate(policy: Policy, updater: Updater, rows: Rows, limit: int, unit: Unit) -> tuple[float, float]:
+    """Gradients of the mean over all reference tokens, in micro-batches of at most `limit`: the loss, and the mean over
+    references of their mean entropy."""
     updater.zero_grad()
-    tokens = batch.lengths_BG.sum()
+    tokens = rows.mask_NT.sum()
     loss_sum, entropy_sum = 0.0, 0.0
-    for micro in cut(batch):
-        logp, H = policy.token_logprobs(micro.batch)
+    for index in rows.split(limit, unit=unit, packed=policy.packs):
+        part = rows[index]
+        logp, H = policy.token_logprobs(part)
         loss = -logp.sum() / tokens  # 0 at padding; the denominator is the whole step's
         updater.backward(loss)
         loss_sum += float(loss.detach())
-        lengths = micro.batch.lengths_BG
-        entropy_sum += float((H.sum(dim=-1) / lengths.clamp(min=1)).sum())
-    return {"loss": loss_sum, "entropy": entropy_sum / (batch.shape[0] * batch.shape[1])}
+        entropy_sum += float(mean_entropy(H, part.mask_NT).sum())
+    return loss_sum, entropy_sum / len(rows)

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.checkpoints import CheckpointStore, flush_to_disk
+from gtpo_cli.checkpoints import Checkpoint, CheckpointStore, choose_checkpoint, step_or_word
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.evaluation.subject import Checkpoint, choose_checkpoint, step_or_word
-from gtpo_cli.files import open_regular, read_json, walled, writing_run
+from gtpo_cli.files import folder_aside, guarded, open_regular, read_json, writing_run
 from gtpo_cli.models.adapter_config import AdapterConfig, check_adapter_config
+from gtpo_cli.models.tiny import recipe_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.run_folder import RunFolder
@@ -72,7 +72,8 @@ def find_start(text: str) -> Start:
     if which == "best" and (path / _ADAPTER[0]).is_file():
         found = check_adapter_config(path)
         lora = _lora_of(path / _ADAPTER[0], found)
-        return Start(str(path), path, None, found.base_model_name_or_path, lora, _ADAPTER)
+        base = found.base_model_name_or_path
+        return Start(str(path), path, None, base and recipe_name(base), lora, _ADAPTER)
     if (path / "config.json").is_file():
         raise ModelError(f"model.start: {path} is a whole model; train it with --set model.name={path}")
     what = "is no run and no adapter" if path.is_dir() else "does not exist"
@@ -130,21 +131,14 @@ def keep_start(recipe: Recipe, run: RunFolder) -> Path | None:
         return start_folder(recipe, run)
     start = find_start(recipe.model.start)
     check_fits(start, recipe.model)
-    aside = run.path / f".{run.start.name}.tmp"
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        with writing_run(
-            run.path,
-            lambda why, remedy: CheckpointError(f"{run.start}: cannot be written ({why}); {remedy}, or see output_dir"),
-        ):
-            aside.mkdir()
-            for name in start.files:
-                _take(start.weights / name, aside / name, link=start.run is not None)
-            (aside / _ORIGIN).write_text(json.dumps({"start": start.name}) + "\n", encoding="utf-8")
-            flush_to_disk(aside)
-            aside.rename(run.start)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    failure = f"{run.start}: cannot be written"
+    with (
+        writing_run(run.path, lambda why, remedy: CheckpointError(f"{failure} ({why}); {remedy}, or see output_dir")),
+        folder_aside(run.start) as aside,
+    ):
+        for name in start.files:
+            _take(start.weights / name, aside / name, link=start.run is not None)
+        (aside / _ORIGIN).write_text(json.dumps({"start": start.name}) + "\n", encoding="utf-8")
     return run.start
 
 
@@ -181,7 +175,7 @@ def _split(text: str) -> tuple[Path, str]:
 
 def _lora_of(file: Path, found: AdapterConfig) -> LoraRecipe:
     """The adapter as a recipe says it. Raises ModelError for sizes that a recipe cannot say."""
-    with walled(lambda why: ModelError(f"model.start: {file}: cannot be trained further ({why})")):
+    with guarded(lambda why: ModelError(f"model.start: {file}: cannot be trained further ({why})")):
         return LoraRecipe(rank=found.r, alpha=found.lora_alpha, target_modules=found.target_modules)
 
 
@@ -197,7 +191,7 @@ def _shown(lora: LoraRecipe) -> str:
 
 def _take(file: Path, to: Path, *, link: bool) -> None:
     """Raises ModelError for what is no regular file or too large to be what it should, OSError where `to` fails."""
-    with walled(lambda why: ModelError(f"model.start: {file}: {why}; get it again")):
+    with guarded(lambda why: ModelError(f"model.start: {file}: {why}; get it again")):
         stream = open_regular(file)
     with stream:
         if link:

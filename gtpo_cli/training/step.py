@@ -1,13 +1,17 @@
 """One step of GTPO (arXiv 2508.03772): the algorithm, from prompts to the update, in the order of the paper.
 
-Axes: B prompts, G completions of one prompt, T completion tokens. GRPO, its relatives and every ablation are the same
-lines with other switches of the recipe (`objective/terms.py` hands each to one pure function of `objective/`).
+Axes: B prompts, G completions of one prompt, N = B G rows, T completion tokens. GRPO, its relatives and every ablation
+are the same lines with other switches of the recipe.
+
+A step has two shapes. Advantages and conflict weights need whole groups, (B, G, T). Everything after them is done row
+by row, (N, T), as many rows at a time as memory holds.
 
 Where this departs from the textbook:
-- H, and with it <H> and delta, come out of the forward pass that gives ln pi its gradient, a micro-batch at a time; so
-  what follows from them is in `accumulate`, which sees the step through one micro-batch after another.
+- H, and with it <H> and delta, come out of the forward pass that gives ln pi its gradient;
 - a step is one batch of completions, however many updates (`objective.num_iterations`) it gets; the first fixes H,
-  delta, c and ln pi_old;
+  delta and c, and ln pi_old with them;
+- where one generation serves several steps (`rollout.steps_per_generation`) ln pi_old is of the policy that sampled:
+  `sample_steps` measures it, with a forward pass of its own;
 - a completion that is left out (filtered, truncated, in a group without reward spread) keeps its place in every
   denominator, and c = 0 costs it no backward pass.
 """
@@ -16,8 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,27 +30,77 @@ from torch import Tensor
 from gtpo_cli.data import Prompt
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
+from gtpo_cli.models.budget import Budget
 from gtpo_cli.objective import (
     ConflictSpans,
-    MicroBatch,
+    GroupTerms,
+    Rows,
     TokenBatch,
-    coefficients,
+    group_terms,
     importance_weights,
-    mean_entropy,
     policy_loss,
-    terms,
+    row_terms,
 )
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate, sample
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 
 MorePrompts = Callable[[int, int], Sequence[Prompt]]  # (attempt, how many) -> prompts
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrompts:
+    """What a step asks: its prompts, the seed of their sampling, and where `objective.resample` finds prompts in place
+    of those whose groups have no reward spread."""
+
+    prompts: Sequence[Prompt]
+    seed: int
+    more: MorePrompts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSamples:
+    """What a step trains on."""
+
+    groups: list[Group]  # scored
+    resampled_share: float | None = None  # of the groups sampled, those thrown away; None without objective.resample
+    age: int = 0  # steps from their generation to this one
+    old_logprobs_BGT: Tensor | None = None  # ln pi_old, nats, on the CPU; None: of the step's own first forward
+
+
+class Ratios(NamedTuple):
+    """Of r = pi / pi_old, over so many completion tokens."""
+
+    tokens: int
+    mean: float
+    largest: float
+    clipped_share: float  # outside of the clip range
+
+    @classmethod
+    def of(cls, completion_mask: Tensor, metrics: dict[str, float]) -> Ratios:
+        """`metrics`: of `policy_loss`."""
+        means = (metrics[name] for name in ("ratio_mean", "ratio_max", "clipped_share"))
+        return cls(int(completion_mask.sum()), *means)
+
+    @classmethod
+    def together(cls, parts: Sequence[Ratios]) -> Ratios:
+        tokens = sum(part.tokens for part in parts)
+        mean = sum(part.tokens * part.mean for part in parts) / max(1, tokens)
+        clipped_share = sum(part.tokens * part.clipped_share for part in parts) / max(1, tokens)
+        return cls(tokens, mean, max(part.largest for part in parts), clipped_share)
+
+
+class Sums(NamedTuple):
+    """What the micro-batches of an iteration add up to. `kl`: mean over tokens, None without a KL term. `ratios`: None
+    where ln pi_old is ln pi itself."""
+
+    loss: float
+    kl: float | None
+    ratios: Ratios | None
 
 
 @dataclass(slots=True)
@@ -58,7 +113,27 @@ class StepParts:
     scorer: Scorer
     updater: Updater
     initial_entropy: float  # <H>_ini, nats
-    micro_batch: MicroBatchSize
+    budget: Budget  # how much goes through the policy at once
+
+
+@dataclass(slots=True, eq=False)
+class StepRows(Rows):
+    """The completions of a step, and what is known of each: before the first forward, and from it on."""
+
+    advantages_N: Tensor  # A
+    weights_NT: Tensor  # lambda
+    shares_N: Tensor  # of each token of a completion in the step's average
+    trains_N: Tensor  # bool: False for what the recipe leaves out
+    sampled_NT: Tensor  # ln of the sampler's probability
+    old_NT: Tensor | None  # ln pi_old; None: of the first iteration
+    reference_NT: Tensor | None  # ln pi_ref, with a KL term
+    # of the first iteration; 0 for an empty completion
+    logprobs_NT: Tensor  # ln pi
+    entropy_NT: Tensor  # H
+    mean_entropy_N: Tensor  # <H>
+    filtered_N: Tensor  # bool: delta = 0 by Eq. 10
+    keep_N: Tensor  # bool: delta; also False for what the recipe leaves out
+    coefficients_NT: Tensor  # c
 
 
 @dataclass(slots=True)
@@ -70,129 +145,172 @@ class StepResult:
     advantages_BG: Tensor
     spans: ConflictSpans
     weights_BGT: Tensor
-    shares_BG: Tensor  # of each token of a completion in the step's average
-    keep_BG: Tensor  # delta; also 0 for what the recipe leaves out
-    # of the first iteration
+    shares_BG: Tensor
+    # of the first iteration: see StepRows
     logprobs_BGT: Tensor
     entropy_BGT: Tensor
     mean_entropy_BG: Tensor
-    filtered_BG: Tensor  # delta = 0 by Eq. 10
+    filtered_BG: Tensor
+    keep_BG: Tensor
     coefficients_BGT: Tensor
     # one an iteration
     losses: list[float] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
+    ratios: list[Ratios] = field(default_factory=list)  # without a first whose ln pi_old is ln pi itself
     learning_rate: float = 0.0
-    resampled_share: float | None = None  # of the groups sampled, those thrown away; None without objective.resample
+    age: int = 0  # see StepSamples, as the next two
+    resampled_share: float | None = None
+    old_logprobs_BGT: Tensor | None = None  # None: ln pi of the first iteration
     not_finite: str | None = None  # what was infinite or NaN, so that the step stopped there without an update
 
 
-def train_step(
-    parts: StepParts, prompts: Sequence[Prompt], *, seed: int, clock: Stopwatch, more: MorePrompts | None = None
-) -> StepResult:
-    """Sample, score, and update the policy once (or `num_iterations` times) on the result.
+def sample_steps(parts: StepParts, asked: Sequence[StepPrompts], *, clock: Stopwatch) -> list[StepSamples]:
+    """One generation: sample the prompts of these steps with the weights as they are, and score them.
 
-    `more`: where `objective.resample` finds prompts in place of those whose groups have no reward spread.
+    All are one call of the sampler, with the seed of the first step. What is sampled again is so step by step, with
+    each step's own seed.
     """
-    policy, updater, objective, rollout = parts.policy, parts.updater, parts.recipe.objective, parts.recipe.rollout
     with clock.phase("sample"):
-        parts.sampler.sync(policy)
-    groups = _sample_and_score(parts, prompts, seed, clock)  # o_1 ... o_G and their rewards R
-    groups, resampled_share = _resample(parts, groups, more, seed, clock)
+        parts.sampler.sync(parts.policy)
+    groups = _sample_and_score(parts, [prompt for step in asked for prompt in step.prompts], asked[0].seed, clock)
+    samples = []
+    for age, step in enumerate(asked):
+        own, groups = groups[: len(step.prompts)], groups[len(step.prompts) :]
+        own, resampled_share = _resample(parts, own, step, clock)
+        old = None
+        if parts.recipe.rollout.steps_per_generation > 1:
+            with clock.phase("train"):
+                batch = collate(own, device=parts.policy.device)
+                old_NT = _measured(parts, batch.rows(), lambda rows: parts.policy.token_logprobs(rows)[0])
+                old = batch.by_group(old_NT).cpu()  # ln pi_old
+        samples.append(StepSamples(own, resampled_share, age, old))
+    return samples
+
+
+def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> StepResult:
+    """Update the policy once (or `num_iterations` times) on what was sampled for this step."""
+    policy, updater, objective, rollout = parts.policy, parts.updater, parts.recipe.objective, parts.recipe.rollout
     with clock.phase("train"):
-        batch = collate(groups, device=policy.device)
-        ids, mask = batch.completion_ids_BGT, batch.completion_mask_BGT
-        A = terms.advantages(objective, batch.rewards_BG)  # Eq. 12
-        spans, weights = terms.token_weights(objective, ids, mask, A)  # M, Section 5.1; lambda, Eq. 9
-        shares = terms.shares(objective, rollout, mask, spans)  # 1 / (B G |o_i|), or as the method averages
-        keep = terms.trainable(objective, A, batch.truncated_BG, mask_truncated=rollout.mask_truncated)
-        tokens_BGT, completions_BG = torch.zeros_like(batch.sampled_logprobs_BGT), torch.zeros_like(A)
-        step = StepResult(
-            groups, batch, A, spans, weights, shares, keep,
-            logprobs_BGT=tokens_BGT, entropy_BGT=tokens_BGT.clone(), mean_entropy_BG=completions_BG,
-            filtered_BG=completions_BG.bool(), coefficients_BGT=tokens_BGT.clone(), learning_rate=updater.learning_rate,
-            resampled_share=resampled_share,
-        )  # fmt: skip
-        reference = _reference_logprobs(parts, batch) if objective.kl_coef > 0 else None  # ln pi_ref, Eq. 1
+        batch = collate(samples.groups, device=policy.device)  # o_1 ... o_G and their rewards R
+        terms = group_terms(  # A, Eq. 12; M and lambda, Eq. 9; 1 / (B G |o_i|), or as the method averages
+            objective,
+            completion_ids_BGT=batch.completion_ids_BGT,
+            completion_mask_BGT=batch.completion_mask_BGT,
+            rewards_BG=batch.rewards_BG,
+            left_out_BG=batch.truncated_BG if rollout.mask_truncated else None,
+            max_completion_tokens=rollout.max_completion_tokens,
+        )
+        rows = _step_rows(batch, terms, samples.old_logprobs_BGT)  # from here on row by row
+        if objective.kl_coef > 0:
+            rows.reference_NT = _measured(parts, rows, policy.reference_logprobs)  # ln pi_ref, Eq. 1
+        sums: list[Sums] = []
+        grad_norms: list[float] = []
+        learning_rate, not_finite = updater.learning_rate, None
         for iteration in range(objective.num_iterations):
-            old = step.logprobs_BGT.clone() if iteration else None  # ln pi_old; in the first it is ln pi itself
-            parts.micro_batch.run(partial(accumulate, parts, step, old, reference), batch)
-            step.not_finite = _not_finite(step)
-            if step.not_finite is None:
-                step.grad_norms.append(updater.update())  # the update
-                step.not_finite = None if math.isfinite(step.grad_norms[-1]) else "the gradient"
-            if step.not_finite is not None:
+            work = partial(accumulate, parts, rows, first=iteration == 0)
+            sums.append(parts.budget.run(work, at_most=rows.size(parts.budget.unit)))
+            if rows.old_NT is None:
+                rows.old_NT = rows.logprobs_NT.clone()  # ln pi_old: in the first iteration ln pi itself
+            not_finite = _not_finite(rows, sums[-1])
+            if not_finite is None:
+                grad_norms.append(updater.update())  # the update
+                not_finite = None if math.isfinite(grad_norms[-1]) else "the gradient"
+            if not_finite is not None:
                 updater.zero_grad()
                 break
         updater.advance_schedule()
-    return step
+    return StepResult(
+        samples.groups, batch, terms.advantages_BG, terms.spans, terms.weights_BGT, terms.shares_BG,
+        logprobs_BGT=batch.by_group(rows.logprobs_NT),
+        entropy_BGT=batch.by_group(rows.entropy_NT),
+        mean_entropy_BG=batch.by_group(rows.mean_entropy_N),
+        filtered_BG=batch.by_group(rows.filtered_N),
+        keep_BG=batch.by_group(rows.keep_N),
+        coefficients_BGT=batch.by_group(rows.coefficients_NT),
+        old_logprobs_BGT=None if rows.old_NT is None else batch.by_group(rows.old_NT),
+        losses=[each.loss for each in sums],
+        grad_norms=grad_norms,
+        kl=[each.kl for each in sums if each.kl is not None],
+        ratios=[each.ratios for each in sums if each.ratios is not None],
+        learning_rate=learning_rate,
+        age=samples.age,
+        resampled_share=samples.resampled_share,
+        not_finite=not_finite,
+    )  # fmt: skip
 
 
-def accumulate(parts: StepParts, step: StepResult, old: Tensor | None, reference: Tensor | None, cut: Cut) -> None:
-    """The gradient of the step's loss, as many completions at a time as `cut` gives."""
-    recipe, objective = parts.recipe, parts.recipe.objective
-    gamma = objective.entropy_coef
+def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> Sums:
+    """The gradient of the step's loss, in micro-batches of at most `limit`. `first`: iteration of the step."""
+    policy, objective, rollout = parts.policy, parts.recipe.objective, parts.recipe.rollout
     parts.updater.zero_grad()
     loss_sum = kl_sum = 0.0
-    for micro, trains in _micro_batches(objective, step, cut, first=old is None):
-        part, mask = micro.batch, micro.batch.completion_mask_BGT
-        A, weights, keep = (micro.take(of) for of in (step.advantages_BG, step.weights_BGT, step.keep_BG))
+    ratios: list[Ratios] = []
+    for index, trains in _micro_batches(parts, rows, limit, first=first):
+        part = rows[index]
+        mask, old, reference = part.mask_NT, part.old_NT, part.reference_NT
         with torch.set_grad_enabled(trains):
-            logp, H = parts.policy.token_logprobs(  # ln pi and H; no logits kept
+            logp, H = policy.token_logprobs(  # ln pi and H; no logits kept
                 part,
-                trained_BGT=weights != 0 if reference is None else None,
+                trained_NT=part.weights_NT != 0 if reference is None else None,
                 clamp_entropy=objective.compat == "released_code",
             )
-        if old is None:
-            H_mean = mean_entropy(H, mask)  # <H>
-            passes = terms.passes_filter(objective, H_mean, A, initial_entropy=parts.initial_entropy)
-            delta = passes & keep  # Eq. 10
-            c = coefficients(A, H_mean, delta, weights, mask, entropy_coef=gamma)  # delta (A - gamma <H>) lambda
-            if recipe.rollout.importance_correction == "truncated":  # the sampler's probabilities are not the policy's
-                c = c * importance_weights(logp, part.sampled_logprobs_BGT)
-            for measured, place in (
-                (logp.detach(), step.logprobs_BGT), (H, step.entropy_BGT), (H_mean, step.mean_entropy_BG),
-                (~passes, step.filtered_BG), (delta, step.keep_BG), (c, step.coefficients_BGT),
-            ):  # fmt: skip
-                micro.put(measured, into=place)
-        c = micro.take(step.coefficients_BGT).masked_fill(~mask, 0.0)  # the group's others are in other micro-batches
-        if reference is None and not bool(c.any()):
+        c = part.coefficients_NT
+        if first:
+            terms = row_terms(  # <H>; delta, Eq. 10; c = delta (A - gamma <H>) lambda
+                objective,
+                advantages_N=part.advantages_N,
+                weights_NT=part.weights_NT,
+                trains_N=part.trains_N,
+                completion_mask_NT=mask,
+                entropy_NT=H,
+                initial_entropy=parts.initial_entropy,
+            )
+            c = terms.coefficients_NT
+            if rollout.importance_correction == "truncated":  # the sampler's probabilities are not the policy's
+                c = c * importance_weights(logp if old is None else old, part.sampled_NT)
+            rows.write(index, logprobs_NT=logp.detach(), entropy_NT=H, **terms._asdict() | {"coefficients_NT": c})
+        silent = reference is None and not bool(c.any())
+        if silent and old is None:
             continue
         loss, metrics = policy_loss(  # Eq. 11 / Eq. 1
             logp,
             c,
             mask,
-            old_logprobs_BGT=None if old is None else micro.take(old),
-            ref_logprobs_BGT=None if reference is None else micro.take(reference),
+            old_logprobs_BGT=old,
+            ref_logprobs_BGT=reference,
             kl_coef=objective.kl_coef,
             ratio=objective.ratio,
             clip=(objective.clip.low, objective.clip.high),
             clipped=objective.clip.of,
-            shares_BG=micro.take(step.shares_BG),
+            shares_BG=part.shares_N,
         )
+        if old is not None:
+            ratios.append(Ratios.of(mask, metrics))
+        if silent:
+            continue
         parts.updater.backward(loss)
         loss_sum += float(loss.detach())
-        kl_sum += metrics.get("kl", 0.0) * int(part.lengths_BG.sum())
-    step.losses.append(loss_sum)
-    if reference is not None:
-        step.kl.append(kl_sum / max(1, int(step.batch.lengths_BG.sum())))
+        kl_sum += metrics.get("kl", 0.0) * int(mask.sum())
+    kl = None if rows.reference_NT is None else kl_sum / max(1, int(rows.mask_NT.sum()))
+    return Sums(loss_sum, kl, Ratios.together(ratios) if ratios else None)
 
 
-def _micro_batches(
-    objective: ObjectiveRecipe, step: StepResult, cut: Cut, *, first: bool
-) -> Iterator[tuple[MicroBatch, bool]]:
-    """Micro-batches, and whether they get a gradient.
+def _micro_batches(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> Iterator[tuple[Tensor, bool]]:
+    """The numbers of the rows of each micro-batch, and whether it gets a gradient.
 
     A completion whose c is known to be 0 needs none, unless a KL term asks: it is measured first, and that is all.
     """
-    if objective.kl_coef > 0:
-        trains_BG = torch.ones_like(step.keep_BG)
+    objective = parts.recipe.objective
+    split = partial(rows.split, limit, unit=parts.budget.unit, packed=parts.policy.packs)
+    if rows.reference_NT is not None:
+        trains_N = torch.ones_like(rows.trains_N)
     elif not first:
-        trains_BG = (step.coefficients_BGT != 0).any(dim=-1)
+        trains_N = (rows.coefficients_NT != 0).any(dim=-1)
     else:
-        trains_BG = step.keep_BG if objective.entropy_coef > 0 else step.keep_BG & (step.advantages_BG != 0)
-        yield from ((micro, False) for micro in cut(step.batch, only_BG=~trains_BG))
-    yield from ((micro, True) for micro in cut(step.batch, only_BG=trains_BG))
+        trains_N = rows.trains_N if objective.entropy_coef > 0 else rows.trains_N & (rows.advantages_N != 0)
+        yield from ((index, False) for index in split(only_N=~trains_N))
+    yield from ((index, True) for index in split(only_N=trains_N))
 
 
 def _sample_and_score(parts: StepParts, prompts: Sequence[Prompt], seed: int, clock: Stopwatch) -> list[Group]:
@@ -205,12 +323,12 @@ def _sample_and_score(parts: StepParts, prompts: Sequence[Prompt], seed: int, cl
 
 
 def _resample(
-    parts: StepParts, groups: list[Group], more: MorePrompts | None, seed: int, clock: Stopwatch
+    parts: StepParts, groups: list[Group], asked: StepPrompts, clock: Stopwatch
 ) -> tuple[list[Group], float | None]:
     """The groups, with those without reward spread replaced by groups of new prompts (DAPO's dynamic sampling), and the
     share of all groups sampled that was thrown away. What has no spread at the last attempt stays."""
     attempts = parts.recipe.objective.resample
-    if more is None or not attempts:
+    if asked.more is None or not attempts:
         return groups, None
     thrown_away = 0
     for attempt in range(attempts):
@@ -218,26 +336,50 @@ def _resample(
         if not even:
             break
         thrown_away += len(even)
-        fresh = _sample_and_score(parts, more(attempt, len(even)), derive_seed(seed, "resample", attempt), clock)
+        seed = derive_seed(asked.seed, "resample", attempt)
+        fresh = _sample_and_score(parts, asked.more(attempt, len(even)), seed, clock)
         for place, group in zip(even, fresh, strict=True):
             groups[place] = group
     return groups, thrown_away / (thrown_away + len(groups))
 
 
-def _not_finite(step: StepResult) -> str | None:
+def _step_rows(batch: TokenBatch, terms: GroupTerms, old_BGT: Tensor | None) -> StepRows:
+    rows, A_N = batch.rows(), terms.advantages_BG.flatten()
+    zeros_NT = torch.zeros_like(batch.sampled_logprobs_BGT).flatten(0, 1)
+    return StepRows(
+        **{field.name: getattr(rows, field.name) for field in fields(rows)},
+        advantages_N=A_N,
+        weights_NT=terms.weights_BGT.flatten(0, 1),
+        shares_N=terms.shares_BG.flatten(),
+        trains_N=terms.trains_BG.flatten(),
+        sampled_NT=batch.sampled_logprobs_BGT.flatten(0, 1),
+        old_NT=None if old_BGT is None else old_BGT.flatten(0, 1).to(A_N.device),
+        reference_NT=None,
+        logprobs_NT=zeros_NT,
+        entropy_NT=zeros_NT.clone(),
+        mean_entropy_N=torch.zeros_like(A_N),
+        filtered_N=torch.zeros_like(A_N, dtype=torch.bool),
+        keep_N=terms.trains_BG.flatten().clone(),
+        coefficients_NT=zeros_NT.clone(),
+    )
+
+
+def _not_finite(rows: StepRows, sums: Sums) -> str | None:
     """What of the last iteration is infinite or NaN and must not reach the weights."""
-    if not bool(torch.isfinite(step.logprobs_BGT).all()):
+    if not bool(torch.isfinite(rows.logprobs_NT).all()):
         return "a log-probability"
-    return None if math.isfinite(step.losses[-1]) else "the loss"
+    return None if math.isfinite(sums.loss) else "the loss"
 
 
-def _reference_logprobs(parts: StepParts, batch: TokenBatch) -> Tensor:
-    """ln pi_ref of every token (adapter off), without gradient."""
-    reference = torch.zeros_like(batch.sampled_logprobs_BGT)
+@torch.no_grad()
+def _measured(parts: StepParts, rows: Rows, measure: Callable[[Rows], Tensor]) -> Tensor:
+    """What `measure` gives for every token, (N, T), as many rows at a time as fit."""
+    found_NT = torch.zeros(rows.ids_NT.shape, device=rows.ids_NT.device)
 
-    def fill(cut: Cut) -> None:
-        for micro in cut(batch):
-            micro.put(parts.policy.reference_logprobs(micro.batch), into=reference)
+    def work(limit: int) -> None:
+        for index in rows.split(limit, unit=parts.budget.unit, packed=parts.policy.packs):
+            part = measure(rows[index])
+            found_NT[index, : part.shape[1]] = part
 
-    parts.micro_batch.run(fill, batch)
-    return reference
+    parts.budget.run(work, at_most=rows.size(parts.budget.unit))
+    return found_NT

@@ -9,16 +9,16 @@ import statistics
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective import gradient_audit
-from gtpo_cli.objective.terms import TokenCoefficients
+from gtpo_cli.objective import TokenBatch, gradient_audit
 from gtpo_cli.training.step import StepResult
 from gtpo_cli.training.stopwatch import Stopwatch
 
 
 def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
     """All figures of one policy-gradient step, by declared name."""
-    metrics = _reward_metrics(result) | objective_metrics(result, result.batch.completion_mask_BGT)
-    metrics |= _sampler_metrics(result)
+    metrics = _reward_metrics(result) | _objective_metrics(result)
+    sampled_by = result.logprobs_BGT if result.old_logprobs_BGT is None else result.old_logprobs_BGT
+    metrics |= sampler_metrics(sampled_by, result.batch)  # of the policy that sampled
     metrics["optim/loss"] = statistics.fmean(result.losses)
     metrics["optim/grad_norm"] = statistics.fmean(result.grad_norms or [math.nan])
     metrics["optim/skipped"] = float(result.not_finite is not None)
@@ -27,6 +27,11 @@ def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
         metrics["groups/resampled_share"] = result.resampled_share
     if result.kl:
         metrics["policy/kl"] = statistics.fmean(result.kl)
+    if result.ratios:
+        metrics["ratio/mean"] = statistics.fmean(ratios.mean for ratios in result.ratios)
+        metrics["ratio/max"] = max(ratios.largest for ratios in result.ratios)
+        metrics["ratio/clipped_share"] = statistics.fmean(ratios.clipped_share for ratios in result.ratios)
+    metrics |= {"time/sample": 0.0, "time/reward": 0.0}  # of a step that an earlier generation sampled for
     return metrics | time_metrics(clock, tokens=int(result.batch.lengths_BG.sum()), device=result.advantages_BG.device)
 
 
@@ -50,7 +55,7 @@ def audit_metrics(result: StepResult, eos_token_ids: frozenset[int]) -> dict[str
     mask = result.batch.completion_mask_BGT
     eos = torch.tensor(sorted(eos_token_ids), device=mask.device)
     eos_BGT = torch.isin(result.batch.completion_ids_BGT, eos) & mask
-    pull_BGT = result.coefficients_BGT * result.shares_BG[..., None]  # dJ / d ln pi(o_t): every ratio is still 1
+    pull_BGT = result.coefficients_BGT * result.shares_BG[..., None]  # dJ / d ln pi(o_t) where the ratio is 1
     audit = gradient_audit(pull_BGT, result.spans, mask, eos_BGT)
     return {f"audit/{name}": value for name, value in audit.items()}
 
@@ -76,24 +81,25 @@ def _reward_metrics(result: StepResult) -> dict[str, float]:
     return metrics
 
 
-def objective_metrics(parts: StepResult | TokenCoefficients, mask_BGT: Tensor) -> dict[str, float]:
-    """What the objective made of a step; these alone are known under verl too. `mask_BGT`: completion tokens."""
-    tokens = max(1, int(mask_BGT.sum()))
-    forward, backward = parts.spans
-    entropy = parts.mean_entropy_BG[mask_BGT.any(dim=-1)]
+def _objective_metrics(result: StepResult) -> dict[str, float]:
+    """What the objective made of a step."""
+    tokens = max(1, int(result.batch.lengths_BG.sum()))
+    forward, backward = result.spans
+    entropy = result.mean_entropy_BG[result.batch.lengths_BG > 0]
     return {
         "entropy/mean": float(entropy.mean()) if len(entropy) else 0.0,
         "entropy/max": float(entropy.max()) if len(entropy) else 0.0,
-        "entropy/filtered_share": _mean(parts.filtered_BG),
+        "entropy/filtered_share": _mean(result.filtered_BG),
         "conflict/share": int((forward | backward).sum()) / tokens,
         "conflict/forward_share": int(forward.sum()) / tokens,
         "conflict/backward_share": int(backward.sum()) / tokens,
-        "groups/uninformative_share": _mean((parts.advantages_BG == 0).all(dim=1)),
+        "groups/uninformative_share": _mean((result.advantages_BG == 0).all(dim=1)),
     }
 
 
-def _sampler_metrics(result: StepResult) -> dict[str, float]:
-    gap = (result.logprobs_BGT - result.batch.sampled_logprobs_BGT)[result.batch.completion_mask_BGT].abs()
+def sampler_metrics(logprobs_BGT: Tensor, batch: TokenBatch) -> dict[str, float]:
+    """How far the policy's log-probabilities (nats) are from those that the sampler reported, over real tokens."""
+    gap = (logprobs_BGT - batch.sampled_logprobs_BGT)[batch.completion_mask_BGT].abs()
     return {
         "sampler/gap_mean": float(gap.mean()) if len(gap) else 0.0,
         "sampler/gap_max": float(gap.max()) if len(gap) else 0.0,

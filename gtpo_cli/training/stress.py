@@ -10,14 +10,12 @@ import torch
 from gtpo_cli.data import Prompt
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
-from gtpo_cli.objective import TokenBatch
+from gtpo_cli.models.budget import Budget
+from gtpo_cli.models.policy import STATE_BYTES
+from gtpo_cli.objective import Rows
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import collate
-from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.types import Completion, Group
-
-# Optimiser state, bytes for each trained weight: two moments in 32 bits, or in 8 bits with a scale for 256 of them.
-STATE_BYTES = {"adamw": 8.0, "adamw_8bit": 2.04, "paged_adamw_8bit": 2.04}
 
 
 def wants_stress(setting: Literal["auto"] | bool, policy: Policy) -> bool:
@@ -26,7 +24,7 @@ def wants_stress(setting: Literal["auto"] | bool, policy: Policy) -> bool:
 
 
 def stress_step(
-    recipe: Recipe, policy: Policy, sampler: Sampler | None, prompts: Sequence[Prompt], micro_batch: MicroBatchSize
+    recipe: Recipe, policy: Policy, sampler: Sampler | None, prompts: Sequence[Prompt], budget: Budget
 ) -> int:
     """Sample and train, without consequence, on the longest prompt with completions of the greatest length.
 
@@ -42,12 +40,18 @@ def stress_step(
         if sampler is not None:
             sampler.sync(policy)
             params = SamplingParams(rollout.temperature, max_completion_tokens=length)
-            sampler.rehearse(len(ids), rollout.group_size * prompts_per_step, params)
+            asked = rollout.group_size * prompts_per_step * rollout.steps_per_generation
+            sampler.rehearse(len(ids), asked, params)
         reserve = _optimizer_state(recipe.optimizer.name, policy)
         completion = Completion((ids[-1],) * length, (0.0,) * length, "length", "")
         group = Group(problem, ids, (completion,) * recipe.completions_per_prompt)
-        batch = collate([group] * prompts_per_step, device=policy.device)
-        micro_batch.run(lambda cut: _forward_backward(policy, batch, cut), batch)
+        rows = collate([group] * prompts_per_step, device=policy.device).rows()
+
+        def work(limit: int) -> None:
+            first = next(rows.split(limit, unit=budget.unit, packed=policy.packs))
+            _forward_backward(policy, rows[first])
+
+        budget.run(work, at_most=rows.size(budget.unit))
         del reserve
     return len(ids) + length
 
@@ -59,13 +63,12 @@ def _optimizer_state(name: str, policy: Policy) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device=policy.device)
 
 
-def _forward_backward(policy: Policy, batch: TokenBatch, cut: Cut) -> None:
+def _forward_backward(policy: Policy, rows: Rows) -> None:
     """One micro-batch: the others take as much memory, one after the other, beside the gradients of the first."""
     parameters = list(policy.trainable_parameters())
-    micro = next(cut(batch))
     try:
         for _ in range(2):  # the second meets the gradients of the first
-            logp, _ = policy.token_logprobs(micro.batch)
+            logp, _ = policy.token_logprobs(rows)
             logp.sum().backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
     finally:
         for parameter in parameters:

@@ -14,7 +14,7 @@ from gtpo_cli.tracking import reward_words
 _SUMMARISED = (
     ("train/accuracy_rate", "accuracy", "{:.1%}"),
     ("train/strict_format_rate", "strict format", "{:.1%}"),
-    ("optim/loss", "loss", "{:.4f}"),
+    ("optim/loss", "loss", "{:z.4f}"),
     ("entropy/mean", "entropy", "{:.3f} nats"),
     ("completions/length_mean", "length", "{:.1f} tokens"),
 )
@@ -33,15 +33,19 @@ class Change:
     shown: str
 
     def __str__(self) -> str:
-        span = "the first and last step" if self.steps == 1 else f"the first and last {self.steps} steps"
-        return f"{self.shown.format(self.first)} -> {self.shown.format(self.last)} (means of {span})"
+        return f"{self.shown.format(self.first)} -> {self.shown.format(self.last)}"
+
+    @property
+    def span(self) -> str:
+        """What the means are of, in words."""
+        return "the first and the last step" if self.steps == 1 else f"the first and the last {self.steps} steps"
 
 
 def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
     """Changes of the main metrics, and of user rewards, over the steps that have them; none for less than two."""
     rewards = dict.fromkeys(match[0] for row in rows for name in row if (match := _REWARD.fullmatch(name)))
     result: list[Change] = []
-    called = [(name, reward_words(_REWARD.sub(r"\1", name)), "{:.2f}") for name in rewards]
+    called = [(name, reward_words(_REWARD.sub(r"\1", name)), "{:z.2f}") for name in rewards]
     for name, words, shown in (*_SUMMARISED, *called):
         if name == "optim/loss" and result:
             continue  # a policy-gradient loss says nothing about progress; only SFT's does

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from policy_contract import recipe_for
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
-from gtpo_cli.evaluation.subject import choose_checkpoint
-from gtpo_cli.export.check import Difference
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, choose_checkpoint
+from gtpo_cli.export.check import LogprobGap
 from gtpo_cli.export.exporter import Request, export_run
 from gtpo_cli.models import load_policy
 from gtpo_cli.recipe import Recipe
@@ -45,8 +44,8 @@ class Made(NamedTuple):
 
     path: Path
     dtype: str
-    difference: Difference
-    rounding: Difference | None
+    difference: LogprobGap
+    rounding: LogprobGap | None
     notes: tuple[str, ...]
 
 

@@ -60,6 +60,8 @@ class Command:
         self._folder = tempfile.TemporaryDirectory()
         files = {name: Path(self._folder.name) / name for name in STREAMS}
         files["stdin"].write_bytes(input)
+        for name in ("stdout", "stderr"):  # also there where it is killed before it has opened them
+            files[name].touch()
         streams = {name: str(file) for name, file in files.items()}
         request = {"command": command, "cwd": str(cwd), "more": more or {}, **streams}
         assert self._server.stdin is not None
@@ -137,7 +139,7 @@ def _say(number: int) -> None:
 
 def _become(request: dict[str, Any]) -> None:
     for number, name in enumerate(STREAMS):
-        file = os.open(request[name], os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT)
+        file = os.open(request[name], os.O_RDONLY if number == 0 else os.O_WRONLY)
         os.dup2(file, number)
         os.close(file)
     sys.stdin = os.fdopen(0, closefd=False)  # the server's has read ahead

@@ -12,7 +12,7 @@ import torch
 from small_models import random_model
 
 from gtpo_cli.models import load_policy
-from gtpo_cli.objective import TokenBatch
+from gtpo_cli.objective import Rows
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
@@ -21,7 +21,7 @@ PROMPTS = ((1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 5))
 LORA = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 
 
-def ragged_batch(device: Any = None) -> TokenBatch:
+def ragged_rows(device: Any = None) -> Rows:
     """Two prompts of different length, three completions each: long, one-token, and empty."""
     groups = []
     for prompt, row in zip(PROMPTS, ((9, 1, 4), (2, 0, 7)), strict=True):
@@ -30,23 +30,22 @@ def ragged_batch(device: Any = None) -> TokenBatch:
             ids = tuple((7 * k + 3 * number + length) % 90 + 8 for k in range(length))
             completions.append(Completion(ids, (0.0,) * length, "stop", ""))
         groups.append(Group(Problem("p", "q", "1"), prompt, tuple(completions)))
-    return collate(groups, device=device)
+    return collate(groups, device=device).rows()
 
 
-def plain_logprobs(model: Any, batch: TokenBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def plain_logprobs(model: Any, rows: Rows, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     """One row at a time, no padding, full logits, float64 softmax."""
-    shape, device = batch.completion_ids_BGT.shape, batch.completion_ids_BGT.device
-    logp, entropy = (torch.zeros(shape, dtype=torch.float64, device=device) for _ in range(2))
-    for b, prompt in enumerate(PROMPTS):
-        for g in range(batch.shape[1]):
-            ids = batch.completion_ids_BGT[b, g][batch.completion_mask_BGT[b, g]]
-            if len(ids) == 0:
-                continue
-            row = torch.cat([torch.tensor(prompt, device=device), ids])[None]
-            logits = model(input_ids=row).logits[0, len(prompt) - 1 : -1].double() / temperature
-            full = torch.log_softmax(logits, dim=-1)
-            logp[b, g, : len(ids)] = full.gather(1, ids[:, None])[:, 0]
-            entropy[b, g, : len(ids)] = -(full.exp() * full).sum(-1)
+    device = rows.ids_NT.device
+    logp, entropy = (torch.zeros(rows.ids_NT.shape, dtype=torch.float64, device=device) for _ in range(2))
+    for n in range(len(rows)):
+        ids, prompt = rows.ids_NT[n][rows.mask_NT[n]], PROMPTS[int(rows.prompt_N[n])]
+        if len(ids) == 0:
+            continue
+        row = torch.cat([torch.tensor(prompt, device=device), ids])[None]
+        logits = model(input_ids=row).logits[0, len(prompt) - 1 : -1].double() / temperature
+        full = torch.log_softmax(logits, dim=-1)
+        logp[n, : len(ids)] = full.gather(1, ids[:, None])[:, 0]
+        entropy[n, : len(ids)] = -(full.exp() * full).sum(-1)
     return logp, entropy
 
 
@@ -68,7 +67,7 @@ def recipe_for(folder: Path, *, rollout: dict[str, Any] | None = None, **model: 
 def train_a_little(policy: Any, steps: int = 2) -> None:
     optimizer = torch.optim.SGD(list(policy.trainable_parameters()), lr=0.05)
     for _ in range(steps):
-        policy.token_logprobs(ragged_batch(policy.device))[0].sum().backward()
+        policy.token_logprobs(ragged_rows(policy.device))[0].sum().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -97,7 +96,7 @@ class PolicyContract:
         policy = self.load(folder, lora, rollout=rollout, gradient_checkpointing=checkpointing)
         if lora is not None:
             train_a_little(policy)  # a new adapter's gradient is zero in one half
-        batch = ragged_batch(policy.device)
+        batch = ragged_rows(policy.device)
         logp, entropy = policy.token_logprobs(batch)
         weights = torch.linspace(-1, 1, logp.numel(), device=logp.device).view(logp.shape)
         (logp * weights).sum().backward()
@@ -116,13 +115,11 @@ class PolicyContract:
     @adapter_and_all_weights
     def test_tokens_that_do_not_train_have_their_logprobs_and_no_gradient(self, folder: Path, lora: Any) -> None:
         policy = self.load(folder, lora)
-        batch = ragged_batch(policy.device)
-        trained = (torch.arange(batch.completion_mask_BGT.numel(), device=policy.device) % 3 == 0).view_as(
-            batch.completion_mask_BGT
-        )
+        batch = ragged_rows(policy.device)
+        trained = (torch.arange(batch.mask_NT.numel(), device=policy.device) % 3 == 0).view_as(batch.mask_NT)
         gradients = []
         for cut in (None, trained):
-            logp, entropy = policy.token_logprobs(batch, trained_BGT=cut)
+            logp, entropy = policy.token_logprobs(batch, trained_NT=cut)
             (logp * trained).sum().backward()
             gradients.append([parameter.grad.clone() for parameter in policy.trainable_parameters()])
             policy.model.zero_grad()
@@ -132,25 +129,26 @@ class PolicyContract:
         assert any(gradient.norm() > 0 for gradient in gradients[0])
         for expected, actual in zip(*gradients, strict=True):
             assert (actual - expected).norm() <= 1e-5 * expected.norm()
-        logp, _ = policy.token_logprobs(batch, trained_BGT=trained)
-        logp[batch.completion_mask_BGT & ~trained].sum().backward()
+        logp, _ = policy.token_logprobs(batch, trained_NT=trained)
+        logp[batch.mask_NT & ~trained].sum().backward()
         assert all(parameter.grad.abs().max() == 0 for parameter in policy.trainable_parameters())
 
     @adapter_and_all_weights
     def test_micro_batches_give_what_the_whole_batch_gives(self, folder: Path, lora: Any) -> None:
         policy = self.load(folder, lora)
-        batch = ragged_batch(policy.device)
+        batch = ragged_rows(policy.device)
         with torch.no_grad():
             whole, _ = policy.token_logprobs(batch)
             for rows in (1, 2, 3):
                 parts = torch.zeros_like(whole)
-                for micro in batch.split(rows, packed=policy.packs):
-                    micro.put(policy.token_logprobs(micro.batch)[0], into=parts)
+                for index in batch.split(rows, packed=policy.packs):
+                    logp, _ = policy.token_logprobs(batch[index])
+                    parts[index, : logp.shape[1]] = logp
                 torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
 
     def test_the_reference_is_the_model_without_its_adapter(self, folder: Path) -> None:
         policy = self.load(folder)
-        batch = ragged_batch(policy.device)
+        batch = ragged_rows(policy.device)
         before = policy.token_logprobs(batch)[0].detach()
         torch.testing.assert_close(policy.reference_logprobs(batch), before, rtol=0, atol=0)
         train_a_little(policy)
@@ -171,7 +169,7 @@ class PolicyContract:
         fresh.load(tmp_path / "saved")
         for ours, theirs in zip(policy.trainable_parameters(), fresh.trainable_parameters(), strict=True):
             assert torch.equal(ours, theirs)
-        batch = ragged_batch(policy.device)
+        batch = ragged_rows(policy.device)
         assert torch.equal(policy.token_logprobs(batch)[0], fresh.token_logprobs(batch)[0])
 
     @adapter_and_all_weights

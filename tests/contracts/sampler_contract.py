@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,9 +23,9 @@ def gap(policy: Any, prompts: list[tuple[int, ...]], rows: list[list[Completion]
     groups = [Group(Problem("p", "q", "1"), ids, tuple(row)) for ids, row in zip(prompts, rows, strict=True)]
     batch = collate(groups, device=policy.device)
     with torch.no_grad():
-        logp, _ = policy.token_logprobs(batch)
-    difference = (logp - batch.sampled_logprobs_BGT).abs() / (1 + logp.abs())
-    return float(difference[batch.completion_mask_BGT].max())
+        logp, _ = policy.token_logprobs(batch.rows())
+    difference = (logp - batch.sampled_logprobs_BGT.flatten(0, 1)).abs() / (1 + logp.abs())
+    return float(difference[batch.completion_mask_BGT.flatten(0, 1)].max())
 
 
 @torch.no_grad()
@@ -58,6 +59,10 @@ def assert_follows(counts: torch.Tensor, expected: torch.Tensor) -> None:
     assert statistic < freedom + 5 * (2 * freedom) ** 0.5
 
 
+def _refuse(number: int, completion: Completion) -> None:
+    raise ValueError("told")
+
+
 class SamplerContract:
     """Tests against the fixture `pair`: (policy, sampler) in float32, temperature 1, max_seq_length CONTEXT.
 
@@ -79,7 +84,7 @@ class SamplerContract:
         assert gap(policy, PROMPTS, before) < self.tolerance
         optimizer = torch.optim.AdamW(list(policy.trainable_parameters()), lr=0.05)
         groups = [Group(Problem("p", "q", "1"), p, tuple(row)) for p, row in zip(PROMPTS, before, strict=True)]
-        policy.token_logprobs(collate(groups, device=policy.device))[0].sum().backward()
+        policy.token_logprobs(collate(groups, device=policy.device).rows())[0].sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         assert gap(policy, PROMPTS, before) > self.moved  # the old completions are not the new policy's
@@ -122,6 +127,37 @@ class SamplerContract:
         key = repr
         assert sorted(told, key=key) == sorted(((i, c) for i, row in enumerate(rows) for c in row), key=key)
         assert rows == sampler.sample(PROMPTS, 6, params)
+
+    @pytest.mark.parametrize("wanted", [{0, 1, 2, 3, 4}, {1}, {3, 4}])
+    def test_a_block_is_what_its_own_seed_gives_whatever_else_is_wanted(
+        self, pair: tuple[Any, Sampler], wanted: set[int]
+    ) -> None:
+        """Three blocks of two prompts, the last one short."""
+        _, sampler = pair
+        prompts, seeds = [SHORT, LONG, LONG, SHORT, SHORT], [21, 22, 23]
+        params = SamplingParams(max_completion_tokens=8)
+        expected = []
+        for block, seed in enumerate(seeds):
+            expected += sampler.sample(prompts[2 * block : 2 * block + 2], 3, replace(params, seed=seed))
+        found = dict(sampler.sample_blocks(prompts, 3, params, size=2, seeds=seeds, wanted=wanted))
+        assert wanted <= found.keys() <= {n for w in wanted for n in (w, w ^ 1)} & set(range(5))
+        for number, completions in found.items():
+            assert [c.token_ids for c in completions] == [c.token_ids for c in expected[number]]
+            assert [c.finish_reason for c in completions] == [c.finish_reason for c in expected[number]]
+            logps, wanted_logps = ([p for c in row for p in c.logprobs] for row in (completions, expected[number]))
+            assert logps == pytest.approx(wanted_logps, abs=self.tolerance, rel=self.tolerance)
+
+    def test_what_is_given_up_leaves_nothing_behind(self, pair: tuple[Any, Sampler]) -> None:
+        _, sampler = pair
+        params = SamplingParams(max_completion_tokens=12, seed=6)
+        expected = sampler.sample(PROMPTS, 4, params)
+        numbers = range(40)
+        coming = sampler.sample_blocks([*PROMPTS] * 20, 4, params, size=1, seeds=[*numbers], wanted=numbers)
+        next(coming)
+        coming.close()
+        with pytest.raises(ValueError, match="told"):
+            sampler.sample(PROMPTS, 4, params, ended=_refuse)
+        assert sampler.sample(PROMPTS, 4, params) == expected
 
     def test_every_end_of_sequence_id_ends_a_completion(self, pair: tuple[Any, Sampler]) -> None:
         policy, sampler = pair

@@ -6,13 +6,14 @@ import math
 from typing import Any
 
 import torch
+from small_steps import whole_step
 
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step import StepParts, StepResult, train_step
+from gtpo_cli.training.step import StepParts, StepResult
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 
@@ -38,12 +39,12 @@ def steps_of(policy: Any, *, steps: int, completion: int) -> list[StepResult]:
     )
     before = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=steps + 1)
-    micro = MicroBatchSize("auto", longest_row=completion + 10, packed=policy.packs, warn=print)
+    micro = training_budget("auto", longest_row=completion + 10, warn=print)
     results = []
     with Scorer(recipe.rewards) as scorer:
         parts = StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, 9.0, micro)
         for number in range(steps):
-            results.append(train_step(parts, PROMPTS, seed=number, clock=Stopwatch()))
+            results.append(whole_step(parts, PROMPTS, seed=number, clock=Stopwatch()))
     for result in results:
         assert all(map(math.isfinite, [*result.losses, *result.grad_norms]))
         assert result.grad_norms[0] > 0

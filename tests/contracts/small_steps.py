@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import torch
 from small_models import random_model
 
+from gtpo_cli.data import Prompt
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step import StepParts, StepResult, train_step
+from gtpo_cli.training.step import MorePrompts, StepParts, StepPrompts, StepResult, sample_steps, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 
@@ -35,6 +36,19 @@ def recorded_gradients(updater: Updater) -> list[list[torch.Tensor]]:
 
     updater.optimizer.register_step_pre_hook(record)
     return recorded
+
+
+def whole_step(
+    parts: StepParts,
+    prompts: Sequence[Prompt],
+    *,
+    seed: int,
+    clock: Stopwatch,
+    more: MorePrompts | None = None,
+) -> StepResult:
+    """A generation of one step, and the step."""
+    (samples,) = sample_steps(parts, [StepPrompts(prompts, seed, more)], clock=clock)
+    return train_step(parts, samples, clock=clock)
 
 
 def letters(problem: Problem, completion: Completion) -> float:
@@ -61,8 +75,8 @@ def own_step(recipe: Recipe) -> StepResult:
     policy = TransformersPolicy(model, tokenizer, temperature=recipe.rollout.temperature, max_seq_length=256)
     policy.eos_token_ids = frozenset({2, *range(60, 80)})
     updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
-    size = MicroBatchSize(4, longest_row=64, packed=True, warn=print)
+    size = training_budget(4, longest_row=64, warn=print)
     with Scorer(recipe.rewards) as scorer:
         sampler = TransformersSampler(policy)
         parts = StepParts(recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, size)
-        return train_step(parts, PROMPTS, seed=3, clock=Stopwatch())
+        return whole_step(parts, PROMPTS, seed=3, clock=Stopwatch())

@@ -140,7 +140,7 @@ def test_a_file_is_asked_of_a_run_that_was_trained_on_arithmetic(gtpo: Run, prep
     for target in ("runs/one", "builtin:tiny"):
         said = gtpo("eval", target, "--data-path", "mine.jsonl", "--pass-k", "1", *columns).stdout
         assert "arithmetic is generated, so mine.jsonl is asked as local" in said
-        assert "local test: 3 problems, 1 completions each" in said
+        assert "local test: 3 problems, 1 completion each" in said
         (stored,) = (tmp_path / ("runs/one" if target == "runs/one" else "runs/models/builtin-tiny")).glob(
             "evaluation/local/*/samples.jsonl"
         )

@@ -54,6 +54,21 @@ def by_plain_transformers(folder: Path) -> list[str]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def by_the_lines(said: str, export: Path) -> str:
+    """What the lines print that the terminal and then the card give, as they stand but for the question, in a folder
+    of their own."""
+    typed = said.partition(" has the rest):\n")[2].partition("next: ")[0]
+    assert typed.count("AutoTokenizer.from_pretrained(") == 1
+    card = (export / "README.md").read_text().split("```python\n")[1].split("\n```\n")[0]
+    program = export.parents[3] / "elsewhere" / "program.py"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"{typed}print(model.num_parameters())\n{card.replace('QUESTION', QUESTIONS[0])}\n")
+    done = forks.run([str(program)], cwd=program.parent, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[0]) > 100_000
+    return done.stdout.splitlines()[1]
+
+
 def by_the_policy(folder: Path, run: str) -> list[str]:
     typed = "\n".join(QUESTIONS) + "\n"
     done = forks.run([*GTPO, "generate", run, "--greedy"], cwd=folder, input=typed.encode(), env=environment())
@@ -69,7 +84,7 @@ def test_plain_transformers_give_the_policy_s_answers(
     prepared([*TRAIN, *changes])
     expected = by_the_policy(tmp_path, "runs/one")
     assert len(set(expected)) == len(QUESTIONS)
-    said = gtpo("export", "runs/one", "--dtype", "float32").stdout
+    said = merged = gtpo("export", "runs/one", "--dtype", "float32").stdout
     assert "runs/one/export/merged: merged, float32, " in said
     assert "compared with the policy on its greedy answers to 8 questions: log-probabilities differ by " in said
     assert said.splitlines()[-1] == "next: gtpo eval runs/one"
@@ -107,6 +122,8 @@ def test_plain_transformers_give_the_policy_s_answers(
         "merged": "base is runs/one/export/merged, as it is",
     }
     assert said[1] == labels[format]
+    lines = adapter.stdout if changes else merged
+    assert by_the_lines(lines, tmp_path / f"runs/one/export/{format}") == expected[0]
     if changes:
         assert by_the_policy(tmp_path, "runs/one/export/adapter") == expected
     else:
@@ -116,6 +133,24 @@ def test_plain_transformers_give_the_policy_s_answers(
             "sixteen: no export of gtpo, so it is asked with gtpo's default system prompt, in the model's own chat "
             "template; " in gtpo(*asked).stdout
         )
+
+
+def test_a_base_in_a_folder_named_relatively_is_found_from_any_other(gtpo: Run, shared: Path, tmp_path: Path) -> None:
+    shutil.copytree(shared / "models" / "stories260k", tmp_path / "base")
+    gtpo(*TRAIN, *LORA, "--set", "model.name=base", "--set", "model.max_seq_length=256",
+         "--set", "model.load_in_4bit=false", "--set", "data.max_prompt_tokens=200", "--set", "training.max_steps=2",
+         "--set", "objective.name=sft")  # fmt: skip
+    said = gtpo("export", "runs/one", "--format", "adapter").stdout
+    assert f'\nbase = AutoModelForCausalLM.from_pretrained("{tmp_path}/base")\n' in said
+    asked = [QUESTIONS[0], "--greedy"]
+    own = gtpo("generate", "runs/one", *asked).stdout
+    answer = by_the_lines(said, tmp_path / "runs/one/export/adapter").strip()
+    assert answer
+    assert answer in own
+    command = [*GTPO, "generate", "../runs/one/export/adapter", *asked]
+    done = forks.run(command, cwd=tmp_path / "elsewhere", env=environment())
+    assert done.returncode == 0, done.stderr
+    assert answer in done.stdout
 
 
 @pytest.mark.skipif(

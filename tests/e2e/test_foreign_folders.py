@@ -127,7 +127,7 @@ def test_code_in_a_run_folder_is_not_run_by_any_command(runs: Path, tmp_path: Pa
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     commands = [
         ["eval", "runs/one"], ["eval", "runs/one", "--data-path", "own.jsonl"], ["generate", "runs/one", "1+1?"],
-        ["export", "runs/one"], ["probe-entropy"], ["train", "--resume", "runs/one"],
+        ["export", "runs/one"], ["probe-entropy"], ["try-reward"], ["train", "--resume", "runs/one"],
         ["train", "--resume", "runs/one", "--set", "training.max_steps=2"], ["train", "--from", "runs/one"],
         ["train", "--from", "runs/one", "--dry-run"],
     ]  # fmt: skip

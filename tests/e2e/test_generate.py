@@ -179,11 +179,12 @@ def test_one_answer_stopped_with_ctrl_c_is_an_interrupted_command(
 def test_an_empty_line_ends_and_a_full_context_is_said(tmp_path: Path, endless: Path, on_terminal: OnTerminal) -> None:
     recipe = f"model: {{name: {endless}, lora: null, load_in_4bit: false}}\ndata: {{benchmark: arithmetic, "
     recipe += "max_prompt_tokens: 64, system_prompt: null}\n"
+    recipe += "rollout: {max_completion_tokens: 1500}\n"
     run = tmp_path / "runs" / "untrained"
     run.mkdir(parents=True)
     (run / "recipe.yaml").write_text(recipe.replace("lora: null", "lora: null, max_seq_length: 100"))
     terminal = on_terminal("generate", kind="dumb")  # the latest run
-    terminal.wait_for("endless, untrained; temperature 1, top-p 1, at most 1500 tokens")
+    terminal.wait_for(r"endless,\s+untrained;\s+temperature\s+1,\s+top-p\s+1,\s+at\s+most\s+1500\s+tokens")
     terminal.wait_for("question> ")
     terminal.type("2+2\n")
     terminal.wait_for("question> ")

@@ -29,9 +29,8 @@ def test_a_card_by_its_name(gtpo: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "it needs --model, --benchmark or --data, --gpu too"),
+        ([], "it needs --model, --benchmark or --data too"),
         (["--model", "builtin:tiny"], "it needs --benchmark or --data too"),
-        (["--model", "a/b", "--data", "x.jsonl"], "it needs --gpu too"),
         (["--model", "builtin:tiny", "-b", "aime24"], "has no problems to train on"),
         (["--model", "builtin:tiny", "-b", "gsm"], "did you mean gsm8k?"),
         (["--model", "builtin:tiny", "-b", "local"], "name it with --data"),
@@ -43,10 +42,33 @@ def test_errors_leave_no_file(gtpo: Run, tmp_path: Path, arguments: list[str], w
     assert not list(tmp_path.iterdir())
 
 
+def test_a_script_for_trl_is_translated_on_a_narrow_terminal(
+    on_terminal: OnTerminal, gtpo: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "args = GRPOConfig(num_generations=4, per_device_train_batch_size=8, max_steps=9, bf16=lucky())\n"
+        "GRPOTrainer(model='builtin:tiny', args=args, reward_funcs=[right]).train()\n"
+    )
+    terminal = on_terminal("init", "mine.yaml", "--from-config", "train.py", "-b", "arithmetic", columns=80)
+    assert terminal.finish() == 0, terminal.raw
+    lines = " ".join(terminal.raw.split())  # without the line ends of the terminal
+    assert "mine.yaml: translated from train.py (TRL)" in lines
+    assert "a step is 2 prompts x 4 completions: per_device_train_batch_size 8 x gradient_accumulation_steps 1" in lines
+    assert "left out: bf16 = lucky() (line 2): no plain value, and nothing of the script is run" in lines
+    assert "left out: reward_funcs = [right] (line 3): move them into a module" in lines
+    assert "next: gtpo doctor --recipe mine.yaml" in lines
+    assert "ok" in gtpo("recipes", "check", "mine.yaml").stdout
+    assert (
+        "--from-config; leave it out"
+        in gtpo("init", "b.yaml", "--from-config", "train.py", "--gpu", "24", code=2).stderr
+    )
+
+
 def test_on_a_terminal_it_asks(on_terminal: OnTerminal, tmp_path: Path) -> None:
     terminal = on_terminal("init", columns=100)
     terminal.type("builtin:tiny\n")
-    terminal.wait_for(r"Train on \(gsm8k, math, arithmetic, or a file of your own, or a hub id\)")
+    terminal.wait_for(r"Train on \(gsm8k, math, arithmetic, word_problems, or a file of your own, or a hub id\)")
     terminal.type("arithmetic\n")
     assert terminal.finish() == 0, terminal.raw
     assert "  benchmark: arithmetic\n" in (tmp_path / "my_recipe.yaml").read_text()

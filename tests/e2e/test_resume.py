@@ -57,7 +57,11 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 }
 
 
-@pytest.mark.parametrize("extra", [[], LORA], ids=["all weights", "lora"])
+# Checkpoints in the middle of generations, and a last one that is shorter.
+AHEAD = ["rollout.steps_per_generation=5", "objective.resample=1", "training.eval_every=4", "evaluation.limit=8"]
+
+
+@pytest.mark.parametrize("extra", [[], LORA, AHEAD], ids=["all weights", "lora", "five steps a generation"])
 def test_killed_and_resumed_equals_uninterrupted(
     gtpo: Run, prepared: Prepared, tmp_path: Path, extra: list[str]
 ) -> None:
@@ -78,13 +82,16 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert not list((run / "checkpoints").glob(".step-*"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code", "extra"),
+    [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, []), (signal.SIGHUP, 129, []), (signal.SIGTERM, 143, AHEAD)],
+)
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
-    gtpo: Run, prepared: Prepared, tmp_path: Path, number: int, code: int
+    gtpo: Run, prepared: Prepared, tmp_path: Path, number: int, code: int, extra: list[str]
 ) -> None:
-    prepared(train_arguments("whole", []))
+    prepared(train_arguments("whole", extra))
     run = tmp_path / "runs" / "stopped"
-    assert start_and_kill(tmp_path, train_arguments("stopped", []), lambda: lines(run) >= 4, number) == code
+    assert start_and_kill(tmp_path, train_arguments("stopped", extra), lambda: lines(run) >= 4, number) == code
     reached = lines(run)
     assert 4 <= reached < 12
     assert (run / "checkpoints" / f"step-{reached:06d}").is_dir()
@@ -112,6 +119,15 @@ def test_a_finished_run_goes_on(gtpo: Run, tmp_path: Path) -> None:
         ("run_name=other", "--set run_name with --resume: the steps made so far are of run_name: longer"),
     ):
         assert said in gtpo(*longer, change, code=2).stderr
+    finished = gtpo("train", "--resume", "runs/longer").stdout
+    assert finished == (
+        "runs/longer is finished: step 4 of 4; with a larger training.max_steps it goes on\n"
+        "next: gtpo train --resume runs/longer --set training.max_steps=8\n"
+    )
+    leftover = tmp_path / "runs/longer/checkpoints/.step-000002.tmp"  # killed while an old checkpoint was removed
+    leftover.mkdir()
+    gtpo("train", "--resume", "runs/longer")
+    assert not leftover.exists()
     assert load_recipe(tmp_path / "runs/longer/recipe.yaml").training.max_steps == 4
     said = " ".join(gtpo(*longer, "objective.kl_coef=1", code=2).stderr.split())
     assert "what can change is its end (training.max_steps, training.epochs) and what changes no step (" in said

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.report.comparison import recipe_differences
+from gtpo_cli.recipe.section import recipe_differences
 
 SMALL = [
     "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=48", "training.save_every=2",

@@ -90,7 +90,8 @@ for arguments in json.load(sys.stdin):
 def test_a_working_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     commands = [
         ["train"], ["train", "--resume"], ["eval"], ["compare", "a", "b"], ["report"], ["inspect"], ["generate"],
-        ["export"], ["probe-entropy"], ["sweep", "fig2_methods"], ["plan"], ["doctor"], ["recipes", "list"],
+        ["export"], ["probe-entropy"], ["try-reward"], ["sweep", "fig2_methods"], ["plan"], ["doctor"],
+        ["recipes", "list"],
     ]  # fmt: skip
     done = forked(tmp_path, IN_A_FOLDER_THAT_IS_GONE, input=json.dumps(commands).encode())
     answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -237,9 +238,9 @@ def test_long_waits_speak(tmp_path: Path) -> None:
 # Many commands in one process, which spares the seconds that each start costs. Each is `main`, as typed.
 IMPATIENT = """
 import contextlib, io, json, sys
-from gtpo_cli import waits
+from gtpo_cli import waiting
 from gtpo_cli.cli.app import main
-waits.FIRST_SECONDS = 0.001
+waiting.FIRST_SECONDS = 0.001
 for command in json.load(sys.stdin):
     out = io.StringIO()
     sys.argv = ["gtpo", *command]

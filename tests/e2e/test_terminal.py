@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from commands import Run
 from terminal import OnTerminal, Terminal
 
 QUICK = ["--set", "tracking.wandb.mode=off", "--set", "data.limit=64", "--set", "objective.initial_entropy=0.16"]
@@ -62,6 +64,15 @@ def test_what_libraries_and_rewards_print_while_a_display_is_shown(on_terminal: 
     assert any(line.startswith("done: runs/one: step 1 of 1") for line in shown)
 
 
+def test_no_word_is_broken(gtpo: Run, on_terminal: OnTerminal) -> None:
+    terminal = on_terminal("recipes", "list", lines=50)
+    assert terminal.finish() == 0, terminal.raw
+    piped = gtpo("recipes", "list").stdout
+    assert max(map(len, piped.splitlines())) > 80, "what nobody looks at is not folded"
+    assert Counter(" ".join(terminal.shown()).split()) >= Counter(piped.replace("\u2500", "").split())
+    assert terminal.shown()[-1].startswith("next: gtpo ")
+
+
 @pytest.fixture
 def trained(prepared: Callable[..., None]) -> None:
     prepared([*TRAIN, "--quiet", "--set", "training.max_steps=1"])
@@ -83,7 +94,7 @@ def test_export(on_terminal: OnTerminal) -> None:
     terminal = on_terminal("export", "runs/one")
     assert terminal.finish() == 0, terminal.raw
     assert not SIGNS.search(terminal.raw)
-    assert len(terminal.shown()) <= 15
+    assert len(terminal.shown()) <= 16
     assert terminal.shown()[-1].startswith("next: gtpo ")
 
 

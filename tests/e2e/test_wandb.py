@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import wandb_records
 import yaml
-from commands import Run, metrics
+from commands import Run, environment, metrics
+
+from gtpo_cli.tracking.wandb import waits_for_upload
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
@@ -26,9 +29,19 @@ COLUMNS = {"prompt", "text", "reward", "advantage", "filtered"}
 
 def test_samples_evaluations_config_summary_and_tags_are_in_the_record(gtpo: Run, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
-    gtpo(*TRAIN, "--set", "tracking.tensorboard=true")
+    spoken = [word for word in TRAIN if word != "-q"]
+    said = gtpo(*spoken, "--set", "tracking.tensorboard=true").stdout.splitlines()
     run = tmp_path / "runs" / "one"
     (file,) = (run / "wandb").glob("offline-run-*/run-*.wandb")
+    command = "wandb sync runs/one/wandb/offline-run-*"
+    assert "wandb: offline, in runs/one/wandb; to upload it afterwards:" in said
+    assert f"  {command}" in said
+    assert f"  wandb          offline; to upload it: {command}" in said
+    typed = subprocess.run(
+        f"{command} --dry-run", shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert str(file.relative_to(tmp_path)) in typed.stdout + typed.stderr
+
     started, config = wandb_records.started(file)
     assert (started.project, list(started.tags), started.display_name) == ("gtpo", ["a-tag", "another"], "one")
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
@@ -103,6 +116,10 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run_with_its_tables(gtpo: Run, 
     gtpo("train", "-q", "--resume", "runs/one")
     (second,) = {*(run / "wandb").glob("offline-run-*/run-*.wandb")} - {first}
     assert first.name == second.name
+    assert waits_for_upload(run)
+    for file in (first, second):
+        file.with_name(f"{file.name}.synced").touch()  # as `wandb sync` leaves it
+    assert not waits_for_upload(run)
     logged = wandb_records.history(second)
     assert sorted(logged) == [3, 4]
     before = wandb_records.table(first, wandb_records.history(first)[3]["samples"])

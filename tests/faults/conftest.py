@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -28,11 +29,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with all its weights, evaluated, and one with an adapter: small, and as they come out of the commands."""
+    """A run with all its weights, evaluated, and one with an adapter that was killed within a generation: small, and as
+    they come out of the commands."""
     folder = tmp_path_factory.mktemp("real")
     gtpo(folder, train("one", "training.max_steps=2", "training.eval_every=2"))
     gtpo(folder, ["eval", "runs/one", "--base", "--pass-k", "2", "--limit", "4"])
-    gtpo(folder, train("ad", "training.max_steps=2", "model.lora={rank: 2, alpha: 4}", "training.eval_every=null"))
+    ahead = ["rollout.steps_per_generation=3", "training.max_steps=3", "training.save_every=1"]
+    gtpo(folder, train("ad", "model.lora={rank: 2, alpha: 4}", "training.eval_every=null", *ahead))
+    shutil.rmtree(folder / "runs/ad/checkpoints/step-000003")
     model, tokenizer = random_model()
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")

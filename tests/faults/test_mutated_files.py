@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import io
 import os
 import random
@@ -22,13 +23,15 @@ import torch
 from mutations import mutate, restore
 from typer.testing import CliRunner
 
-from gtpo_cli.checkpoints import CheckpointStore, restore_random_states, write_manifest
+from gtpo_cli.checkpoints import CheckpointStore, choose_checkpoint, write_manifest
 from gtpo_cli.cli.app import app
-from gtpo_cli.data import PromptEncoder
+from gtpo_cli.data import Prompt, PromptEncoder
 from gtpo_cli.errors import GtpoError
+from gtpo_cli.evaluation.loading import load_frozen, load_prompting
 from gtpo_cli.evaluation.store import find_evaluations
-from gtpo_cli.evaluation.subject import choose_checkpoint, load_frozen, load_prompting
+from gtpo_cli.models import Policy
 from gtpo_cli.models.transformers_policy import load_transformers_policy
+from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.report.comparison import compare, find_side
 from gtpo_cli.report.inspection import read_step
@@ -39,7 +42,10 @@ from gtpo_cli.report.run_record import read_run
 from gtpo_cli.report.tables import benchmark_table, csv_text, latex, markdown
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking.console import Console
+from gtpo_cli.training.loop import TrainedPolicy
 from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.samples_ahead import SamplesAhead
+from gtpo_cli.training.setup import set_up
 
 SEED = int(os.environ.get("GTPO_MUTATION_SEED", "16"))  # another one gives other mutations
 SECONDS = 30.0  # of one case, on a machine that has other things to do
@@ -91,12 +97,10 @@ def load_run(run: Path) -> Iterator[Reader]:
         if step is None:
             return
         recipe, state = folder.recipe_to_run(), store.load_state(step)
-        policy = real_policy(run)
-        policy.load(store.path(state.step) / "model")
+        policy, prompts = unharmed(run)
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
-        with store.training(step) as loaded:
-            updater.load_state_dict(loaded["updater"])
-            restore_random_states(loaded["random"])
+        ahead = SamplesAhead(recipe.rollout, prompts, policy)
+        TrainedPolicy(policy, updater, ahead, store).restore(state.step)
         for parameter in policy.trainable_parameters():
             parameter.grad = torch.ones_like(parameter)
         updater.update()
@@ -105,17 +109,15 @@ def load_run(run: Path) -> Iterator[Reader]:
     yield resume
 
 
-_policies: dict[str, object] = {}
+@functools.cache
+def _loaded(recipe: Path) -> tuple[Policy, list[Prompt]]:
+    setup = set_up(load_recipe(recipe), say=lambda text: None)
+    return setup.policy, setup.data.prompts
 
 
-def real_policy(run: Path):  # type: ignore[no-untyped-def]
-    """The policy of an undamaged run, loaded once: only what the checkpoint gives it is looked at."""
-    from gtpo_cli.models import load_policy
-    from gtpo_cli.recipe import load_recipe
-
-    if run.name not in _policies:
-        _policies[run.name] = load_policy(load_recipe(run.parent.parent / "recipes" / f"{run.name}.yaml"))
-    return _policies[run.name]
+def unharmed(run: Path) -> tuple[Policy, list[Prompt]]:
+    """Policy and prompts of a run that nobody changed, loaded once: only what the checkpoint gives it is looked at."""
+    return _loaded(run.parent.parent / "recipes" / f"{run.name}.yaml")
 
 
 def load_model(model: Path) -> Iterator[Reader]:

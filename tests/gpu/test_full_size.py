@@ -12,12 +12,12 @@ from shaped_steps import steps_of
 
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import Engines
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.planning.cards import GIB
 from gtpo_cli.planning.memory import CONTEXT, memory_of
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.stress import stress_step
 from gtpo_cli.types import Problem
 
@@ -50,7 +50,7 @@ def test_memory_is_as_planned(loaded: tuple[Recipe, ModelShape, TransformersPoli
     recipe, shape, policy = loaded
     prompts = [(Problem("p", "q", "1"), tuple(8 + k % 80 for k in range(PROMPT)))]
     completion = recipe.rollout.max_completion_tokens
-    micro = MicroBatchSize("auto", longest_row=PROMPT + completion, packed=policy.packs, warn=print)
+    micro = training_budget("auto", longest_row=PROMPT + completion, warn=print)
     torch.cuda.reset_peak_memory_stats()
     stress_step(recipe, policy, TransformersSampler(policy), prompts, micro)
     planned = memory_of(

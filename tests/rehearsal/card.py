@@ -4,12 +4,14 @@ Unsloth's forward, its Triton kernels (in Triton's interpreter), its LoRA and ch
 and vLLM's engine (the CPU build) are the libraries' own code. What is put in their place stands here, each with its
 reason; docs/engines.md lists what this cannot show (memory, speed, bfloat16, CUDA graphs).
 
-`insert()` comes before `import unsloth`; `fit_unsloth()` and `fit_vllm()` after the import of each.
+    python tests/rehearsal/environment.py tests/rehearsal/card.py PROGRAM ...    runs a Python program with it
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import runpy
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +58,18 @@ class _Device(contextlib.nullcontext[None]):
 def _is_bf16_supported(including_emulation: bool = True) -> bool:
     """With torch's own signature: Unsloth looks at it, and puts a question of its own in its place."""
     return True
+
+
+def start() -> None:
+    """From here on, Unsloth as gtpo imports it and vLLM find a card."""
+    insert()
+    from gtpo_cli.models import unsloth_policy
+    from gtpo_cli.recipe.schema import RolloutRecipe
+
+    unsloth_policy._fast_language_model(RolloutRecipe())  # gtpo's own import, with its settings
+    _fit_unsloth()
+    fit_vllm()
+    gc.freeze()  # Unsloth collects garbage with every model: of what was imported there is none, and it takes a second
 
 
 def insert() -> None:
@@ -129,7 +143,7 @@ class _ByDevice(list[Any]):
         super().__setitem__(0 if index is None else index, value)
 
 
-def fit_unsloth() -> None:
+def _fit_unsloth() -> None:
     """What Unsloth's modules ask of the card when they are used."""
     import bitsandbytes
     import unsloth.models.llama as llama
@@ -176,3 +190,24 @@ def fit_vllm() -> None:
     type(current_platform).is_sleep_mode_available = lambda self: True
     CPUWorker.sleep = lambda self, level=1: calls.append("sleep")
     CPUWorker.wake_up = lambda self, tags=None: calls.append("wake")
+
+
+def no_room_at_wake_up(times: int) -> None:
+    """The card's memory is full when the engine wakes up, so many times: what vLLM's allocator raises then."""
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    own, full = CPUWorker.wake_up, [None] * times
+
+    def wake_up(worker: Any, tags: Any = None) -> None:
+        if full:
+            full.pop()
+            raise RuntimeError("CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62")
+        own(worker, tags)
+
+    CPUWorker.wake_up = wake_up
+
+
+if __name__ == "__main__":
+    start()
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import os
 import sys
@@ -32,20 +31,14 @@ def on_card() -> Any:
     """Unsloth as gtpo imports it, on the card that is not there."""
     import card
 
-    card.insert()
-    from gtpo_cli.models import unsloth_policy
-
-    unsloth_policy._fast_language_model(with_engine=True)
-    card.fit_unsloth()
-    card.fit_vllm()
-    gc.freeze()  # Unsloth collects garbage with every model: of what it imported there is none, and it takes a second
+    card.start()
     return card
 
 
 @pytest.fixture(scope="session", autouse=True)
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """From the first test on, where the tests of commands (test_typed.py), which come last, are among them."""
-    from servers import DATA, start
+    """From the first test on, where the tests of commands (test_typed*.py), which come last, are there."""
+    from servers import families, start
 
-    wanted = DATA.is_dir() and any(item.path.name == "test_typed.py" for item in request.session.items)
+    wanted = families() and any(item.path.name.startswith("test_typed") for item in request.session.items)
     yield from start(tmp_path_factory.mktemp) if wanted else iter([{}])

@@ -8,7 +8,6 @@ and {"code"} when it has ended. `out` gets what the command prints, `calls` a JS
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import os
 import sys
@@ -47,11 +46,16 @@ def record() -> None:
             "enable_sleep_mode",
             "dtype",
             "max_lora_rank",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "enforce_eager",
+            "kv_cache_dtype",
+            "speculative_config",
         )
         return "engine " + json.dumps({name: str(options.get(name)) for name in named})
 
     noted(vllm.LLM, "__init__", engine)
-    noted(VllmSampler, "sample", lambda self, _: f"sample {gradients(self._policy)}")
+    noted(VllmSampler, "sample_blocks", lambda self, _: f"sample {gradients(self._policy)}")
     noted(UnslothPolicy, "token_logprobs", lambda *_: "forward")
     noted(UnslothPolicy, "reference_logprobs", lambda *_: "reference")
 
@@ -65,6 +69,7 @@ def _run(request: dict[str, Any]) -> int:
     os.chdir(request["cwd"])
     sys.argv = ["gtpo", *request["argv"]]
     record()
+    card.no_room_at_wake_up(request["no_room"])
     from gtpo_cli.cli.app import main
 
     try:
@@ -82,13 +87,7 @@ def _run(request: dict[str, Any]) -> int:
 
 
 def serve() -> None:
-    card.insert()
-    from gtpo_cli.models import unsloth_policy
-
-    unsloth_policy._fast_language_model(with_engine=True)  # gtpo's own import, with its settings
-    card.fit_unsloth()
-    card.fit_vllm()
-    gc.freeze()  # no collection in a child goes through what is imported
+    card.start()
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()

@@ -3,13 +3,14 @@ the other, beside the other tests.
 
 LLaMA's are those of examples/llama8b_gsm8k.ipynb. The paper's recipes are as they are but for the model's folder,
 lengths, steps and rank (and float16: Triton's interpreter has no bfloat16): NF4 weights in Unsloth's policy and in
-vLLM's engine, which share them.
+vLLM's engine, which share them. SmolLM2 is whole and real, where `make real-model` has made it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,13 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from commands import SHARED, environment
+from commands import ROOT, SHARED, environment
 from environment import ENVIRONMENT
 from gpu_notebook import commands as notebook_commands
 from gpu_notebook import write_files
 
 HERE = Path(__file__).resolve().parent
 DATA = SHARED / "data/gsm8k"
+REAL = ROOT / "build" / "smollm2-135m"
+REAL_IS_HERE = (REAL / "model.safetensors").is_file()  # written last
 
 FAMILIES = {
     "llama": ("llama8b_gsm8k", "llama-3.1", 110, {"bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009]}),
@@ -51,10 +54,14 @@ class Server:
         self.folder, self._process = folder, process
         self.futures: dict[str, Future[Done]] = {}
 
-    def run(self, name: str, argv: list[str], *, terminate_after_step: int | None = None, run: str = "") -> Done:
+    def run(
+        self, name: str, argv: list[str], *, terminate_after_step: int | None = None, run: str = "", no_room: int = 0
+    ) -> Done:
+        """`no_room`: at so many wake-ups, the first ones, the card has no memory left."""
         files = {key: str(self.folder / f"{name}.{key}") for key in ("out", "calls")}
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"argv": argv, "cwd": str(self.folder), **files}) + "\n")
+        request = {"argv": argv, "cwd": str(self.folder), "no_room": no_room, **files}
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         pid = self._answer()["pid"]
         if terminate_after_step is not None:
@@ -73,19 +80,47 @@ class Server:
         raise AssertionError("rehearse.py has ended; what it said stands above")
 
 
+def ended(server: Server, name: str, *, code: int = 0) -> Done:
+    done = server.futures[name].result(timeout=900)
+    assert done.code == code, done.out[-6000:]
+    assert "Traceback" not in done.out
+    assert "pause state" not in done.out  # vLLM's line whenever the engine sleeps or wakes
+    return done
+
+
+def engine_of(calls: list[str]) -> dict[str, str]:
+    """The one engine of a process, which got what the recipe says, and slept, if it can, but while it sampled."""
+    engines = [call for call in calls if call.startswith("engine ")]
+    assert len(engines) == 1
+    rest = calls[calls.index(engines[0]) + 1 :]
+    options: dict[str, str] = json.loads(engines[0].removeprefix("engine "))
+    if options["enable_sleep_mode"] == "False":
+        assert not {"sleep", "wake"} & set(rest)
+        return options
+    awake = " ".join("sample" if call.startswith("sample") else call for call in rest)
+    awake = awake.replace("sample wake sleep", "sampled")
+    assert awake.startswith("sleep")  # from its start
+    assert not re.search(r"\b(sample|wake)\b|sleep.*\bsleep\b", awake), awake
+    assert "sample with gradients" not in rest
+    return options
+
+
 def changed(*changes: str) -> list[str]:
     return [part for change in changes for part in ("--set", change)]
 
 
 def settings(family: str, folder: Path) -> list[str]:
     """The options of a command: what is not the paper's in the recipe of the family."""
+    if family == "smollm":
+        return REAL_SETTINGS
     _, _, prompt, _ = FAMILIES[family]
     return changed(
         f"model.name={folder / family}", "model.dtype=float16",
         f"model.max_seq_length={prompt + 2 * COMPLETION}", "model.lora={rank: 8, alpha: 8}",
         f"data.path={DATA}", "data.limit=200", f"data.max_prompt_tokens={prompt}",
         f"rollout.max_completion_tokens={COMPLETION}", f"evaluation.max_completion_tokens={COMPLETION}",
-        "evaluation.limit=2", "objective.probe.num_prompts=2", "training.save_every=1", "tracking.wandb.mode=off",
+        f"rollout.standby={'always' if family == 'llama' else 'auto'}", "evaluation.limit=2",
+        "objective.probe.num_prompts=2", "training.save_every=1", "tracking.wandb.mode=off",
     )  # fmt: skip
 
 
@@ -108,15 +143,17 @@ def save_family(family: str, folder: Path) -> None:
     loaded.save_pretrained(folder / family)
 
 
+# Two generations: steps 1 to 4, and step 5.
+AHEAD = changed("rollout.steps_per_generation=4", "training.eval_every=5", "training.save_every=3")
 # what the notebook's commands are given beside the settings
 BESIDE = {
-    "train": changed("training.eval_every=2"),
+    "train": AHEAD,
     "eval": ["--data-path", str(DATA)],
     "generate": ["--max-tokens", "4"],
 }
 LLAMA = {name: [*argv, *BESIDE.get(name, [])] for name, argv in notebook_commands().items()} | {
-    "terminated": ["train", "--recipe", "gsm8k.yaml",
-                   *changed("run_name=cut", "training.max_steps=3", "training.eval_every=2")],
+    "terminated": ["train", "--recipe", "gsm8k.yaml", *changed("run_name=cut", "training.max_steps=5"), *AHEAD],
+    "no room": ["train", "--resume", "runs/cut"],
     "resumed": ["train", "--resume", "runs/cut"],
 }  # fmt: skip
 QWEN = {
@@ -125,13 +162,40 @@ QWEN = {
               *changed("run_name=long", "training.max_steps=1", "training.stress_step=true")],
     "kl": ["train", "--recipe", "qwen3b_gsm8k",
            *changed("run_name=kl", "training.max_steps=2", "objective.name=grpo", "objective.entropy_coef=0",
-                    "objective.kl_coef=0.04", "optimizer.betas=[0.9, 0.95]")],
+                    "objective.kl_coef=0.04", "optimizer.betas=[0.9, 0.95]", "rollout.max_num_seqs=24",
+                    "rollout.vllm={enforce_eager: true, kv_cache_dtype: fp8, max_num_batched_tokens: 3000}",
+                    "rollout.vllm.speculative_config={num_speculative_tokens: 3, prompt_lookup_min: 1}")],
     "sft": ["train", "--recipe", "qwen3b_gsm8k",
             *changed("run_name=sft", "training.max_steps=1", "training.stress_step=true", "objective.name=sft",
                      "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]", "training.keep_best=optim/loss",
                      "rollout.max_completion_tokens=80", "model.max_seq_length=180")],
 }  # fmt: skip
-COMMANDS = {"llama": LLAMA, "qwen": QWEN}
+SYSTEM_PROMPT = "Give the number."
+# A few tokens, since the kernels are interpreted for 30 layers; answers that short end with the real end token.
+REAL_SETTINGS = changed(
+    f"model.name={REAL}", "model.load_in_4bit=true", "model.dtype=float16", "model.max_seq_length=96",
+    "model.gradient_checkpointing=false", "model.lora={rank: 8, alpha: 16}", "optimizer.learning_rate=2e-3",
+    f"data.system_prompt={SYSTEM_PROMPT}", "data.max_prompt_tokens=64", "objective.initial_entropy=1",
+    "rollout.prompts_per_step=1", "rollout.group_size=4", "rollout.max_completion_tokens=8", "rollout.standby=always",
+    "training.max_steps=2", "training.save_every=2", "tracking.log_completions_every=1",
+    "evaluation={limit: 2, samples: 4, pass_k: [1], majority_k: [4], max_completion_tokens: 8}",
+)  # fmt: skip
+SMOLLM = {
+    "train": ["train", "--recipe", "tiny_arithmetic", *changed("run_name=real")],
+    "export": ["export", "runs/real", "--format", "merged"],
+    "eval": ["eval", "runs/real", "--base"],
+    "eval merged": ["eval", "runs/real/export/merged"],
+}  # fmt: skip
+COMMANDS = {"llama": LLAMA, "qwen": QWEN, "smollm": SMOLLM}
+FATES: dict[str, dict[str, Any]] = {
+    "terminated": {"terminate_after_step": 1, "run": "cut"},
+    "no room": {"no_room": 2},  # of the second generation, also when it is tried once more
+}
+
+
+def families() -> list[str]:
+    """Those whose data or weights are here."""
+    return (["llama", "qwen"] if DATA.is_dir() else []) + (["smollm"] if REAL_IS_HERE else [])
 
 
 def typed(family: str, folder: Path, argv: list[str]) -> list[str]:
@@ -148,11 +212,12 @@ def start(new_folder: Callable[[str], Path]) -> Iterator[dict[str, Server]]:
         [sys.executable, str(HERE / "rehearse.py")], env=environment() | ENVIRONMENT, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    made = {family: Server(new_folder(family), process) for family in COMMANDS}
+    made = {family: Server(new_folder(family), process) for family in families()}
     for family, server in made.items():
         server.futures = {name: Future() for name in COMMANDS[family]}
-        save_family(family, server.folder)
-        write_files(server.folder)
+        if family in FAMILIES:
+            save_family(family, server.folder)
+            write_files(server.folder)
     threading.Thread(target=_work, args=(made,), daemon=True).start()
     yield made
     os.killpg(process.pid, signal.SIGKILL)  # with the command that it is at
@@ -163,8 +228,8 @@ def _work(servers: dict[str, Server]) -> None:
     try:
         for family, server in servers.items():
             for name, argv in COMMANDS[family].items():
-                cut: dict[str, Any] = {"terminate_after_step": 1, "run": "cut"} if name == "terminated" else {}
-                server.futures[name].set_result(server.run(name, typed(family, server.folder, argv), **cut))
+                beside = FATES.get(name, {})
+                server.futures[name].set_result(server.run(name, typed(family, server.folder, argv), **beside))
     except Exception as error:  # noqa: BLE001  # the tests that wait raise it
         for future in (future for server in servers.values() for future in server.futures.values()):
             if not future.done():

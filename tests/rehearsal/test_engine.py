@@ -14,13 +14,17 @@ from policy_contract import LORA, recipe_for
 from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 from twins import distance, measured, save_in_half, twin
 
-from gtpo_cli.errors import ModelError
+from gtpo_cli.errors import ModelError, NoRoomToSampleError
 from gtpo_cli.generation import SamplingParams, load_sampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.unsloth_policy import _check_started
 
 HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}  # vLLM takes heads of 32 and more
 SHARE = 0.4
+ROLLOUT = {
+    "gpu_memory_utilization": SHARE, "max_num_seqs": 256,
+    "vllm": {"max_num_batched_tokens": 5200, "enable_prefix_caching": False},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +32,7 @@ def pair(on_card: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, A
     folder = save_in_half(tmp_path_factory.mktemp("model"), num_hidden_layers=1, initializer_range=0.1, **HEADS)
     recipe = recipe_for(
         folder, backend="unsloth", max_seq_length=CONTEXT, dtype="float16", lora=LORA, load_in_4bit=True,
-        gradient_checkpointing=True, rollout={"gpu_memory_utilization": SHARE},
+        gradient_checkpointing=True, rollout=ROLLOUT,
     )  # fmt: skip
     policy = load_policy(recipe)
     assert policy.shares_engine
@@ -75,6 +79,9 @@ def test_what_the_recipe_says_reaches_the_engine(pair: tuple[Any, Any], on_card:
     assert config.cache_config.gpu_memory_utilization == pytest.approx(SHARE * 79 / 80)
     assert config.model_config.max_model_len == CONTEXT == policy.max_seq_length
     assert config.model_config.enable_sleep_mode
+    scheduler = config.scheduler_config
+    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (257, 5200)  # at 256 Unsloth takes its own: 96
+    assert not config.cache_config.enable_prefix_caching
     assert (config.model_config.quantization, config.model_config.dtype) == ("bitsandbytes", torch.float16)
     with pytest.raises(ModelError, match=r"gpu_memory_utilization: the engine's share holds rows of 64 tokens only"):
         _check_started(policy.model, CONTEXT + 1)
@@ -91,9 +98,50 @@ def test_it_is_awake_only_while_it_samples_whatever_happens(pair: tuple[Any, Any
     sampler.sample(PROMPTS, 1, SamplingParams(max_completion_tokens=2))
     assert on_card.calls == ["wake", "sleep"]
     with pytest.raises(VLLMValidationError, match="out of vocabulary"):  # vLLM's own refusal, past our checks
-        sampler._engine.generate([{"prompt_token_ids": [10**6]}], [sampler._engine_params([1], 1, SamplingParams(), 0)])
+        next(sampler._engine.generate([([10**6], sampler._engine_params([1], 1, SamplingParams(), 0))]))
     assert on_card.calls == ["wake", "sleep", "wake", "sleep"]
     assert engine.llm_engine.engine_core.engine_core.is_sleeping()
+    on_card.calls.clear()
+    numbers = range(30)
+    params = SamplingParams(max_completion_tokens=2)
+    coming = sampler.sample_blocks([PROMPTS[0]] * 30, 20, params, size=1, seeds=[*numbers], wanted=numbers)
+    for _ in range(20):  # 600 completions in all, of which 256 are sampled at once
+        next(coming)
+        assert on_card.calls == ["wake"]
+    coming.close()
+    assert on_card.calls == ["wake", "sleep"]
+    assert not engine.llm_engine.has_unfinished_requests()
+    assert engine.llm_engine.engine_core.engine_core.is_sleeping()
+
+
+def test_an_engine_that_cannot_wake_is_tried_once_more_and_then_said(
+    pair: tuple[Any, Any], on_card: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor above the worker that wakes up is vLLM's own."""
+    from vllm.v1.worker.cpu_worker import CPUWorker
+
+    policy, sampler = pair
+    monkeypatch.setattr(CPUWorker, "wake_up", CPUWorker.wake_up)  # as it was, afterwards
+    on_card.no_room_at_wake_up(3)
+    params = SamplingParams(max_completion_tokens=2)
+    with pytest.raises(NoRoomToSampleError, match="does not hold vLLM's engine beside what else is kept there"):
+        sampler.sample(PROMPTS, 1, params)
+    assert engine_of(policy).llm_engine.is_sleeping()
+    on_card.calls.clear()
+    assert [len(row) for row in sampler.sample(PROMPTS, 1, params)] == [1] * len(PROMPTS)  # the second waking succeeds
+    assert on_card.calls == ["wake", "sleep"]
+
+
+def test_the_adapter_is_there_in_16_bits_and_only_while_it_samples(pair: tuple[Any, Any]) -> None:
+    policy, sampler = pair
+    sampler.sync(policy)
+    handed = sampler._engine._adapter.lora_tensors
+    assert {tensor.dtype for tensor in handed.values()} == {torch.float16}
+    assert {parameter.dtype for parameter in policy.trainable_parameters()} == {torch.float32}
+    for _ in range(2):  # also without another sync
+        sampler.sample(PROMPTS, 1, SamplingParams(max_completion_tokens=2))
+        assert sampler._engine._adapter is None
+        assert engine_of(policy).llm_engine.list_loras() == set()
 
 
 def test_an_end_token_of_the_models_own_configuration_ends_a_completion(pair: tuple[Any, Any]) -> None:

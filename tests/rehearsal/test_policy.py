@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from policy_contract import LORA, PolicyContract, ragged_batch, recipe_for, save_model
+from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_model
 from twins import distance, measured, move, save_in_half, twin
 
 from gtpo_cli.models.loading import choose_dtype
@@ -25,7 +25,7 @@ def load(folder: Path, *, temperature: float = 1.0, **model: Any) -> UnslothPoli
     recipe = recipe_for(folder, **model)
     os.environ.pop("UNSLOTH_ENABLE_FULL_FINETUNING", None)  # Unsloth is meant to load once in a process
     return load_unsloth_policy(
-        recipe.model, path=str(folder), temperature=temperature, with_reference=False, seed=1, engine_memory=None
+        recipe.model, path=str(folder), temperature=temperature, with_reference=False, seed=1, engine=None
     )
 
 
@@ -64,7 +64,7 @@ def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> 
     tokens: list[int] = []
     layer = policy._causal_lm.base_model.layers[0].mlp
     layer.register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0].shape[:-1].numel()))
-    packed = collate([Group(Problem("p", "q", "1"), prompt, rows)])
+    packed = collate([Group(Problem("p", "q", "1"), prompt, rows)]).rows()
     with torch.no_grad():
         together, _ = policy.token_logprobs(packed)
     assert tokens == [40 + 78 - 8]  # a completion's last token predicts nothing
@@ -72,9 +72,9 @@ def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> 
     assert tokens[0] > policy.max_seq_length
     for place, row in enumerate(rows):
         with torch.no_grad():
-            alone, _ = policy.token_logprobs(collate([Group(Problem("p", "q", "1"), prompt, (row,))]))
+            alone, _ = policy.token_logprobs(collate([Group(Problem("p", "q", "1"), prompt, (row,))]).rows())
         n = len(row.token_ids)
-        torch.testing.assert_close(together[0, place, :n], alone[0, 0, :n], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(together[place, :n], alone[0, :n], rtol=1e-5, atol=1e-5)
 
 
 def test_auto_is_bfloat16_by_the_question_that_unsloth_puts_in_torchs_place() -> None:
@@ -107,6 +107,6 @@ def test_no_module_of_unsloths_under_the_agpl_was_imported_for_it(tmp_path: Path
     """Its own kernel for rows that share prompts; ours stands in its place."""
     policy = load(save_model(tmp_path, num_hidden_layers=1))
     with torch.no_grad():
-        policy.token_logprobs(ragged_batch())
+        policy.token_logprobs(ragged_rows())
     assert policy.packs
     assert not [name for name in sys.modules if "prefix_grouper_kernel" in name]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from policy_contract import ragged_batch, recipe_for
+from policy_contract import ragged_rows, recipe_for
 from small_models import random_model
 
 from gtpo_cli.models import Policy
@@ -41,7 +41,7 @@ def move(policy: Policy) -> None:
 
 def measured(policy: Policy, batch: Any = None) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     """Log-probabilities, entropies and gradients of a weighted sum."""
-    logp, entropy = policy.token_logprobs(ragged_batch() if batch is None else batch)
+    logp, entropy = policy.token_logprobs(ragged_rows() if batch is None else batch)
     (logp * torch.linspace(-1, 1, logp.numel()).view(logp.shape)).sum().backward()
     gradients = [parameter.grad for parameter in policy.trainable_parameters()]
     for parameter in policy.trainable_parameters():

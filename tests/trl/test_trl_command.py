@@ -146,6 +146,42 @@ def test_a_run_that_is_resumed_goes_on_as_it_would_have(folder: Path, tmp_path: 
     assert found["model.safetensors"] == expected["model.safetensors"]
 
 
+def test_several_steps_from_one_generation(tmp_path: Path) -> None:
+    """TRL's own setting: the figures of a generation in each of its steps, the last generation cut by the run's end."""
+    changes = [
+        "rollout.steps_per_generation=2",
+        "training.max_steps=5",
+        "optimizer={learning_rate: 1e-2, warmup_ratio: 0}",
+    ]
+    run_in(tmp_path, [*GTPO, *train("ahead", *changes)])
+    own = [part for part in train("own", *changes) if part not in ("--engine", "trl")]
+    run_in(tmp_path, [*GTPO, *own])
+    run = tmp_path / "runs/ahead"
+    rows, own_rows = metrics(run), metrics(tmp_path / "runs/own")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["samples/age"] for row in rows] == [row["samples/age"] for row in own_rows] == [0, 1, 0, 1, 0]
+    for mine, theirs in zip(own_rows, rows, strict=True):
+        names = [{name for name in row if not name.startswith(("audit/", "sampler/"))} for row in (mine, theirs)]
+        assert names[0] == names[1]
+    for row in rows:
+        at_once = row["samples/age"] == 0
+        assert (row["ratio/mean"] == pytest.approx(1.0, abs=1e-5)) == at_once
+        assert (row["ratio/max"] == pytest.approx(1.0, abs=1e-3)) == at_once
+        assert (row["ratio/clipped_share"] == 0) == at_once
+    assert rows[0]["train/reward_mean"] == rows[1]["train/reward_mean"] != rows[2]["train/reward_mean"]
+    assert len({row["optim/grad_norm"] for row in rows}) == 5
+    lines = (run / "samples/step-000003.jsonl").read_text().splitlines()
+    sampled = [json.loads(line)["problem"] for line in lines]
+    assert len(sampled) == 2 * 12
+    of_step = [json.loads(line)["problem"] for line in (tmp_path / "runs/own/samples/step-000003.jsonl").open()]
+    assert sampled[:12] == of_step
+    whole = comparable(run), contents(run)
+    for step in (4, 5):
+        shutil.rmtree(run / f"checkpoints/step-{step:06d}")
+    run_in(tmp_path, [*GTPO, "train", "--quiet", "--resume", "runs/ahead"])
+    assert (comparable(run), contents(run)) == whole
+
+
 def test_what_only_the_main_process_sees_ends_them_all(folder: Path, tmp_path: Path) -> None:
     """It used to wait for the others, which waited for it."""
     run = tmp_path / "runs" / "two"
@@ -194,10 +230,14 @@ def test_a_run_of_a_thousand_million_steps_is_not_listed_first() -> None:
     prompts = [(Problem(str(number), "q", "1"), (1,)) for number in range(7)]
     recipe = load_recipe("tiny_arithmetic", ["training.max_steps=1000000000", "rollout.prompts_per_step=3"])
     order = PromptOrder(recipe, prompts, full_steps=True)
-    rows = Rows(order, group_size=2, passes=2)
+    rows = Rows(order, group_size=2, steps=1, passes=2)
     assert len(rows) == 10**9 * 3 * 2 * 2
     (a, b, c), second = order.numbers(1), order.numbers(2)
     assert list(itertools.islice(rows, 14)) == [a, a, b, b, c, c] * 2 + [second[0]] * 2
+    generations = Rows(order, group_size=2, steps=3, passes=6)  # the last one is filled up
+    assert len(generations) == (10**9 + 2) // 3 * 6 * 3 * 3 * 2
+    once = [number for step in (1, 2, 3) for number in order.numbers(step) for _ in range(2)]
+    assert list(itertools.islice(generations, 6 * 18 + 2)) == once * 6 + [order.numbers(4)[0]] * 2
 
 
 def test_lora_with_iterations_on_two_processes_stops_and_goes_on(tmp_path: Path) -> None:

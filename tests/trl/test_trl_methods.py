@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
 from gtpo_cli.models.tiny import resolve_name  # noqa: E402
-from gtpo_cli.objective import policy_loss, terms  # noqa: E402
+from gtpo_cli.objective import group_terms, policy_loss  # noqa: E402
 from gtpo_cli.recipe.load import build_recipe  # noqa: E402
 
 B, G, P, T = 2, 4, 6, 9
@@ -91,11 +91,16 @@ def ours(
     document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}, "objective": {"name": name}}
     recipe = build_recipe(document, ["rollout.max_completion_tokens=12"], where="test")
     objective, mask = recipe.objective, inputs["completion_mask"].view(B, G, T).bool()
-    A = terms.advantages(objective, inputs["rewards"])
-    spans, weights = terms.token_weights(objective, inputs["completion_ids"].view(B, G, T), mask, A)
+    terms = group_terms(
+        objective,
+        completion_ids_BGT=inputs["completion_ids"].view(B, G, T),
+        completion_mask_BGT=mask,
+        rewards_BG=inputs["rewards"],
+        max_completion_tokens=recipe.rollout.max_completion_tokens,
+    )
     loss, _ = policy_loss(
         logprobs(model, inputs).view(B, G, T),
-        A[..., None] * weights,
+        terms.advantages_BG[..., None] * terms.weights_BGT,
         mask,
         old_logprobs_BGT=None if old is None else old.view(B, G, T),
         ref_logprobs_BGT=None if reference is None else reference.view(B, G, T),
@@ -103,7 +108,7 @@ def ours(
         ratio=objective.ratio,
         clip=(objective.clip.low, objective.clip.high),
         clipped=objective.clip.of,
-        shares_BG=terms.shares(objective, recipe.rollout, mask, spans),
+        shares_BG=terms.shares_BG,
     )
     return loss
 

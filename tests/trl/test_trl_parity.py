@@ -13,16 +13,17 @@ import forks
 import pytest
 import torch
 from commands import ROOT, environment
+from small_steps import whole_step
 
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import load_policy
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import build_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.setup import set_up
-from gtpo_cli.training.step import StepParts, StepResult, train_step
+from gtpo_cli.training.step import StepParts, StepResult
 from gtpo_cli.training.stopwatch import Stopwatch
 
 B, G = 3, 4
@@ -70,7 +71,7 @@ class Own:
         setup = set_up(self.recipe, say=lambda _: None)
         policy = load_policy(self.recipe)
         updater = Updater(policy.trainable_parameters(), self.recipe.optimizer, total_steps=2)
-        micro = MicroBatchSize(3, longest_row=64, packed=policy.packs, warn=print)
+        micro = training_budget(3, longest_row=64, warn=print)
         self.results: list[StepResult] = []
         self.gradients: list[torch.Tensor] = []
 
@@ -84,7 +85,7 @@ class Own:
             self.prompts = setup.data.prompts[: 2 * B]
             for step in range(2):
                 prompts = self.prompts[step * B : (step + 1) * B]
-                self.results.append(train_step(parts, prompts, seed=40 + step, clock=Stopwatch()))
+                self.results.append(whole_step(parts, prompts, seed=40 + step, clock=Stopwatch()))
         self.weights = torch.cat([parameter.detach().flatten() for parameter in policy.trainable_parameters()])
 
     def coefficients(self, step: int) -> torch.Tensor:

@@ -232,7 +232,7 @@ def test_rewards_that_are_not_scaled(trained: Callable[..., Trained]) -> None:
     assert moved > 0.1
     assert float((ours.weights - theirs.weights).norm()) < 1e-3 * moved
     logged = list(ours.trainer._logs["advantages"])
-    assert logged == pytest.approx(ours.trainer.seen.parts.advantages_BG.flatten().tolist(), abs=1e-5)
+    assert logged == pytest.approx(ours.trainer.seen.of_groups.advantages_BG.flatten().tolist(), abs=1e-5)
 
 
 def test_several_updates_on_one_batch_of_completions(trained: Callable[..., Trained]) -> None:

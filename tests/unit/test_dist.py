@@ -1,4 +1,4 @@
-"""scripts/check_dist.py names each thing that a wheel or an sdist has too much or too little (make dist runs it)."""
+"""scripts/release/check_dist.py names each thing that a wheel or sdist has too much or too little."""
 
 from __future__ import annotations
 

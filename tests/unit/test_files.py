@@ -13,7 +13,7 @@ import pytest
 from rich.text import Text
 
 from gtpo_cli.errors import CheckpointError, GtpoError
-from gtpo_cli.files import Count, Finite, own_folder, read_json, read_json_lines, step_of, walled, write_aside
+from gtpo_cli.files import Count, Finite, guarded, own_folder, read_json, read_json_lines, step_of, write_aside
 from gtpo_cli.text import describe, file_name, markdown_text, one_line, printable
 from gtpo_cli.tracking.console import Console
 
@@ -116,10 +116,10 @@ class SaysNothing(BaseException):
     ],
 )
 def test_a_wall_lets_only_our_errors_and_ctrl_c_pass(error: BaseException, why: str) -> None:
-    with pytest.raises(GtpoError, match=f"^the file: {why}; remedy$"), walled(wrong):
+    with pytest.raises(GtpoError, match=f"^the file: {why}; remedy$"), guarded(wrong):
         raise error
     for passes in (CheckpointError("ours"), KeyboardInterrupt()):
-        with pytest.raises(type(passes)) as caught, walled(wrong):
+        with pytest.raises(type(passes)) as caught, guarded(wrong):
             raise passes
         assert caught.value is passes
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
+import check_layers
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def check_layers() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_layers", ROOT / "scripts" / "check_layers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_house_is_in_order(check_layers: ModuleType) -> None:
+def test_the_house_is_in_order() -> None:
     assert check_layers.violations(ROOT / "gtpo_cli") == []
 
 
@@ -36,9 +25,7 @@ def test_the_house_is_in_order(check_layers: ModuleType) -> None:
         ("data/x.py", "from ..models import policy", "imports <relative>"),
     ],
 )
-def test_an_import_against_the_floors_is_named(
-    check_layers: ModuleType, tmp_path: Path, file: str, source: str, words: str
-) -> None:
+def test_an_import_against_the_floors_is_named(tmp_path: Path, file: str, source: str, words: str) -> None:
     target = tmp_path / "gtpo_cli" / file
     target.parent.mkdir(parents=True)
     target.write_text(source, encoding="utf-8")
@@ -46,7 +33,7 @@ def test_an_import_against_the_floors_is_named(
     assert words in problem
 
 
-def test_imports_downwards_and_at_home_are_fine(check_layers: ModuleType, tmp_path: Path) -> None:
+def test_imports_downwards_and_at_home_are_fine(tmp_path: Path) -> None:
     target = tmp_path / "gtpo_cli" / "data" / "x.py"
     target.parent.mkdir(parents=True)
     target.write_text(

@@ -14,9 +14,9 @@ from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError, GtpoError
 from gtpo_cli.evaluation.records import Conditions
 from gtpo_cli.evaluation.store import StoredEvaluation
-from gtpo_cli.files import append_to, read_bytes, walled
+from gtpo_cli.files import append_to, guarded, locked, read_bytes
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.run_folder import RunFolder, locked
+from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import JsonlTracker
 
 
@@ -152,5 +152,5 @@ def test_a_small_file_takes_little_memory_to_read(tmp_path: Path) -> None:
 
 
 def test_memory_that_runs_out_is_no_fault_of_the_file() -> None:
-    with pytest.raises(MemoryError), walled(lambda why: GtpoError(f"the file is damaged: {why}")):
+    with pytest.raises(MemoryError), guarded(lambda why: GtpoError(f"the file is damaged: {why}")):
         raise MemoryError

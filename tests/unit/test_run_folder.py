@@ -7,16 +7,18 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from gtpo_cli.errors import CheckpointError, RecipeError
+from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.recipe.section import code_names
 from gtpo_cli.rewards.registry import load_plugin
-from gtpo_cli.run_folder import RunFolder, Trust, latest_run, write_atomically
+from gtpo_cli.run_folder import RunFolder, Trust, latest_run, new_run
 
 
 @pytest.fixture
@@ -67,6 +69,33 @@ def test_latest_is_the_run_that_logged_last(tmp_path: Path, recipe: Recipe) -> N
     assert found.name == "new"
 
 
+def test_runs_that_start_in_the_same_minute_get_names_of_their_own(tmp_path: Path) -> None:
+    """Eight at the same moment; the recipe of each says its name, and a name that was chosen is kept."""
+    recipe = load_recipe("tiny_arithmetic", [f"output_dir={tmp_path}"])
+    with ThreadPoolExecutor(8) as pool:
+        started = list(pool.map(lambda _: new_run(recipe), range(8)))
+    folders = {run.path for _, run in started}
+    assert len(folders) == 8
+    assert folders == set(tmp_path.iterdir())
+    assert [named.run_name for named, _ in started] == [run.name for _, run in started]
+    named = recipe.model_copy(update={"run_name": "mine"})
+    assert new_run(named)[1].path == tmp_path / "mine"
+    assert not (tmp_path / "mine").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot write the run folder"):
+        new_run(recipe.model_copy(update={"output_dir": str(tmp_path / "file")}))
+
+
+def test_how_many_steps_it_was_to_make_is_known_or_not(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert run.total_steps() is None
+    run.write_environment({"total_steps": 12, "model": "m"})
+    assert run.total_steps() == 12
+    for damaged in ('{"total_steps": "12"}', "{}", "{", '{"total_steps": -1}'):
+        run.environment_file.write_text(damaged)
+        assert run.total_steps() is None
+
+
 def test_only_a_run_that_did_not_begin_is_taken_back(tmp_path: Path, recipe: Recipe) -> None:
     run = RunFolder(tmp_path / "run")
     run.create(recipe)
@@ -92,8 +121,8 @@ def test_what_was_in_the_folder_before_stays(tmp_path: Path, recipe: Recipe) -> 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    write_atomically(file, "one")
-    write_atomically(file, "two")
+    write_aside(file, "one")
+    write_aside(file, "two")
     assert file.read_text() == "two"
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
@@ -144,10 +173,10 @@ def test_a_file_that_cannot_be_written_whole_leaves_nothing_and_is_named(tmp_pat
     file = tmp_path / "chart.png"
     file.mkdir()
     with pytest.raises(OSError, match=r"chart\.png") as caught:
-        write_atomically(file, "text")
+        write_aside(file, "text")
     assert caught.value.filename == str(file)
     assert [path.name for path in tmp_path.iterdir()] == ["chart.png"]
-    write_atomically(tmp_path / "other.png", "text")
+    write_aside(tmp_path / "other.png", "text")
     assert (tmp_path / "other.png").read_bytes() == b"text"
 
 

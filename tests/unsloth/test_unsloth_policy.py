@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from policy_contract import LORA, PolicyContract, ragged_batch, recipe_for, save_model
+from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_model
 from safetensors.torch import load_file, save_file
 from sampler_contract import CONTEXT, SamplerContract
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module", autouse=True)
 def _unsloth() -> None:
     """Unsloth collects garbage with every model: of what it imported there is none, and it takes a second."""
-    unsloth_policy._fast_language_model(with_engine=False)
+    unsloth_policy._fast_language_model()
     gc.freeze()
 
 
@@ -83,7 +83,7 @@ def test_logprobs_entropies_and_gradients_equal_those_of_the_transformers_policy
     folder: Path, tmp_path: Path, lora: Any, checkpointing: bool
 ) -> None:
     unsloth, plain = policies(folder, tmp_path, lora=lora, gradient_checkpointing=checkpointing)
-    batch = ragged_batch()
+    batch = ragged_rows()
     results = []
     for policy in (unsloth, plain):
         logp, entropy = policy.token_logprobs(batch)
@@ -111,7 +111,7 @@ def test_an_adapter_goes_both_ways_between_the_two(folder: Path, tmp_path: Path)
 def test_four_bits_on_a_cpu(folder: Path, tmp_path: Path) -> None:
     """bitsandbytes' CPU backend: quantised weights, an adapter that gets a gradient, near the transformers policy."""
     unsloth, plain = policies(folder, tmp_path, load_in_4bit=True)
-    batch = ragged_batch()
+    batch = ragged_rows()
     logp, _ = unsloth.token_logprobs(batch)
     with torch.no_grad():
         expected, _ = plain.token_logprobs(batch)

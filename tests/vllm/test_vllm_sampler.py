@@ -19,9 +19,16 @@ import torch
 from policy_contract import recipe_for, save_model
 from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 
+from gtpo_cli.evaluation.loading import PolicyAndSampler
+from gtpo_cli.evaluation.measure import evaluate, find_evaluation
+from gtpo_cli.evaluation.problems import load_benchmark
 from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.generation.vllm_sampler import SharedEngine, VllmSampler
+from gtpo_cli.generation.vllm_sampler import PlainEngine, SharedEngine, VllmSampler
 from gtpo_cli.models import load_policy
+from gtpo_cli.planning.open_keys import closed
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.run_folder import RunFolder
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not here: make test-vllm")
 
@@ -49,6 +56,14 @@ class TestPlainEngine(SamplerContract):
         policy = load_policy(recipe)
         move(policy)
         return policy, load_sampler(policy, recipe)
+
+    def test_more_prompts_than_go_through_at_once(self, pair: tuple[Any, Any]) -> None:
+        """On a CPU vLLM fails where it takes a prompt in pieces and a completion has a seed."""
+        _, sampler = pair
+        at_once = sampler._engine._engine.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens
+        prompts = [[5 + (row + place) % 90 for place in range(CONTEXT - 2)] for row in range(at_once // CONTEXT + 40)]
+        rows = sampler.sample(prompts, 2, SamplingParams(max_completion_tokens=1))
+        assert [len(row) for row in rows] == [2] * len(prompts)
 
     def test_one_adapter_folder_is_kept(self, pair: tuple[Any, Any]) -> None:
         policy, sampler = pair
@@ -80,7 +95,7 @@ class TestSharedEngine(SamplerContract):
             enforce_eager=True, max_logprobs=0, logprobs_mode="processed_logprobs",
         )  # fmt: skip
         model: Any = policy.model
-        model.vllm_engine, model.fast_generate = engine, engine.generate
+        model.vllm_engine = engine
         model.load_lora = functools.partial(vllm_utils.load_lora, model)
         move(policy)
         assert policy.shares_engine
@@ -109,6 +124,71 @@ def test_a_plain_engine_quantises_as_the_policy_does(tmp_path: Path) -> None:
     config = sampler._engine._engine.llm_engine.vllm_config
     assert (config.model_config.quantization, config.model_config.dtype) == ("bitsandbytes", torch.bfloat16)
     assert gap(policy, PROMPTS, sampler.sample(PROMPTS, 4, SamplingParams(max_completion_tokens=12, seed=1))) < 0.12
+
+
+class Killed(BaseException):
+    """Not an Exception, as a signal is none."""
+
+
+def test_a_killed_evaluation_continues_to_the_same_completions_each_time_in_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 problems of 16 completions: 640, of which vLLM runs 256 at once. Log-probabilities round by what else runs, so
+    entropies are compared up to that."""
+    lora, settings = "model.lora={rank: 8, alpha: 8}", "evaluation={samples: 16, limit: 40, max_completion_tokens: 48}"
+    recipe = load_recipe("tiny_arithmetic", ["rollout.engine=vllm", lora, "model.dtype=float32", settings])
+    policy = load_policy(closed(recipe))
+    subject = PolicyAndSampler(policy, load_sampler(policy, closed(recipe)))
+    problems = load_benchmark(recipe, "arithmetic", policy.tokenizer, max_seq_length=512)
+    generate, calls = PlainEngine.generate, []
+
+    def counted(engine: PlainEngine, requests: Any) -> Any:
+        calls.append(requests)
+        return generate(engine, requests)
+
+    monkeypatch.setattr(PlainEngine, "generate", counted)
+
+    def kill(done: int, total: int) -> None:
+        if done:
+            raise Killed
+
+    with Scorer(recipe.rewards) as scorer:
+        whole, killed = (
+            find_evaluation(recipe, RunFolder(tmp_path / name), problems, "base") for name in ("whole", "killed")
+        )
+        seen: list[int] = []
+        evaluate(recipe, lambda: subject, problems, whole, scorer, progress=lambda done, _: seen.append(done))
+        assert (seen, len(calls)) == ([0, 16, 32, 40], 1)
+        with pytest.raises(Killed):
+            evaluate(recipe, lambda: subject, problems, killed, scorer, progress=kill)
+        assert len(killed.problems()) == 16
+        assert not subject.sampler._engine._engine.llm_engine.has_unfinished_requests()  # type: ignore[attr-defined]
+        evaluate(recipe, lambda: subject, problems, killed, scorer)
+    assert len(calls) == 3
+    of_whole, of_killed = ({problem.id: problem for problem in stored.problems()} for stored in (whole, killed))
+    assert of_whole.keys() == of_killed.keys() == {problem.id for problem, _ in problems.prompts}
+    for one in of_whole:
+        for a, b in zip(of_whole[one].completions, of_killed[one].completions, strict=True):
+            assert (a.text, a.tokens, a.correct) == (b.text, b.tokens, b.correct)
+            assert a.mean_entropy == pytest.approx(b.mean_entropy, abs=1e-4)
+
+
+def test_what_the_recipe_says_reaches_a_plain_engine_and_guesses_change_no_log_probability(folder: Path) -> None:
+    """Guessed from the row's own text, at temperature 1: the adapter's file is all that is written for it."""
+    speculative = {"num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+    vllm = {"max_num_batched_tokens": 300, "enable_prefix_caching": False, "speculative_config": speculative}
+    rollout = {"engine": "vllm", "max_num_seqs": 64, "vllm": vllm}
+    recipe = recipe_for(folder, backend="transformers", max_seq_length=CONTEXT, rollout=rollout)
+    policy = load_policy(recipe)
+    move(policy)
+    sampler = load_sampler(policy, recipe)
+    config = sampler._engine._engine.llm_engine.vllm_config
+    assert (config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens) == (64, 300)
+    assert not config.cache_config.enable_prefix_caching
+    assert {key: getattr(config.speculative_config, key) for key in speculative} == speculative
+    assert gap(policy, PROMPTS, sampler.sample(PROMPTS, 8, SamplingParams(max_completion_tokens=24, seed=1))) < 1e-4
+    written = {file.name for file in Path(sampler._engine._folder.name).rglob("*") if file.is_file()}
+    assert written == {"adapter_model.safetensors", "adapter_config.json", "README.md"}
 
 
 def test_the_demo_learns_with_vllm(tmp_path: Path) -> None:

@@ -76,11 +76,11 @@ def test_the_paths_of_the_training_half_have_the_same_gradient(monkeypatch: pyte
     assert [figure.value < 1e-5 for figure in figures if "gradient" in figure.name] == [True, True]
 
 
-def _within(batch: Any, vocabulary: int) -> Any:
-    """The same batch with ids of a small vocabulary."""
-    for ids in (batch.prompt_ids_BP, batch.completion_ids_BGT):
+def _within(rows: Any, vocabulary: int) -> Any:
+    """The same rows with ids of a small vocabulary."""
+    for ids in (rows.prompt_ids_BP, rows.ids_NT):
         ids.remainder_(vocabulary)
-    return batch
+    return rows
 
 
 def test_sampling_counts_tokens_of_both() -> None:

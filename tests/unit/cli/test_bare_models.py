@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gtpo_cli.cli.asked import with_options
+from gtpo_cli.cli.eval_options import with_options
 from gtpo_cli.cli.evaluate import _folder_of
 from gtpo_cli.cli.options import find_model
 from gtpo_cli.errors import RecipeError

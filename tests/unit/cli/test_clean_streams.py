@@ -1,13 +1,30 @@
-"""Standard output and error as libraries write to them: progress bars in place, no colours, nothing that steers."""
+"""Standard output and error as libraries write to them: progress bars in place, no colours, nothing that steers; on a
+terminal lines that end between words."""
 
 from __future__ import annotations
 
+import ast
 import io
+import sys
+from collections.abc import Generator
+from pathlib import Path
 
 import pyte
+import pytest
 from tqdm import tqdm
 
-from gtpo_cli.cli.streams import CleanStream
+from gtpo_cli.cli.export import _print
+from gtpo_cli.cli.generate import _show
+from gtpo_cli.cli.printing import say
+from gtpo_cli.cli.run_printing import _print_offline
+from gtpo_cli.cli.streams import CleanStream, print_whole
+from gtpo_cli.export.check import LogprobGap
+from gtpo_cli.export.folder import Exported
+from gtpo_cli.recipe.schema import ModelRecipe
+from gtpo_cli.text import folded
+from gtpo_cli.tracking.console import Console, print_line
+from gtpo_cli.tracking.tables import print_table
+from gtpo_cli.tracking.wandb import sync_command
 
 
 def test_bars_of_a_download_stand_below_each_other_and_are_drawn_in_place() -> None:
@@ -39,3 +56,115 @@ def test_only_standard_error_lets_bars_move_the_cursor() -> None:
     below = io.StringIO()
     CleanStream(below).write("\x1b[A")
     assert below.getvalue() == "␛[A"
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("one two three", 13, ["one two three"]),
+        ("one two three", 12, ["one two", "three"]),
+        ("two  three and four", 12, ["two  three", "     and", "     four"]),  # a second column
+        ("       far to the right  and on", 14, ["       far to", "the right  and", "on"]),  # none in the left half
+        ("  -> pip install it", 14, ["  -> pip", "  install it"]),
+        ("see /a/path/as/long/as/that/is here", 12, ["see", "/a/path/as/long/as/that/is", "here"]),
+        ("with a 95 % interval", 9, ["with a", "95 %", "interval"]),
+        ("mean (95 %); 5 % off", 11, ["mean", "(95 %); 5 %", "off"]),
+        ("# a remark in YAML", 12, ["# a remark", "# in YAML"]),
+        ("漢字 漢字 漢字", 10, ["漢字 漢字", "漢字"]),  # of two cells each
+        ("\n  two\n\nthree four\n", 8, ["", "  two", "", "three", "four", ""]),
+        ("", 5, [""]),
+    ],
+)
+def test_lines_end_between_words(text: str, width: int, lines: list[str]) -> None:
+    assert folded(text, width).split("\n") == lines
+    assert folded(folded(text, width), width) == folded(text, width)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_sentences_folded_and_commands_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    said = "a sentence that is longer than a terminal is wide"
+    for below in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", CleanStream(below))
+        say(said)
+        print_whole(said)
+        lines = below.getvalue().splitlines()
+        assert lines[-1] == said
+        if below.isatty():
+            assert lines[:-1] == ["a sentence that is", "longer than a", "terminal is wide"]
+        else:
+            assert lines[:-1] == [said]
+
+
+def test_lines_that_load_an_export_are_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", CleanStream(below := Terminal()))
+    nothing = LogprobGap(100, 0.0, 0.0, 100)
+    done = Exported("one", 3, "adapter", "bfloat16", "meta-llama/Llama-3.1-8B-Instruct", 8, nothing, None, ())
+    _print(done, tmp_path, ModelRecipe(name=done.base, load_in_4bit=True))
+    words, _, lines = below.getvalue().partition(" has the rest):\n")
+    assert max(map(len, words.splitlines()[1:-1])) <= 40
+    names = [target.id for line in ast.parse(lines).body if isinstance(line, ast.Assign) for target in line.targets]  # type: ignore[attr-defined]
+    assert names == ["bits", "base", "model", "tokenizer"]
+
+
+def test_a_command_that_uploads_is_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", CleanStream(below := Terminal()))
+    run = tmp_path / "a run with a name"
+    (run / "wandb" / "offline-run-1").mkdir(parents=True)
+    _print_offline(run)
+    console = Console(file=Terminal(), width=40)
+    print_line(console, sync_command(run), whole=True)
+    assert console.file.getvalue() == f"{sync_command(run)}\n"  # type: ignore[attr-defined]
+    assert below.getvalue().splitlines() == [f"  wandb          offline; to upload it: {sync_command(run)}"]
+
+
+def test_streamed_words_are_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As tokens come: a word in pieces, line ends among them."""
+    monkeypatch.setenv("COLUMNS", "12")
+    monkeypatch.setattr(sys, "stdout", CleanStream(below := Terminal()))
+
+    def stream() -> Generator[str, None, str]:
+        yield from ["x"] * 25 + ["\n"]
+        assert "x" * 21 in below.getvalue(), "what has no blanks is not kept to its end"
+        yield from ("The", " ans", "wer is ", "four", "teen,", "\n", "\n so", " it", " is in", "deed")
+        return "done"
+
+    assert _show(stream()) == "done"  # type: ignore[arg-type, comparison-overlap]
+    assert below.getvalue().removeprefix("x" * 25 + "\n") == "The answer\nis fourteen,\n\n so it is\nindeed\n"
+
+
+ROWS = [("first", "a long sentence about it", "1"), ("second", "short", "*")]
+
+
+def table(width: int | None) -> str:
+    console = Console(file=io.StringIO(), **({} if width is None else {"width": width}))
+    print_table(console, ("name", "words", "n"), ROWS, numbers=[2])
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_tables_break_no_word() -> None:
+    assert [line.rstrip() for line in table(None).splitlines()][2:] == [
+        "first   a long sentence about it  1",
+        "second  short                     *",
+    ]
+    assert [line.rstrip() for line in table(24).splitlines()][2:] == [
+        "first   a long         1",
+        "        sentence",
+        "        about it",
+        "second  short          *",
+    ]
+    assert [line.rstrip() for line in table(19).splitlines()][2:] == [  # rich would cut off the end of "sentence"
+        "first   a long    1",
+        "        sentence",
+        "        about it",
+        "second  short     *",
+    ]
+    assert table(18).splitlines() == [  # no room for "second", "sentence" and "n" beside each other
+        "name first", "  words  a long sentence about it", "  n      1", "name second", "  words  short", "  n      *"
+    ]  # fmt: skip

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gtpo_cli.data import gold_check, load_problems
+from gtpo_cli.data import gold_check, load_problems, summarise_dropped
 from gtpo_cli.data.benchmarks import BENCHMARKS
 from gtpo_cli.data.hub_sets import hub_table
-from gtpo_cli.data.local import SourcedRow, Table, summarise_dropped
+from gtpo_cli.data.local import SourcedRow, Table
 from gtpo_cli.data.reading import read_table
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.schema import DataRecipe, RewardsRecipe
@@ -213,22 +213,6 @@ def test_hub_rows_through_the_datasets_library(name: str, tmp_path: Path, monkey
     assert [(p.id, p.question, p.gold, p.solution, p.source) for p in loaded.problems] == [
         (f"{name}/test/{n}", "q", "2", SOLUTIONS.get(name), f"{repository}[test]:{n}") for n in (1, 2)
     ]
-
-
-def test_without_the_extra_datasets_the_hub_and_parquet_say_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after `pip install .`; JSON and CSV need nothing."""
-    write_json_lines(tmp_path / "train.jsonl", [{"question": "1+1?", "answer": "2"}])
-    pq.write_table(pa.table({"question": ["1+1?"], "answer": ["2"]}), tmp_path / "train.parquet")
-    for name in ("datasets", "pyarrow", "pyarrow.parquet"):
-        monkeypatch.setitem(sys.modules, name, None)
-    install = r"pip install '\.\[datasets\]' in gtpo's checkout"
-    with pytest.raises(DataError, match=f"openai/gsm8k: needs the library datasets .*: {install}"):
-        load_problems(DataRecipe(benchmark="gsm8k"), seed=1, is_usable=all_usable)
-    with pytest.raises(DataError, match=f"train.parquet: Parquet needs the library datasets .*: {install}"):
-        load_problems(local(tmp_path / "train.parquet"), seed=1, is_usable=all_usable)
-    assert len(load_problems(local(tmp_path / "train.jsonl"), seed=1, is_usable=all_usable).problems) == 1
 
 
 def test_a_split_the_benchmark_lacks_is_refused_before_the_network_is_asked() -> None:

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gtpo_cli.data import last_boxed
-from gtpo_cli.data.gold import UnusableRowError, boxed_gold, column_gold, gsm8k_gold, text_in
+from gtpo_cli.data.gold import UnusableRowError, boxed_gold, column_gold, gsm8k_gold, last_boxed, text_in
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,6 @@ def load(path: Path, **changes: Any) -> LoadedProblems:
         ("a.json", json.dumps(ROWS[0], indent=1).encode(), "a.json:1 not JSON: one document over several lines; write"),
         ("a.jsonl", b'{"query": "q", "reply": "1"}\n', ":1 no columns question and answer: there is query, reply;"),
         ("a.csv", b"query,reply\nq,1\n", "did you mean query and reply?; with benchmark: local or hub, data.columns"),
-        ("a.csv", b"question;answer\nq;1\n", "a.csv:1: the fields are separated by ';'; separate them by commas"),
-        ("a.csv", b"question\tanswer\nq\t1\n", r"a.csv:1: the fields are separated by '\t'; separate them by commas"),
         ("a.csv", b"question,answer,answer\nq,1,2\n", "two columns are called answer; rename the one"),
         ("a.csv", b"question,answer\nwhat, is this,1\n", "a.csv:2 wrong number of fields: 3, the header has 2"),
         ("a.csv", bytes(range(256)) * 10, "no columns question and answer: there is"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gtpo_cli.data import DroppedRow, summarise_dropped
 from gtpo_cli.data.benchmarks import open_source
-from gtpo_cli.data.local import MAX_LINE_BYTES, find_split_file, open_table
+from gtpo_cli.data.local import MAX_LINE_BYTES, open_table
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
 
@@ -92,6 +92,34 @@ def test_csv_line_numbers_count_lines_not_rows(tmp_path: Path) -> None:
     assert open_table(path).columns == ("q", "a")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "a.csv",
+            '\ufeffAufgabe;Lösung\r\n"Was ist 1,5 + 2; gerundet?";"3,5"\r\n"zwei\nZeilen";4\r\n',
+        ),  # as Excel does
+        ("a.csv", 'Aufgabe\tLösung\n"Was ist 1,5 + 2; gerundet?"\t3,5\n"zwei\nZeilen"\t4\n'),
+        ("a.tsv", 'Aufgabe\tLösung\nWas ist 1,5 + 2; gerundet?\t3,5\n"zwei\nZeilen"\t4\n'),
+        ("a.csv", 'Aufgabe|Lösung\nWas ist 1,5 + 2; gerundet?|3,5\n"zwei\nZeilen"|4\n'),
+    ],
+)
+def test_the_header_says_what_separates_the_fields(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, newline="")
+    assert open_table(path).columns == ("Aufgabe", "Lösung")
+    assert rows_of(path) == [
+        ("2", {"Aufgabe": "Was ist 1,5 + 2; gerundet?", "Lösung": "3,5"}),
+        ("3", {"Aufgabe": "zwei\nZeilen", "Lösung": "4"}),
+    ]
+
+
+def test_semicolons_within_the_names_of_columns_do_not_separate_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('"question; in words",answer\n1+1;2,2\n')
+    assert rows_of(path) == [("2", {"question; in words": "1+1;2", "answer": "2"})]
+
+
 def test_a_csv_field_too_long_for_the_reader_costs_one_row(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     long, half = "x" * 5_000_000, "x" * 9_000_000
@@ -139,38 +167,18 @@ def test_what_the_standard_writers_write_is_read_back(pairs: list[tuple[str, str
         assert rows_of(as_csv) == [(str(start), row) for start, row in zip(starts, expected, strict=True)]
 
 
-def test_a_split_is_found_in_a_folder_and_ignored_for_a_file(tmp_path: Path) -> None:
-    train, test = tmp_path / "train.jsonl", tmp_path / "test.CSV"
-    train.write_text("{}\n")
-    test.write_text("a\n")
-    (tmp_path / "README.md").write_text("no data")
-    assert find_split_file(tmp_path, "train") == train
-    assert find_split_file(tmp_path, "test") == test
-    assert find_split_file(train, "whatever") == train
-
-
 def test_a_split_of_a_single_file_is_not_taken_in_silence(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "1+1", "answer": "2"}\n')
     source = SourceRecipe(benchmark="local", path=str(file))
     assert open_source(source)[1] == "mine"
-    with pytest.raises(DataError, match=r"data\.split: dev would not be looked at, since .*mine\.jsonl is one file"):
+    with pytest.raises(DataError, match=r"data\.split: dev would not be looked at, since .*mine\.jsonl is no folder"):
         open_source(source.model_copy(update={"split": "dev"}))
     file.rename(tmp_path / "dev.jsonl")
     assert open_source(SourceRecipe(benchmark="local", path=str(tmp_path), split="dev"))[1] == "dev"
 
 
 def test_what_cannot_be_opened_says_what_is_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file or folder"):
-        find_split_file(tmp_path / "absent", "train")
-    with pytest.raises(DataError, match=r"holds no data file; expected train\.jsonl"):
-        find_split_file(tmp_path, "train")
-    (tmp_path / "train.jsonl").write_text("{}\n")
-    with pytest.raises(DataError, match=r"no file for split trian .*there is train\.jsonl; did you mean train\?"):
-        find_split_file(tmp_path, "trian")
-    (tmp_path / "train.csv").write_text("a\n")
-    with pytest.raises(DataError, match=r"train\.csv and train\.jsonl are both split train"):
-        find_split_file(tmp_path, "train")
     (tmp_path / "train.txt").write_text("a\n")
     with pytest.raises(DataError, match=r"cannot read \.txt; use \.jsonl"):
         open_table(tmp_path / "train.txt")

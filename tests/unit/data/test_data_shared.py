@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gtpo_cli.data import last_boxed, load_problems
+from gtpo_cli.data import load_problems
+from gtpo_cli.data.gold import last_boxed
 from gtpo_cli.recipe.schema import DataRecipe
 
 

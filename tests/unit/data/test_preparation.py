@@ -109,3 +109,14 @@ def test_only_who_samples_again_says_so() -> None:
     said = "groups without reward spread are sampled again, 3 times at most (objective.resample)"
     assert said in prepare(recipe, tokenizer, context).notes
     assert said not in prepare(recipe, tokenizer, context, full_steps=True).notes  # TRL
+
+
+def test_a_context_that_cuts_the_longest_completion_is_told() -> None:
+    fits = ["data.max_prompt_tokens=64", "rollout.max_completion_tokens=64", "model.max_seq_length=500"]
+    made = prepared(build_recipe(DOCUMENT, fits, where="r"))
+    longest = made.longest_prompt
+    assert made.notes == []
+    (note,) = prepared(build_recipe(DOCUMENT, [*fits, f"model.max_seq_length={longest + 63}"], where="r")).notes
+    assert note.startswith(f"the longest prompt has {longest} tokens and leaves 63 to its completion, not 64 (rollout.")
+    assert note.endswith(f"both together are at most {longest + 63} (model.max_seq_length)")
+    assert prepared(build_recipe(DOCUMENT, [*fits, f"model.max_seq_length={longest + 64}"], where="r")).notes == []

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.errors import DataError, EvaluationError
+from gtpo_cli.evaluation.loading import PolicyAndSampler, local_weights
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation
 from gtpo_cli.evaluation.problems import Benchmark, load_benchmark
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation
-from gtpo_cli.evaluation.subject import Checkpoint, Subject, local_weights
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import load_policy, load_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -28,13 +29,13 @@ RECIPE = load_recipe("tiny_arithmetic", ["evaluation={samples: 64, limit: 10, ma
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def subject() -> PolicyAndSampler:
     policy = load_policy(RECIPE)
-    return Subject(policy, load_sampler(policy, RECIPE))
+    return PolicyAndSampler(policy, load_sampler(policy, RECIPE))
 
 
 @pytest.fixture(scope="module")
-def benchmark_(subject: Subject) -> Benchmark:
+def benchmark_(subject: PolicyAndSampler) -> Benchmark:
     return load_benchmark(RECIPE, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
 
 
@@ -46,14 +47,14 @@ def scorer() -> Iterator[Scorer]:
 
 @pytest.fixture(scope="module")
 def whole(
-    subject: Subject, benchmark_: Benchmark, scorer: Scorer, tmp_path_factory: pytest.TempPathFactory
+    subject: PolicyAndSampler, benchmark_: Benchmark, scorer: Scorer, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[StoredEvaluation, Results]:
     """An evaluation that nothing interrupted."""
     stored = find_evaluation(RECIPE, RunFolder(tmp_path_factory.mktemp("whole")), benchmark_, "base")
     return stored, evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer)
 
 
-def nothing_to_load() -> Subject:
+def nothing_to_load() -> PolicyAndSampler:
     raise AssertionError("a finished evaluation was about to be sampled")
 
 
@@ -75,7 +76,7 @@ def test_scores_are_those_of_the_stored_completions(whole: tuple[StoredEvaluatio
 
 
 @torch.no_grad()
-def test_mean_entropy_equals_full_logits(whole: tuple[StoredEvaluation, Results], subject: Subject) -> None:
+def test_mean_entropy_equals_full_logits(whole: tuple[StoredEvaluation, Results], subject: PolicyAndSampler) -> None:
     policy = subject.policy
     assert isinstance(policy, TransformersPolicy)
     stored, _ = whole
@@ -103,7 +104,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(("blocks", "cut"), [(1, 0), (2, 0), (1, 7), (2, 5000), (3, 30_000)])
 def test_an_interrupted_evaluation_continues_to_the_same_bytes(
     whole: tuple[StoredEvaluation, Results],
-    subject: Subject,
+    subject: PolicyAndSampler,
     benchmark_: Benchmark,
     scorer: Scorer,
     tmp_path: Path,
@@ -130,8 +131,29 @@ def test_an_interrupted_evaluation_continues_to_the_same_bytes(
     assert stored.results_file.read_bytes() == whole[0].results_file.read_bytes()
 
 
+def test_progress_is_reckoned_from_the_end_of_loading(
+    subject: PolicyAndSampler, benchmark_: Benchmark, scorer: Scorer, tmp_path: Path
+) -> None:
+    happened: list[str] = []
+
+    def load() -> PolicyAndSampler:
+        happened.append("loaded")
+        return subject
+
+    def report(done: int, total: int) -> None:
+        happened.append(f"{done} of {total}")
+        if done:
+            raise Killed
+
+    stored = find_evaluation(RECIPE, RunFolder(tmp_path), benchmark_, "base")
+    with pytest.raises(Killed):
+        evaluate(RECIPE, load, benchmark_, stored, scorer, progress=report)
+    total = len(benchmark_.prompts)
+    assert happened[:2] == ["loaded", f"0 of {total}"]
+
+
 def test_a_finished_evaluation_is_not_sampled_again_unless_asked(
-    whole: tuple[StoredEvaluation, Results], subject: Subject, benchmark_: Benchmark, scorer: Scorer
+    whole: tuple[StoredEvaluation, Results], subject: PolicyAndSampler, benchmark_: Benchmark, scorer: Scorer
 ) -> None:
     stored, results = whole
     before = stored.samples_file.read_bytes()
@@ -157,7 +179,7 @@ def test_another_k_is_scored_from_what_is_stored_and_loses_none(
 
 
 def test_what_is_sampled_for_a_block_does_not_depend_on_the_limit(
-    whole: tuple[StoredEvaluation, Results], subject: Subject, scorer: Scorer, tmp_path: Path
+    whole: tuple[StoredEvaluation, Results], subject: PolicyAndSampler, scorer: Scorer, tmp_path: Path
 ) -> None:
     settings = RECIPE.evaluation.model_copy(update={"limit": 4})
     recipe = RECIPE.model_copy(update={"evaluation": settings})
@@ -275,7 +297,7 @@ def test_a_file_has_no_splits(tmp_path: Path) -> None:
     )
     for recipe in (RECIPE, own):
         for split in ("train", "dev"):
-            with pytest.raises(DataError, match=rf"--split {split}: .*other\.jsonl is one file, which has no splits"):
+            with pytest.raises(DataError, match=rf"--split {split}: .*other\.jsonl is no folder, so it has no splits"):
                 questions(recipe, data_path=other, split=split)
         assert questions(recipe, data_path=other) == ["2-1"]
         assert questions(recipe, data_path=tmp_path / "folder", split="dev") == ["3-1"]
@@ -283,7 +305,7 @@ def test_a_file_has_no_splits(tmp_path: Path) -> None:
     asked = [questions(own, data_path=tmp_path / "mine.jsonl", split=split) for split in ("train", "test")]
     assert [len(side) for side in asked] == [2, 1]
     assert sorted(question for side in asked for question in side) == ["1+0", "2+0", "3+0"]
-    with pytest.raises(DataError, match=r"--split dev: .*mine\.jsonl is one file"):
+    with pytest.raises(DataError, match=r"--split dev: .*mine\.jsonl is no folder"):
         questions(own, data_path=tmp_path / "mine.jsonl", split="dev")
 
 

@@ -8,12 +8,14 @@ import torch
 from gtpo_cli.cli.probe_entropy import _of_the_right
 from gtpo_cli.data import Prompt, PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.evaluation.probe import probe_entropy
+from gtpo_cli.evaluation.probe import mean_entropies, probe_entropy
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.objective import Rows
 from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.rollout import sample
 from gtpo_cli.seeds import derive_seed
 
 RECIPE = load_recipe(
@@ -39,11 +41,11 @@ def test_mean_entropies_equal_full_logits_on_the_first_problems(policy: Transfor
     sampler = TransformersSampler(policy)
     seen: list[tuple[int, int]] = []
     probe = probe_entropy(policy, sampler, prompts, RECIPE, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(0, 20), (16, 20), (20, 20)]
+    assert seen == [(done, 20) for done in range(21)]
     assert [group.problem for group in probe.groups] == [problem for problem, _ in prompts[:20]]
     assert {len(group.completions) for group in probe.groups} == {2}
     expected = []
-    for start in (0, 16):  # the probe samples sixteen prompts at a time
+    for start in (0, 16):  # sixteen prompts share a seed
         block = prompts[:20][start : start + 16]
         params = SamplingParams(0.9, max_completion_tokens=64, seed=derive_seed(RECIPE.seed, "probe", start))
         for (_, ids), row in zip(block, sampler.sample([ids for _, ids in block], 2, params), strict=True):
@@ -65,6 +67,28 @@ def test_a_probe_changes_nothing_that_training_draws_from(policy: TransformersPo
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.trainable_parameters(), strict=True))
     assert probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE) == first
+
+
+def test_where_memory_does_not_hold_a_forward_it_is_cut_finer(
+    policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = prompts_for(policy)[:6]
+    groups = sample(TransformersSampler(policy), problems, 4, SamplingParams(max_completion_tokens=40, seed=1))
+    expected = mean_entropies(policy, groups)
+    forward, room = policy.token_logprobs, 150
+
+    def little_room(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        if int(rows.mask_NT.sum()) > room:
+            raise torch.OutOfMemoryError("as on a GPU")
+        return forward(rows)
+
+    monkeypatch.setattr(policy, "token_logprobs", little_room)
+    with pytest.warns(RuntimeWarning, match="out of memory: .* tokens at a time from now on in measuring"):
+        cut = mean_entropies(policy, groups)
+    assert cut == [pytest.approx(row, rel=1e-5) for row in expected]
+    room = 0
+    with pytest.warns(RuntimeWarning), pytest.raises(EvaluationError, match="a single completion is measured"):
+        mean_entropies(policy, groups)
 
 
 def test_weights_that_are_broken_are_an_error(policy: TransformersPolicy) -> None:

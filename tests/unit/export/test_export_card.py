@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import Conditions, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at
-from gtpo_cli.export.card import fenced, model_card, public_name, shown_recipe
-from gtpo_cli.export.check import Difference
+from gtpo_cli.export.card import fenced, model_card, shown_recipe
+from gtpo_cli.export.check import LogprobGap
 from gtpo_cli.export.folder import Exported
 from gtpo_cli.export.prompting import Prompting, put_template
+from gtpo_cli.export.using import public_name
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT
 from gtpo_cli.run_folder import RunFolder
@@ -51,14 +53,18 @@ def facts(folder: Path, recipe: Recipe, prompting: Prompting | None = None, **ch
     made: dict[str, Any] = {
         "run": run.name or folder.name, "step": 10, "format": "merged", "dtype": "bfloat16",
         "base": public_name(recipe.model.name), "prompts": 8,
-        "difference_from_policy": Difference(100, 0.0123, 0.25, 99), "rounding": None,
+        "difference_from_policy": LogprobGap(100, 0.0123, 0.25, 99), "rounding": None,
         "notes": ("A note.",),
     }  # fmt: skip
     return Facts(run, recipe, Exported(**made | changes), prompting or Prompting("Question: QUESTION", True, True))
 
 
 def card_of(made: Facts, hub_name: str | None = None) -> str:
-    return model_card(*made, hub_name=hub_name)
+    return model_card(*made, folder=made.run.path / "out", hub_name=hub_name)
+
+
+def code_of(card: str) -> str:
+    return card.split("```python\n")[1].split("\n```\n")[0]
 
 
 def store(run: RunFolder, subject: str, accuracy: float, **changes: Any) -> None:
@@ -102,13 +108,19 @@ def test_training_and_evaluation_of_this_step_are_in_it(tmp_path: Path) -> None:
     store(made.run, "step-000012", 0.99)
     card = card_of(made)
     assert "| accuracy | 1.0% | 10.0% |" in card  # steps 1 and 10 of the 10 that this checkpoint has
-    assert "gsm8k, test split: 1 problems, 4 completions each, temperature 0.5, top-p 0.9, at most 77 tokens" in card
+    assert "gsm8k, test split: 1 problem, 4 completions each, temperature 0.5, top-p 0.9, at most 77 tokens" in card
     assert "| accuracy | 75.0 % (70.0 to 80.0) |\n" in card
     assert "| mean length | 30.2 (30.2 to 30.3) |" in card
     assert "99.0 %" not in card
     assert "first pass" not in card
     store(made.run, "base", 0.25)
     assert "| pass@1 | 75.0 % (70.0 to 80.0) | 25.0 % (20.0 to 30.0) |" in card_of(made)
+
+
+def test_a_run_of_one_step_has_nothing_to_compare_it_with(tmp_path: Path) -> None:
+    made = facts(tmp_path / "run", hub_recipe(), step=1)
+    made.run.metrics_file.write_text(json.dumps({"step": 1, "train/accuracy_rate": 0.5}) + "\n")
+    assert "\nOne step: there is no later one to compare it with.\n" in card_of(made)
 
 
 @pytest.mark.parametrize("other", [{"temperature": 1.0}, {"tags": (None, "answer")}, {"equality": "text"}], ids=str)
@@ -133,7 +145,7 @@ def test_the_tags_are_those_of_the_recipe(tmp_path: Path, tags: dict[str, Any], 
 def test_nothing_of_the_machine_or_the_account_is_told(tmp_path: Path) -> None:
     recipe = hub_recipe(path=f"{SECRET}/gsm8k")
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"name": f"{SECRET}/my-base"})})
-    card = card_of(facts(tmp_path / "run", recipe))
+    card = card_of(facts(tmp_path / "run", recipe), hub_name="me/demo")
     assert SECRET not in card
     assert "the-account" not in card
     assert str(tmp_path) not in card
@@ -152,6 +164,44 @@ def test_names_are_told_and_paths_are_not(name: str, told: str) -> None:
     assert public_name(name) == told
 
 
+def test_on_this_machine_the_lines_name_absolute_paths_and_on_the_hub_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bases" / "mine").mkdir(parents=True)
+    hub = hub_recipe()
+    local = hub.model_copy(update={"model": hub.model.model_copy(update={"name": "bases/mine", "load_in_4bit": False})})
+    out = str(tmp_path / "run" / "out")
+    made = facts(tmp_path / "run", local, format="adapter")
+    here, there = card_of(made), card_of(made, hub_name="me/demo")
+    load = "AutoModelForCausalLM.from_pretrained"
+    assert f'base = {load}("{tmp_path}/bases/mine", revision="abc")\n' in code_of(here)
+    assert f'model = PeftModel.from_pretrained(base, "{out}").eval()\n' in code_of(here)
+    assert f"vllm serve {tmp_path}/bases/mine --enable-lora --lora-modules policy={out} --max-lora-rank 128" in here
+    assert "The paths are of the machine that wrote this" in here
+    assert f'# BASE: your copy of mine\nbase = {load}("BASE", revision="abc")\n' in code_of(there)
+    assert 'PeftModel.from_pretrained(base, "me/demo")' in code_of(there)
+    assert str(tmp_path) not in there
+    assert "The paths are of" not in there
+
+    quantized = code_of(card_of(facts(tmp_path / "run", hub, format="adapter"), hub_name="me/demo"))
+    assert f'base = {load}("{hub.model.name}", revision="abc", quantization_config=bits)\n' in quantized
+    assert 'bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", ' in quantized
+    merged = card_of(facts(tmp_path / "run", hub, dtype="float32"))
+    assert f'model = {load}("{out}").eval()\n' in code_of(merged)
+    assert f"vllm serve {out} --dtype float32\n" in merged
+    gguf = facts(tmp_path / "run", hub, format="gguf")
+    assert f"llama-server --model {out}/run-bfloat16.gguf\n" in card_of(gguf)
+    assert "llama-server --model run-bfloat16.gguf\n" in card_of(gguf, hub_name="me/demo")
+
+
+def test_a_prompt_that_no_template_renders_is_a_string_of_the_program(tmp_path: Path) -> None:
+    program = code_of(card_of(facts(tmp_path / "run", hub_recipe(), Prompting(HOSTILE, False, False))))
+    (line,) = [line for line in program.splitlines() if line.startswith("prompt = ")]
+    assert ast.literal_eval(line.removeprefix("prompt = ")) == HOSTILE
+    assert 'inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)' in program
+
+
 def test_hostile_prompts_stay_in_their_block(tmp_path: Path) -> None:
     card = card_of(facts(tmp_path / "run", hub_recipe(system_prompt=HOSTILE), prompting=Prompting(HOSTILE, True, True)))
     block = card.split("question in the place of QUESTION:\n\n")[1]
@@ -164,7 +214,7 @@ def test_no_file_of_an_export_names_the_machine(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HF_TOKEN", "hf_thisIsNoTokenButASecret")
     run = moved_run(tmp_path / "run", recipe_on(save_model(tmp_path / "base"), system_prompt="Answer."))
     for format in ("merged", "adapter"):
-        done = export(run, format)
+        done = export(run, format, hub_name="me/demo")
         files = [file for file in done.path.rglob("*") if file.is_file()]
         assert {"README.md", "export.json", "tokenizer.json"} <= {file.name for file in files}
         for file in files:

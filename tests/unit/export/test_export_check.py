@@ -12,9 +12,10 @@ from exported_runs import moved_run, recipe_on
 from peft.tuners.lora import LoraLayer
 from policy_contract import save_model
 
+from gtpo_cli.checkpoints import choose_checkpoint
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
-from gtpo_cli.evaluation.subject import choose_checkpoint, load_frozen
+from gtpo_cli.evaluation.loading import load_frozen
 from gtpo_cli.export.check import (
     Measured,
     Reference,

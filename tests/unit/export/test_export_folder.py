@@ -12,7 +12,7 @@ from policy_contract import save_model
 
 from gtpo_cli.errors import ExportError
 from gtpo_cli.export import gguf
-from gtpo_cli.export.check import Difference
+from gtpo_cli.export.check import LogprobGap
 from gtpo_cli.export.folder import Exported, check_free, write_record, written_aside
 from gtpo_cli.export.weights import read_back
 from gtpo_cli.models import load_tokenizer
@@ -71,7 +71,7 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with written_aside(out) as aside:
         (aside / "weights").write_text("first")
-        write_record(aside, Exported("r", 1, "merged", "float32", "b", 1, Difference(1, 0.0, 0.0, 1), None, ()))
+        write_record(aside, Exported("r", 1, "merged", "float32", "b", 1, LogprobGap(1, 0.0, 0.0, 1), None, ()))
     for error, kind, words in (
         (RuntimeError("stop"), RuntimeError, "stop"),
         (OSError(28, "no space"), ExportError, r"out: cannot be written \(no space.*--out"),

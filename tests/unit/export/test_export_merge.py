@@ -277,15 +277,15 @@ def test_the_share_that_a_type_holds_by_hand(step: float, held: float | None) ->
 
 
 @pytest.mark.slow
-def test_an_adapter_is_exported_byte_for_byte_without_the_path_of_its_base(
-    base: Path, run: RunFolder, tmp_path: Path
-) -> None:
+def test_an_adapter_is_exported_byte_for_byte_and_names_its_base(base: Path, run: RunFolder, tmp_path: Path) -> None:
     done = export(run, "adapter", out=tmp_path / "out")
     (model,) = run.checkpoints.glob("step-*/model")
     file = "adapter_model.safetensors"
     assert (done.path / file).read_bytes() == (model / file).read_bytes()
     config = json.loads((done.path / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == base.name
+    assert config["base_model_name_or_path"] == str(base)
+    public = export(run, "adapter", out=tmp_path / "public", hub_name="me/demo").path / "adapter_config.json"
+    assert json.loads(public.read_text())["base_model_name_or_path"] == base.name
     assert config["lora_alpha"] == LORA["alpha"]
     assert done.difference.largest < 1e-5
 

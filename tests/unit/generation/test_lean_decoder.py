@@ -11,7 +11,7 @@ from small_models import BUILTIN_SHAPE, random_model
 
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.decoder import ModelDecoder
-from gtpo_cli.generation.lean_decoder import LeanDecoder, knows
+from gtpo_cli.generation.lean_decoder import LeanDecoder, can_decode
 from gtpo_cli.generation.transformers_sampler import TransformersSampler, draw, open_decoder, uniform
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -65,13 +65,13 @@ def assert_same_logits(policy: Any, prompts: list[tuple[int, ...]], *, n: int = 
 @pytest.mark.parametrize("padded", [False, True])
 def test_logits_are_the_models_at_every_step(padded: bool) -> None:
     policy = policy_of("llama", **BUILTIN_SHAPE)
-    assert knows(policy)
+    assert can_decode(policy)
     assert_same_logits(policy, PROMPTS if padded else PROMPTS[:1] * 2)
 
 
 def test_adapters_count_whatever_their_dropout_and_only_while_they_are_on() -> None:
     policy = adapted(dropout=0.5)
-    assert knows(policy)
+    assert can_decode(policy)
     assert_same_logits(policy, PROMPTS, n=2)
     with torch.no_grad():
         adapter = LeanDecoder(policy, PROMPTS, 1).logits()
@@ -82,7 +82,7 @@ def test_adapters_count_whatever_their_dropout_and_only_while_they_are_on() -> N
 
 def test_weights_are_read_anew_for_every_call() -> None:
     policy = policy_of("llama", **BUILTIN_SHAPE)
-    assert knows(policy)
+    assert can_decode(policy)
     sampler = TransformersSampler(policy)
     params = SamplingParams(max_completion_tokens=20, seed=1)
     before = sampler.sample(PROMPTS, 4, params)
@@ -102,8 +102,8 @@ def test_other_models_go_through_their_own_forward(tmp_path: Path) -> None:
     for name in ("builtin:tiny", "builtin:weak"):
         assert isinstance(open_decoder(builtin(name), PROMPTS, 1), LeanDecoder)
     builtin().save(tmp_path / "trained")
-    assert knows(builtin(str(tmp_path / "trained"), load_in_4bit=False, lora=None))  # a run that went on from it
-    assert knows(policy_of("llama", **BUILTIN_SHAPE))
+    assert can_decode(builtin(str(tmp_path / "trained"), load_in_4bit=False, lora=None))  # a run that went on from it
+    assert can_decode(policy_of("llama", **BUILTIN_SHAPE))
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     for policy in (
         policy_of("llama"),
@@ -115,7 +115,7 @@ def test_other_models_go_through_their_own_forward(tmp_path: Path) -> None:
         policy_of("qwen2", **BUILTIN_SHAPE),
         builtin(dtype="bfloat16"),
     ):
-        assert not knows(policy)
+        assert not can_decode(policy)
         assert isinstance(open_decoder(policy, PROMPTS, 1), ModelDecoder)
 
 
@@ -124,7 +124,7 @@ def test_four_bit_weights_go_through_the_model(tmp_path: Any) -> None:
     recipe = {"model": {"name": "builtin:tiny", "lora": {"rank": 4, "alpha": 8}, "load_in_4bit": True},
               "data": {"benchmark": "gsm8k"}}  # fmt: skip
     policy: Any = load_policy(build_recipe(recipe, where="test"))
-    assert not knows(policy)
+    assert not can_decode(policy)
 
 
 def test_draw_follows_its_weights_and_never_takes_what_has_none() -> None:
@@ -150,7 +150,7 @@ def test_a_row_at_the_end_of_the_context_stays_in_the_batch_while_others_go_on()
     """One long prompt among eight short ones: its row ends first, and is dropped only with a quarter of them."""
     policy = policy_of("llama", **BUILTIN_SHAPE)
     policy.max_seq_length = 64
-    assert knows(policy)
+    assert can_decode(policy)
     prompts = [PROMPTS[0]] * 8 + [tuple(range(8, 68))]
     params = SamplingParams(max_completion_tokens=50, seed=3)
     policy.eos_token_ids = frozenset()

@@ -11,7 +11,7 @@ from small_models import BUILTIN_SHAPE, random_model
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation import SamplingParams
-from gtpo_cli.generation.decoder import ModelDecoder
+from gtpo_cli.generation.decoder import ModelDecoder, Prefill
 from gtpo_cli.generation.lean_decoder import LeanDecoder
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -178,3 +178,34 @@ def test_a_small_call_does_not_change_a_later_one() -> None:
     sampler.sample([SHORT], 1, params)
     sampler.rehearse(len(LONG), 2, params)
     assert sampler.sample([SHORT, LONG], 5, params) == expected
+
+
+@pytest.mark.parametrize("prompts", [[SHORT, SHORT], [SHORT, LONG]])
+def test_the_cache_grows_in_place_and_holds_what_transformers_own_holds(prompts: Any) -> None:
+    """130 tokens go beyond the room twice; rows are dropped on the way."""
+    policy, _ = make()
+    with torch.no_grad():
+        decoder, plain = ModelDecoder(policy, prompts, 3), Prefill(policy, prompts, 3)
+        rows, moved, generator = 6, 0, torch.Generator().manual_seed(1)
+        mask, positions = plain.mask, plain.positions
+        for step in range(130):
+            if step == 40:
+                keep = torch.tensor([True, False, True, True, False, True])
+                decoder.select(keep)
+                plain.cache.batch_select_indices(keep.nonzero()[:, 0])
+                mask, positions, rows = None if mask is None else mask[keep], positions[keep], 4
+            token = torch.randint(8, 100, (rows,), generator=generator)
+            place = decoder._cache.layers[0].keys.data_ptr()
+            decoder.advance(token)
+            moved += decoder._cache.layers[0].keys.data_ptr() != place
+            mask = None if mask is None else torch.cat([mask, mask.new_ones(rows, 1)], dim=1)
+            expected = policy.backbone(
+                input_ids=token[:, None], attention_mask=mask, position_ids=positions[:, None],
+                past_key_values=plain.cache, use_cache=True,
+            ).last_hidden_state  # fmt: skip
+            positions = positions + 1
+            assert torch.equal(decoder._hidden, expected[:, -1])
+        for ours, theirs in zip(decoder._cache.layers, plain.cache.layers, strict=True):
+            assert torch.equal(ours.keys, theirs.keys)
+            assert torch.equal(ours.values, theirs.values)
+    assert moved == 3  # at the first token, after the rows were dropped, and when the room was full

@@ -48,6 +48,12 @@ def test_a_step_of_several_iterations_is_several_updates() -> None:
     assert (found["max_steps"], found["save_steps"], found["num_iterations"]) == (1800, 150, 3)
 
 
+def test_trl_counts_the_forwards_of_a_generation() -> None:
+    changes = ["rollout.steps_per_generation=4", "training.micro_batch_size=16"]
+    found = arguments(load_recipe("tiny_arithmetic", changes))
+    assert (found["gradient_accumulation_steps"], found["steps_per_generation"], found["max_steps"]) == (4, 16, 600)
+
+
 @pytest.mark.parametrize(
     ("processes", "setting", "longest", "expected"),
     [
@@ -83,6 +89,9 @@ REFUSED = {
     "training.stress_step=true": "training.stress_step: True",
     "training.eval_every=5": "training.eval_every:",
     "rollout.importance_correction=truncated": "rollout.importance_correction:",
+    "rollout.max_num_seqs=64": "rollout.max_num_seqs: TRL starts vLLM without it;",
+    "rollout.standby=never": "rollout.standby: TRL starts vLLM without it; remove it, or use --trl vllm_enable_sleep",
+    "rollout.vllm={enforce_eager: true}": "rollout.vllm: TRL starts vLLM without it;",
 }
 
 
@@ -93,6 +102,8 @@ def test_every_key_without_a_counterpart_is_named_at_once() -> None:
     assert len(lines) == len(REFUSED)
     for words in REFUSED.values():
         assert any(line.startswith(words) for line in lines), words
+    with pytest.raises(RecipeError, match=r"training\.save_every: TRL's checkpoints hold nothing of what was sampled;"):
+        check_recipe(load_recipe("tiny_arithmetic", ["rollout.steps_per_generation=7"]))
     check_recipe(load_recipe("tiny_arithmetic"))
     check_recipe(load_recipe("llama8b_gsm8k", ["rollout.importance_correction=truncated", "rollout.engine=vllm"]))
 
@@ -131,7 +142,7 @@ def test_the_recipe_decides_what_is_passed_on_and_nothing_of_it_may_be_added() -
     ("settings", "engine", "problem"),
     [
         ({"scale_rewards": "batch"}, "transformers", "--trl scale_rewards: the recipe decides that"),
-        ({"steps_per_generation": 4}, "transformers", "--trl steps_per_generation: is not for the run of a recipe"),
+        ({"steps_per_generation": 4}, "transformers", "--trl steps_per_generation: the recipe decides that"),
         ({"generation_batch_size": 8}, "transformers", "generation_batch_size: .*; use rollout.prompts_per_step"),
         ({"min_p": 0.1}, "transformers", "min_p: .*; use rollout.temperature"),
         ({"delta": 2.0}, "transformers", "delta: is not for the run of a recipe; GTPOTrainer in a program of your own"),

@@ -25,7 +25,7 @@ def test_it_compiles_for_every_card_without_spills() -> None:
     # A process of its own: the interpreter, which the other tests use, is chosen when Triton is imported.
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "compile_kernel.py", "--json"],
+        [sys.executable, ROOT / "scripts/measure/compile_kernel.py", "--json"],
         env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -12,18 +12,19 @@ from typing import Any
 import pytest
 import torch
 from exported_runs import export, recipe_on
-from policy_contract import LORA, PROMPTS, plain_logprobs, ragged_batch, recipe_for, save_model, train_a_little
+from policy_contract import LORA, PROMPTS, plain_logprobs, ragged_rows, recipe_for, save_model, train_a_little
 from safetensors.torch import load_file, save_file
 from small_models import random_model
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, choose_checkpoint
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.evaluation.subject import SubjectLoader, choose_checkpoint, load_frozen
+from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
 from gtpo_cli.generation.decoder import ModelDecoder
-from gtpo_cli.generation.lean_decoder import LeanDecoder, knows
+from gtpo_cli.generation.lean_decoder import LeanDecoder, can_decode
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.adapter_config import beyond_a_recipe, check_adapted, check_adapter_config
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.planning.open_keys import closed
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.loop import train
@@ -113,13 +114,13 @@ def test_other_kinds_and_settings_of_tomorrow_are_refused(tmp_path: Path) -> Non
 def assert_exact(policy: Any) -> None:
     """Log-probabilities, reference and what is sampled from are the plain forward's."""
     policy.model.eval()
-    batch = ragged_batch()
+    batch = ragged_rows()
     expected, entropy = plain_logprobs(policy.model, batch, policy.temperature)
     found = policy.token_logprobs(batch)
     torch.testing.assert_close(found[0].double(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[1].double(), entropy, rtol=1e-4, atol=1e-5)
     last = policy.model(input_ids=torch.tensor([PROMPTS[0]])).logits[:, -1]
-    for decoder in (ModelDecoder, LeanDecoder) if knows(policy) else (ModelDecoder,):
+    for decoder in (ModelDecoder, LeanDecoder) if can_decode(policy) else (ModelDecoder,):
         torch.testing.assert_close(decoder(policy, PROMPTS[:1], 1).logits(), last, rtol=1e-4, atol=1e-4)
 
 
@@ -199,7 +200,7 @@ def foreign_run(folder: Path, recipe: Recipe, base: Path, **changes: Any) -> Run
 
 def ways_in(run: RunFolder, tmp_path: Path) -> dict[str, Callable[[], object]]:
     """Every way by which a run's adapter is put on its base."""
-    recipe, checkpoint = run.recipe(), choose_checkpoint(run)
+    recipe, checkpoint = closed(run.recipe()), choose_checkpoint(run)
 
     def start(name: str) -> None:
         further = RunFolder(tmp_path / name.replace("/", " "))
@@ -207,7 +208,7 @@ def ways_in(run: RunFolder, tmp_path: Path) -> dict[str, Callable[[], object]]:
         train(further.recipe(), further, quiet=True)
 
     return {
-        "eval": lambda: SubjectLoader(recipe, checkpoint).load(trained=True),
+        "eval": lambda: PolicyLoader(recipe, checkpoint).load(trained=True),
         "generate": lambda: load_frozen(recipe, checkpoint, temperature=1.0, streaming=True),
         "export": lambda: export(run),
         "export adapter": lambda: export(run, "adapter"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from policy_contract import PROMPTS, ragged_batch, save_model
+from policy_contract import PROMPTS, ragged_rows, save_model
 
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
@@ -43,7 +43,7 @@ def test_twenty_small_updates_reach_the_weights(tmp_path: Path, dtype: str, lora
     assert {parameter.dtype for parameter in policy.trainable_parameters()} == {torch.float32}
     assert policy.dtype == getattr(torch, dtype)
     updater = updater_of(policy, learning_rate=1e-6)
-    before, batch = weights_of(policy), ragged_batch()
+    before, batch = weights_of(policy), ragged_rows()
     for _ in range(20):
         updater.backward(-policy.token_logprobs(batch)[0].sum() / 50)
         updater.update()
@@ -54,7 +54,7 @@ def test_twenty_small_updates_reach_the_weights(tmp_path: Path, dtype: str, lora
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_float32_weights_compute_in_the_recipes_type(tmp_path: Path, dtype: str) -> None:
-    folder, batch = save_model(tmp_path), ragged_batch()
+    folder, batch = save_model(tmp_path), ragged_rows()
     exact, policy, measured = load(folder, "float32"), load(folder, dtype), load(folder, dtype, trains=False)
     assert measured.model.dtype == getattr(torch, dtype)  # what is only measured takes half the memory
     hidden: list[torch.Tensor] = []
@@ -77,14 +77,14 @@ def test_sampling_computes_in_the_same_type_as_training(tmp_path: Path) -> None:
     problem = Problem("a", "1+1", "2")
     groups = [Group(problem, tuple(ids), tuple(row)) for ids, row in zip(PROMPTS, rows, strict=True)]
     batch = collate(groups, device=policy.device)
-    logp = policy.token_logprobs(batch)[0].detach()
-    torch.testing.assert_close(logp, batch.sampled_logprobs_BGT, rtol=0, atol=0.15)
+    logp = policy.token_logprobs(batch.rows())[0].detach()
+    torch.testing.assert_close(logp, batch.sampled_logprobs_BGT.flatten(0, 1), rtol=0, atol=0.15)
 
 
 def gradients(policy: TransformersPolicy, small: float) -> torch.Tensor:
     """Of a loss this small, as that of a completion among many thousand tokens, made larger again."""
     updater = updater_of(policy, learning_rate=1e-9, max_grad_norm=1e6)
-    updater.backward(policy.token_logprobs(ragged_batch())[0].sum() * small)
+    updater.backward(policy.token_logprobs(ragged_rows())[0].sum() * small)
     updater._scaler.unscale_(updater.optimizer)
     return torch.cat([parameter.grad.flatten() for parameter in policy.trainable_parameters()]) / small
 
@@ -108,12 +108,12 @@ def test_the_scale_is_saved_and_gives_way_to_infinite_gradients(tmp_path: Path) 
     policy = load(save_model(tmp_path), "float16", lora=LORA)
     updater = updater_of(policy)
     before, scale = weights_of(policy), updater._scaler.get_scale()
-    updater.backward(policy.token_logprobs(ragged_batch())[0].sum() * torch.inf)
+    updater.backward(policy.token_logprobs(ragged_rows())[0].sum() * torch.inf)
     assert not torch.isfinite(torch.tensor(updater.update()))
     assert updater._scaler.get_scale() == scale / 2
     assert torch.equal(weights_of(policy), before)
     other = updater_of(policy)
-    other.backward(policy.token_logprobs(ragged_batch())[0].sum())
+    other.backward(policy.token_logprobs(ragged_rows())[0].sum())
     other.update()
     state = torch.load(_saved(updater, tmp_path / "state.pt"), weights_only=True)
     other.load_state_dict(state | {"optimizer": other.state_dict()["optimizer"]})

@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from policy_contract import ragged_batch, recipe_for, save_model
+from policy_contract import ragged_rows, recipe_for, save_model
 from small_models import random_model, tiny_tokenizer
-from small_steps import letters  # noqa: F401  # the recipe's reward, by name
+from small_steps import (
+    letters,  # noqa: F401  # the recipe's reward, by name
+    whole_step,
+)
 
 from gtpo_cli.errors import NotReadyError, RecipeError
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import load_policy
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.dropout import active_dropout, check_dropout, switch_off_dropout
 from gtpo_cli.planning.readiness import check_ready, check_recipe
 from gtpo_cli.recipe import Recipe, build_recipe
@@ -24,11 +28,10 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import step as step_module
 from gtpo_cli.training.loop import train
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import Setup, set_up
-from gtpo_cli.training.step import StepParts, train_step
+from gtpo_cli.training.step import StepParts
 from gtpo_cli.training.stopwatch import Stopwatch
 
 LORA = {"rank": 4, "alpha": 8, "dropout": 0.3}
@@ -106,7 +109,7 @@ def test_what_a_models_configuration_asks_for_is_off(kind: str, tmp_path: Path) 
     policy: Any = set_up(recipe(tmp_path), say=said.append).policy
     assert f"the model's own dropout (up to {KINDS[kind]:g}) is off: only SFT trains with it" in " ".join(said)
     assert active_dropout(policy.model) == []
-    batch, state = ragged_batch(), torch.get_rng_state()
+    batch, state = ragged_rows(), torch.get_rng_state()
     trained = policy.token_logprobs(batch)
     with torch.no_grad():
         measured = policy.token_logprobs(batch)
@@ -150,11 +153,11 @@ def first_step(setup: Setup, asked: Recipe, ratios: list[torch.Tensor], monkeypa
 
     monkeypatch.setattr(step_module, "policy_loss", watched)
     updater = Updater(policy.trainable_parameters(), asked.optimizer, total_steps=10)
-    size = MicroBatchSize(8, longest_row=128, packed=policy.packs, warn=print)
+    size = training_budget(8, longest_row=128, warn=print)
     sampler = load_sampler(policy, asked)
     with Scorer(asked.rewards) as scorer:
         parts = StepParts(asked, policy, sampler, scorer, updater, 0.5, size)
-        result = train_step(parts, setup.data.prompts[:2], seed=3, clock=Stopwatch())
+        result = whole_step(parts, setup.data.prompts[:2], seed=3, clock=Stopwatch())
     assert result.learning_rate == 0.0
     return result
 
@@ -192,7 +195,7 @@ def test_sft_trains_an_adapter_with_dropout(tmp_path: Path) -> None:
     for name, parameter in policy.model.named_parameters():
         if "lora_B" in name:
             parameter.data.normal_()
-    assert not torch.equal(policy.token_logprobs(ragged_batch())[0], policy.token_logprobs(ragged_batch())[0])
+    assert not torch.equal(policy.token_logprobs(ragged_rows())[0], policy.token_logprobs(ragged_rows())[0])
     run = RunFolder(tmp_path / "run")
     run.create(recipe("builtin:tiny", "objective.name=sft", lora=LORA))
     assert train(run.recipe(), run, quiet=True).step == 2

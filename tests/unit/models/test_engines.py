@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gtpo_cli.errors import ModelError
+from gtpo_cli.errors import ModelError, RecipeError
 from gtpo_cli.models import Engines, choose_engines
 from gtpo_cli.models.engines import why_not_shared
 from gtpo_cli.recipe import Recipe, build_recipe
@@ -93,6 +93,21 @@ def test_an_engine_beside_the_policy_on_a_gpu_computes_in_16_bits(dtype: str, ca
     with pytest.raises(ModelError, match=r"rollout\.engine: .* float32 \(model\.dtype\); use model\.dtype: bfloat16"):
         choose_engines(asked, gpu=True, installed=ALL, capability=capability)
     assert choose_engines(asked, gpu=False, installed=ALL) == ("transformers", "vllm", False)
+
+
+def test_vllm_takes_adapters_up_to_rank_512() -> None:
+    allowed, large = {"lora": {"rank": 512, "alpha": 1}}, {"lora": {"rank": 513, "alpha": 1}}
+    assert choose_engines(recipe(allowed, {"engine": "vllm"}), gpu=True, installed=ALL) == SHARED
+    with pytest.raises(
+        RecipeError, match=r"model\.lora\.rank: vLLM takes adapters of rank 512 at most, and this is 513"
+    ):
+        recipe(large, {"engine": "vllm"})
+    with pytest.raises(
+        ModelError, match=r"model\.lora\.rank: vLLM takes adapters of rank 512 at most, and this is 513"
+    ):
+        choose_engines(recipe(large | {"backend": "unsloth"}, {}), gpu=True, installed=ALL)
+    assert choose_engines(recipe(large, {}), gpu=True, installed=ALL) == TRANSFORMERS
+    assert "rank 512 at most" in str(why_not_shared(recipe(large, {}).model, ALL))
 
 
 def test_why_the_shared_engine_is_not_chosen() -> None:

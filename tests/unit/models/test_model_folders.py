@@ -294,12 +294,35 @@ print(time.perf_counter() - started)
 """
 
 
-def asked(endpoint: str, home: Path, *arguments: str, offline: str = "0") -> tuple[list[str], float]:
+GATED = """
+from pathlib import Path
+from gtpo_cli.errors import GtpoError
+from gtpo_cli.models.loading import load_config, load_tokenizer
+from gtpo_cli.planning.fit import make_plan
+from gtpo_cli.planning.readiness import examine
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.recipe.schema import ModelRecipe
+for name in ("meta-llama/Llama-3.1-8B-Instruct", "owner/gated", "owner/limited"):
+    for load in (load_config, load_tokenizer):
+        try: load(ModelRecipe(name=name), name)
+        except GtpoError as error: print(error)
+recipe = load_recipe("llama8b_gsm8k")
+print(*[finding for finding in examine(recipe, output_dir=Path(".")) if finding.subject == "model"])
+plan = make_plan(recipe, gpu=None)
+print(plan.shape_source)
+print(*plan.notes)
+print(0)
+"""
+
+
+def asked(
+    endpoint: str, home: Path, *arguments: str, offline: str = "0", program: str = PROGRAM
+) -> tuple[list[str], float]:
     """What a process prints that asks this hub, and its seconds. The endpoint is read once, from the environment."""
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": offline}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-c", program, *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -311,9 +334,18 @@ def asked(endpoint: str, home: Path, *arguments: str, offline: str = "0") -> tup
 
 
 class NoSuchRepository(BaseHTTPRequestHandler):
+    """The hub's answers, by the name asked for: gated to those who are not logged in, forbidden to a limited token."""
+
     def do_HEAD(self) -> None:
-        self.send_response(404 if "nobody" in self.path else 200)
-        self.send_header("X-Error-Code", "RepoNotFound")
+        status, code = 200, "RepoNotFound"
+        if "nobody" in self.path or "openai" in self.path:
+            status = 404
+        elif "meta-llama" in self.path or "owner/gated" in self.path:
+            status, code = 401, "GatedRepo"
+        elif "owner/limited" in self.path:
+            status, code = 403, ""
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -346,6 +378,25 @@ def test_a_name_that_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
         assert "nobody/nothing is no local folder and cannot be had from the hub" in line
         assert "nobody/nothing is not a local folder and is not a valid model identifier" in line
     assert seconds < 20
+
+
+@pytest.mark.slow
+def test_a_gated_repository_says_where_to_accept_its_licence_and_which_copy_is_open(hub: str, tmp_path: Path) -> None:
+    lines, _ = asked(hub, tmp_path, program=GATED)
+    meta, gated, limited = lines[:6:2]
+    assert lines[1:6:2] == [meta, gated, limited]  # of the tokenizer
+    page = "https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct"
+    assert f" is gated: the hub gives it only to accounts that accepted its licence. Accept it at {page}, then" in meta
+    assert "hf auth login (or set HF_TOKEN). Or take Unsloth's open copy, under the same licence: " in meta
+    assert meta.endswith(" --set model.name=unsloth/Llama-3.1-8B-Instruct")
+    assert "https://huggingface.co/owner/gated, then log in here: " in gated
+    assert "unsloth" not in gated
+    assert "the hub does not give owner/limited to this login (" in limited
+    assert "403" in limited
+    doctor, source, notes = lines[6:]
+    assert doctor == meta
+    assert source == "its published shape; the hub did not give its configuration"
+    assert meta in notes
 
 
 @pytest.mark.slow
@@ -457,7 +508,7 @@ def ask_for_bitsandbytes(model: Path) -> None:
 
 def ask_for_unsloth(model: Path) -> None:
     load_unsloth_policy(
-        ModelRecipe(name=str(model)), path=str(model), temperature=1.0, with_reference=False, seed=1, engine_memory=None
+        ModelRecipe(name=str(model)), path=str(model), temperature=1.0, with_reference=False, seed=1, engine=None
     )
 
 

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 import torch
-from policy_contract import plain_logprobs, ragged_batch
+from policy_contract import plain_logprobs, ragged_rows
 from small_models import random_model, tiny_tokenizer
 
 from gtpo_cli.models.packing import can_pack, pack, packed_hidden_states, use_packed_attention
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.objective import TokenBatch
+from gtpo_cli.objective import Rows
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
 
 
-def batch_of(prompts: list[tuple[int, ...]], lengths: list[tuple[int, ...]]) -> TokenBatch:
+def rows_of(prompts: list[tuple[int, ...]], lengths: list[tuple[int, ...]]) -> Rows:
     """Completions of these lengths, of consecutive ids from 20."""
     groups = []
     for prompt, row in zip(prompts, lengths, strict=True):
         completions = tuple(Completion(tuple(range(20, 20 + n)), (0.0,) * n, "stop", "") for n in row)
         groups.append(Group(Problem("p", "q", "1"), prompt, completions))
-    return collate(groups)
+    return collate(groups).rows()
 
 
 def model_of(architecture: str) -> Any:
@@ -43,7 +43,7 @@ def model_of(architecture: str) -> Any:
 
 def test_a_row_by_hand() -> None:
     """Prompts (1 4 5) and (1 6); completions of 3, 1 and 0 tokens, and of 2, 0 and 0. Last tokens are not fed."""
-    packed = pack(batch_of([(1, 4, 5), (1, 6)], [(3, 1, 0), (2, 0, 0)]), dtype=torch.float32)
+    packed = pack(rows_of([(1, 4, 5), (1, 6)], [(3, 1, 0), (2, 0, 0)]), dtype=torch.float32)
     assert packed.ids_N.tolist() == [1, 4, 5, 1, 6, 20, 21, 20]
     assert packed.positions_N.tolist() == [0, 1, 2, 0, 1, 3, 4, 2]
     assert packed.prompt_places_BP.tolist() == [[0, 1, 2], [3, 4, 0]]
@@ -57,7 +57,7 @@ def test_a_row_by_hand() -> None:
 
 
 def test_prompts_of_one_length_need_one_mask_and_unused_prompts_no_place() -> None:
-    packed = pack(batch_of([(1, 4, 5), (1, 6), (7, 8, 9)], [(3, 4), (0, 0), (2, 1)]), dtype=torch.bfloat16)
+    packed = pack(rows_of([(1, 4, 5), (1, 6), (7, 8, 9)], [(3, 4), (0, 0), (2, 1)]), dtype=torch.bfloat16)
     assert packed.ids_N.tolist() == [1, 4, 5, 7, 8, 9, 20, 21, 20, 21, 22, 20]
     assert packed.prompt_of_R.tolist() == [0, 0, 1]
     assert packed.mask_R1TK.shape == (1, 1, 3, 6)
@@ -65,7 +65,7 @@ def test_prompts_of_one_length_need_one_mask_and_unused_prompts_no_place() -> No
 
 
 def test_completions_of_one_token_need_only_their_prompts() -> None:
-    packed = pack(batch_of([(1, 4, 5), (1, 6)], [(1, 1), (0, 1)]), dtype=torch.float32)
+    packed = pack(rows_of([(1, 4, 5), (1, 6)], [(1, 1), (0, 1)]), dtype=torch.float32)
     assert packed.ids_N.tolist() == [1, 4, 5, 1, 6]
     assert packed.predictors_M.tolist() == [2, 2, 4]
     model = random_model()[0]
@@ -81,7 +81,7 @@ def test_every_architecture_gives_what_single_rows_give(architecture: str, check
     model = model_of(architecture).double()
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    batch, parameters = ragged_batch(), list(model.parameters())
+    batch, parameters = ragged_rows(), list(model.parameters())
     expected, _ = plain_logprobs(model, batch, 0.8)
     weights = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view(expected.shape)
     exact = torch.autograd.grad((expected * weights).sum(), parameters)
@@ -102,7 +102,7 @@ def test_a_packed_forward_sees_every_real_token_once() -> None:
     policy.backbone.register_forward_pre_hook(
         lambda module, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    policy.token_logprobs(ragged_batch())
+    policy.token_logprobs(ragged_rows())
     assert seen == [(1, 5 + 8 + (9 + 1 + 4 + 2 + 7) - 5)]
 
 
@@ -125,11 +125,23 @@ def test_a_model_that_cannot_be_packed_is_padded_to_the_same_values() -> None:
     policy = TransformersPolicy(model, tiny_tokenizer(), temperature=1.0, max_seq_length=64)
     assert isinstance(policy.model, MistralForCausalLM)
     assert not policy.packs
-    expected, _ = plain_logprobs(model, ragged_batch(), 1.0)
-    torch.testing.assert_close(policy.token_logprobs(ragged_batch())[0], expected, rtol=1e-6, atol=1e-6)
+    expected, _ = plain_logprobs(model, ragged_rows(), 1.0)
+    torch.testing.assert_close(policy.token_logprobs(ragged_rows())[0], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_saved_weights_do_not_name_our_attention(tmp_path: Any) -> None:
     model, tokenizer = random_model()
     TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64).save(tmp_path)
     assert "gtpo" not in (tmp_path / "config.json").read_text()
+
+
+def test_heads_that_share_keys_get_no_copies_of_them_on_a_cpu_and_attend_the_same(monkeypatch: Any) -> None:
+    from transformers.integrations import sdpa_attention
+
+    model = random_model()[0]
+    ids, mask = torch.randint(8, 100, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    mask[0, :4] = 0
+    expected = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+    use_packed_attention(model)
+    monkeypatch.setattr(sdpa_attention, "repeat_kv", lambda *_: pytest.fail("keys and values were copied"))
+    assert torch.equal(model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state, expected)

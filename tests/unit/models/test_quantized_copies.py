@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from policy_contract import ragged_batch, recipe_for, save_model
+from policy_contract import ragged_rows, recipe_for, save_model
 
 from gtpo_cli.models.loading import nf4_config
 from gtpo_cli.models.transformers_policy import load_transformers_policy
@@ -28,7 +28,7 @@ def test_a_copy_stored_in_4_bits_gives_the_same_policy(tmp_path: Path) -> None:
         load_transformers_policy(recipe, path=recipe.name, temperature=1.0, with_reference=False, seed=1)
         for recipe in both
     ]
-    batch = ragged_batch()
+    batch = ragged_rows()
     ours, theirs = (policy.token_logprobs(batch)[0] for policy in policies)
     assert torch.equal(ours, theirs)
     assert [read_shape(recipe)[0].quantized for recipe in both] == [False, True]

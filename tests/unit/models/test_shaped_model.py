@@ -31,7 +31,7 @@ def test_steps_train_the_adapter_and_nothing_else(tied: bool) -> None:
 
 def test_the_two_paths_that_the_benchmark_times_compute_the_same() -> None:
     policy = policy_of(gpu.SMALL)
-    batch = gpu.full_batch(policy, gpu.Case("small", 3, 7, 5))
+    batch = gpu.full_rows(policy, gpu.Case("small", 3, 7, 5))
     gradients = []
     for path in (policy.token_logprobs, lambda batch: gpu.full_logits(policy, batch)):
         logp, entropy = path(batch)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from policy_contract import PROMPTS, PolicyContract, plain_logprobs, ragged_batch, save_model, train_a_little
+from policy_contract import PROMPTS, PolicyContract, plain_logprobs, ragged_rows, save_model, train_a_little
 from small_models import random_model
 
 from gtpo_cli.errors import CheckpointError, ModelError
@@ -27,7 +27,7 @@ class TestContract(PolicyContract):
 def test_tied_embeddings_get_both_gradients() -> None:
     model, tokenizer = random_model(tie_word_embeddings=True)
     policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=256)
-    batch = ragged_batch()
+    batch = ragged_rows()
     policy.token_logprobs(batch)[0].sum().backward()
     tied = model.get_input_embeddings().weight.grad.clone()
     model.zero_grad()
@@ -50,7 +50,7 @@ def load(folder: Path, **changes: Any) -> TransformersPolicy:
 
 def test_the_reference_of_a_model_whose_weights_all_train_is_a_copy(tmp_path: Path) -> None:
     policy = load(save_model(tmp_path), lora=None)
-    batch = ragged_batch()
+    batch = ragged_rows()
     before = policy.token_logprobs(batch)[0].detach()
     torch.testing.assert_close(policy.reference_logprobs(batch), before, rtol=0, atol=0)
     train_a_little(policy)
@@ -107,7 +107,7 @@ def test_dropout_is_for_training_only(tmp_path: Path) -> None:
     for name, parameter in policy.model.named_parameters():
         if "lora_B" in name:
             parameter.data.normal_()
-    batch, state = ragged_batch(), torch.get_rng_state()
+    batch, state = ragged_rows(), torch.get_rng_state()
     with torch.no_grad():
         first, second = (policy.token_logprobs(batch)[0] for _ in range(2))
     assert torch.equal(first, second)
@@ -120,7 +120,7 @@ def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
     gradients = []
     for checkpointing in (False, True):
         policy = load(base, gradient_checkpointing=checkpointing)
-        policy.token_logprobs(ragged_batch())[0].sum().backward()
+        policy.token_logprobs(ragged_rows())[0].sum().backward()
         gradients.append([parameter.grad for parameter in policy.trainable_parameters()])
     assert any(gradient.abs().max() > 0 for gradient in gradients[0])
     for plain, recomputed in zip(*gradients, strict=True):
@@ -135,7 +135,7 @@ def test_4bit_gradients_flow_after_generation(tmp_path: Path, dtype: str) -> Non
     layers = [module for module in policy.model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
     assert len(layers) == 14  # seven projections in two layers
     assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
-    batch = ragged_batch()
+    batch = ragged_rows()
 
     def gradients() -> list[torch.Tensor]:
         policy.model.zero_grad()
@@ -163,7 +163,7 @@ def test_4bit_logprobs_agree_with_the_dequantised_weights(tmp_path: Path) -> Non
         if isinstance(module, bnb.nn.Linear4bit):
             weight = bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
             layers[name].weight.data.copy_(weight.view_as(layers[name].weight))
-    ours, theirs = policy.token_logprobs(ragged_batch())[0], plain.token_logprobs(ragged_batch())[0]
+    ours, theirs = policy.token_logprobs(ragged_rows())[0], plain.token_logprobs(ragged_rows())[0]
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 

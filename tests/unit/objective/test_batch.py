@@ -1,4 +1,6 @@
-"""TokenBatch: cutting a step into micro-batches loses nothing, and the gradient does not depend on the cut."""
+"""Rows: cutting a step into micro-batches loses nothing, and the gradient does not depend on the cut."""
+
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -7,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Step, checked, per_completion, per_token, steps
 
-from gtpo_cli.objective import TokenBatch, conflict_mask, conflict_weights, group_advantages, token_shares
+from gtpo_cli.objective import (
+    Rows,
+    TokenBatch,
+    conflict_mask,
+    conflict_weights,
+    group_advantages,
+    policy_loss,
+    token_shares,
+)
 from gtpo_cli.objective.batch import pad_rows
 
 
@@ -26,13 +36,6 @@ def token_batch(step: Step, prompt_lengths: list[int] | None = None) -> TokenBat
     )
 
 
-def rows_of(batch: TokenBatch, limit: int, **options) -> list[list[tuple[int, int]]]:
-    """(group, member) of each micro-batch's completions."""
-    return [
-        [(int(micro.groups[b]), int(g)) for b, g in micro.rows_BG.nonzero()] for micro in batch.split(limit, **options)
-    ]
-
-
 def by_hand() -> TokenBatch:
     """Prompts of 1 and 2 tokens; completions of 1, 2 and 0 tokens, and of 3, 1 and 1."""
     step = Step([[[1], [1, 2], []], [[3, 3, 3], [4], [5]]], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], 9, 4)
@@ -43,43 +46,68 @@ def test_split_by_hand():
     batch = by_hand()
     assert batch.shape == (2, 3)
     assert batch.lengths_BG.tolist() == [[1, 2, 0], [3, 1, 1]]
+    rows = batch.rows()
+    assert len(rows) == 6
+    assert rows.prompt_N.tolist() == [0, 0, 0, 1, 1, 1]
+    assert (rows.size("completions"), rows.size("tokens")) == (6, 3 * 1 + 3 * 2 + 8)
 
-    # Groups with the longest completion first, the longest of a group first; the empty completion is in none.
-    assert rows_of(batch, 2) == [[(1, 0), (1, 1)], [(0, 1), (1, 2)], [(0, 0)]]
-    assert rows_of(batch, 5) == [[(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]]
-    # In tokens, a prompt counted once: 2 + 3 + 1 + 1 = 7 for group 1, then 1 + 2 + 1 = 4 for group 0.
-    assert rows_of(batch, 10, unit="tokens") == [[(0, 1), (1, 0), (1, 1), (1, 2)], [(0, 0)]]
-    assert rows_of(batch, 11, unit="tokens") == [[(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]]
-    assert rows_of(batch, 1, unit="tokens") == [[(1, 0)], [(1, 1)], [(1, 2)], [(0, 1)], [(0, 0)]]
+    def split(limit, **options):
+        return [index.tolist() for index in rows.split(limit, **options)]
+
+    # Prompts with the longest completion first, the longest of a prompt first; the empty completion is in none.
+    assert split(2) == [[3, 4], [1, 5], [0]]
+    assert split(5) == [[0, 1, 3, 4, 5]]
+    # In tokens, a prompt counted once: 2 + 3 + 1 + 1 = 7 for the second, then 1 + 2 + 1 = 4 for the first.
+    assert split(10, unit="tokens") == [[1, 3, 4, 5], [0]]
+    assert split(11, unit="tokens") == [[0, 1, 3, 4, 5]]
+    assert split(1, unit="tokens") == [[3], [4], [5], [1], [0]]
     # As padded rows, widest first: 2 + 3, then 1 + 2 and 2 + 1 and 2 + 1, then 1 + 1.
     padded = {"unit": "tokens", "packed": False}
-    assert rows_of(batch, 10, **padded) == [[(0, 1), (1, 0)], [(0, 0), (1, 1), (1, 2)]]
-    assert rows_of(batch, 9, **padded) == [[(1, 0)], [(0, 1), (1, 1), (1, 2)], [(0, 0)]]
-    only_BG = torch.tensor([[True, True, True], [False, True, False]])
-    assert rows_of(batch, 9, only_BG=only_BG) == [[(0, 0), (0, 1), (1, 1)]]
-    assert rows_of(batch, 9, only_BG=torch.zeros(2, 3, dtype=torch.bool)) == []
+    assert split(10, **padded) == [[1, 3], [0, 4, 5]]
+    assert split(9, **padded) == [[3], [1, 4, 5], [0]]
+    assert split(9, only_N=torch.tensor([True, True, True, False, True, False])) == [[0, 1, 4]]
+    assert split(9, only_N=torch.zeros(6, dtype=torch.bool)) == []
 
 
-def test_a_micro_batch_holds_its_groups_with_the_other_completions_emptied():
-    batch = by_hand()
-    first, second, _ = batch.split(2)
-    assert first.batch.shape == (1, 3)
-    assert first.batch.prompt_ids_BP.tolist() == [[10, 11]]
-    assert first.batch.completion_ids_BGT.tolist() == [[[3, 3, 3], [4, 9, 9], [5, 9, 9]]]
-    assert first.batch.lengths_BG.tolist() == [[3, 1, 0]]
-    # Of two groups; trimmed to the longest of its own completions, not of its groups'.
-    assert second.batch.shape == (2, 3)
-    assert second.batch.prompt_ids_BP.tolist() == [[10, 9], [10, 11]]
-    assert second.batch.completion_ids_BGT.tolist() == [[[1, 9], [1, 2], [9, 9]], [[3, 3], [4, 9], [5, 9]]]
-    assert second.batch.lengths_BG.tolist() == [[0, 2, 0], [0, 0, 1]]
-    assert second.take(batch.rewards_BG).tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+@dataclass(eq=False)
+class Measured(Rows):
+    """Rows with fields of a step's."""
 
-    into_BG, into_BGT = torch.full((2, 3), -1.0), torch.full((2, 3, 3), -1.0)
-    second.put(torch.arange(6.0).view(2, 3), into=into_BG)
-    second.put(torch.arange(12.0).view(2, 3, 2), into=into_BGT)
-    assert into_BG.tolist() == [[-1, 1, -1], [-1, -1, 5]]
-    assert into_BGT[0].tolist() == [[-1, -1, -1], [2, 3, -1], [-1, -1, -1]]
-    assert into_BGT[1].tolist() == [[-1, -1, -1], [-1, -1, -1], [10, -1, -1]]
+    reward_N: torch.Tensor
+    logp_NT: torch.Tensor | None
+    reference_NT: torch.Tensor | None = None
+
+
+def measured(batch: TokenBatch) -> Measured:
+    rows = batch.rows()
+    own = {field.name: getattr(rows, field.name) for field in fields(rows)}
+    return Measured(**own, reward_N=batch.rewards_BG.flatten(), logp_NT=batch.sampled_logprobs_BGT.flatten(0, 1))
+
+
+def test_a_micro_batch_holds_its_rows_trimmed_and_their_prompts():
+    rows = measured(by_hand())
+    first, second, _ = rows.split(2)
+    part = rows[first]
+    assert part.prompt_ids_BP.tolist() == [[10, 11]]
+    assert part.prompt_N.tolist() == [0, 0]
+    assert part.ids_NT.tolist() == [[3, 3, 3], [4, 9, 9]]
+    # Of two prompts; trimmed to the longest of its own completions and prompts.
+    part = rows[second]
+    assert part.prompt_ids_BP.tolist() == [[10, 9], [10, 11]]
+    assert part.prompt_mask_BP.tolist() == [[True, False], [True, True]]
+    assert part.prompt_N.tolist() == [0, 1]
+    assert part.ids_NT.tolist() == [[1, 2], [5, 9]]
+    assert part.mask_NT.tolist() == [[True, True], [True, False]]
+    assert part.reward_N.tolist() == [2.0, 6.0]
+    assert torch.equal(part.logp_NT, rows.logp_NT[second, :2])
+    assert part.reference_NT is None
+    # a prompt that no row has is left out, and the others' width follows
+    assert rows[torch.tensor([0])].prompt_ids_BP.tolist() == [[10]]
+
+    rows.write(second, reward_N=torch.tensor([-2.0, -6.0]), logp_NT=torch.tensor([[0.5, 0.25], [0.125, 0.0]]))
+    assert rows.reward_N.tolist() == [1, -2, 3, 4, 5, -6]
+    assert rows.logp_NT[second].tolist()[0][:2] == [0.5, 0.25]
+    assert rows.logp_NT[second].tolist()[1][:2] == [0.125, 0.0]
 
 
 @checked
@@ -87,42 +115,52 @@ def test_a_micro_batch_holds_its_groups_with_the_other_completions_emptied():
 def test_split_covers_every_completion_once_within_the_limit(data, step, limit, unit, packed):
     lengths = list(range(1, step.shape[0] + 1))
     batch = token_batch(step, prompt_lengths=lengths)
-    only_BG = torch.tensor(data.draw(per_completion(step, st.booleans())))
-    seen_BG = torch.zeros(batch.shape)
-    copied = {name: torch.zeros_like(getattr(batch, name)) for name in ("completion_ids_BGT", "sampled_logprobs_BGT")}
-    for micro in batch.split(limit, unit=unit, packed=packed, only_BG=only_BG):
-        length_BG = micro.batch.lengths_BG
-        rows = [(int(micro.groups[b]), int(length_BG[b, g])) for b, g in micro.rows_BG.nonzero().tolist()]
-        tokens = sum(length for _, length in rows) + sum(lengths[b] for b in {b for b, _ in rows})
+    rows = measured(batch)
+    only_N = torch.tensor(data.draw(per_completion(step, st.booleans()))).flatten()
+    seen_N = torch.zeros(len(rows))
+    copied = measured(batch)
+    copied.ids_NT, copied.logp_NT = torch.zeros_like(rows.ids_NT), torch.zeros_like(rows.logp_NT)
+    for index in rows.split(limit, unit=unit, packed=packed, only_N=only_N):
+        part = rows[index]
+        length_N, prompt_N = part.mask_NT.sum(dim=1), rows.prompt_N[index].tolist()
+        tokens = int(length_N.sum()) + sum(lengths[b] for b in set(prompt_N))
         if not packed:
-            tokens = len(rows) * max(length + lengths[b] for b, length in rows)
-        assert len(rows) == 1 or (len(rows) if unit == "completions" else tokens) <= limit
-        assert ((length_BG > 0) == micro.rows_BG).all()
-        assert {b for b, _ in rows} == set(micro.groups.tolist())
-        micro.put(micro.take(seen_BG) + 1, into=seen_BG)
-        for name, into in copied.items():
-            micro.put(getattr(micro.batch, name), into=into)
-        assert torch.equal(micro.batch.rewards_BG, micro.take(batch.rewards_BG))
-        assert torch.equal(micro.batch.truncated_BG, micro.take(batch.truncated_BG))
-        assert micro.batch.prompt_mask_BP.sum(dim=1).tolist() == [lengths[b] for b in micro.groups.tolist()]
-    chosen_BG = only_BG & (batch.lengths_BG > 0)
-    assert torch.equal(seen_BG, chosen_BG.float())
-    chosen_BGT = batch.completion_mask_BGT & chosen_BG[..., None]
-    for name, into in copied.items():
-        assert torch.equal(into, torch.where(chosen_BGT, getattr(batch, name), 0))
+            tokens = len(index) * max(n + lengths[b] for n, b in zip(length_N.tolist(), prompt_N, strict=True))
+        assert len(index) == 1 or (len(index) if unit == "completions" else tokens) <= limit
+        assert (length_N > 0).all()
+        assert part.ids_NT.shape[1] == int(length_N.max())
+        assert index.tolist() == sorted(index.tolist())
+        seen_N[index] += 1
+        copied.write(index, ids_NT=part.ids_NT, logp_NT=part.logp_NT)
+        assert torch.equal(part.reward_N, rows.reward_N[index])
+        assert part.prompt_mask_BP.sum(dim=1).tolist() == [lengths[b] for b in sorted(set(prompt_N))]
+        assert part.prompt_mask_BP.sum(dim=1)[part.prompt_N].tolist() == [lengths[b] for b in prompt_N]
+    chosen_N = only_N & rows.mask_NT.any(dim=1)
+    assert torch.equal(seen_N, chosen_N.float())
+    chosen_NT = rows.mask_NT & chosen_N[:, None]
+    assert torch.equal(copied.ids_NT[chosen_NT], rows.ids_NT[chosen_NT])
+    assert torch.equal(copied.logp_NT[chosen_NT], rows.logp_NT[chosen_NT])
+    assert not copied.ids_NT[~chosen_N].any()
 
 
 def test_a_group_of_empty_completions_is_in_no_micro_batch():
-    batch = token_batch(Step(completions=[[[5]], [[]]], rewards=[[0.0], [0.0]], padding=0, extra_width=0))
-    (micro,) = batch.split(8)
-    assert micro.groups.tolist() == [0]
-    assert micro.batch.completion_ids_BGT.tolist() == [[[5]]]
+    rows = token_batch(Step(completions=[[[5]], [[]]], rewards=[[0.0], [0.0]], padding=0, extra_width=0)).rows()
+    (index,) = rows.split(8)
+    assert index.tolist() == [0]
+    assert rows[index].ids_NT.tolist() == [[5]]
+    assert len(rows[index].prompt_ids_BP) == 1
+
+
+def test_a_micro_batch_of_empty_completions_has_ratios_of_0():
+    nothing = torch.zeros(1, 2, 0)
+    metrics = policy_loss(nothing, nothing, nothing.bool(), old_logprobs_BGT=nothing).metrics
+    assert (metrics["ratio_mean"], metrics["ratio_max"], metrics["clipped_share"]) == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("average", ["completion", "token", "sum", 30])
 @checked
 @given(st.data(), steps(max_groups=3), st.integers(1, 20), st.booleans())
-def test_the_gradient_does_not_depend_on_the_cut(average, data, step, rows, several_iterations):
+def test_the_gradient_does_not_depend_on_the_cut(average, data, step, limit, several_iterations):
     batch = token_batch(step)
     value = st.floats(-3, 0)
     logps = step.padded(data.draw(per_token(step, value)), value=0.0)
@@ -155,9 +193,13 @@ def test_the_gradient_does_not_depend_on_the_cut(average, data, step, rows, seve
             total += result.loss.item()
         return total, torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
+    def rows_of(index):
+        T = int(batch.lengths_BG.flatten()[index].max())
+        return lambda values: values.flatten()[index] if values.ndim == 2 else values.flatten(0, 1)[index, :T]
+
     whole_loss, whole_gradient = backward([(lambda values: values, batch.completion_mask_BGT)])
-    micros = [(micro.take, micro.batch.completion_mask_BGT) for micro in batch.split(rows)]
-    loss, gradient = backward(micros)
+    cut = [rows_of(index) for index in batch.rows().split(limit)]
+    loss, gradient = backward([(take, take(batch.completion_mask_BGT)) for take in cut])
     assert loss == pytest.approx(whole_loss, rel=1e-12, abs=1e-12)
     torch.testing.assert_close(gradient, whole_gradient, rtol=1e-12, atol=1e-14)
     assert gradient[~batch.completion_mask_BGT].eq(0).all()

@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 
 from gtpo_cli import hub
 from gtpo_cli.cli.app import app
-from gtpo_cli.errors import NotReadyError, RecipeError
+from gtpo_cli.errors import NotReadyError, RecipeError, RewardError, install, pip_install
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import answers, disk, package, requirements
-from gtpo_cli.planning.readiness import _gpu, check_ready, check_recipe, examine, memory_finding, problems_of
+from gtpo_cli.planning.readiness import _for_recipe, check_ready, check_recipe, examine, memory_finding, problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
 
 
@@ -38,13 +38,21 @@ def test_the_built_in_model_can_start_wherever_the_tests_run(tmp_path: Path) -> 
     assert set(findings) >= {"python", "transformers", "peft", "GPU", "bitsandbytes", "unsloth", "vllm", "hub", "disk"}
 
 
+def test_without_wandb_training_can_start_unless_it_must_log_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    states = {mode: machine.wandb(mode).state for mode in ("off", "auto", "offline", "online")}
+    assert states == {"off": "ok", "auto": "note", "offline": "note", "online": "problem"}
+    assert machine.wandb("auto").words == "not installed: runs are not logged there"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
-    (finding,) = _gpu(load_recipe("llama8b_gsm8k"))
+    finding = next(_for_recipe(load_recipe("llama8b_gsm8k")))
     assert finding.state == "problem"
     assert finding.remedy == "small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan says which"
-    (finding,) = _gpu(load_recipe("tiny_arithmetic"))
-    assert finding.state == "note"
+    finding = next(_for_recipe(load_recipe("tiny_arithmetic")))
+    assert (finding.state, finding.remedy) == ("note", "a model of this size trains on a CPU")
+    assert machine.gpu().remedy == "small models train on a CPU; larger ones need a GPU, and gtpo plan says which"
 
 
 @pytest.mark.parametrize("script", ["#!/bin/sh\nexec sleep 60\n", "no program\n"])
@@ -67,19 +75,11 @@ def test_packages_against_their_pins() -> None:
     assert package(Requirement("torch>=2.7"), needed=True).state == "ok"
     wrong = package(Requirement("torch>=99,<100"), needed=True)
     assert (wrong.state, wrong.words) == ("problem", f"{here}, not <100,>=99")
-    assert wrong.remedy == "pip install 'torch<100,>=99'"
+    assert wrong.remedy == f"{pip_install()} 'torch<100,>=99'"
     assert package(Requirement("torch>=99"), needed=False).state == "note"
     absent = package(Requirement("gtpo-has-no-such-package>=1"), needed=True)
     assert (absent.state, absent.words) == ("problem", "not installed")
     assert package(Requirement("gtpo-has-no-such-package>=1"), needed=False).state == "note"
-
-
-@pytest.mark.parametrize(("mode", "state"), [("auto", "note"), ("online", "problem"), ("offline", "problem")])
-def test_wandb_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, mode: str, state: str) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    found = machine.wandb(mode)
-    assert (found.state, found.words) == (state, "not installed: runs are not logged there")
-    assert found.remedy == "pip install '.[wandb]' in gtpo's checkout"
 
 
 def test_the_requirements_are_those_of_the_package() -> None:
@@ -219,16 +219,13 @@ def test_what_is_not_installed_is_a_problem_where_it_is_asked_for(
     monkeypatch.setattr(importlib.util, "find_spec", found)
     engines = ["model.lora={}", "model.load_in_4bit=false", "model.backend=unsloth", "rollout.engine=vllm"]
     asked = load_recipe("tiny_arithmetic", [*own, *engines])
-    from_the_checkout = "pip install '.[cuda]' -c constraints-cuda.txt in gtpo's checkout"
+    from_the_checkout = install("cuda")
     assert problems(asked) == [
         f"unsloth: not installed; {from_the_checkout}",
         f"vllm: not installed; {from_the_checkout}",
     ]
     in_4_bits = asked.model_copy(update={"model": asked.model.model_copy(update={"load_in_4bit": True})})
-    assert (
-        "vllm-bnb-plugin: not installed; pip install '.[cuda]' -c constraints-cuda.txt in gtpo's checkout"
-        in problems(in_4_bits)
-    )
+    assert f"vllm-bnb-plugin: not installed; {from_the_checkout}" in problems(in_4_bits)
     absent.discard("vllm")
     assert any("pip install vllm-bnb-plugin" in problem for problem in problems(in_4_bits))
     by_trl = problems_of(asked, by_trl=True)  # which holds the policy on transformers
@@ -260,7 +257,9 @@ def test_a_reward_that_cannot_be_imported_is_known_before_training(
     assert "--set 'rewards.plugins=[{name: " in sound.splitlines()[-1]  # the next command trains what was looked at
     assert "module my_sound_reward has no function g" in said("my_sound_reward:f", "my_sound_reward:g")
     broken = said("my_broken_reward:f")
-    assert "module my_broken_reward cannot be imported (ModuleNotFoundError: No module named 'no_such" in broken
+    assert (
+        f"module my_broken_reward cannot be imported (at {tmp_path / 'my_broken_reward.py'}:1 in <module>: " in broken
+    )
 
 
 def test_what_a_recipe_check_sees_on_any_machine() -> None:
@@ -271,6 +270,18 @@ def test_what_a_recipe_check_sees_on_any_machine() -> None:
     ]
     with pytest.raises(RecipeError, match=r"training\.keep_best: train/nonsense is not a declared metric"):
         check_recipe(load_recipe("llama8b_gsm8k", ["training.keep_best=train/nonsense"]))
+
+
+def test_a_recipe_check_knows_the_columns_of_a_generated_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "asks_for_more.py").write_text("def f(completions, tests, **columns):\n    return [1.0]\n")
+    (tmp_path / "asks_for_gold.py").write_text("def f(completions, gold, question):\n    return [1.0]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    more, gold = (f"rewards.plugins=[{{name: 'asks_for_{what}:f', weight: 1.0}}]" for what in ("more", "gold"))
+    for name in ("tiny_arithmetic", "smollm135m_words"):
+        assert check_recipe(load_recipe(name, [gold])) == []
+        with pytest.raises(RewardError, match="asks for the column tests, which the data do not have"):
+            check_recipe(load_recipe(name, [more]))
+    assert check_recipe(load_recipe("llama8b_gsm8k", [more])) == []  # whose data need not be here
 
 
 def cached(cache: Path, folder: Path) -> Path:

@@ -10,10 +10,14 @@ import huggingface_hub.constants
 import pytest
 
 from gtpo_cli.errors import DataError, RecipeError
+from gtpo_cli.models import choose_engines
 from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.planning import first_recipe as planning
+from gtpo_cli.planning import fit
 from gtpo_cli.planning.cards import GIB, Card, find_gpu
 from gtpo_cli.planning.first_recipe import SETTINGS, Setting, first_recipe
 from gtpo_cli.planning.fit import make_plan
+from gtpo_cli.planning.readiness import problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
 
 LLAMA, QWEN = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-3B-Instruct"
@@ -27,8 +31,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def written(folder: Path, model: str, data: dict[str, str], gpu: Card | float | None) -> Recipe:
     """The recipe, read back from its file."""
-    text, _ = first_recipe(model, data, gpu)
-    (folder / "mine.yaml").write_text(text)
+    (folder / "mine.yaml").write_text(first_recipe(model, data, gpu).text)
     return load_recipe(folder / "mine.yaml")
 
 
@@ -43,10 +46,13 @@ def setting(recipe: Recipe) -> Setting:
 
 @pytest.mark.parametrize(
     ("model", "gpu", "number"),
-    [(LLAMA, "a100-80gb", 0), (LLAMA, "4090", 0), (LLAMA, "12", 2), (LLAMA, "10", None), (QWEN, "8", None),
+    [(LLAMA, "a100-80gb", 0), (LLAMA, "4090", 0), (LLAMA, "12", 1), (LLAMA, "10", None), (QWEN, "8", None),
      (QWEN, "t4", 0)],
 )  # fmt: skip
-def test_it_fits_and_the_next_larger_setting_does_not(tmp_path: Path, model: str, gpu: str, number: int | None) -> None:
+def test_it_fits_and_the_next_larger_setting_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, gpu: str, number: int | None
+) -> None:
+    monkeypatch.setattr(fit, "PUBLISHED_PROMPTS", {})  # prompts as long as the recipe allows
     size = find_gpu(gpu)
     recipe = written(tmp_path, model, GSM8K, size)
     plan = make_plan(recipe, gpu=size)
@@ -67,12 +73,24 @@ def test_it_fits_and_the_next_larger_setting_does_not(tmp_path: Path, model: str
 
 
 def test_the_head_says_what_the_plan_says(tmp_path: Path) -> None:
-    text, plan = first_recipe(LLAMA, GSM8K, find_gpu("l4"))
+    text, plan, _, estimates = first_recipe(LLAMA, GSM8K, find_gpu("l4"))
     assert text.splitlines()[0] == f"# GTPO on gsm8k with {LLAMA}, written by gtpo init."
     assert f"# Needs {plan.memory.peak / GIB:.1f} of 22.1 GiB (L4) by gtpo plan." in text.splitlines()[1]
+    assert text.splitlines()[2 : 2 + len(estimates)] == [f"# {line}." for line in estimates]
+    ((mean, hours), _) = plan.hours
+    assert estimates[0] == (
+        f"On Unsloth, sampling by its vLLM engine; estimated: {hours} h at a mean completion of {mean} tokens"
+    )
+    assert "sleeps" not in text  # by the plan it may stay awake
     keys = [line for line in text.splitlines() if re.match(r"  (max|lora|group|gpu|learn|micro)", line)]
     assert len(keys) == 8
     assert all("  # " in line for line in keys)
+
+
+def test_a_t4_is_told_the_engine_that_it_gets_and_why() -> None:
+    _, plan, _, estimates = first_recipe(LLAMA, GSM8K, find_gpu("t4"))
+    assert re.match(r"On transformers; estimated: [\d,.]+ to [\d,.]+ h at a mean completion of", estimates[0])
+    assert "T4 has no bfloat16, and in float16 small gradients become 0: float32, on transformers" in plan.notes
 
 
 def test_known_data_bound_the_prompts_and_small_models_are_not_put_in_4_bits(tmp_path: Path) -> None:
@@ -80,6 +98,33 @@ def test_known_data_bound_the_prompts_and_small_models_are_not_put_in_4_bits(tmp
     assert recipe.data.max_prompt_tokens == 192  # the longest, with the system prompt, of 64 at a time
     assert not recipe.model.load_in_4bit
     assert recipe.optimizer.name == "adamw"
+
+
+def test_without_a_gpu_it_writes_what_starts_on_a_cpu(tmp_path: Path) -> None:
+    tiny = str(resolve_name("builtin:tiny"))
+    recipe = written(tmp_path, tiny, {"benchmark": "arithmetic"}, None)
+    assert problems_of(recipe) == []
+    assert str(choose_engines(recipe, gpu=False)) == "transformers"
+    assert (recipe.model.load_in_4bit, recipe.model.gradient_checkpointing) == (False, False)
+    assert recipe.model.lora is not None
+    assert (recipe.model.lora.rank, recipe.model.lora.alpha) == (16, 32)
+    assert (recipe.optimizer.name, recipe.optimizer.learning_rate, recipe.optimizer.betas) == (
+        "adamw",
+        1e-4,
+        (0.9, 0.95),
+    )
+    assert (recipe.rollout.engine, recipe.rollout.group_size, recipe.rollout.prompts_per_step) == ("transformers", 8, 4)
+    assert (recipe.data.max_prompt_tokens, recipe.model.max_seq_length) == (192, 448)  # as long as the data need
+    assert (recipe.training.max_steps, recipe.training.save_every) == (100, 25)
+
+
+def test_a_model_that_would_fill_the_memory_of_a_machine_without_a_gpu_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planning, "main_memory", lambda: 16.0 * GIB)
+    words = r"8\.0 billion weights, 29\.9 GiB in 32 bits, and this machine has no GPU and 16\.0 GiB; name the GPU"
+    with pytest.raises(RecipeError, match=words):
+        first_recipe(LLAMA, GSM8K, None)
 
 
 def test_a_built_in_model_on_a_file_with_a_name_that_yaml_would_read_otherwise(tmp_path: Path) -> None:

@@ -15,13 +15,17 @@ from small_models import random_model
 from gtpo_cli.errors import ModelError
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models import Engines
-from gtpo_cli.planning.fit import USABLE, downloads, fits, make_plan
+from gtpo_cli.models.policy import STATE_BYTES
+from gtpo_cli.planning.fit import downloads, make_plan, smaller_copy
 from gtpo_cli.planning.memory import (
     CONTEXT,
     ENGINE_WORK,
     GIB,
     NF4_BYTES,
+    USABLE,
+    Memory,
     activation_bytes,
+    fits,
     kv_bytes,
     logits_bytes,
     memory_of,
@@ -32,7 +36,6 @@ from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, read_shape
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.stress import STATE_BYTES
 
 LLAMA, QWEN = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"], PUBLISHED["Qwen/Qwen2.5-3B-Instruct"]
 OVERRIDES = ["data.max_prompt_tokens=512", "rollout.gpu_memory_utilization=0.6", "model.lora={rank: 32, alpha: 32}"]
@@ -166,10 +169,33 @@ def test_the_parts_of_the_papers_recipe_by_hand() -> None:
     share, slot = 0.4 * (24 * GIB - CONTEXT), 2 * 335_544_320
     assert parts["vLLM engine"].sampling == pytest.approx(share - weights)
     assert parts["vLLM engine"].training == ENGINE_WORK + slot  # asleep
-    assert parts["adapter handed to the engine"].training == (4 + 2) * 335_544_320
+    handed = parts["adapter handed to the engine"]
+    assert (handed.sampling, handed.training) == (2 * 335_544_320, 0)
     a_sequence = 1800 * 2 * 32 * 8 * 128 * 2
     assert memory.sequences == (share - weights - slot - ENGINE_WORK) // a_sequence
     assert memory.peak == max(memory.sampling, memory.training)
+
+
+def test_what_vllm_is_told_counts() -> None:
+    """An engine that does not sleep, sequences at once and their work, a cache in 8 bits."""
+
+    def of(*changes: str) -> Memory:
+        asked = load_recipe("llama8b_gsm8k", changes)
+        return memory_of(asked, LLAMA, SHARED, prompt_tokens=300, completion_tokens=1500, gpu=80 * GIB)
+
+    asleep, awake = of("rollout.standby=always"), of("rollout.standby=never")
+    (engine,) = (part for part in awake.parts if part.name == "vLLM engine")
+    assert engine.training == engine.sampling
+    slot = 2 * 335_544_320
+    assert awake.training - asleep.training == pytest.approx(engine.sampling - ENGINE_WORK - slot)
+    assert awake.sampling == asleep.sampling
+    weights, a_sequence = weight_bytes(load_recipe("llama8b_gsm8k").model, LLAMA), 1800 * 2 * 32 * 8 * 128 * 2
+    cache = 0.4 * (80 * GIB - CONTEXT) - weights - slot
+    assert of().sequences == (cache - ENGINE_WORK) // a_sequence == 112
+    assert of("rollout.max_num_seqs=64").sequences == 64
+    work = 45.1 * 128_256 * 1000  # more than the gibibyte that is there anyway
+    assert of("rollout.max_num_seqs=1000").sequences == (cache - work) // a_sequence < 112
+    assert of("rollout.vllm.kv_cache_dtype=fp8").sequences == (cache - ENGINE_WORK) // (a_sequence // 2)
 
 
 def test_gradients_and_a_working_engine_are_never_there_together() -> None:
@@ -206,7 +232,7 @@ def test_without_data_the_plan_is_a_lower_bound_and_reads_none() -> None:
     least = make_plan(asked, gpu=24 * GIB, read_data=False)
     assert (least.prompt_tokens, least.notes) == (0, ())
     assert least.fits
-    assert least.memory.rows > make_plan(asked, gpu=24 * GIB).memory.rows  # with prompts of up to 4,000 tokens
+    assert least.memory.training < make_plan(asked, gpu=24 * GIB).memory.training  # with prompts of up to 4,000 tokens
     assert not make_plan(asked, gpu=12 * GIB, read_data=False).fits
 
 
@@ -223,6 +249,21 @@ def test_what_is_downloaded_is_what_the_recipe_names() -> None:
     (copy,) = downloads(load_recipe("llama8b_gsm8k", ["data.path=here"]), replace(LLAMA, quantized=True))
     assert "(5.3 GiB of 4-bit weights)" in copy
     assert downloads(load_recipe("tiny_arithmetic"), LLAMA) == ()
+
+
+def test_the_copy_in_4_bits_is_named_with_its_size_where_the_run_has_4_bits_anyway() -> None:
+    """LLaMA-3-8B's, of the same shape, is a file of 5.70 GB on the hub."""
+    copy = smaller_copy(load_recipe("llama8b_gsm8k"), LLAMA)
+    assert copy is not None
+    assert copy.name == "unsloth/Llama-3.1-8B-Instruct-bnb-4bit"
+    assert copy.size == pytest.approx(5.70e9, rel=1e-3)
+    assert copy.instead_of == 2 * LLAMA.parameters
+    qwen = smaller_copy(load_recipe("qwen3b_gsm8k"), QWEN)
+    assert qwen is not None
+    assert qwen.name == "unsloth/Qwen2.5-3B-Instruct-bnb-4bit"
+    for changes in (["model.load_in_4bit=false"], ["model.name=owner/other"], [f"model.name={copy.name}"]):
+        assert smaller_copy(load_recipe("llama8b_gsm8k", changes), LLAMA) is None
+    assert smaller_copy(load_recipe("llama8b_gsm8k"), replace(LLAMA, quantized=True)) is None
 
 
 def test_a_plain_engine_has_weights_of_its_own() -> None:

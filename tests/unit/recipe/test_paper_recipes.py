@@ -10,14 +10,15 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 import yaml
-from write_memory_page import LONGEST_PROMPT, STEPS
+from write_memory_page import LONGEST_PROMPT, STEPS, with_best_share
+from write_memory_page import needs as needs_by_plan
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.planning.cards import GIB, cards_of
+from gtpo_cli.planning.cards import GIB, Card, cards_of, find_gpu
 from gtpo_cli.planning.duration import estimate
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
-from gtpo_cli.report.comparison import recipe_differences
+from gtpo_cli.recipe.section import recipe_differences
 
 MAIN = ["llama8b_gsm8k", "llama8b_math", "qwen3b_gsm8k", "qwen3b_math"]
 
@@ -81,25 +82,33 @@ def test_what_the_recipes_for_small_cards_change(name: str, main: str) -> None:
     }  # fmt: skip
 
 
+def test_what_the_recipe_for_80_gb_changes() -> None:
+    changes = dict(recipe_differences([load_recipe(MAIN[0]), load_recipe("llama8b_gsm8k_80gb")]))
+    assert {key: values[1] for key, values in changes.items()} == {
+        "model.load_in_4bit": False, "rollout.steps_per_generation": 8,
+    }  # fmt: skip
+
+
 # -- what the list says -----------------------------------------------------------------------------------------------
 
-SMALL = ["tiny_arithmetic", "tiny_gsm8k", "tiny_gsm8k_sft"]
+FOR_CARDS = ["llama8b_gsm8k_24gb", "llama8b_gsm8k_80gb", "qwen3b_gsm8k_16gb"]
+SMALL = ["smollm135m_words", "smollm135m_words_sft", "tiny_arithmetic", "tiny_gsm8k", "tiny_gsm8k_sft"]
 
 
 def needs(name: str) -> str:
     return shipped_recipes()[name].read_text().splitlines()[1].removeprefix("# Needs ")
 
 
-def test_nine_recipes_ship_and_each_says_what_it_is_for_and_what_it_needs() -> None:
-    assert sorted(shipped_recipes()) == sorted([*MAIN, *SMALL, "llama8b_gsm8k_24gb", "qwen3b_gsm8k_16gb"])
+def test_twelve_recipes_ship_and_each_says_what_it_is_for_and_what_it_needs() -> None:
+    assert sorted(shipped_recipes()) == sorted([*MAIN, *SMALL, *FOR_CARDS])
     for name, file in shipped_recipes().items():
         about = file.read_text().splitlines()[0]
-        assert re.fullmatch(r"# (GTPO|SFT) on .+\.", about), name
+        assert re.fullmatch(r"# (GTPO|SFT) (on|of) .+\.", about), name
     for name in SMALL:  # measured, on one core
         assert re.fullmatch(r"\d\.\d GiB RAM; \d+(\.\d)? min\.", needs(name)), name
 
 
-@pytest.mark.parametrize("name", [*MAIN, "llama8b_gsm8k_24gb", "qwen3b_gsm8k_16gb"])
+@pytest.mark.parametrize("name", [*MAIN, *FOR_CARDS])
 def test_memory_and_hours_in_a_recipe_are_those_of_the_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the longest prompt and the steps that were counted once on the real data (docs/memory.md has them too)."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -108,11 +117,27 @@ def test_memory_and_hours_in_a_recipe_are_those_of_the_plan(name: str, monkeypat
     recipe = load_recipe(name, [f"data.max_prompt_tokens={prompt}"])
     plan = make_plan(recipe, gpu=None)
     hours = estimate(
-        recipe, plan.shape, plan.engines, plan.memory, cards=cards_of(plan.gpu), steps=steps,
+        plan.recipe, plan.shape, plan.engines, plan.memory, cards=cards_of(plan.gpu), steps=steps,
         completions=steps * recipe.rollout.group_size, prompt_tokens=plan.prompt_tokens,
         completion_tokens=recipe.rollout.max_completion_tokens // 5,
     )  # fmt: skip
-    assert needs(name) == f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.0f} GiB GPU; {hours} h."
+    assert needs(name) == needs_by_plan(name)
+    assert needs(name).startswith(f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.0f} GiB GPU; {hours} h; ")
+
+
+def test_16_bits_and_more_steps_a_generation_are_faster_on_an_h100_and_not_for_the_paper_s_own_steps() -> None:
+    """What llama8b_gsm8k_80gb is for. The one card that was measured is the H100."""
+    h100 = find_gpu("h100")
+    assert isinstance(h100, Card)
+    hours = {
+        (bits, steps): with_best_share(
+            MAIN[0], {"model.load_in_4bit": bits == 4, "rollout.steps_per_generation": steps}, h100
+        )
+        for bits in (4, 16) for steps in (1, 8)
+    }  # fmt: skip
+    middle = {key: of.middle for key, of in hours.items() if of is not None}
+    assert middle[16, 8] < 0.85 * middle[4, 8] < 0.4 * middle[4, 1]
+    assert middle[16, 1] == pytest.approx(middle[4, 1], rel=0.1)
 
 
 # -- extends ----------------------------------------------------------------------------------------------------------

@@ -165,15 +165,31 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
     assert len(found) == 11
 
 
+def test_a_wrong_word_for_true_or_false_is_said_of_the_key_as_it_is_written() -> None:
+    document = {"model": {"name": "m", "load_in_4bit": "maybe"}, "data": {"benchmark": "gsm8k"}}
+    found = problems(document)
+    assert found[0] == "r.yaml: model.load_in_4bit: 'maybe' is not one of 'auto'"
+    assert found[1].startswith("r.yaml: model.load_in_4bit: input should be a valid boolean")
+
+
+def test_a_number_out_of_range_beside_auto_is_said_once() -> None:
+    found = problems({"model": {"name": "m"}, "data": {"benchmark": "gsm8k"}, "rollout": {"max_num_seqs": 0}})
+    assert found == ["r.yaml: rollout.max_num_seqs: input should be greater than or equal to 1, got 0"]
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
+        ("objective.name=sft\nrollout.steps_per_generation=4", "SFT samples nothing to share between steps; set it"),
         ("model.lora=null\nmodel.load_in_4bit=false\nrollout.engine=vllm", "set model.lora, or engine: transformers"),
         ("training.eval_every=10", "bound these evaluations"),
         ("training.keep_best=eval/gsm8k/accuracy_rate", "only measured with training.eval_every"),
         ("rollout.group_size=1", "a group of 1 has no advantage"),
-        ("model.lora=null", "model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false"),
-        ("model.max_seq_length=1000", "leaves no room for a completion"),
+        (
+            "model.load_in_4bit=true\nmodel.lora=null",
+            "model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false",
+        ),
+        ("data.max_prompt_tokens=1000\nmodel.max_seq_length=1000", "leaves no room for a completion"),
         ("data.benchmark=local", "needs a file or folder"),
         ("rewards={format: {weight: 0}, accuracy: {weight: 0}}", "all weights are 0"),
         ("optimizer.learning_rate=.nan", "finite"),
@@ -184,6 +200,37 @@ def test_what_cannot_be_honoured_is_refused(override: str, words: str) -> None:
     (problem,) = problems(SMALLEST, *overrides)
     assert words in problem
     assert overrides[-1].split("=")[0].split(".")[0] in problem
+
+
+@pytest.mark.parametrize(
+    ("said", "lengths"),
+    [
+        ({}, (5500, 4000, 1500)),
+        ({"row": 512}, (512, 256, 256)),
+        ({"row": 4096}, (4096, 2596, 1500)),
+        ({"row": 8192}, (8192, 4000, 1500)),
+        ({"row": 2}, (2, 1, 1)),
+        ({"row": 512, "prompt": 100}, (512, 100, 412)),
+        ({"row": 512, "completion": 64}, (512, 448, 64)),
+        ({"row": 512, "completion": 400}, (512, 256, 400)),  # long prompts leave fewer
+        ({"row": 512, "completion": 1500}, (512, 256, 1500)),
+        ({"prompt": 8000}, (9500, 8000, 1500)),
+        ({"completion": 16384}, (20384, 4000, 16384)),
+        ({"prompt": 64, "completion": 64}, (5500, 64, 64)),
+    ],
+)
+def test_the_lengths_that_are_open_leave_room_for_those_that_are_said(
+    said: dict[str, int], lengths: tuple[int, int, int]
+) -> None:
+    keys = {
+        "row": "model.max_seq_length",
+        "prompt": "data.max_prompt_tokens",
+        "completion": "rollout.max_completion_tokens",
+    }
+    recipe = build_recipe(SMALLEST, [f"{keys[key]}={value}" for key, value in said.items()], where="r.yaml")
+    found = recipe.model.max_seq_length, recipe.data.max_prompt_tokens, recipe.rollout.max_completion_tokens
+    assert found == lengths
+    assert recipe.evaluation.max_completion_tokens == recipe.rewards.length.limit == lengths[2]
 
 
 def test_more_threads_than_a_machine_starts_are_refused() -> None:

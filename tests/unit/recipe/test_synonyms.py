@@ -36,7 +36,7 @@ TYPED = {
     "warmup_steps": ("optimizer.warmup_ratio", "a share of all steps"),
     "reward_funcs": ("rewards.plugins", "rewards of your own"),
     "sequence_len": ("model.max_seq_length", "prompt and completion together"),
-    "gamma": ("objective.entropy_coef", "taken off the advantage"),
+    "gamma": ("objective.entropy_coef", "subtracted from the advantage"),
 }
 
 

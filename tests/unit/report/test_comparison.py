@@ -15,7 +15,8 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.schema import RewardsRecipe
-from gtpo_cli.report.comparison import Difference, compare, compare_pair, find_side, recipe_differences
+from gtpo_cli.recipe.section import recipe_differences
+from gtpo_cli.report.comparison import Difference, compare, compare_pair, find_side
 from gtpo_cli.rewards import Scorer
 
 

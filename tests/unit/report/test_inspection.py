@@ -115,7 +115,7 @@ def test_coefficients_are_those_that_training_stored(position: InspectedStep) ->
         expected = [of_completion * weight for weight in row["lambda"]]
         assert [token.coefficient for token in completion.tokens] == row["coefficient"]
         assert row["coefficient"] == pytest.approx(expected, abs=2e-6)
-        assert f"c {min(expected):+.3f} to {max(expected):+.3f}; {len(expected)} tokens" in headline(completion)
+        assert f"c {min(expected):+z.3f} to {max(expected):+z.3f}; {len(expected)} tokens" in headline(completion)
         seen |= {weight for weight, c in zip(row["lambda"], expected, strict=True) if c}
     assert seen == {1.0, 2.0}
     assert 0 in {row["kept"] for row in rows} or len(seen) == 2
@@ -153,7 +153,7 @@ def test_a_step_of_an_older_version_is_shown_without_coefficients(position: Insp
     assert re.search(r"delta [01]; \d+ tokens", headline(completion))
     stream = StringIO()
     print_tokens(Console(file=stream, width=120), step.groups[0], completion, step.objective.conflict)
-    assert f"{completion.tokens[0].logprob:.4f}" in stream.getvalue()
+    assert f"{completion.tokens[0].logprob:z.4f}" in stream.getvalue()
 
 
 def test_a_coefficient_too_few_is_refused(position: InspectedStep, tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_the_page_holds_every_token_with_its_figures(position: InspectedStep) ->
         names = set(classes.split())
         assert ("less" in names, "more" in names) == (token.weight < 1, token.weight > 1)
         assert ("f" in names, "b" in names) == (token.forward, token.backward)
-        assert f"lambda {token.weight:g}, ln p {token.logprob:.4f}, entropy {token.entropy:.4f} nats" in title
-        assert f", c {token.coefficient:+.4f}\n" in title
+        assert f"lambda {token.weight:g}, ln p {token.logprob:z.4f}, entropy {token.entropy:.4f} nats" in title
+        assert f", c {token.coefficient:+z.4f}\n" in title
     assert "script" not in reader.tags
     assert not re.search(r'(src|href)="(?!#)', page)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from gtpo_cli.evaluation.records import is_user_reward
+from gtpo_cli.evaluation.records import is_reward
 from gtpo_cli.report.charts import CURVES
 from gtpo_cli.report.inspection import StoredCompletion
 from gtpo_cli.report.inspection_views import headline
 from gtpo_cli.report.tables import SCORES, score_unit, score_words
 from gtpo_cli.sweeps.spec import default_figures
 from gtpo_cli.tracking import METRICS
-from gtpo_cli.tracking.console import _CELLS, _ROWS
+from gtpo_cli.tracking.display import _CELLS, _ROWS
 from gtpo_cli.training.summary import changes
 
 OWN = ["my_rewards:length", "pkg.rewards:accuracy"]
@@ -36,7 +36,7 @@ def test_each_figure_has_a_label_of_its_own() -> None:
 
 
 def test_the_penalty_on_length_is_in_points_and_is_no_length() -> None:
-    assert is_user_reward("length")
+    assert is_reward("length")
     assert (score_words("length"), score_unit("length")) == ("length penalty", "points")
     assert (score_words("mean_length"), score_unit("mean_length")) == ("length", "tokens")
     penalised = StoredCompletion(

@@ -9,9 +9,9 @@ import numpy
 import pytest
 
 from gtpo_cli.errors import RewardError
-from gtpo_cli.recipe.section import CodeName
-from gtpo_cli.rewards.registry import call_plugin, import_function, load_plugin, missing_module
-from gtpo_cli.types import Completion, Problem
+from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.types import CodeName, Completion, Problem
+from gtpo_cli.user_code import import_function, missing_module
 
 PROBLEM = Problem(id="train.jsonl:17", question="1+1?", gold="2")
 COMPLETION = Completion(token_ids=(), logprobs=(), finish_reason="stop", text="two" + "!" * 500)
@@ -71,7 +71,9 @@ def test_an_exception_of_a_plugin_is_an_error_that_names_it() -> None:
     def crash(problem: Problem, completion: Completion) -> float:
         raise KeyError("colour")
 
-    with pytest.raises(RewardError, match=r"m:crash raised KeyError: 'colour'.*train.jsonl:17") as caught:
+    with pytest.raises(
+        RewardError, match=r"m:crash raised at \S*test_registry.py:\d+ in \S*crash: KeyError: 'colour'.*train.jsonl:17"
+    ) as caught:
         call_plugin("m:crash", crash, PROBLEM, COMPLETION)
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -100,14 +102,14 @@ def returns_what_cannot_be_shown(problem: Problem, completion: Completion) -> ob
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (exits, "raised SystemExit: out of patience"),
+        (exits, "in exits: SystemExit: out of patience"),
         (lambda problem, completion: 10**400, "which is not finite"),
         (lambda problem, completion: -(10**400), "which is not finite"),
         (lambda problem, completion: Fraction(10**400, 3), "which is not finite"),
         (lambda problem, completion: 1e200, "returned 1e+200, which no sum could hold"),
         (returns_more_digits_than_can_be_shown, "returned a int, which is not finite"),
         (returns_what_cannot_be_shown, "returned a Hidden, which is a Hidden, not a float"),
-        (lambda problem, completion: Odd(1.0), "raised SystemExit: 3"),
+        (lambda problem, completion: Odd(1.0), "in Odd.__float__: SystemExit: 3"),
     ],
 )
 def test_whatever_a_reward_does_is_an_error_in_a_line(function: Any, words: str) -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.rewards import RewardsRecipe
-from gtpo_cli.recipe.section import CodeName
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rewards.user_reward import ASYNC_CALLS, UserReward
-from gtpo_cli.types import Completion, Group, Problem
+from gtpo_cli.types import CodeName, Completion, Group, Problem
 
 PROBLEMS = [Problem(f"p{number}", "q", "1") for number in range(2)]
 FORMS = """
@@ -169,8 +168,11 @@ def test_rewards_do_not_wait_for_each_other(forms: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("crashes", r"reward_forms:crashes raised ValueError: no; on problem p0, completion ''"),
-        ("short", r"reward_forms:short raised ValueError: 1 scores for 16 completions; on problem p0"),
+        (
+            "crashes",
+            r"forms:crashes raised at \S+/reward_forms.py:45 in crashes: ValueError: no; on problem p0, completion ''",
+        ),
+        ("short", r"reward_forms:short returned 1 score for 16 completions"),
         ("nan", r"reward_forms:nan returned nan, which is not finite; on problem p1, completion 'x{7}'"),
     ],
 )
@@ -180,7 +182,7 @@ def test_what_goes_wrong_names_the_reward_and_the_completion(forms: Any, name: s
 
 
 def test_an_async_reward_that_exits_is_an_error_and_not_an_end(forms: Any) -> None:
-    with scorer("crashes") as scores, pytest.raises(RewardError, match="raised SystemExit: judge is away"):
+    with scorer("crashes") as scores, pytest.raises(RewardError, match="in crashes: SystemExit: judge is away"):
         scores.score(PROBLEMS[0], [completion("xx")])
 
 

@@ -1,6 +1,6 @@
-"""Every figure in the words of docs/claims.md, README and `gtpo probe-entropy`, computed again from docs/claims/*.csv.
+"""Every figure in docs/claims.md, docs/start.md and `gtpo probe-entropy`, computed again from docs/claims/*.csv.
 
-Nothing of scripts/claims_*.py computes here: a slip there does not repeat itself.
+Nothing of scripts/claims/claims_*.py computes here: a slip there does not repeat itself.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def page() -> str:
 
 
 @pytest.fixture(scope="module")
-def readme() -> str:
-    return words((ROOT / "README.md").read_text(encoding="utf-8"))
+def start() -> str:
+    return words((ROOT / "docs" / "start.md").read_text(encoding="utf-8"))
 
 
 def cells(low: float, high: float) -> list[tuple[str, str]]:
@@ -124,7 +124,7 @@ def test_the_pages_are_what_the_script_writes() -> None:
     assert (DATA / "tables.md").read_text(encoding="utf-8") == write_claims.tables()
 
 
-def test_identical_trainings_are_counted_once(page: str, readme: str) -> None:
+def test_identical_trainings_are_counted_once(page: str, start: str) -> None:
     studies = [file.stem for file in DATA.glob("*.csv") if file.stem != "initial_entropy"]
     trained = [
         (study, tuple(v for name, v in row.items() if name not in ("variant", TEST)))
@@ -141,7 +141,7 @@ def test_identical_trainings_are_counted_once(page: str, readme: str) -> None:
     path = {run for study, run in trained if study == "path_tiny"}
     again = sum(study == "greedy_tiny" and run not in path for study, run in trained)
     assert f"{again} of them round differently" in page
-    assert f"the {len(different)} different runs" in readme
+    assert f"the {len(different)} different runs" in start
     assert f"{total} of a quarter of a minute, {len(different)} of them different" in (ROOT / "Makefile").read_text()
     registered = (DATA / "tables.md").read_text(encoding="utf-8").partition("## The paths")[0]
     assert "t2.0.never = 1.5 = 2.0 = 2.5 |" in registered
@@ -220,7 +220,7 @@ def runs_entropy(family: str, setting: str) -> float:
     )
 
 
-def test_where_a_model_is_seldom_right(page: str, readme: str) -> None:
+def test_where_a_model_is_seldom_right(page: str, start: str) -> None:
     four = cells(0.1, 0.2)
     warm, cold = ([at_equal_rates(cell, figure) for cell in four] for figure in (WARM, TEST))
     alone = [fmean(at_equal_rates(cell, WARM, "grpo_conflict")) for cell in four]
@@ -241,8 +241,8 @@ def test_where_a_model_is_seldom_right(page: str, readme: str) -> None:
     assert (
         f"greedy tests of 3 of these settings differ by {span(greedy)}. Both methods reach {span(ends, '.2f')}" in page
     )
-    assert f"right in {share} % ended" in readme
-    assert f"{span(map(fmean, warm), '.2f')} higher with GTPO than with GRPO, and {span(alone, '.2f')} higher" in readme
+    assert f"right in {share} % ended" in start
+    assert f"{span(map(fmean, warm), '.2f')} higher with GTPO than with GRPO, and {span(alone, '.2f')} higher" in start
     assert f"where {share} % were right at first" in _of_the_right(0.15)
 
 
@@ -354,7 +354,7 @@ def main_effect(family: str, setting: str, part: str) -> list[float]:
     return [fmean(minus(without(*out), without(*out, part))) for out in ((), (one,), (two,), (one, two))]
 
 
-def test_the_filter(page: str, readme: str) -> None:
+def test_the_filter(page: str, start: str) -> None:
     three = ("tiny", "qwen2", "mistral")
     whole = {family: runs(f"path_{family}")["t2.0.gtpo"] for family in three}
     other = {family: runs(f"thresholds_{family}") for family in three}
@@ -387,7 +387,7 @@ def test_the_filter(page: str, readme: str) -> None:
     lower = f"{sum(d < 0 for d in much)} of {len(much)} runs"
     assert min([*strict, *nearly]) > 0.75
     assert f"three quarters or more | {lower} ended lower with it than without" in page
-    assert f"ended lower than none in {lower}" in readme
+    assert f"ended lower than none in {lower}" in start
     probe = words((ROOT / "gtpo_cli" / "cli" / "probe_entropy.py").read_text(encoding="utf-8"))
     assert f"ended lower than none in {lower}" in probe
 

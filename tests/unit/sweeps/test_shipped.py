@@ -12,7 +12,7 @@ import pytest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.planning.readiness import check_recipe
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_sweeps
-from gtpo_cli.report.comparison import recipe_differences
+from gtpo_cli.recipe.section import recipe_differences
 from gtpo_cli.sweeps.spec import load_sweep
 
 MAIN = ["llama8b_gsm8k", "llama8b_math", "qwen3b_gsm8k", "qwen3b_math"]
@@ -106,7 +106,8 @@ REGIMES = {"stable": {}, "hot": {"optimizer.learning_rate": 1e-3}, "weak": {"mod
 def test_without_a_recipe_a_sweep_runs_in_the_regime_that_docs_claims_registered() -> None:
     """The variants themselves are the same as at full size: Adam's betas of GRPO are the small recipe's own."""
     of = {
-        "stable": ["fig2_methods", "fig5b_group_size", "fig6_betas", "learning_rates", "released_code"],
+        "stable": ["fig2_methods", "fig5b_group_size", "fig6_betas", "learning_rates", "released_code",
+                   "steps_per_generation"],
         "hot": ["fig3_conflict", "fig5a_kl", "conflict_variants", "reward_and_scale"],
         "weak": ["fig4a_gamma", "fig4b_thresholds", "fig4c_only_negative", "fig4d_entropy_control",
                  "learning_rates_weak", "entropy_search"],
@@ -123,6 +124,11 @@ def test_without_a_recipe_a_sweep_runs_in_the_regime_that_docs_claims_registered
                 assert key or run.recipe.optimizer.learning_rate == base.optimizer.learning_rate
     assert load_sweep("entropy_search").file.seeds == (1, 2, 3)
     assert load_sweep("fig2_methods").file.seeds == (1, 2, 3, 4, 5)
+    ahead = load_sweep("steps_per_generation")
+    assert ahead.file.seeds == (1, 2, 3, 4)
+    asked = {(run.recipe.objective.name, run.recipe.rollout.steps_per_generation) for run in ahead.runs}
+    assert asked == {(method, K) for method in ("gtpo", "grpo") for K in (1, 2, 4, 8, 16)}
+    assert len({run.recipe.training.max_steps for run in ahead.runs}) == 1  # so the same number of completions
     betas = {run.variant: run.recipe.optimizer.betas for run in load_sweep("fig2_methods", seeds=(1,)).runs}
     assert set(betas.values()) == {(0.9, 0.95)}
 

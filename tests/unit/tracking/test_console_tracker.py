@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gtpo_cli.recipe.schema import FilterRecipe
-from gtpo_cli.tracking.console import BARS, TREND_CELLS, WARNING, ConsoleTracker, Trend, entropy_note
+from gtpo_cli.tracking.console import WARNING
 from gtpo_cli.tracking.console import Console as GtpoConsole
+from gtpo_cli.tracking.display import BARS, TREND_CELLS, ConsoleTracker, Trend, entropy_note
 
 NOTE = "ln 2 = 0.693, at the start 0.162, filter on"
 STEP = {
@@ -124,6 +125,8 @@ def test_an_sft_run_shows_loss_and_entropy_only() -> None:
 
 def test_before_the_first_step_and_after_a_resume() -> None:
     assert shown(plain(100), 80)[1] == "step 1 is under way"
+    named = shown(plain(100, name="my-run"), 80)
+    assert (named[0], named[2]) == ("my-run", "step 1 is under way")
     resumed = shown(plain(100, start_step=40), 80)
     assert resumed[0].startswith("step  40/100")
     assert " 40% " in resumed[0]
@@ -231,16 +234,28 @@ def test_plain_lines_on_an_ascii_stream() -> None:
     assert b"reward 17.42 +- 3.11" in stream.buffer.getvalue()
 
 
-def test_in_a_notebook_nothing_updates_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_notebook_one_short_line_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal: dict[str, Any] = {"force_terminal": True, "width": 80, "color_system": None}
     assert GtpoConsole(**terminal).is_interactive
     monkeypatch.setenv("JPY_PARENT_PID", "1")  # as IPython's kernels set it
     console = GtpoConsole(file=io.StringIO(), **terminal)
-    tracker = ConsoleTracker(10, console=console)
-    tracker.log(1, STEP)
+    assert console.color_system is None  # as asked; where nothing is asked for:
+    assert GtpoConsole(force_terminal=True).color_system == "truecolor"
+    assert GtpoConsole(file=io.StringIO()).color_system is None
+    tracker = ConsoleTracker(1000, console=console)
+    for step in range(1, 500):
+        tracker.log(step, STEP)
+    tracker.message("held out: 1")
+    tracker.log(1000, STEP)
     tracker.close()
-    assert "reward 17.42" in printed(console)
     assert "\x1b" not in printed(console)
+    lines = [line.rpartition("\r")[2].rstrip() for line in printed(console).split("\n")]  # as a page shows them
+    assert len(lines) == 4
+    assert lines.pop() == ""
+    assert re.fullmatch(r"step +1/1000  reward 17.42  accuracy 81.2%  strict format 98.4%  .*", lines[0])
+    assert lines[1] == "held out: 1"
+    assert lines[2].startswith("step 1000/1000  reward 17.42")
+    assert max(map(len, re.split(r"[\r\n]", printed(console)))) < 80
 
 
 def test_the_live_display_draws_seldom_and_gives_the_terminal_back() -> None:

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from gtpo_cli.errors import GtpoError, RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.tracking import JsonlTracker, Trackers, open_trackers, read_metrics
-from gtpo_cli.tracking.console import ConsoleTracker
+from gtpo_cli.tracking import JsonlTracker, Trackers, read_metrics
+from gtpo_cli.tracking.display import ConsoleTracker
+from gtpo_cli.tracking.opening import open_trackers
 from gtpo_cli.tracking.wandb import BackgroundTracker
 
 STEP = {"optim/loss": 0.5, "train/reward_mean": 11.0}
@@ -25,7 +26,7 @@ OPEN = """
 import sys
 from pathlib import Path
 from gtpo_cli.recipe import build_recipe
-from gtpo_cli.tracking import open_trackers
+from gtpo_cli.tracking.opening import open_trackers
 document = {{"model": {{"name": "builtin:tiny"}}, "data": {{"benchmark": "arithmetic"}},
             "tracking": {{"wandb": {{"mode": "off"}}}}}}
 recipe = build_recipe(document, where="test")
@@ -229,27 +230,6 @@ def test_tensorboard_that_is_not_installed_names_the_extra_and_leaves_nothing_op
     JsonlTracker(tmp_path / "metrics.jsonl").close()
 
 
-@pytest.mark.parametrize(
-    ("mode", "said"),
-    [
-        ("auto", ""),
-        ("online", "warning: wandb is off: it is not installed: pip install '.[wandb]' in gtpo's checkout"),
-        ("offline", "warning: wandb is off: it is not installed: pip install '.[wandb]' in gtpo's checkout"),
-    ],
-)
-def test_without_the_extra_wandb_a_run_is_recorded_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, said: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    console = text_console()
-    with open_trackers(
-        recipe(f"tracking.wandb.mode={mode}"), tmp_path, total_steps=1, console=console, quiet=True
-    ) as trackers:
-        trackers.log(1, STEP)
-    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, **STEP}]
-    assert printed(console).partition(";")[0].strip() == said
-
-
 def test_off_imports_neither_wandb_nor_torch(tmp_path: Path) -> None:
     code = f"""
 {OPEN.format(folder=tmp_path)}
@@ -291,3 +271,12 @@ def test_tables_go_to_those_that_take_them_and_end_no_run(tmp_path: Path) -> Non
     assert warnings == [
         "TableRecorder tracking failed and is off from step 2 on (ConnectionError: away); metrics.jsonl has every step"
     ]
+
+
+def test_a_tracker_behind_a_thread_is_told_of_by_its_own_name(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    bad = BackgroundTracker(TableRecorder(bad_table=1), close_seconds=10)
+    with Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[bad], warn=warnings.append) as trackers:
+        trackers.log_table(1, "samples", [{"text": "a"}])
+    (line,) = warnings
+    assert line.startswith("TableRecorder tracking could not be closed (ConnectionError: away)")

@@ -102,7 +102,7 @@ OVERRIDES = [
     "rollout={prompts_per_step: 6, group_size: 2, max_completion_tokens: 24}",
     "rewards={accuracy: {weight: 0.0}, format: {weight: 0.0}, plugins: [{name: 'test_best:parity'}]}",
     "training={max_steps: 12, save_every: 2, keep_last: 2, keep_best: rewards/test_best:parity_mean,"
-    " guard: {action: rollback, window: 3, uninformative_share: 0.01, max_rollbacks: 9}}",
+    " guard: {action: rollback, window: 3, truncated_rise: 0.001, max_rollbacks: 9}}",
 ]  # fmt: skip
 _calls = 0
 _interrupt_at: set[int] = set()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gtpo_cli.recipe.schema import GuardRecipe
-from gtpo_cli.training.guard import CollapseGuard
+from gtpo_cli.training.guard import COLLAPSE, FIRST_STEPS, NO_SIGNAL, CollapseGuard
 
 HEALTHY = {
     "entropy/mean": 0.3, "train/strict_format_rate": 0.9, "train/accuracy_rate": 0.4, "completions/length_mean": 50.0,
@@ -24,7 +24,8 @@ def steps(count: int = 3, **changed: float) -> list[dict[str, float]]:
 
 
 def feed(guard: CollapseGuard, rows: list[dict[str, float]]) -> list[str]:
-    return [alarm for row in rows for alarm in guard.observe(row)]
+    """What it calls a collapse."""
+    return [alarm.text for row in rows for alarm in guard.observe(row) if alarm.kind == COLLAPSE]
 
 
 def watch(*parts: list[dict[str, float]], **settings: Any) -> list[str]:
@@ -92,6 +93,55 @@ def test_the_guard_goes_on_from_its_history() -> None:
     for stop in range(len(rows)):
         resumed = CollapseGuard(GuardRecipe(window=3), history=rows[:stop])
         assert [resumed.observe(row) for row in rows[stop:]] == expected[stop:]
+
+
+NEVER = {"accuracy": 0.0, "equal": 1.0}
+
+
+def words(rows: list[dict[str, float]], **settings: Any) -> dict[int, tuple[str, bool]]:
+    """{step: kind and whether the action is due} of what is seen."""
+    guard = CollapseGuard(GuardRecipe(**settings))
+    seen = {number: guard.observe(row) for number, row in enumerate(rows, start=1)}
+    return {number: (alarm.kind, alarm.acts) for number, alarms in seen.items() for alarm in alarms}
+
+
+def test_a_run_without_any_spread_is_told_so_once_after_ten_steps() -> None:
+    assert words(steps(200, **NEVER)) == {FIRST_STEPS: (NO_SIGNAL, False)}
+    assert words(steps(9, **NEVER) + steps(1, accuracy=0.0, equal=0.5) + steps(40, **NEVER)) == {}
+    skipped = [{"optim/skipped": 1.0}] * 5
+    assert words(skipped + steps(60, **NEVER)) == {FIRST_STEPS + 5: (NO_SIGNAL, False)}
+
+
+@pytest.mark.parametrize("action", ["stop", "rollback"])
+def test_at_the_second_window_the_action_is_due(action: str) -> None:
+    assert words(steps(60, **NEVER), action=action) == {10: (NO_SIGNAL, False), 51: (NO_SIGNAL, True)}
+
+
+def test_what_had_a_signal_and_lost_it_is_a_collapse() -> None:
+    rows = steps(50, **NEVER) + steps(50) + steps(60, **NEVER)
+    (told, *collapses) = words(rows).items()
+    assert told == (10, (NO_SIGNAL, False))
+    assert collapses
+    assert {kind for _, (kind, _) in collapses} == {COLLAPSE}
+
+
+def test_hardly_any_signal_from_the_start_is_no_collapse_and_said_once() -> None:
+    assert words(steps(200, accuracy=0.01, equal=0.99)) == {51: (NO_SIGNAL, True)}
+
+
+def test_the_remedies_are_those_of_what_is_seen() -> None:
+    def said(**step: float) -> str:
+        guard = CollapseGuard(GuardRecipe())
+        (alarm,) = [alarm for row in steps(10, **step) for alarm in guard.observe(row)]
+        return alarm.text
+
+    hard = said(**NEVER)
+    assert hard.startswith("in the first 10 steps all completions of a group earned the same in 1.00 of the groups")
+    for remedy in ("SFT first", "rewards.format.mode: presence", "warmer or colder", "easier problems", "try-reward"):
+        assert remedy in hard
+    assert "max_completion_tokens" not in hard
+    assert "a larger rollout.max_completion_tokens" in said(**NEVER, truncated=0.9)
+    assert "try harder problems" in said(accuracy=1.0, equal=1.0)
 
 
 def recorded() -> dict[str, list[dict[str, float]]]:

@@ -10,13 +10,14 @@ import pytest
 
 from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
-from gtpo_cli.errors import DataError, RecipeError
+from gtpo_cli.errors import DataError, NoRoomToSampleError, RecipeError
 from gtpo_cli.generation import SamplingParams, load_sampler
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, is_strict_format
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import read_metrics
+from gtpo_cli.training.held_out import HeldOut
 from gtpo_cli.training.loop import train
 
 EVALUATED = [
@@ -108,3 +109,25 @@ def test_what_cannot_be_measured_is_said_before_the_first_step(tmp_path: Path) -
         trained(tmp_path / "run", data, "evaluation.benchmarks=[local]", "training.keep_best=eval/local/accuracy_rate")
     with pytest.raises(RecipeError, match=r"eval/gsm8k/accuracy_rate is not measured; .* holds arithmetic"):
         trained(tmp_path / "other", "training.keep_best=eval/gsm8k/accuracy_rate")
+
+
+@pytest.mark.parametrize("save_every", [2, 100])
+def test_a_step_is_kept_where_the_engine_finds_no_room_for_its_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_every: int
+) -> None:
+    """The update is made: the step is logged without `eval/`, saved, and the run goes on from it."""
+
+    def no_room(_: HeldOut) -> None:
+        raise NoRoomToSampleError("the engine did not wake")
+
+    with monkeypatch.context() as stub:
+        stub.setattr(HeldOut, "evaluate", no_room)
+        with pytest.raises(NoRoomToSampleError, match="did not wake; step 2 is saved: gtpo train --resume"):
+            trained(tmp_path / "run", f"training.save_every={save_every}")
+    run = RunFolder(tmp_path / "run")
+    rows = read_metrics(run.metrics_file)
+    assert [row["step"] for row in rows] == [1, 2]
+    assert not [name for name in rows[-1] if name.startswith("eval/")]
+    assert CheckpointStore(run.checkpoints, keep_last=9).load_state(2).best_step is None
+    assert train(run.recipe(), run, resume=True, quiet=True).step == 5
+    assert [row["step"] for row in read_metrics(run.metrics_file) if "eval/time" in row] == [4, 5]

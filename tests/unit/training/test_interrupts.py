@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gtpo_cli.errors import CheckpointError, Ended
-from gtpo_cli.files import walled
+from gtpo_cli.errors import CheckpointError, Terminated
+from gtpo_cli.files import guarded
 from gtpo_cli.models.loading import explained
-from gtpo_cli.recipe.section import CodeName
 from gtpo_cli.rewards.registry import call_plugin, load_plugin
 from gtpo_cli.training.interrupts import ending_signals, interrupt_flag, raise_ended, reason
-from gtpo_cli.types import Completion, Problem
+from gtpo_cli.types import CodeName, Completion, Problem
 
 
 def test_a_hangup_is_noted_and_the_first_signal_answered(capfd: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +41,7 @@ def test_a_second_sigterm_ends_at_once_but_not_the_one_that_timeout_sends_to_the
         os.kill(os.getpid(), signal.SIGTERM)
         assert flag == [signal.SIGTERM, signal.SIGTERM]
         clock += 0.2
-        with pytest.raises(Ended) as caught:
+        with pytest.raises(Terminated) as caught:
             os.kill(os.getpid(), signal.SIGTERM)
     assert caught.value.exit_code == 143
 
@@ -63,18 +62,18 @@ def test_the_words_and_codes() -> None:
     assert [reason([number]) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == [
         "interrupted", "terminated", "hung up",
     ]  # fmt: skip
-    with pytest.raises(Ended) as caught:
+    with pytest.raises(Terminated) as caught:
         raise_ended(signal.SIGHUP, None)
     assert (caught.value.exit_code, caught.value.words) == (129, "hung up")
     assert not isinstance(caught.value, Exception)
 
 
-@pytest.mark.parametrize("end", [Ended(signal.SIGTERM), Ended(signal.SIGHUP), KeyboardInterrupt()])
+@pytest.mark.parametrize("end", [Terminated(signal.SIGTERM), Terminated(signal.SIGHUP), KeyboardInterrupt()])
 def test_no_wall_around_foreign_code_takes_a_signal_for_a_failure_of_it(
     end: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(type(end)), walled(CheckpointError):
+    with pytest.raises(type(end)), guarded(CheckpointError):
         raise end
     with pytest.raises(type(end)), explained(str(tmp_path)):
         raise end

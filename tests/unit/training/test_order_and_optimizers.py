@@ -10,13 +10,12 @@ import torch
 from small_steps import recorded_gradients
 
 from gtpo_cli.errors import ModelError, RecipeError
+from gtpo_cli.models.budget import Budget, training_budget
 from gtpo_cli.models.loading import nf4_config
-from gtpo_cli.models.work_limit import WorkLimit
-from gtpo_cli.objective import TokenBatch
+from gtpo_cli.objective import Rows, Unit
 from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rollout import collate
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.training.microbatch import Cut, MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.types import Completion, Group, Problem
 
@@ -28,18 +27,19 @@ def test_seeds_differ_by_purpose_and_number_and_never_change() -> None:
     assert derive_seed(3407, "sample", 1) == 4562397317613020605  # changing this changes every recorded run
 
 
-def test_out_of_memory_halves_the_rows_until_the_work_fits() -> None:
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("CUDA error: out of memory")])
+def test_out_of_memory_halves_the_rows_until_the_work_fits(error: RuntimeError) -> None:
     tried: list[int] = []
     notes: list[str] = []
 
     def work(rows: int) -> None:
         tried.append(rows)
         if rows > 3:
-            raise torch.OutOfMemoryError("no room")
+            raise error
 
-    size = WorkLimit(12, words="here", failure=ModelError("none fits"), warn=notes.append)
-    size.run(work)
-    size.run(work)
+    size = Budget(12, words="here", failure=ModelError("none fits"), warn=notes.append)
+    size.run(work, at_most=100)
+    size.run(work, at_most=100)
     size.run(work, at_most=2)
     assert tried == [12, 6, 3, 3, 2]
     assert size.limit == 3
@@ -51,38 +51,38 @@ def test_a_single_completion_that_does_not_fit_is_an_error() -> None:
         raise torch.OutOfMemoryError("no room")
 
     for setting in (1, "auto"):
-        size = MicroBatchSize(setting, longest_row=10, packed=True, warn=print)
+        size = training_budget(setting, longest_row=10, warn=print)
         with pytest.raises(ModelError, match=r"single completion.*max_completion_tokens"):
-            size.run(lambda cut: work(1), two_groups())
+            size.run(work, at_most=1)
 
 
-def two_groups() -> TokenBatch:
+def two_groups() -> Rows:
     """Two prompts of three tokens, with completions of 4 and 2, and of 3 and 1 tokens."""
     groups = []
     for lengths in ((4, 2), (3, 1)):
         completions = tuple(Completion((9,) * n, (0.0,) * n, "stop", "") for n in lengths)
         groups.append(Group(Problem("p", "q", "1"), (1, 5, 6), completions))
-    return collate(groups)
+    return collate(groups).rows()
 
 
 def test_auto_counts_tokens_and_a_number_completions() -> None:
     sizes: list[list[int]] = []
 
-    def work(cut: Cut) -> None:
-        sizes.append([int(micro.rows_BG.sum()) for micro in cut(two_groups())])
+    def work(limit: int, unit: Unit) -> None:
+        sizes.append([len(index) for index in two_groups().split(limit, unit=unit)])
         if len(sizes) in (1, 2):
             raise torch.OutOfMemoryError("no room")
 
     notes: list[str] = []
     # 16 tokens with each prompt once: all of them fit into the limit; then half of the 22 of padded rows; then 9, where
     # (3 + 4 + 2) fill the first and (3 + 3 + 1) the second
-    size = MicroBatchSize("auto", longest_row=9, packed=True, warn=notes.append)
-    size.run(work, two_groups())
+    size = training_budget("auto", longest_row=9, warn=notes.append)
+    size.run(lambda limit: work(limit, "tokens"), at_most=two_groups().size("tokens"))
     assert sizes == [[4], [2, 2], [2, 2]]
     assert notes == [f"out of memory: {n} tokens at a time from now on in training (same gradient)" for n in (11, 9)]
     assert str(size) == "9 tokens"
     sizes.append([])
-    MicroBatchSize(3, longest_row=9, packed=True, warn=print).run(work, two_groups())
+    training_budget(3, longest_row=9, warn=print).run(lambda limit: work(limit, "completions"), at_most=4)
     assert sizes[-1] == [3, 1]
 
 
@@ -128,6 +128,15 @@ def test_gradients_are_freed_by_the_update(gradient: float) -> None:
     update.update()
     assert matrix.grad is None
     assert vector.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_first_step_that_has_no_loss_changes_nothing(dtype: torch.dtype) -> None:
+    """All completions filtered: nothing was scaled before the first update."""
+    weight = torch.nn.Parameter(torch.full((2, 2), 3.0))
+    updater = Updater([weight], OptimizerRecipe(name="adamw", weight_decay=0.0), total_steps=4, dtype=dtype)
+    assert updater.update() == 0.0
+    assert weight.tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 
 def test_weight_decay_spares_vectors() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from commands import comparable, contents
-from policy_contract import PROMPTS, plain_logprobs, ragged_batch, save_model, train_a_little
+from policy_contract import PROMPTS, plain_logprobs, ragged_rows, save_model, train_a_little
 from small_models import random_model
 
 from gtpo_cli.errors import ModelError
@@ -107,8 +107,8 @@ def test_it_finds_an_adapter_that_is_left_out(tmp_path: Path, monkeypatch: pytes
         gap = logits.log_softmax(-1).gather(1, token) - base_logits.log_softmax(-1).gather(1, token)
         gaps += gap.abs()[:, 0].tolist()
     assert f"differ by {sum(gaps) / len(gaps):.2g} nats on average" in str(caught.value)
-    found, _ = plain_logprobs(policy.model, ragged_batch(), 1.0)
-    assert (policy.token_logprobs(ragged_batch())[0].double() - found).abs().max() > 0.1
+    found, _ = plain_logprobs(policy.model, ragged_rows(), 1.0)
+    assert (policy.token_logprobs(ragged_rows())[0].double() - found).abs().max() > 0.1
 
 
 def louder_head(policy: Any) -> None:

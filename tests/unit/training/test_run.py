@@ -14,12 +14,15 @@ from commands import metrics
 from small_models import random_model
 
 from gtpo_cli.checkpoints import CheckpointState
+from gtpo_cli.errors import GtpoError
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.loop import TrainedPolicy
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Run, Stop
+from gtpo_cli.training.samples_ahead import SamplesAhead
+from gtpo_cli.training.step import StepSamples
 
 GOOD = {
     "entropy/mean": 0.3, "train/strict_format_rate": 0.9, "train/accuracy_rate": 0.4, "completions/length_mean": 50.0,
@@ -44,7 +47,8 @@ class FedRun:
         folder.mkdir(exist_ok=True)
         self.folder, self.run = folder, Run(recipe, RunFolder(folder), resume=resume)
         self.updater = Updater(self.policy.trainable_parameters(), recipe.optimizer, total_steps=40)
-        trained = TrainedPolicy(self.policy, self.updater, self.run.store)
+        self.ahead = SamplesAhead(recipe.rollout, [], self.policy)
+        trained = TrainedPolicy(self.policy, self.updater, self.ahead, self.run.store)
         if resume:
             trained.restore(self.run.state.step)
         self.number = self.run.state.step
@@ -89,6 +93,40 @@ def test_a_warning_lets_the_run_go_on(fed: Fed, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith(warning)
 
 
+NEVER = GOOD | {"train/accuracy_rate": 0.0, "groups/uninformative_share": 1.0}
+
+
+def test_a_run_that_never_had_a_signal_is_told_so_once_also_over_a_resume(
+    fed: Fed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fed(window=12)
+    assert [run.step(NEVER) for _ in range(14)] == [None] * 14
+    assert [row["guard/alarms"] for row in metrics(run.folder)] == [0] * 9 + [1] + [0] * 4
+    said = capsys.readouterr().out
+    assert said.count("no learning signal") == 1
+    assert said.startswith("warning: step 10: no learning signal: in the first 10 steps all completions of a group")
+    assert "policy collapse" not in said
+    shutil.copytree(run.folder, tmp_path / "resumed")
+    resumed = fed("resumed", resume=True, window=12)
+    for one in (run, resumed):
+        for _ in range(12):
+            assert one.step(NEVER) is None
+    assert capsys.readouterr().out == ""
+    assert metrics(run.folder) == metrics(resumed.folder)
+
+
+@pytest.mark.parametrize("action", ["stop", "rollback"])
+def test_a_run_that_never_had_a_signal_is_stopped_in_the_second_window(fed: Fed, action: str) -> None:
+    run = fed(window=12, action=action)
+    stops = [run.step(NEVER) for _ in range(13)]
+    assert stops[:12] == [None] * 12
+    assert stops[12] is not None
+    assert stops[12].for_good
+    assert stops[12].reason.startswith("no learning signal: over the last 12 steps, as before, all completions of a")
+    with pytest.raises(GtpoError, match=r"step 13 \(no learning signal: .*\); start a new run, or go on from these"):
+        fed(resume=True, window=12, action=action)
+
+
 def test_stop_ends_it_with_what_was_seen(fed: Fed) -> None:
     run = fed(action="stop")
     stops = [run.step(row) for row in [GOOD] * 3 + [BAD]]
@@ -111,7 +149,9 @@ def test_rollback_takes_the_best_weights_and_half_the_rate(
     plain = fed("plain")
     for _ in range(6):
         plain.step(GOOD)
+    run.ahead.add([7], [StepSamples([])])
     assert run.step(BAD) is None
+    assert list(run.ahead.missing(7, total_steps=40)) == [7]  # what was sampled for it is dropped
     back = 2 if best == 2 else 4  # without a best one: the newest from before the window of the alarm
     assert torch.equal(run.weights(), run.weights_at[back])
     assert run.updater.learning_rate == pytest.approx(plain.updater.learning_rate / 2)
@@ -176,3 +216,21 @@ def test_bad_steps_before_a_resume_count(fed: Fed, tmp_path: Path) -> None:
     assert [run.step(SKIPPED) for _ in range(2)] == [None, None]
     shutil.copytree(run.folder, tmp_path / "resumed")
     assert fed("resumed", resume=True).step(SKIPPED) is not None
+
+
+def test_what_was_finished_before_a_step_that_cannot_be_done_is_saved_and_resumed(fed: Fed) -> None:
+    """Step 3 lies between two checkpoints."""
+    first = fed("run")
+    for _ in range(3):
+        first.step(GOOD)
+    assert first.run.step == 2
+    first.run.save_before(4)
+    assert first.run.step == 3
+    state = first.run.state
+    first.run.save_before(4)  # there already
+    assert first.run.state is state
+    again = fed("run", resume=True)
+    assert (again.run.step, again.number) == (3, 3)
+    assert torch.equal(again.weights(), first.weights_at[3])
+    again.step(GOOD)
+    assert [row["step"] for row in metrics(again.folder)] == [1, 2, 3, 4]

@@ -10,10 +10,10 @@ from small_models import random_model
 from small_steps import recorded_gradients
 
 from gtpo_cli.data.preparation import drop_long_references, reference_completion
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rewards import Tags
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import sft_step
 from gtpo_cli.training.stopwatch import Stopwatch
@@ -33,7 +33,7 @@ def test_loss_and_gradient_equal_torchs_cross_entropy(micro: int) -> None:
     recipe = OptimizerRecipe(name="adamw", max_grad_norm=1e6, warmup_ratio=0.0, learning_rate=1e-4)
     updater = Updater(policy.trainable_parameters(), recipe, total_steps=3)
     before = copy.deepcopy(model)
-    size = MicroBatchSize(micro, longest_row=100, packed=True, warn=print)
+    size = training_budget(micro, longest_row=100, warn=print)
     gradients = recorded_gradients(updater)
     metrics = sft_step(policy, updater, size, PROMPTS, clock=Stopwatch())
 
@@ -79,7 +79,7 @@ def test_a_step_that_is_not_finite_changes_nothing() -> None:
     policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=256)
     recipe = OptimizerRecipe(name="adamw", warmup_ratio=0.0, learning_rate=1e-2)
     updater = Updater(policy.trainable_parameters(), recipe, total_steps=3)
-    size = MicroBatchSize(8, longest_row=100, packed=True, warn=print)
+    size = training_budget(8, longest_row=100, warn=print)
     before = copy.deepcopy(model.state_dict())
     hook = next(policy.trainable_parameters()).register_hook(lambda gradient: gradient * torch.inf)
     metrics = sft_step(policy, updater, size, PROMPTS, clock=Stopwatch())

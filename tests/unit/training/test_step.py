@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 import torch
 from small_models import random_model
-from small_steps import recorded_gradients
+from small_steps import recorded_gradients, whole_step
 
 from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.tracking import find_metric
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.samples import sample_rows
-from gtpo_cli.training.step import StepParts, StepResult, train_step
+from gtpo_cli.training.step import StepParts, StepResult
 from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
@@ -79,7 +79,7 @@ def parts_for() -> Iterator[Any]:
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
         scorer = Scorer(recipe.rewards)
         scorers.append(scorer)
-        size = MicroBatchSize(micro, longest_row=64, packed=True, warn=print)
+        size = training_budget(micro, longest_row=64, warn=print)
         return StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, initial_entropy, size)
 
     yield make
@@ -103,8 +103,11 @@ def full_logprobs(model: Any, prompt: tuple[int, ...], completion: Completion, t
     return torch.log_softmax(logits, dim=-1)
 
 
-def naive_loss(recipe: Recipe, result: StepResult, model: Any, reference: Any, initial_entropy: float) -> torch.Tensor:
-    """-J of objective.md, sections 3 to 7 and 9, one completion and one token at a time."""
+def naive_loss(
+    recipe: Recipe, result: StepResult, model: Any, reference: Any, initial_entropy: float, *, sampled_by: Any = None
+) -> torch.Tensor:
+    """-J of objective.md, sections 3 to 7, 9 and 13, one completion and one token at a time. `sampled_by`: the model
+    whose pi_old is, where that is not `model`."""
     o, released = recipe.objective, recipe.objective.compat == "released_code"
     total = torch.zeros((), dtype=torch.float64)
     for group in result.groups:
@@ -132,13 +135,22 @@ def naive_loss(recipe: Recipe, result: StepResult, model: Any, reference: Any, i
             if released and o.conflict.enabled:
                 divisor = max(1, sum(f or b for f, b in zip(forward, backward[::-1], strict=True)))
             own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+            old = own.detach()
+            if sampled_by is not None:
+                then = full_logprobs(sampled_by, group.prompt_ids, completion, recipe.rollout.temperature).detach()
+                old = then.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
             c = delta * (A[i] - o.entropy_coef * H)
             weights = torch.tensor(lam, dtype=torch.float64)
             if recipe.rollout.importance_correction == "truncated":
                 sampled = torch.tensor(completion.logprobs, dtype=torch.float64)
-                weights = weights * torch.exp(own.detach() - sampled).clamp(max=2.0)
-            ratio = own if o.clip.of == "weight" else torch.exp(own - own.detach())  # 1 * ln pi, and 1 pi / sg(pi)
-            term = (ratio * c * weights).sum()
+                weights = weights * torch.exp(old - sampled).clamp(max=2.0)
+            r = torch.exp(own - old)
+            if o.ratio == "sequence":
+                r = torch.exp((own - old).mean()).detach() * torch.exp(own - own.detach())
+            if o.clip.of == "weight":
+                term = (r.clamp(max=o.clip.high).detach() * own * c * weights).sum()
+            else:
+                term = (torch.minimum(r * c, r.clamp(1 - o.clip.low, 1 + o.clip.high) * c) * weights).sum()
             if o.kl_coef > 0:
                 ref = full_logprobs(reference, group.prompt_ids, completion, recipe.rollout.temperature)
                 ref = ref.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0].detach()
@@ -236,7 +248,7 @@ def test_gradient_and_loss_equal_the_naive_specification(parts_for: Any, name: s
         parts = parts_for(chosen, micro=micro)
         untrained = copy.deepcopy(parts.policy.model)
         gradients = recorded_gradients(parts.updater)
-        result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+        result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
         if before is None:
             before = untrained
             expected = naive_loss(chosen, result, before, parts.policy._reference, parts.initial_entropy)
@@ -271,7 +283,7 @@ def test_importance_correction_weighs_tokens_by_the_gap_to_the_sampler(parts_for
         parts.sampler = ForeignSampler(parts.policy)
         untrained = copy.deepcopy(parts.policy.model)
         gradients = recorded_gradients(parts.updater)
-        result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+        result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
         expected = naive_loss(chosen, result, untrained, parts.policy._reference, parts.initial_entropy)
         expected.backward()
         assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)]
@@ -285,7 +297,7 @@ def test_importance_correction_weighs_tokens_by_the_gap_to_the_sampler(parts_for
 def test_the_audit_of_a_step_adds_up_and_grpo_pulls_shared_prefixes_down(parts_for: Any) -> None:
     chosen = recipe("objective.name=grpo", "objective.audit=true")
     parts = parts_for(chosen)
-    result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
     audit = audit_metrics(result, parts.policy.eos_token_ids)
     assert [find_metric(name).name for name in audit] == list(audit)
     shares = [value for name, value in audit.items() if name.endswith("_share")]
@@ -293,14 +305,14 @@ def test_the_audit_of_a_step_adds_up_and_grpo_pulls_shared_prefixes_down(parts_f
     assert sum(shares) == pytest.approx(1.0)
     assert audit["audit/prefix_negative_share"] > 0  # GRPO punishes what right and wrong completions share
     gtpo = parts_for(recipe(NEVER, "objective.entropy_coef=0"))
-    corrected = audit_metrics(train_step(gtpo, PROMPTS, seed=15, clock=Stopwatch()), gtpo.policy.eos_token_ids)
+    corrected = audit_metrics(whole_step(gtpo, PROMPTS, seed=15, clock=Stopwatch()), gtpo.policy.eos_token_ids)
     assert corrected["audit/prefix_negative_share"] == corrected["audit/suffix_negative_share"] == 0.0
     assert corrected["audit/prefix_positive_share"] > audit["audit/prefix_positive_share"]
 
 
 def test_the_cases_exercise_what_they_name(parts_for: Any) -> None:
     """The naive comparison is worth something only if the groups have conflicts, ties, both filters and truncation."""
-    result = train_step(parts_for(recipe("objective.filter.threshold=2.2")), PROMPTS, seed=15, clock=Stopwatch())
+    result = whole_step(parts_for(recipe("objective.filter.threshold=2.2")), PROMPTS, seed=15, clock=Stopwatch())
     kept = result.keep_BG.float().mean()
     assert 0.1 < kept < 0.9
     assert result.spans.forward_BGT.any()
@@ -315,9 +327,9 @@ def watched(parts: StepParts) -> list[tuple[bool, list[int]]]:
     calls: list[tuple[bool, list[int]]] = []
     original = parts.policy.token_logprobs
 
-    def forward(batch: Any, **options: Any) -> Any:
-        calls.append((torch.is_grad_enabled(), batch.lengths_BG[batch.lengths_BG > 0].tolist()))
-        return original(batch, **options)
+    def forward(rows: Any, **options: Any) -> Any:
+        calls.append((torch.is_grad_enabled(), rows.mask_NT.sum(dim=1).tolist()))
+        return original(rows, **options)
 
     parts.policy.token_logprobs = forward  # type: ignore[method-assign]
     return calls
@@ -326,7 +338,7 @@ def watched(parts: StepParts) -> list[tuple[bool, list[int]]]:
 def test_each_completion_is_measured_once_and_a_filtered_one_has_no_coefficient(parts_for: Any) -> None:
     parts = parts_for(recipe("objective.filter.threshold=2.2"), micro=1)
     calls = watched(parts)
-    result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
     assert 0 < result.keep_BG.float().mean() < 1
     assert torch.equal(result.keep_BG, result.mean_entropy_BG <= 2.2)
     assert result.coefficients_BGT[~result.keep_BG].eq(0).all()
@@ -343,7 +355,7 @@ def test_groups_without_reward_spread_train_only_where_entropy_or_kl_asks(
 ) -> None:
     parts = parts_for(recipe(NEVER, "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]", *changes))
     calls = watched(parts)
-    result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
     lengths, even = result.batch.lengths_BG, (result.advantages_BG == 0).all(dim=1)
     assert even.tolist() == [False, True, True]
     assert result.mean_entropy_BG.min() > 0  # measured all the same
@@ -361,7 +373,7 @@ def test_a_step_without_any_gradient_still_decays(parts_for: Any) -> None:
     parts = parts_for(recipe(*changes, "optimizer={learning_rate: 0.1, warmup_ratio: 0, weight_decay: 0.5}"))
     before = [parameter.detach().clone() for parameter in parts.policy.trainable_parameters()]
     calls = watched(parts)
-    result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
     assert result.losses == [0.0]
     assert result.grad_norms == [0.0]
     assert not any(grad for grad, _ in calls)
@@ -371,8 +383,8 @@ def test_a_step_without_any_gradient_still_decays(parts_for: Any) -> None:
 
 def test_the_filter_is_off_when_the_untrained_policy_is_above_ln2(parts_for: Any) -> None:
     chosen = recipe()
-    on = train_step(parts_for(chosen, initial_entropy=0.6), PROMPTS, seed=15, clock=Stopwatch())
-    off = train_step(parts_for(chosen, initial_entropy=0.7), PROMPTS, seed=15, clock=Stopwatch())
+    on = whole_step(parts_for(chosen, initial_entropy=0.6), PROMPTS, seed=15, clock=Stopwatch())
+    off = whole_step(parts_for(chosen, initial_entropy=0.7), PROMPTS, seed=15, clock=Stopwatch())
     assert not on.keep_BG.all()
     assert off.keep_BG.all()
 
@@ -382,7 +394,7 @@ def test_several_iterations_keep_what_the_first_fixed_and_clip(parts_for: Any) -
     parts = parts_for(chosen)
     before = copy.deepcopy(parts.policy.model)
     rate = parts.updater.learning_rate
-    result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
     assert len(result.losses) == len(result.grad_norms) == 3
     assert len(set(result.losses)) == 3
     assert result.learning_rate == rate
@@ -407,22 +419,22 @@ def test_groups_without_spread_are_sampled_again_with_new_prompts(parts_for: Any
         return [PROMPTS[0 if attempt == 1 and place == 0 else 1] for place in range(count)]
 
     clock = Stopwatch()
-    result = train_step(parts, PROMPTS, seed=15, clock=clock, more=more)
+    result = whole_step(parts, PROMPTS, seed=15, clock=clock, more=more)
     assert asked == [(0, 2), (1, 2), (2, 1)]  # one of the two is problem a at the second attempt
     assert [group.problem.id for group in result.groups] == ["a", "a", "b"]
     assert result.resampled_share == pytest.approx(5 / 8)
     assert step_metrics(result, clock)["groups/resampled_share"] == pytest.approx(5 / 8)
     first, again = (group.completions for group in result.groups[:2])
     assert first != again  # the second group of problem a has a seed of its own
-    repeated = train_step(parts_for(parts.recipe), PROMPTS, seed=15, clock=Stopwatch(), more=more)
+    repeated = whole_step(parts_for(parts.recipe), PROMPTS, seed=15, clock=Stopwatch(), more=more)
     assert repeated.groups == result.groups
-    assert train_step(parts, PROMPTS, seed=15, clock=Stopwatch()).resampled_share is None
+    assert whole_step(parts, PROMPTS, seed=15, clock=Stopwatch()).resampled_share is None
 
 
 def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
     parts = parts_for(recipe("objective.filter.threshold=2.2", "objective.kl_coef=0.01"))
     clock = Stopwatch()
-    result = train_step(parts, PROMPTS, seed=15, clock=clock)
+    result = whole_step(parts, PROMPTS, seed=15, clock=clock)
     metrics = step_metrics(result, clock)
     assert [find_metric(name).name for name in metrics] == list(metrics)
     rewards = [verdict.reward for group in result.groups for verdict in group.verdicts]
@@ -450,7 +462,7 @@ def test_the_filtered_share_is_that_of_the_filter_alone(parts_for: Any, enabled:
             "rollout.mask_truncated=true", "rollout.max_completion_tokens=6",
         )
     )  # fmt: skip
-    result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
     high_BG = result.mean_entropy_BG > 2.2
     assert 0 < int(high_BG.sum()) < 18
     assert bool((result.batch.truncated_BG & ~high_BG).any())  # left out, not filtered
@@ -461,7 +473,7 @@ def test_the_filtered_share_is_that_of_the_filter_alone(parts_for: Any, enabled:
 
 def test_samples_hold_every_token_as_the_step_saw_it(parts_for: Any) -> None:
     parts = parts_for(recipe("objective.filter.enabled=never"))
-    result = train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
     rows = sample_rows(result)
     assert len(rows) == 18
     for row in rows:
@@ -494,9 +506,9 @@ def test_out_of_memory_in_the_middle_gives_the_same_gradient(parts_for: Any) -> 
 
         parts.policy.token_logprobs = limited
         recorded = recorded_gradients(parts.updater)
-        train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+        whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
         gradients += recorded
-        assert parts.micro_batch.limit == (6 if fail else 12)
+        assert parts.budget.limit == (6 if fail else 12)
     for plain, halved in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, halved, rtol=1e-4, atol=1e-6)
 
@@ -526,7 +538,7 @@ def test_a_step_that_is_not_finite_changes_nothing(parts_for: Any, spoil: Any, w
     before, rate = weights(parts), parts.updater.learning_rate
     spoil(parts)
     clock = Stopwatch()
-    result = train_step(parts, PROMPTS, seed=15, clock=clock)
+    result = whole_step(parts, PROMPTS, seed=15, clock=clock)
     assert result.not_finite == what
     assert len(result.losses) == 1  # the second iteration was not tried
     assert all(torch.equal(old, new) for old, new in zip(before, weights(parts), strict=True))
@@ -543,4 +555,4 @@ def test_weights_that_cannot_be_sampled_from_are_named_as_such(parts_for: Any) -
     with torch.no_grad():
         parts.policy.model.lm_head.weight.mul_(1e38)  # finite weights, infinite logits
     with pytest.raises(NotFiniteError, match="log-probabilities are not finite"):
-        train_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+        whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())

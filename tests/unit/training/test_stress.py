@@ -14,11 +14,11 @@ import torch
 from gtpo_cli.errors import GenerationError, ModelError
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
+from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
 from gtpo_cli.training.loop import train
-from gtpo_cli.training.microbatch import MicroBatchSize
 from gtpo_cli.training.stress import stress_step, wants_stress
 from gtpo_cli.types import Problem
 
@@ -60,12 +60,12 @@ def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes(pro
     policy = load_policy(asked)
     notes: list[str] = []
     sampler = TransformersSampler(policy, warn=notes.append)
-    micro = MicroBatchSize("auto", longest_row=21, packed=True, warn=notes.append)
+    budget = training_budget("auto", longest_row=21, warn=notes.append)
     before = [parameter.detach().clone() for parameter in policy.trainable_parameters()]
     random = torch.get_rng_state()
     with memory_for(policy, 4, tokens=60) as shapes:
-        assert stress_step(asked, policy, sampler, PROMPTS, micro) == 7 + 14
-    assert micro.limit == 63  # from 252 (12 completions of 7 + 14 tokens), halved twice
+        assert stress_step(asked, policy, sampler, PROMPTS, budget) == 7 + 14
+    assert budget.limit == 63  # from 252 (12 completions of 7 + 14 tokens), halved twice
     assert shapes[-1] == (1, 7 + 4 * 13)  # four completions on their prompt; the last token predicts nothing
     assert (1, 20) in shapes  # sampling: the longest row but for the token that is chosen last
     assert [note.partition(" from now on ")[2] for note in notes[-1:]] == ["in training (same gradient)"]
@@ -77,11 +77,11 @@ def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes(pro
 def test_what_fits_in_no_way_is_an_error_before_the_first_step() -> None:
     asked = recipe()
     policy = load_policy(asked)
-    micro = MicroBatchSize("auto", longest_row=21, packed=True, warn=print)
+    budget = training_budget("auto", longest_row=21, warn=print)
     with memory_for(policy, 0), pytest.raises(GenerationError, match="out of memory while sampling a single"):
-        stress_step(asked, policy, TransformersSampler(policy, warn=print), PROMPTS, micro)
+        stress_step(asked, policy, TransformersSampler(policy, warn=print), PROMPTS, budget)
     with memory_for(policy, 0), pytest.raises(ModelError, match="single completion in the forward pass"):
-        stress_step(recipe("objective.name=sft"), policy, None, PROMPTS, micro)
+        stress_step(recipe("objective.name=sft"), policy, None, PROMPTS, budget)
 
 
 def test_it_is_for_gpus_unless_asked_for() -> None:

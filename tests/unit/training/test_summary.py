@@ -15,9 +15,10 @@ def test_first_and_last_twentieth() -> None:
     (accuracy,) = changes(rows(60))  # the loss of a policy gradient is no progress
     assert accuracy.steps == 3
     assert (accuracy.first, accuracy.last) == (pytest.approx(2 / 60), pytest.approx(59 / 60))
-    assert str(accuracy) == "3.3% -> 98.3% (means of the first and last 3 steps)"
+    assert str(accuracy) == "3.3% -> 98.3%"
+    assert accuracy.span == "the first and the last 3 steps"
     (loss,) = changes([{"optim/loss": row["optim/loss"]} for row in rows(60)])
-    assert str(loss) == "2.0000 -> 59.0000 (means of the first and last 3 steps)"
+    assert str(loss) == "2.0000 -> 59.0000"
 
 
 def test_short_runs_and_metrics_that_are_not_there() -> None:
@@ -44,8 +45,8 @@ def test_the_length_and_the_penalty_on_it_are_called_differently() -> None:
     ]
     said = {change.words: str(change) for change in changes(logged)}
     assert said == {
-        "length": "9.0 tokens -> 9.0 tokens (means of the first and last step)",
-        "length penalty": "-0.50 -> -0.50 (means of the first and last step)",
+        "length": "9.0 tokens -> 9.0 tokens",
+        "length penalty": "-0.50 -> -0.50",
     }
 
 
@@ -53,4 +54,4 @@ def test_user_rewards_are_called_by_their_names() -> None:
     name = "rewards/my_rewards:brevity_mean"
     (change,) = changes([{name: value, "rewards/timeouts": 1.0} for value in (-1.0, 2.5)])
     assert (change.words, change.first, change.last) == ("my_rewards:brevity", -1.0, 2.5)
-    assert str(change) == "-1.00 -> 2.50 (means of the first and last step)"
+    assert str(change) == "-1.00 -> 2.50"

@@ -1,0 +1,133 @@
+"""What gtpo eval asks: the recipe with its options, and overrides that would not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+
+from gtpo_cli.errors import EvaluationError, RecipeError
+from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.recipe.data import GENERATED, Benchmark
+from gtpo_cli.recipe.schema import default_ks
+from gtpo_cli.recipe.yaml_text import parse_yaml
+from gtpo_cli.text import did_you_mean
+
+# Keys of a recipe that an evaluation does not read, and what says it instead.
+NOT_READ = {
+    "data.split": "use --split",
+    "data.limit": "use --limit",
+    "data.shuffle": "problems are asked in the order of the data",
+    "rollout.temperature": "use evaluation.temperature",
+    "rollout.top_p": "use evaluation.top_p",
+    "rollout.top_k": "an evaluation samples among all tokens; evaluation.top_p leaves unlikely ones out",
+    "rollout.group_size": "use --pass-k, or evaluation.samples",
+}
+
+
+def check_read(keys: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise RecipeError for an override that would change nothing: of what is not read here, or of what an option says
+    too. `keys`: those overridden. `options`: what the options say, None where they are silent, by such a key."""
+    problems = [f"--set {key}: gtpo eval does not read it; {NOT_READ[key]}" for key in keys if key in NOT_READ]
+    twice = [key for key in keys if options.get(key) is not None]
+    problems += [f"--set {key}: an option says it too; leave one of them out" for key in twice]
+    if problems:
+        raise RecipeError(problems)
+
+
+def overridden(overrides: Iterable[str]) -> list[str]:
+    """The dotted keys that overrides set, also those inside a mapping."""
+    keys: list[str] = []
+    for override in overrides:
+        key, _, text = override.partition("=")
+        with suppress(ValueError):  # which loading the recipe names
+            keys += _dotted(key.strip(), parse_yaml(text))
+    return keys
+
+
+def _dotted(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _dotted(f"{key}.{name}", inner)
+    else:
+        yield key
+
+
+def check_split(own: Recipe, asked: Recipe) -> None:
+    """Raise RecipeError where other questions would count as held out than training left out."""
+    splits = [[(part.held_out, part.held_out_seed) for part in recipe.data.sources] for recipe in (own, asked)]
+    if splits[0] != splits[1]:
+        raise RecipeError(
+            f"--set data.held_out, data.held_out_seed: this run was trained with {own.data.held_out:g} and "
+            f"{own.data.held_out_seed}: another split would ask what it has seen; leave them, or name other data with "
+            "--data-path"
+        )
+
+
+def by_path(recipe: Recipe, data_path: Path | None) -> list[str] | None:
+    """The benchmarks of the recipe, where --data-path is given: instead of a generated one, local."""
+    asked = list(recipe.evaluation.benchmarks)
+    generated = [name for name in asked if name in GENERATED]
+    if data_path is None or not generated:
+        return None
+    print(
+        f"{generated[0]} is generated, so {data_path} is asked as local (its columns: --set data.columns)", flush=True
+    )
+    return ["local" if name in GENERATED else name for name in asked]
+
+
+def with_options(
+    recipe: Recipe,
+    benchmarks: list[str] | None,
+    pass_k: str | None,
+    maj_k: str | None,
+    limit: int | None,
+    *,
+    samples_said: bool = False,
+) -> Recipe:
+    """The recipe with its `evaluation` section as the options say. `samples_said`: the number of completions is asked
+    for by itself, so the largest k does not decide it."""
+    settings = recipe.evaluation
+    changes: dict[str, Any] = {}
+    if benchmarks:
+        changes["benchmarks"] = tuple(_benchmark_name(name) for name in benchmarks)
+    if limit is not None:
+        changes["limit"] = limit
+    asked_pass = () if pass_k is None else _ks(pass_k, "--pass-k", first=1)
+    asked_majority = () if maj_k is None else _ks(maj_k, "--maj-k", first=4)
+    if asked_pass or asked_majority:
+        samples = max((*asked_pass, *asked_majority, 0 if asked_pass else settings.samples))
+        samples = settings.samples if samples_said else samples
+        changes["samples"] = samples
+        for key, asked in (("pass_k", asked_pass), ("majority_k", asked_majority)):
+            own = getattr(settings, key)
+            usual = own == default_ks(settings.samples)[key]
+            changes[key] = asked or (default_ks(samples)[key] if usual else tuple(k for k in own if k <= samples))
+    document = recipe.model_dump(mode="json")
+    return build_recipe(document | {"evaluation": document["evaluation"] | changes}, where="gtpo eval")
+
+
+def _ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
+    """ "64" -> first, 2 first, ..., 64; "1,8,64" -> as it is."""
+    try:
+        ks = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        ks = [0]
+    if ks[0] < 1:
+        raise typer.BadParameter(f"{option} {text}: expected a number like 64, or a list like 1,8,64")
+    if "," in text:
+        return tuple(ks)
+    largest = ks[0]
+    powers = [first * 2**i for i in range(largest.bit_length()) if first * 2**i < largest]
+    return (*powers, largest)
+
+
+def _benchmark_name(name: str) -> str:
+    known = get_args(Benchmark)
+    if name not in known:
+        hint = did_you_mean(name, known, f"there are {', '.join(known)}")
+        raise EvaluationError(f"--benchmark {name}: no such benchmark; {hint}")
+    return name

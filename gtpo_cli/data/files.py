@@ -1,0 +1,97 @@
+"""Which files `data.path` means: one, the file or the shards of a split in a folder, or all that a pattern names."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+from gtpo_cli.data.local import READERS, Table, explained, nearest, open_table
+from gtpo_cli.errors import DataError
+
+# A part of a split, as the hub and `datasets` write them: train-00000-of-00002, older ones with a hash behind it.
+_SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")
+
+
+def find_files(path: Path, split: str) -> tuple[str, tuple[Path, ...]]:
+    """The files to read for `data.path`, in order, and a name for what is in them (that of the split or the file).
+
+    A file is itself, but one shard stands for all shards of its split; a folder holds `<split>.<suffix>`, or that
+    split's shards; a pattern (`data/*.jsonl`) is every file that it names. `split` is only looked at in a folder.
+    Raises DataError that names what is there, also where a shard is missing: never is a part read for the whole.
+    """
+    with explained(path):  # a name longer than names can be, a folder that may not be entered
+        if path.is_file():
+            if (shard := _SHARD.fullmatch(path.stem)) is None:
+                return path.stem, (path,)
+            beside = [file for file in _readable(path.parent) if file.suffix == path.suffix]
+            return shard["split"], _all_shards([file for file in beside if _split_of(file) == shard["split"]])
+        if path.is_dir():
+            return split, _files_of_split(path, split)
+        if glob.has_magic(str(path)):
+            found = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 Path's refuses x**.csv
+            if files := [file for file in found if file.is_file()]:
+                return path.stem, tuple(files)
+            raise DataError(f"{path}: no file has such a name (data.path is relative to {Path.cwd()})")
+    raise DataError(f"{path}: no such file or folder (data.path is relative to {Path.cwd()})")
+
+
+def open_files(where: str, files: Sequence[Path]) -> Table:
+    """The rows of all files, one after the other. Raises DataError as `open_table`, and where columns differ."""
+    if len(files) == 1:
+        return open_table(files[0])
+    tables = [open_table(file) for file in files]
+    for table in tables[1:]:
+        if table.columns != tables[0].columns:
+            raise DataError(
+                f"{table.where}: has other columns than {tables[0].where} ({_listed(table)}; {_listed(tables[0])}); "
+                "name files that are alike"
+            )
+    return Table(where, tables[0].columns, chain.from_iterable(table.rows for table in tables))
+
+
+def _files_of_split(folder: Path, split: str) -> tuple[Path, ...]:
+    readable = _readable(folder)
+    if not readable:
+        raise DataError(f"{folder}: holds no data file; expected {split}.jsonl, {split}.parquet or {split}.csv")
+    whole = [file for file in readable if file.stem == split]
+    shards = [file for file in readable if file.stem != split and _split_of(file) == split]
+    if not whole and not shards:
+        names = ", ".join(file.name for file in readable[:20])
+        hint = nearest(split, [_split_of(file) for file in readable])
+        raise DataError(f"{folder}: no file for split {split} (data.split); there is {names}{hint}")
+    if len(whole) + len({file.suffix for file in shards}) > 1:
+        names = " and ".join(file.name for file in (*whole, *shards))
+        raise DataError(f"{folder}: {names} are both split {split}; set data.path to the one that is meant")
+    return tuple(whole) if whole else _all_shards(shards)
+
+
+def _all_shards(shards: Sequence[Path]) -> tuple[Path, ...]:
+    """In order. Raises DataError where one is missing, or there are those of two sets."""
+    found = [match for file in shards if (match := _SHARD.fullmatch(file.stem))]
+    counts = {int(match["count"]) for match in found}
+    numbers = sorted(int(match["number"]) for match in found)
+    expected = list(range(max(counts)))
+    if len(counts) > 1 or numbers != expected:
+        missing = ", ".join(f"{number:05d}" for number in expected if number not in numbers)
+        why = "shards of different sets" if len(counts) > 1 or not missing else f"shard {missing} is missing"
+        raise DataError(
+            f"{shards[0].parent}: of the {max(counts)} files of {found[0]['split']} there are {len(shards)} ({why}); "
+            "bring all of one set, or name those that are meant by a pattern, such as train-00000-*.parquet"
+        )
+    return tuple(shards)
+
+
+def _readable(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in READERS)
+
+
+def _split_of(file: Path) -> str:
+    shard = _SHARD.fullmatch(file.stem)
+    return shard["split"] if shard else file.stem
+
+
+def _listed(table: Table) -> str:
+    return ", ".join((table.columns or ())[:20]) or "none of its own"

@@ -1,0 +1,120 @@
+"""Eq. 11 as a recipe sets it: what multiplies each token's log-probability ratio. Own loop and TRL call these two.
+
+`group_terms` makes what needs whole groups: advantages and conflict weights. `row_terms` makes the rest.
+Axes: B prompts, G completions of one prompt, N completions, T completion tokens (right-padded).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.objective import released_code
+from gtpo_cli.objective.advantages import group_advantages
+from gtpo_cli.objective.coefficients import coefficients
+from gtpo_cli.objective.conflict import ConflictSpans, conflict_spans, conflict_weights
+from gtpo_cli.objective.entropy import keep_mask, mean_entropy
+from gtpo_cli.objective.loss import token_shares
+from gtpo_cli.recipe.schema import ConflictRecipe, ObjectiveRecipe
+
+
+class GroupTerms(NamedTuple):
+    """`advantages_BG`: A. `spans`: M, forward and backward, also measured where they weigh nothing. `weights_BGT`:
+    lambda. `shares_BG`: what a token of each completion counts in the step's average, float64. `trains_BG`: bool,
+    False for what the recipe leaves out of the loss whatever its entropy is."""
+
+    advantages_BG: Tensor
+    spans: ConflictSpans
+    weights_BGT: Tensor
+    shares_BG: Tensor
+    trains_BG: Tensor
+
+
+class RowTerms(NamedTuple):
+    """`mean_entropy_N`: <H>, nats. `filtered_N`: delta = 0 by Eq. 10. `keep_N`: delta; also 0 for what the recipe
+    leaves out. `coefficients_NT`: delta (A - gamma <H>) lambda; 0 at padding. Detached."""
+
+    mean_entropy_N: Tensor
+    filtered_N: Tensor
+    keep_N: Tensor
+    coefficients_NT: Tensor
+
+
+def group_terms(
+    objective: ObjectiveRecipe,
+    *,
+    completion_ids_BGT: Tensor,
+    completion_mask_BGT: Tensor,
+    rewards_BG: Tensor,
+    left_out_BG: Tensor | None = None,
+    max_completion_tokens: int,
+) -> GroupTerms:
+    """What the rewards and tokens of whole groups decide.
+
+    Args:
+        completion_ids_BGT, completion_mask_BGT: token ids and which are real, contiguous from place 0.
+        rewards_BG: weighted sums of the rewards.
+        left_out_BG: bool, completions that the loss leaves out, such as truncated ones; None = none.
+        max_completion_tokens: the divisor of `objective.average: budget`.
+    """
+    mask_BGT = completion_mask_BGT.bool()
+    A_BG = group_advantages(rewards_BG, scale=objective.advantage_scale, baseline=objective.baseline)  # Eq. 12
+    conflict = objective.conflict
+    spans = conflict_spans(  # M, Section 5.1
+        completion_ids_BGT, mask_BGT, A_BG, alignment=conflict.alignment, span=conflict.span
+    )
+    trains_BG = torch.ones_like(A_BG, dtype=torch.bool) if left_out_BG is None else ~left_out_BG
+    if objective.skip_uninformative_groups:
+        trains_BG = trains_BG & (A_BG != 0).any(dim=1, keepdim=True)
+    if objective.compat == "released_code":
+        weights_BGT = released_code.released_weights(spans, A_BG, **_weights(conflict))
+        divisor_BG = released_code.released_divisor(spans, mask_BGT) if conflict.enabled else None
+        shares_BG = released_code.released_shares(mask_BGT, divisor_BG)
+    else:
+        weights_BGT = conflict_weights(spans.forward_BGT | spans.backward_BGT, A_BG, **_weights(conflict))  # Eq. 9
+        average = max_completion_tokens if objective.average == "budget" else objective.average
+        shares_BG = token_shares(mask_BGT, average)
+    return GroupTerms(A_BG, spans, weights_BGT, shares_BG, trains_BG)
+
+
+def _weights(conflict: ConflictRecipe) -> dict[str, float]:
+    """Both numbers of lambda; 1 where it is off."""
+    if not conflict.enabled:
+        return {"positive_weight": 1.0, "negative_weight": 1.0}
+    return {"positive_weight": conflict.positive_weight, "negative_weight": conflict.negative_weight}
+
+
+def row_terms(
+    objective: ObjectiveRecipe,
+    *,
+    advantages_N: Tensor,
+    weights_NT: Tensor,
+    trains_N: Tensor,
+    completion_mask_NT: Tensor,
+    entropy_NT: Tensor,
+    initial_entropy: float,
+) -> RowTerms:
+    """What the entropies decide, for any completions of a step.
+
+    Args:
+        advantages_N, weights_NT, trains_N: of these completions, as `group_terms` made them.
+        completion_mask_NT: bool, True at real tokens.
+        entropy_NT: H of each token in nats, of the distribution it was sampled from; not read at padding.
+        initial_entropy: <H>_ini, nats; read where `objective.filter.enabled` is auto.
+    """
+    H_N = mean_entropy(entropy_NT, completion_mask_NT)  # <H>
+    passes_N = keep_mask(  # Eq. 10
+        H_N,
+        initial_entropy=initial_entropy,
+        threshold=objective.filter.threshold,
+        enabled=objective.filter.enabled,
+        only_negative=objective.filter.only_negative,
+        advantages_BG=advantages_N,
+    )
+    keep_N = passes_N & trains_N  # delta
+    c_NT = coefficients(  # delta (A - gamma <H>) lambda
+        advantages_N, H_N, keep_N, weights_NT, completion_mask_NT, entropy_coef=objective.entropy_coef
+    )
+    return RowTerms(H_N, ~passes_N, keep_N, c_NT)

@@ -1,0 +1,243 @@
+"""What a recipe leaves open (`auto`, the keys of OPEN) follows the machine and the model's size, where a run is set up.
+
+| key | comes to |
+|---|---|
+| `model.dtype` | bfloat16 on a GPU that has it, else float32 |
+| `model.load_in_4bit` | true for a billion weights or more under an adapter, on a GPU with bitsandbytes |
+| `optimizer.name` | paged_adamw_8bit for a billion weights or more on a GPU with bitsandbytes, else adamw |
+| `model.gradient_checkpointing` | false where training without takes at most half of the GPU's or the main memory |
+| `rollout.gpu_memory_utilization` | 0.4; more where a shared engine then samples a step at once, and all fits |
+| `rollout.max_num_seqs` | the completions in flight, as far as the cache holds them at a fifth of the greatest length |
+| `rollout.standby` | never where training and a shared engine that is awake take at most 0.85 of the GPU, else always |
+
+Memory is that of `gtpo plan` at the longest prompt and completion that the recipe allows: no data are read. A model of
+unknown size counts as a large one; a copy that is stored in 4 bits stays so. The recipe in a run's folder has what the
+keys came to, so that another machine changes nothing; the last two stay open where vLLM does not sample.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gtpo_cli.errors import ModelError, install
+from gtpo_cli.models.engines import LIBRARIES, Engines, choose_engines, gpu_capability, installed_libraries
+from gtpo_cli.models.tiny import BUILTIN_PREFIX
+from gtpo_cli.planning.shapes import ModelShape, read_shape
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import BFLOAT16, OPEN, PAPER_SHARE
+
+if TYPE_CHECKING:
+    from gtpo_cli.planning.cards import Card
+
+LARGE = 10**9  # weights; fewer are not worth 4 bits, and a CPU trains them in a time that somebody waits for
+QUANTISES = "bitsandbytes"
+_SHARE, _SEQUENCES, _STANDBY = "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby"
+AWAKE = 0.85  # of the GPU's memory, for training beside an engine that is awake: the plan is an estimate
+MOST_SEQUENCES = 512  # in flight at once: vLLM's CUDA graphs end there
+_SHARES = tuple(percent / 100 for percent in range(45, 95, 5))  # of the GPU, for the engine that samples
+_MEASURING_SHARE = 0.85  # of 24 GiB it leaves 3.6 GiB for CUDA and the forward that measures entropies
+_CGROUP = Path("/sys/fs/cgroup/memory.max")  # of a container
+
+
+class Machine(NamedTuple):
+    """`memory`: bytes of its GPU, without one of its main memory. `capability`: the GPU's compute capability, None
+    without one. `libraries`: those of LIBRARIES and QUANTISES that are there."""
+
+    memory: float
+    capability: tuple[int, int] | None
+    libraries: frozenset[str]
+
+    @property
+    def quantises(self) -> bool:
+        return self.capability is not None and QUANTISES in self.libraries
+
+    def __str__(self) -> str:
+        if self.capability is None:
+            return f"no GPU, {self.memory / 2**30:.0f} GiB of memory"
+        without = "" if self.quantises else f" without bitsandbytes ({install('bnb')})"
+        return f"a GPU of {self.memory / 2**30:.4g} GiB{without}"
+
+
+def this_machine() -> Machine:
+    here = {QUANTISES} if importlib.util.find_spec(QUANTISES) is not None else set()
+    return Machine(gpu_memory() or main_memory(), gpu_capability(), frozenset(installed_libraries() | here))
+
+
+def gpu_memory() -> float | None:
+    """Bytes of this machine's GPU; None without one."""
+    import torch
+
+    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+
+
+def machine_with(gpu: Card | float) -> Machine:
+    """One with such a card, or a GPU of so many bytes of the last years, and with all libraries."""
+    memory, capability = (gpu, BFLOAT16) if isinstance(gpu, (int, float)) else (gpu.memory, gpu.capability)
+    return Machine(memory, capability, frozenset((*LIBRARIES, QUANTISES)))
+
+
+def main_memory() -> float:
+    """Bytes that this machine, or the container, has."""
+    physical = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    limit = _CGROUP.read_text().strip() if _CGROUP.is_file() else ""
+    return min(physical, float(limit)) if limit.isdigit() else physical
+
+
+class Closed(NamedTuple):
+    """`values`: what each open key came to, in the order of OPEN; `why`: by what, in words."""
+
+    values: dict[str, Any]
+    why: str
+
+    @property
+    def words(self) -> str | None:
+        """For who starts the run; None where it is no more than what nearly every recipe leaves open."""
+        usual = {_SHARE: PAPER_SHARE, _SEQUENCES: self.values.get(_SEQUENCES), _STANDBY: self.values.get(_STANDBY)}
+        told = {key: value for key, value in self.values.items() if key not in usual or usual[key] != value}
+        shown = ", ".join(f"{key}: {str(value).lower()}" for key, value in told.items())
+        return f"what the recipe leaves open, for {self.why}: {shown}" if told.keys() - {"model.dtype"} else None
+
+
+def close(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | None = None) -> Closed:
+    """What the open keys come to on a machine, by default this one. `shape`: by default as the model's configuration
+    says; where that cannot be had the model counts as large."""
+    open_keys = [key for key in OPEN if _value(recipe, key) == "auto"]
+    if not open_keys:
+        return Closed({}, "")
+    machine, builtin = machine or this_machine(), recipe.model.name.startswith(BUILTIN_PREFIX)
+    shape = shape or (None if builtin else _shape_of(recipe))
+    large = not builtin if shape is None else shape.parameters >= LARGE
+    in_4_bits = (large and machine.quantises) or (shape is not None and shape.quantized)
+    values: dict[str, Any] = {
+        "model.load_in_4bit": in_4_bits and recipe.model.lora is not None,
+        "model.dtype": "bfloat16" if (machine.capability or (0, 0)) >= BFLOAT16 else "float32",
+        "model.gradient_checkpointing": True,
+        "optimizer.name": "paged_adamw_8bit" if large and machine.quantises else "adamw",
+        _SHARE: PAPER_SHARE,
+    }
+
+    def with_these() -> Recipe:
+        return recipe.with_values({key: values[key] for key in open_keys if key in values})
+
+    engines = _engines(with_these(), machine)
+    if shape is not None and engines is not None:
+        if engines.shared:
+            values[_SHARE] = _share(with_these(), machine, shape, engines)
+        values["model.gradient_checkpointing"] = not _has_room(with_these(), machine, shape, engines)
+        if engines.engine == "vllm" and recipe.samples:
+            values[_SEQUENCES] = _sequences(with_these(), machine, shape, engines, wanted=_in_flight(recipe))
+        if engines.shared and recipe.samples:
+            values[_STANDBY] = "never" if _fits_awake(with_these(), machine, shape, engines) else "always"
+    size = f"{shape.parameters / 1e6:,.1f} million weights" if shape else "a model of unknown size"
+    return Closed({key: values[key] for key in open_keys if key in values}, f"{machine} and {size}")
+
+
+def closed(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | None = None) -> Recipe:
+    """The recipe with what `close` says."""
+    return recipe.with_values(close(recipe, machine, shape).values)
+
+
+def for_measuring(recipe: Recipe, keep: Collection[str] = (), machine: Machine | None = None) -> Recipe:
+    """With what training would need for the shared engine, where there is one, and with as many sequences at once as
+    vLLM's cache holds then: the recipe's own values are for training. `keep`: keys that stay as they are."""
+    machine = machine or this_machine()
+    engines = _engines(recipe, machine)
+    if engines is None or engines.engine != "vllm":
+        return recipe
+    if engines.shared and _SHARE not in keep:
+        recipe = recipe.with_values({_SHARE: _MEASURING_SHARE})
+    if _SEQUENCES not in keep:
+        recipe = recipe.with_values({_SEQUENCES: "auto"})
+        if shape := _shape_of(recipe):
+            sequences = _sequences(recipe, machine, shape, engines, wanted=MOST_SEQUENCES)
+            recipe = recipe.with_values({_SEQUENCES: sequences})
+    return recipe
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(recipe, section), name)
+
+
+def _shape_of(recipe: Recipe) -> ModelShape | None:
+    try:
+        return read_shape(recipe.model)[0]
+    except ModelError:  # who loads the model says it
+        return None
+
+
+def _engines(recipe: Recipe, machine: Machine) -> Engines | None:
+    capability = machine.capability
+    try:
+        return choose_engines(recipe, gpu=capability is not None, installed=machine.libraries, capability=capability)
+    except ModelError:  # as above
+        return None
+
+
+def _share(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines) -> float:
+    """By the longest prompts, or, where those do not fit, by the shortest: the data may have no longer ones."""
+    from gtpo_cli.planning.memory import best_memory, memory_of  # which imports torch
+
+    wanted = recipe.rollout.completions_at_once
+    completion, longest_prompt = _longest(recipe, shape)
+    for prompt in (longest_prompt, 0):
+        at_once: dict[float, int] = {}
+        for share in (PAPER_SHARE, *_SHARES):
+            tried = recipe.with_values({_SHARE: share})
+            need = partial(memory_of, tried, shape, engines, prompt_tokens=prompt)
+            if memory := best_memory(need, completion, machine.memory):
+                at_once[share] = min(memory.sequences or 0, wanted)
+        if at_once:
+            return max(at_once, key=lambda share: at_once[share])  # of several the least
+    return PAPER_SHARE
+
+
+def _in_flight(recipe: Recipe) -> int:
+    """The most completions that training asks for at once, or the probe before it."""
+    probe = recipe.objective.probe
+    probed = probe.num_prompts * probe.completions_per_prompt if recipe.objective.initial_entropy is None else 0
+    return max(recipe.rollout.completions_at_once, probed)
+
+
+def _sequences(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines, *, wanted: int) -> int:
+    """Of those wanted, what the cache holds at a fifth of the greatest length, the mean that `gtpo plan` reckons its
+    hours with; where they get longer, vLLM lets some wait."""
+    from gtpo_cli.planning.memory import memory_of
+
+    completion, _ = _longest(recipe, shape)
+    of = memory_of(
+        recipe, shape, engines, prompt_tokens=0, completion_tokens=max(1, completion // 5), gpu=machine.memory, limit=1
+    )
+    return max(1, min(wanted, of.sequences or 0, MOST_SEQUENCES))
+
+
+def _fits_awake(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines) -> bool:
+    """Whether training fits beside the engine with the recipe's own micro-batch, at the longest prompt."""
+    from gtpo_cli.planning.memory import memory_of
+
+    awake = recipe.with_values({_STANDBY: "never"})
+    completion, prompt = _longest(recipe, shape)
+    of = memory_of(awake, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=machine.memory)
+    return of.peak <= AWAKE * machine.memory
+
+
+def _has_room(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines) -> bool:
+    """For all activations of the largest forward, in half of the memory: the plan is an estimate."""
+    from gtpo_cli.planning.memory import memory_of
+
+    kept = recipe.with_values({"model.gradient_checkpointing": False})
+    completion, prompt = _longest(recipe, shape)
+    of = memory_of(kept, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=machine.memory)
+    return of.training <= machine.memory / 2
+
+
+def _longest(recipe: Recipe, shape: ModelShape) -> tuple[int, int]:
+    """Completion and prompt, in tokens, as they take the most memory together."""
+    context = min(recipe.model.max_seq_length, shape.positions or recipe.model.max_seq_length)
+    completion = min(recipe.rollout.max_completion_tokens, context - 1)
+    return completion, min(recipe.data.max_prompt_tokens, context - completion)

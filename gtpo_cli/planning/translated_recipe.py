@@ -1,0 +1,100 @@
+"""The recipe that `gtpo init --from-config` writes: a file of another tool, translated, with what it lacks below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gtpo_cli.data.benchmarks import BENCHMARKS
+from gtpo_cli.data.guess import guessed_data
+from gtpo_cli.errors import DataError, RecipeError
+from gtpo_cli.planning.first_recipe import recipe_lines
+from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.recipe.data import OWN, SourceRecipe
+from gtpo_cli.recipe.foreign import Foreign, read_foreign
+from gtpo_cli.recipe.section import Section
+from gtpo_cli.recipe.translation import Translation, translate
+from gtpo_cli.text import one_line
+
+
+class TranslatedRecipe(NamedTuple):
+    """`told`: a line for each thing that a user should know, also what has no counterpart; it stands in `text` too."""
+
+    text: str
+    tool: str
+    told: list[str]
+
+
+def translated_recipe(path: Path, *, model: str | None, data: Mapping[str, str] | None) -> TranslatedRecipe:
+    """`model`, `data` (benchmark, and path or dataset): instead of what the file says. The file is read, never run.
+
+    Raises RecipeError for a file of no known tool, one that names no model or data, and values out of range.
+    """
+    foreign = read_foreign(path)
+    made = translate(foreign)
+    name = model or made.document["model"]["name"]
+    if not isinstance(name, str):
+        raise RecipeError(f"{path}: names no model that can be read; name it: --model MODEL")
+    sources = [dict(data)] if data is not None else foreign.sources
+    if not sources:
+        raise RecipeError(_no_data(foreign))
+    made.document["model"]["name"] = name
+    made.document["data"] = _data(sources, made, foreign) | made.document.get("data", {})
+    build_recipe(made.document, where=f"{path}, in gtpo's words")
+    told = [*made.remarks, *(f"left out: {line}" for line in made.lacking)]
+    if made.unknown:
+        told.append(f"left out, without a counterpart: {', '.join(made.unknown)}")
+    notes = {key: words for key, words in made.origins.items() if words not in ("", key.rpartition(".")[2])}
+    heading = (
+        f"# Translated from {one_line(str(path))} ({foreign.tool}) by gtpo init; behind a key what it is called there."
+    )
+    end = ["", *(f"# {one_line(line, most=1000)}" for line in told)] if told else []
+    text = "\n".join([heading, *recipe_lines(_in_order(made.document, Recipe), notes), *end]) + "\n"
+    return TranslatedRecipe(text, foreign.tool, told)
+
+
+def _no_data(foreign: Foreign) -> str:
+    found = [line for line in foreign.unread if line.startswith(("dataset", "load_dataset"))]
+    why = f" ({'; '.join(found)})" if found else ""
+    return (
+        f"{foreign.path}: names no data that can be read{why}; name them: --data FILE or a hub id, or --benchmark gsm8k"
+    )
+
+
+def _data(sources: list[dict[str, Any]], made: Translation, foreign: Foreign) -> dict[str, Any]:
+    parts = [_source(source, made, foreign) for source in sources]
+    return parts[0] if len(parts) == 1 else {"mixture": parts}
+
+
+def _source(source: dict[str, Any], made: Translation, foreign: Foreign) -> dict[str, Any]:
+    """A set of data as a recipe has it: by its short name where it is a known benchmark, else with its columns."""
+    section = SourceRecipe.model_validate(source)
+    known = {spec.hub.id: name for name, spec in BENCHMARKS.items() if spec.hub and "train" in (spec.hub.splits or ())}
+    if section.dataset is not None and section.dataset.id in known:
+        source = {"benchmark": known[section.dataset.id]}
+    elif section.benchmark in OWN:
+        try:
+            source = guessed_data(section) | source
+        except DataError as error:
+            made.remarks.append(f"data.columns: {section.name} is not here to be looked at: {error}")
+        if made.held_out is not None:
+            source["held_out"] = made.held_out
+    if made.limit is not None:
+        source["limit"] = made.limit
+    if source.get("split") == "train":
+        del source["split"]
+    if foreign.method == "sft" and isinstance(columns := source.get("columns"), dict):
+        answer = columns.get("answer", "answer")
+        if answer != columns.get("question"):  # of a chat the assistant's turn is it anyway
+            columns.setdefault("solution", answer)
+    return _in_order(source, SourceRecipe)
+
+
+def _in_order(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
+    """Keys as a section of a recipe has them."""
+    inner = {key: info.annotation for key, info in section.model_fields.items()}
+    sections = {key: kind for key, kind in inner.items() if isinstance(kind, type) and issubclass(kind, Section)}
+    return {
+        key: _in_order(values[key], sections[key]) if key in sections else values[key] for key in inner if key in values
+    }

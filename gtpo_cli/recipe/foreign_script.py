@@ -1,0 +1,195 @@
+"""The settings of a training script for TRL or Unsloth, read from its text. Nothing of the script is ever run.
+
+A value counts where it can be read: a number, text, list or dict, a name that the file assigns such a value once, and
+sums of those. All else (`args.lr`, a call, a condition) comes out as not read, with its line.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from gtpo_cli.text import one_line
+
+MAX_DEPTH = 50  # of names that stand for names, and of values in values
+_OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
+_DTYPES = ("bfloat16", "float16", "float32")
+# The calls that are read, those whose settings win over the others' first; words that only join objects to each other.
+_CALLS = ("GRPOConfig", "LoraConfig", "get_peft_model", "BitsAndBytesConfig", "from_pretrained", "GRPOTrainer")
+_FIRST = {"from_pretrained": "model_name", "GRPOTrainer": "model", "GRPOConfig": "output_dir"}  # without a keyword
+_MODEL_CLASSES = ("Model", "ForCausalLM")
+_WIRING = {"args", "train_dataset", "processing_class", "tokenizer", "peft_config", "quantization_config", "device_map"}
+
+_REMEDIES = {
+    "reward_funcs": "move them into a module without the training, and name each in rewards.plugins (docs/rewards.md)"
+}
+
+
+class Setting(NamedTuple):
+    """A word of another tool and its value; `line` of the file, None where that is not known."""
+
+    word: str
+    value: Any
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.word if self.line is None else f"{self.word} (line {self.line})"
+
+
+class Script(NamedTuple):
+    """`unread`: a line for each setting whose value cannot be read; `datasets`: the calls of `load_dataset`, as
+    keywords; `unsloth`: whether it imports that."""
+
+    settings: list[Setting]
+    unread: list[str]
+    datasets: list[Setting]
+    unsloth: bool
+
+
+class _NotPlainError(Exception):
+    """A value that only running the script would give."""
+
+
+def read_script(text: str) -> Script:
+    """Raises ValueError for text that is no Python, or has no `GRPOConfig(...)`."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ValueError(f"line {error.lineno}: is no Python ({error.msg})") from error
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("is nested too deep to be read") from error
+    names = _names(tree)
+    calls = sorted((call for call in ast.walk(tree) if isinstance(call, ast.Call)), key=lambda call: call.lineno)
+    script = Script([], [], [], unsloth="unsloth" in _imported(tree))
+    for name in _CALLS:
+        found = [call for call in calls if _called(call) == name]
+        for call in found[1:]:
+            script.unread.append(
+                f"{name}(...) (line {call.lineno}): only the first one, of line {found[0].lineno}, is read"
+            )
+        if not found and name == "GRPOConfig":
+            raise ValueError(
+                "has no GRPOConfig(...) call; name the script that trains, or an axolotl or LLaMA-Factory YAML"
+            )
+        for word, node in _keywords(found[0]) if found else ():
+            _read(script, word, node, names)
+        if found and name in ("LoraConfig", "get_peft_model"):
+            script.settings.append(Setting("use_peft", True, found[0].lineno))
+    for call in calls:
+        if _called(call) == "load_dataset":
+            _read_dataset(script, call, names)
+    return script
+
+
+def _read(script: Script, word: str | None, node: ast.expr, names: dict[str, ast.expr]) -> None:
+    try:
+        value = _value(node, names)
+    except _NotPlainError:
+        wired = word in _WIRING or (word == "model" and isinstance(node, ast.Name))
+        if not wired:
+            said = one_line(ast.unparse(node), most=60)
+            shown = f"**{said}" if word is None else f"{word} = {said}"
+            remedy = _REMEDIES.get(word or "", "no plain value, and nothing of the script is run")
+            script.unread.append(f"{shown} (line {node.lineno}): {remedy}")
+        return
+    if word is not None:
+        script.settings.append(Setting(word, value, node.lineno))
+    elif isinstance(value, dict):  # **settings
+        script.settings.extend(Setting(str(key), item, node.lineno) for key, item in value.items())
+
+
+def _read_dataset(script: Script, call: ast.Call, names: dict[str, ast.expr]) -> None:
+    keywords = dict(zip(("path", "name"), call.args, strict=False)) | {
+        keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None
+    }
+    values = {}
+    for word, node in keywords.items():
+        try:
+            values[word] = _value(node, names)
+        except _NotPlainError:
+            if word in ("path", "data_files"):
+                script.unread.append(f"{one_line(ast.unparse(call), most=60)} (line {call.lineno}): is no plain value")
+                return
+    if isinstance(values.get("path"), str):
+        script.datasets.append(Setting("load_dataset", values, call.lineno))
+
+
+def _called(call: ast.Call) -> str | None:
+    """Of `FastLanguageModel.get_peft_model(...)` the last part; `from_pretrained` of a model's class alone."""
+    if isinstance(call.func, ast.Name):
+        return call.func.id
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    if call.func.attr == "from_pretrained" and not ast.unparse(call.func.value).endswith(_MODEL_CLASSES):
+        return None
+    return call.func.attr
+
+
+def _keywords(call: ast.Call) -> Iterator[tuple[str | None, ast.expr]]:
+    if (word := _FIRST.get(_called(call) or "")) is not None and call.args:
+        yield word, call.args[0]
+    for keyword in call.keywords:
+        yield keyword.arg, keyword.value
+
+
+def _names(tree: ast.Module) -> dict[str, ast.expr]:
+    """What is assigned to each name that is bound once in the whole file."""
+    bound = Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    bound.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
+    assigned: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            assigned[node.targets[0].id] = node.value
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            assigned[node.target.id] = node.value
+    return {name: value for name, value in assigned.items() if bound[name] == 1}
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    found = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def _value(node: ast.expr, names: dict[str, ast.expr], depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:
+        raise _NotPlainError
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name() if node.id in names:
+            return _value(names[node.id], names, depth + 1)
+        case ast.Attribute(value=ast.Name(id="torch")) if node.attr in _DTYPES:
+            return node.attr
+        case ast.List() | ast.Tuple() | ast.Set():
+            return [_value(item, names, depth + 1) for item in node.elts]
+        case ast.Dict() if None not in node.keys:
+            keys = [_value(key, names, depth + 1) for key in node.keys if key is not None]
+            return {str(key): _value(item, names, depth + 1) for key, item in zip(keys, node.values, strict=True)}
+        case ast.UnaryOp(op=ast.USub()):
+            return -_number(_value(node.operand, names, depth + 1))
+        case ast.BinOp() if type(node.op) in _OPERATORS:
+            left, right = (_number(_value(side, names, depth + 1)) for side in (node.left, node.right))
+            try:
+                return _OPERATORS[type(node.op)](left, right)
+            except ArithmeticError as error:
+                raise _NotPlainError from error
+    raise _NotPlainError
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise _NotPlainError
+    return value

@@ -1,0 +1,209 @@
+"""Write what is computed by the plan: `python scripts/docs/write_memory_page.py [--check]`. That is the tables of
+docs/memory.md, the hours in docs/benchmarks.md, and what each of the paper's recipes says that it needs.
+
+Longest prompts and steps were counted by `gtpo plan` on the training splits with the models' own tokenizers; the shapes
+are the published ones. So the tables need no data, no hub and no GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from written_files import ROOT, below, between, parser, write
+
+from gtpo_cli.models import Engines, choose_engines
+from gtpo_cli.models.engines import LIBRARIES
+from gtpo_cli.planning.cards import CARDS, GIB, Card, cards_of, find_gpu
+from gtpo_cli.planning.duration import Hours, estimate
+from gtpo_cli.planning.fit import SIZES as GPU_SIZES
+from gtpo_cli.planning.memory import Memory, best_memory, fits, memory_of
+from gtpo_cli.planning.open_keys import closed, machine_with
+from gtpo_cli.planning.savings import compared
+from gtpo_cli.planning.shapes import PUBLISHED, PUBLISHED_PROMPTS, ModelShape
+from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
+
+PAGE = ROOT / "docs" / "memory.md"
+BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+MARKS = ("<!-- hours: written by scripts/docs/write_memory_page.py -->", "<!-- end of hours -->")
+START = "<!-- the tables below are written by scripts/docs/write_memory_page.py -->"
+MODELS = {"llama8b": "meta-llama/Llama-3.1-8B-Instruct", "qwen3b": "Qwen/Qwen2.5-3B-Instruct"}
+LONGEST_PROMPT = {
+    f"{model}_{data}": PUBLISHED_PROMPTS[name, data][0] for model, name in MODELS.items() for data in ("gsm8k", "math")
+}
+STEPS = {data: problems for (_, data), (_, problems) in PUBLISHED_PROMPTS.items()}  # of one epoch, a prompt each
+RECIPES = (*LONGEST_PROMPT, "llama8b_gsm8k_24gb", "llama8b_gsm8k_80gb", "qwen3b_gsm8k_16gb")
+SIZES = (16, 24, 40, 80, 141)
+SHOWN = ("4060ti", "3090", "4090", "l4", "5090", "a100-40gb", "l40s", "a100-80gb", "h100", "h200")
+SETTINGS: dict[str, dict[str, Any]] = {"4 bits": {}, "16 bits": {"model.load_in_4bit": False}}
+SHARES = tuple(percent / 100 for percent in range(10, 95, 5))
+
+
+def tables() -> str:
+    """A row for each recipe: parts of the training half at the recipe's own micro-batch, then what each size holds;
+    and the hours."""
+    names = ["weights", "adapter, gradients, optimiser", "engine asleep, adapter for it", "kept", "work"]
+    sizes = [f"{size} GiB" for size in SIZES]
+    memory = _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in RECIPES])
+    hours = _table(["recipe", *sizes], [_hour_row(name) for name in RECIPES])
+    return f"{memory}\n{HOURS}\n{hours}"
+
+
+HOURS = """\
+**Estimated** hours of a run, over all cards of a size, at a mean completion of a fifth of the limit / at the limit.
+`docs/benchmarks.md` has them by card.
+"""
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    first, *others = (f"| {' | '.join(row)} |" for row in (head, *rows))
+    return "\n".join([first, "|---" * len(head) + "|", *others]) + "\n"
+
+
+def _recipe(name: str, size: float | None = None) -> tuple[Recipe, ModelShape, Engines, int]:
+    """The recipe, its model's shape, the engines where all libraries are, and the longest prompt; what the recipe
+    leaves open as it is on a GPU of so many GiB."""
+    recipe = load_recipe(name)
+    engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
+    main = next(key for key in LONGEST_PROMPT if name.startswith(key))
+    shape = PUBLISHED[recipe.model.name]
+    recipe = recipe if size is None else closed(recipe, machine_with(size * GIB), shape)
+    return recipe, shape, engines, LONGEST_PROMPT[main]
+
+
+def _memory(name: str, size: float, limit: int | None = None) -> Memory:
+    """On a GPU of so many GiB."""
+    recipe, shape, engines, prompt = _recipe(name, size)
+    completion = recipe.rollout.max_completion_tokens
+    return memory_of(
+        recipe, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=size * GIB, limit=limit
+    )
+
+
+def _as_it_fits(name: str, size: float) -> Memory:
+    memory = _memory(name, size)
+    while not fits(memory, size * GIB) and memory.rows > 1:
+        memory = _memory(name, size, memory.limit // 2)
+    return memory
+
+
+def _memory_row(name: str) -> list[str]:
+    recipe, shape, engines, prompt = _recipe(name)
+    completion = recipe.rollout.max_completion_tokens
+    asleep = memory_of(recipe, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=24 * GIB)
+    parts = {part.name.split(",")[0]: part.training / GIB for part in asleep.parts}
+    shown = [
+        parts["base weights"],
+        parts["adapter"] + parts["gradients"] + parts["optimiser state"],
+        parts["vLLM engine"] + parts["adapter handed to the engine"],
+        parts["activations kept"],
+        parts["work of one block or the logits"],
+    ]
+    cells = [f"`{name}`", f"{prompt + completion:,}", *(f"{value:.1f}" for value in shown)]
+    for size in SIZES:
+        memory = _as_it_fits(name, size)
+        held = fits(memory, size * GIB)
+        assert not held or memory.rows == recipe.rollout.group_size, f"{PAGE.name} says that all go through at once"
+        cells.append(f"{memory.peak / GIB:.1f} ({memory.sequences})" if held else "no")
+    return cells
+
+
+def hours_of(
+    name: str, recipe: Recipe, memory: Memory, cards: Sequence[Card], engines: Engines, mean: int | None = None
+) -> Hours:
+    """Of a recipe that stems from `name`; by default with completions a fifth of the limit long."""
+    _, shape, _, prompt = _recipe(name)
+    steps = next(count for data, count in STEPS.items() if data in name)
+    return estimate(
+        recipe, shape, engines, memory, cards=cards, steps=steps, completions=steps * recipe.rollout.group_size,
+        prompt_tokens=prompt, completion_tokens=mean or recipe.rollout.max_completion_tokens // 5,
+    )  # fmt: skip
+
+
+def _hour_row(name: str) -> list[str]:
+    cells = [f"`{name}`"]
+    for size in SIZES:
+        recipe, _, engines, _ = _recipe(name, size)
+        limit = recipe.rollout.max_completion_tokens
+        memory = _as_it_fits(name, size)
+        hours = [hours_of(name, recipe, memory, cards_of(size * GIB), engines, mean) for mean in (limit // 5, limit)]
+        cells.append(" / ".join(map(_range, hours)) if fits(memory, size * GIB) else "")
+    return cells
+
+
+def _range(hours: Hours | None) -> str:
+    """As tables have it: 52-110."""
+    return str(hours).replace(" to ", "-")
+
+
+def with_best_share(name: str, values: dict[str, Any], card: Card, mean: int | None = None) -> Hours | None:
+    """The recipe with these values on a card, with the engine's share that is fastest; None where it does not fit."""
+    found = []
+    recipe, shape, engines, prompt = _recipe(name)
+    for share in (recipe.rollout.gpu_memory_utilization, *SHARES):
+        tried = recipe.with_values(values | {"rollout.gpu_memory_utilization": share})
+        tried = closed(tried, machine_with(card), shape)
+        memory = best_memory(
+            partial(memory_of, tried, shape, engines, prompt_tokens=prompt), tried.rollout.max_completion_tokens,
+            card.memory,
+        )  # fmt: skip
+        if memory is not None:
+            found.append(hours_of(name, tried, memory, [card], engines, mean))
+    return min(found, key=lambda hours: hours.middle, default=None)
+
+
+def card_table() -> str:
+    """Hours of the paper's run on LLaMA-3.1-8B and GSM8K by card, base and steps a generation."""
+    rows = []
+    for card in (card for card in CARDS if card.short in SHOWN):
+        row = [card.name if "GB" in card.name else f"{card.name} ({card.size} GB)"]
+        for steps in (1, 8):
+            for base in SETTINGS.values():
+                values = base | {"rollout.steps_per_generation": steps}
+                hours = [with_best_share("llama8b_gsm8k", values, card, mean) for mean in (300, 1500)]
+                row.append(" / ".join(map(_range, hours)) if all(hours) else "-")
+        if card.short == "h100":
+            row[1] += " (measured: 57 at 1,500)"
+        rows.append(row)
+    head = [f"K {steps}, {base}" for steps in (1, 8) for base in SETTINGS]
+    return _table(["estimated hours", *head], sorted(rows, key=lambda row: -float(row[1].partition("-")[0])))
+
+
+def needs(name: str) -> str:
+    """What the second line of the recipe says: on the smallest GPU that will do, and with both bases on an H100."""
+    size = next(size / GIB for size in GPU_SIZES if fits(_as_it_fits(name, size / GIB), size))
+    recipe, _, engines, _ = _recipe(name, size)
+    memory = _as_it_fits(name, size)
+    hours = hours_of(name, recipe, memory, cards_of(size * GIB), engines)
+    h100 = find_gpu("h100")
+    assert isinstance(h100, Card)
+    four, sixteen = (with_best_share(name, {"model.load_in_4bit": bits}, h100) for bits in (True, False))
+    assert four is not None
+    assert sixteen is not None
+    verdict = compared(four, sixteen, "4 faster", "16 faster")
+    return (
+        f"{memory.peak / GIB:.1f} of {size:.0f} GiB GPU; {hours} h; on an H100 {four} h in 4 bits, {sixteen} h in 16: "
+        f"{verdict}."
+    )
+
+
+def recipe_texts() -> dict[Path, str]:
+    """The recipes with their second line as it should be."""
+    texts = {}
+    for name in RECIPES:
+        about, _, rest = shipped_recipes()[name].read_text(encoding="utf-8").split("\n", 2)
+        texts[ROOT / "recipes" / f"{name}.yaml"] = f"{about}\n# Needs {needs(name)}\n{rest}"
+    return texts
+
+
+def main() -> int:
+    check = parser(__doc__).parse_args().check
+    pages = {PAGE: below(START, PAGE, tables()), BENCHMARKS: between(*MARKS, BENCHMARKS, card_table())}
+    return write(pages | recipe_texts(), check=check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

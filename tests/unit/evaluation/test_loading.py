@@ -1,0 +1,260 @@
+"""What is evaluated: which checkpoint, and that its weights are those that were saved. Real models and files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+import torch
+from torch import Tensor
+
+from gtpo_cli.checkpoints import Checkpoint, CheckpointState, CheckpointStore, choose_checkpoint, write_manifest
+from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.evaluation import loading
+from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen, load_prompting
+from gtpo_cli.models import Policy, load_policy
+from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
+from gtpo_cli.rollout import collate
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.types import Completion, Group, Problem
+
+LORA = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj"], "dropout": 0.5}
+
+
+def recipe_of(name: str = "builtin:tiny", *, lora: dict[str, Any] | None = None, kl_coef: float = 0.0) -> Recipe:
+    model = {"name": name, "lora": lora, "load_in_4bit": False, "max_seq_length": 128}
+    data = {"benchmark": "arithmetic", "max_prompt_tokens": 64}
+    return build_recipe({"model": model, "data": data, "objective": {"kl_coef": kl_coef}}, where="test")
+
+
+def trained_run(folder: Path, recipe: Recipe) -> tuple[RunFolder, Policy]:
+    """A run with one checkpoint, of the recipe's policy after its weights were moved; and that policy."""
+    run = RunFolder(folder)
+    run.create(recipe)
+    policy = load_policy(recipe)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    store = CheckpointStore(run.checkpoints, keep_last=1)
+    store.save(CheckpointState(step=3, metrics_bytes=0), policy.save, policy.trainable_parameters(), {})
+    return run, policy
+
+
+@torch.no_grad()
+def measured(policy: Policy) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of two fixed completions."""
+    completions = tuple(Completion(ids, (0.0,) * len(ids), "length", "") for ids in ((9, 30, 31, 2), (40, 9)))
+    logp, entropy = policy.token_logprobs(
+        collate([Group(Problem("p", "q", "1"), (1, 4, 20, 21, 5), completions)]).rows()
+    )
+    return logp, entropy
+
+
+def same(first: Iterable[Tensor], second: Iterable[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
+def test_what_is_loaded_is_what_was_saved_bit_for_bit_and_not_the_base(
+    tmp_path: Path, lora: dict[str, Any] | None
+) -> None:
+    recipe = recipe_of(lora=lora)
+    run, saved = trained_run(tmp_path / "run", recipe)
+    checkpoint = choose_checkpoint(run, "last")
+    assert checkpoint.has_full_weights is (lora is None)
+    trained, base = load_frozen(run.recipe(), checkpoint, temperature=1.0), load_frozen(recipe, None, temperature=1.0)
+    assert same(measured(trained), measured(saved))
+    assert same(measured(base), measured(load_policy(recipe_of())))  # a fresh adapter is the base itself
+    difference = (measured(trained)[0] - measured(base)[0]).abs()
+    assert difference[0].min() > 1e-3
+    assert difference[1, :2].min() > 1e-3
+
+
+@pytest.mark.parametrize(("lora", "loads"), [(LORA, 1), (None, 2)], ids=["adapter", "all weights"])
+def test_an_evaluation_loads_the_base_once_and_puts_the_adapter_on_it(
+    tmp_path: Path, lora: dict[str, Any] | None, loads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two engines that share their policy's weights cannot be in one process, and loading takes minutes."""
+    recipe = recipe_of(lora=lora)
+    run, saved = trained_run(tmp_path, recipe)
+    loaded: list[str] = []
+
+    def counted(recipe: Recipe, **options: Any) -> Policy:
+        loaded.append(recipe.model.name)
+        return load_policy(recipe, **options)
+
+    monkeypatch.setattr(loading, "load_policy", counted)
+    monkeypatch.setattr(loading, "about_compiling", lambda recipe, engines: "compiling takes minutes")
+    said: list[str] = []
+    loader = PolicyLoader(recipe, choose_checkpoint(run), say=said.append)
+    base = loader.load(trained=False)
+    assert loader.load(trained=False) is base
+    assert same(measured(base.policy), measured(load_policy(recipe_of())))
+    trained = loader.load(trained=True)
+    assert same(measured(trained.policy), measured(saved))
+    assert loader.load(trained=True) is trained
+    assert len(loaded) == loads
+    assert said == ["loading builtin:tiny (transformers)", "compiling takes minutes"] * loads
+    alone = PolicyLoader(recipe, choose_checkpoint(run)).load(trained=True)
+    assert same(measured(alone.policy), measured(saved))
+
+
+def test_the_temperature_is_the_measurements_and_not_the_recipes(tmp_path: Path) -> None:
+    recipe = recipe_of(lora=LORA)
+    run, saved = trained_run(tmp_path / "run", recipe)
+    warm = load_frozen(run.recipe(), choose_checkpoint(run), temperature=0.5)
+    saved.temperature = 0.5  # what divides the logits when they are measured
+    assert same(measured(warm), measured(saved))
+    cold = load_frozen(recipe, None, temperature=1e-3)
+    assert float(measured(cold)[1].mean()) < 0.1 * float(measured(load_frozen(recipe, None, temperature=1.0))[1].mean())
+
+
+def test_no_reference_model_is_kept_for_measuring(tmp_path: Path) -> None:
+    recipe = recipe_of(kl_coef=0.1)
+    run, saved = trained_run(tmp_path / "run", recipe)
+    batch = collate([Group(Problem("p", "q", "1"), (1, 4), (Completion((9,), (0.0,), "length", ""),))]).rows()
+    saved.reference_logprobs(batch)  # training has one
+    for policy in (
+        load_frozen(recipe, None, temperature=1.0),
+        load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0),
+    ):
+        with pytest.raises(AssertionError, match="without its reference"):
+            policy.reference_logprobs(batch)
+
+
+def test_full_weights_do_not_need_the_base_model_any_more(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(resolve_name("builtin:tiny"), base)
+    recipe = recipe_of(str(base))
+    run, saved = trained_run(tmp_path / "run", recipe)
+    shutil.rmtree(base)
+    checkpoint = choose_checkpoint(run)
+    assert same(measured(load_frozen(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
+    tokenizer, longest = load_prompting(recipe, checkpoint)
+    assert (tokenizer.get_vocab(), longest) == (saved.tokenizer.get_vocab(), 128)
+    with pytest.raises(ModelError, match="is no local folder"):
+        load_frozen(recipe, None, temperature=1.0)
+
+
+def test_an_adapter_whose_base_was_named_from_another_folder_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    shutil.copytree(resolve_name("builtin:tiny"), tmp_path / "models" / "base")
+    monkeypatch.chdir(tmp_path)
+    recipe = recipe_of("models/base", lora=LORA)
+    run, saved = trained_run(tmp_path / "run", recipe)
+    checkpoint = choose_checkpoint(run)
+    assert same(measured(load_frozen(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for load in (
+        lambda: load_frozen(run.recipe(), checkpoint, temperature=1.0),
+        lambda: load_frozen(recipe, None, temperature=1.0),
+        lambda: load_prompting(recipe, checkpoint),
+    ):
+        with pytest.raises(ModelError, match=r"models/base .* a relative path counts from the working folder"):
+            load()
+
+
+def test_an_absolute_or_built_in_name_is_no_question_of_the_working_folder(tmp_path: Path) -> None:
+    for name in (str(tmp_path / "gone"), "builtin:huge"):
+        with pytest.raises(ModelError) as caught:
+            load_frozen(recipe_of(name), None, temperature=1.0)
+        assert "working folder" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
+def test_a_broken_file_of_weights_is_named(tmp_path: Path, lora: dict[str, Any] | None) -> None:
+    run, _ = trained_run(tmp_path / "run", recipe_of(lora=lora))
+    (weights,) = (tmp_path / "run").rglob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(
+        CheckpointError, match=r"step-000003/model/.*safetensors: damaged checkpoint: the file has 100 bytes of"
+    ):
+        load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0)
+
+
+# -- which checkpoint -------------------------------------------------------------------------------------------------
+
+
+def run_with_steps(folder: Path, steps: list[int], best: int | None) -> RunFolder:
+    run = RunFolder(folder)
+    for step in steps:
+        path = run.checkpoints / f"step-{step:06d}"
+        path.mkdir(parents=True)
+        # Older checkpoints knew an older best: the newest says which it is.
+        state = {"step": step, "metrics_bytes": 0, "best_step": best if step == steps[-1] else steps[0]}
+        (path / "state.json").write_text(json.dumps(state))
+        write_manifest(path)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("which", "best", "step"),
+    [
+        ("best", 400, 400),  # as the newest records it
+        ("best", None, 600),  # nothing was compared: the newest
+        ("best", 300, 600),  # the best is not there any more: the newest
+        ("last", 400, 600),
+        (200, 400, 200),
+        (600, 400, 600),
+    ],
+)
+def test_choice(tmp_path: Path, which: str | int, best: int | None, step: int) -> None:
+    run = run_with_steps(tmp_path, [200, 400, 600], best)
+    assert choose_checkpoint(run, which) == Checkpoint(step, tmp_path / "checkpoints" / f"step-{step:06d}")
+
+
+@pytest.mark.parametrize(("best", "checked"), [(600, [600]), (400, [600, 400])])
+def test_a_checkpoint_is_read_through_once(
+    tmp_path: Path, best: int, checked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, seen, check = run_with_steps(tmp_path, [200, 400, 600], best), list[int](), CheckpointStore.check
+    monkeypatch.setattr(CheckpointStore, "check", lambda store, step: [seen.append(step), check(store, step)])
+    assert choose_checkpoint(run).step == best
+    assert seen == checked
+
+
+def test_a_damaged_checkpoint_says_which_others_there_are(tmp_path: Path) -> None:
+    run = run_with_steps(tmp_path, [200, 400, 600], 400)
+    (run.checkpoints / "step-000400" / "state.json").write_text("")
+    with pytest.raises(CheckpointError, match=r"damaged checkpoint: .*; choose another .*--checkpoint.* \(200, 600\)"):
+        choose_checkpoint(run)
+
+
+@pytest.mark.parametrize("which", [500, 0, -1, "bets", "200"])
+def test_a_step_that_is_not_there_lists_those_that_are(tmp_path: Path, which: str | int) -> None:
+    run = run_with_steps(tmp_path, [200, 400], None)
+    with pytest.raises(CheckpointError, match=f"no checkpoint {which}; there are best, last and the steps 200, 400"):
+        choose_checkpoint(run, which)
+
+
+def test_a_run_without_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint yet; go on with gtpo train --resume"):
+        choose_checkpoint(RunFolder(tmp_path))
+
+
+def test_streaming_is_on_transformers_whatever_the_recipe_says(tmp_path: Path) -> None:
+    recipe = recipe_of(lora=LORA)
+    run, _ = trained_run(tmp_path / "run", recipe)
+    foreign = recipe.model_copy(
+        update={
+            "model": recipe.model.model_copy(update={"backend": "unsloth"}),
+            "rollout": recipe.rollout.model_copy(update={"engine": "vllm"}),
+        }
+    )
+    (run.path / "recipe.yaml").write_text(dump_recipe(foreign), encoding="utf-8")
+    checkpoint = choose_checkpoint(run, "last")
+    policies = [
+        load_frozen(foreign, None, temperature=1.0, streaming=True),
+        load_frozen(run.recipe(), checkpoint, temperature=1.0, streaming=True),
+    ]
+    assert [type(policy).__name__ for policy in policies] == ["TransformersPolicy", "TransformersPolicy"]

@@ -1,0 +1,155 @@
+"""What an export keeps of how its run was asked, and that it is read as anybody's file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gtpo_cli.checkpoints import Checkpoint
+from gtpo_cli.errors import ExportError, RecipeError
+from gtpo_cli.export.check import LogprobGap
+from gtpo_cli.export.conditions import conditions_of, read_export
+from gtpo_cli.export.folder import Exported, write_record
+from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.recipe import Recipe, build_recipe
+
+
+def recipe_of(**sections: Any) -> Recipe:
+    document: dict[str, Any] = {
+        "seed": 7,
+        "model": {"name": "owner/base", "revision": "abc", "lora": {"rank": 4}, "max_seq_length": 300},
+        "data": {"benchmark": "arithmetic", "system_prompt": "Add.", "max_prompt_tokens": 99},
+        "rewards": {
+            "format": {"mode": "presence", "tags": {"reasoning": None, "answer": "final"}, "weight": 0.5},
+            "accuracy": {"equality": "text", "reject_copied": False},
+        },
+        "evaluation": {"samples": 3, "pass_k": [3], "majority_k": [], "temperature": 0.7, "limit": 20},
+    }
+    return build_recipe(document | sections, where="test")
+
+
+def written(folder: Path, recipe: Recipe, format: Any = "merged") -> Path:
+    folder.mkdir()
+    difference = LogprobGap(1, 0.0, 0.0, 1)
+    exported = Exported("r\x1b", 5, format, "bfloat16", "owner/base", 1, difference, None, (), conditions_of(recipe))
+    write_record(folder, exported)
+    return folder
+
+
+def changed(folder: Path, **sections: Any) -> Path:
+    """The same record with other sections in `asked`."""
+    document = json.loads((folder / "export.json").read_text())
+    document["asked"] |= sections
+    (folder / "export.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_a_merged_export_is_asked_as_the_run_and_an_adapter_on_its_base(tmp_path: Path) -> None:
+    recipe = recipe_of()
+    merged = read_export(written(tmp_path / "merged", recipe))
+    adapter = read_export(written(tmp_path / "adapter", recipe, "adapter"))
+    assert merged is not None
+    assert adapter is not None
+    for found in (merged, adapter):
+        assert (found.recipe.seed, found.recipe.data, found.recipe.rewards, found.recipe.evaluation) == (
+            recipe.seed, recipe.data, recipe.rewards, recipe.evaluation
+        )  # fmt: skip
+        assert (found.step, "\x1b" in found.run) == (5, False)
+    model = merged.recipe.model
+    assert (model.name, model.lora, model.load_in_4bit, model.revision) == (
+        str(tmp_path / "merged"), None, False, None
+    )  # fmt: skip
+    assert model.max_seq_length == 300
+    assert merged.checkpoint is None
+    assert adapter.recipe.model == recipe.model
+    assert adapter.checkpoint == Checkpoint(5, tmp_path, "adapter")
+    assert adapter.checkpoint.model == tmp_path / "adapter"
+    elsewhere = read_export(tmp_path / "adapter", ["model.name=/bases/mine"])
+    assert elsewhere is not None
+    assert elsewhere.recipe.model.name == "/bases/mine"
+
+
+def test_an_adapter_finds_its_base_where_that_is_a_folder_here(tmp_path: Path) -> None:
+    folder, base = written(tmp_path / "adapter", recipe_of(), "adapter"), tmp_path / "base"
+
+    def name_by(named: str) -> str:
+        config = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "base_model_name_or_path": named}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+        found = read_export(folder)
+        assert found is not None
+        return found.recipe.model.name
+
+    assert name_by(str(base)) == "owner/base"  # written on another machine
+    base.mkdir()
+    assert name_by(str(base)) == str(base)
+    assert name_by(resolve_name("builtin:tiny")) == "builtin:tiny"
+    assert name_by(".") == "owner/base"  # whatever folder this is
+
+
+def test_data_that_were_a_file_are_to_be_named_again(tmp_path: Path) -> None:
+    columns = {"question": "prompt", "answer": "gold"}
+    local: dict[str, Any] = {"benchmark": "local", "path": "/home/somebody/rows.jsonl", "columns": columns}
+    local |= {"system_prompt": "Add.", "max_prompt_tokens": 99, "gold": "somebody.code:read"}
+    folder = written(tmp_path / "out", recipe_of(data=local))
+    assert "somebody" not in (folder / "export.json").read_text()
+    found = read_export(folder)
+    assert found is not None
+    assert (found.recipe.evaluation.benchmarks, found.recipe.data.path) == (("local",), None)
+    assert (found.recipe.data.columns.question, found.recipe.data.system_prompt) == ("prompt", "Add.")
+    assert found.recipe.data.gold == "auto"
+
+
+def test_rewards_of_the_run_s_own_stay_behind(tmp_path: Path) -> None:
+    none = {"weight": 0.0}
+    rewards = {"format": none, "accuracy": none, "plugins": [{"name": "mine:reward"}]}
+    folder = written(tmp_path / "out", recipe_of(rewards=rewards))
+    assert "mine" not in (folder / "export.json").read_text()
+    found = read_export(folder)
+    assert found is not None
+    assert (found.recipe.rewards.plugins, found.recipe.rewards.accuracy.weight) == ((), 0.0)
+
+
+def test_a_record_switches_on_no_code_and_names_no_file(tmp_path: Path) -> None:
+    recipe = recipe_of()
+    folder = changed(
+        written(tmp_path / "out", recipe, "adapter"),
+        model={"name": "evil/model", "trust_remote_code": True, "max_seq_length": 300, "lora": {"rank": 4}},
+        data={"benchmark": "arithmetic", "path": "/etc/passwd", "max_prompt_tokens": 99, "gold": "os:abort"},
+        rewards={"format": {"weight": 1}, "accuracy": {"weight": 1}, "length": {"weight": 0}}
+        | {"plugins": [{"name": "os:abort"}]},
+        output_dir="/somewhere",
+    )
+    found = read_export(folder)
+    assert found is not None
+    assert (found.recipe.model.name, found.recipe.model.trust_remote_code) == ("owner/base", False)
+    assert (found.recipe.data.path, found.recipe.rewards.plugins, found.recipe.output_dir) == (None, (), "runs")
+
+
+@pytest.mark.parametrize(
+    ("sections", "error", "words"),
+    [
+        ({"rewards": {}}, ExportError, "export the run again"),
+        ({"seed": "one"}, ExportError, "export the run again"),
+        ({"evaluation": {"samples": 0}}, RecipeError, "evaluation.samples"),
+        ({"data": {"benchmark": "no-such"}}, RecipeError, "data.benchmark"),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path: Path, sections: Any, error: Any, words: str) -> None:
+    folder = changed(written(tmp_path / "out", recipe_of()), **sections)
+    with pytest.raises(error, match=words) as caught:
+        read_export(folder)
+    assert "export.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("document", [None, {}, {"run": "x"}, {"gtpo_export": 1, "run": "r", "step": 1,
+                                      "format": "merged", "base": "b"}])  # fmt: skip
+def test_a_folder_that_says_nothing_of_it_is_no_export(tmp_path: Path, document: Any) -> None:
+    if document is not None:
+        (tmp_path / "export.json").write_text(json.dumps(document))
+    assert read_export(tmp_path) is None
+    (tmp_path / "export.json").write_text("no JSON")
+    with pytest.raises(ExportError, match=r"export.json: cannot be read"):
+        read_export(tmp_path)

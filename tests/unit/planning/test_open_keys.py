@@ -1,0 +1,205 @@
+"""What a recipe leaves open, on machines that are described here: a CPU, cards of several sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy_contract import save_model
+
+from gtpo_cli.cli.plan import _print_verdict
+from gtpo_cli.errors import ModelError, install
+from gtpo_cli.models import load_policy
+from gtpo_cli.models.engines import LIBRARIES
+from gtpo_cli.planning.cards import GIB, find_gpu
+from gtpo_cli.planning.fit import make_plan
+from gtpo_cli.planning.open_keys import (
+    QUANTISES,
+    Closed,
+    Machine,
+    close,
+    closed,
+    for_measuring,
+    machine_with,
+    main_memory,
+)
+from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe, shipped_recipes
+from gtpo_cli.recipe.schema import OPEN
+from gtpo_cli.recipe.section import recipe_differences
+
+SMOLLM = ModelShape(30, 576, 1536, 9, 3, 64, 49152, tied=True, positions=8192)  # 135 million weights
+LLAMA = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"]
+CPU = Machine(24 * GIB, None, frozenset({QUANTISES}))
+TWO_LINES = {"model": {"name": "no/such-model"}, "data": {"benchmark": "gsm8k"}}
+SHORT = ("data.max_prompt_tokens=100", "rollout.max_completion_tokens=64")
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+def recipe(*overrides: str) -> Recipe:
+    return build_recipe(TWO_LINES, overrides, where="test")
+
+
+def card(name: str) -> Machine:
+    return machine_with(find_gpu(name))
+
+
+def values(machine: Machine, shape: ModelShape | None, *overrides: str) -> tuple[Any, ...]:
+    """4 bits, dtype, gradient checkpointing, optimiser, the engine's share."""
+    found = close(recipe(*overrides), machine, shape).values
+    assert tuple(found) in (OPEN, OPEN[:-2])  # the last two are vLLM's
+    return tuple(found.values())[:5]
+
+
+@pytest.mark.parametrize(
+    ("machine", "shape", "expected"),
+    [
+        (CPU, SMOLLM, (False, "float32", True, "adamw", 0.4)),
+        (CPU, LLAMA, (False, "float32", True, "adamw", 0.4)),
+        (card("24GiB"), SMOLLM, (False, "bfloat16", True, "adamw", 0.4)),
+        (card("80GiB"), SMOLLM, (False, "bfloat16", False, "adamw", 0.4)),
+        (card("16GiB"), LLAMA, (True, "bfloat16", True, "paged_adamw_8bit", 0.75)),
+        (card("24GiB"), LLAMA, (True, "bfloat16", True, "paged_adamw_8bit", 0.55)),
+        (card("80GiB"), LLAMA, (True, "bfloat16", True, "paged_adamw_8bit", 0.4)),
+        (card("t4"), LLAMA, (True, "float32", True, "paged_adamw_8bit", 0.4)),
+        (card("80GiB")._replace(libraries=frozenset(LIBRARIES)), LLAMA, (False, "bfloat16", True, "adamw", 0.4)),
+        (card("80GiB"), None, (True, "bfloat16", True, "paged_adamw_8bit", 0.4)),  # of unknown size: as a large one
+    ],
+)
+def test_what_a_two_line_recipe_comes_to(machine: Machine, shape: ModelShape | None, expected: tuple[Any, ...]) -> None:
+    assert values(machine, shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "overrides", "expected"),
+    [
+        (card("80GiB"), (), (100, "never")),  # the probe's prompts
+        (card("80GiB"), ("objective.initial_entropy=0.5",), (8, "never")),
+        (card("80GiB"), ("rollout.prompts_per_step=1000", "rollout.gpu_memory_utilization=0.4"), (512, "never")),
+        # beside the weights, the adapter and 1 GiB of work the cache has 6.25e9 bytes: 159 rows of 300 tokens
+        (card("24GiB"), ("rollout.prompts_per_step=100", "rollout.gpu_memory_utilization=0.55"), (159, "always")),
+        (card("24GiB"), (), (100, "always")),
+        (card("t4"), (), None),  # on transformers
+        (card("80GiB"), ("objective.name=sft", "objective.entropy_coef=0"), None),
+        (CPU, (), None),
+    ],
+)
+def test_how_many_at_once_and_whether_the_engine_sleeps(
+    machine: Machine, overrides: tuple[str, ...], expected: tuple[int, str] | None
+) -> None:
+    found = close(recipe(*overrides), machine, LLAMA)
+    keys = ("rollout.max_num_seqs", "rollout.standby")
+    assert tuple(found.values[key] for key in keys if key in found.values) == (expected or ())
+    assert not any(key in (found.words or "") for key in keys)
+
+
+def test_short_rows_of_a_small_model_are_not_computed_twice() -> None:
+    assert values(CPU, SMOLLM, *SHORT) == (False, "float32", False, "adamw", 0.4)
+    assert values(CPU._replace(memory=2 * GIB), SMOLLM, *SHORT)[2]
+    assert not values(card("24GiB"), SMOLLM, *SHORT)[2]
+
+
+def test_weights_that_all_train_stay_whole() -> None:
+    assert values(card("80GiB"), LLAMA, "model.lora=null")[::3] == (False, "paged_adamw_8bit")
+
+
+def test_what_a_recipe_says_stays_and_a_closed_recipe_is_closed_everywhere() -> None:
+    said = [
+        "model.load_in_4bit=false", "optimizer.name=adamw_8bit", "rollout.gpu_memory_utilization=0.7",
+        "rollout.max_num_seqs=9", "rollout.standby=never",
+    ]  # fmt: skip
+    assert close(recipe(*said), card("24GiB"), LLAMA).values == {
+        "model.dtype": "bfloat16", "model.gradient_checkpointing": True,
+    }  # fmt: skip
+    on_a_cpu = closed(recipe(), CPU, SMOLLM)
+    changed = {key for key, _ in recipe_differences([on_a_cpu, closed(on_a_cpu, card("80GiB"), LLAMA)])}
+    assert changed <= {"rollout.max_num_seqs", "rollout.standby"}  # there was no vLLM
+    assert close(on_a_cpu).values == {}
+
+
+def test_it_is_said_by_what_and_not_where_the_type_of_computation_alone_is_open() -> None:
+    assert close(recipe(), CPU, SMOLLM).words == (
+        "what the recipe leaves open, for no GPU, 24 GiB of memory and 134.5 million weights: model.load_in_4bit: "
+        "false, model.dtype: float32, model.gradient_checkpointing: true, optimizer.name: adamw"
+    )
+    bare = card("80GiB")._replace(libraries=frozenset(LIBRARIES))
+    assert f"a GPU of 80 GiB without bitsandbytes ({install('bnb')})" in (close(recipe(), bare, LLAMA).words or "")
+    assert "rollout.gpu_memory_utilization: 0.55" in (close(recipe(), card("4090"), LLAMA).words or "")
+    for name in shipped_recipes():  # those of a model that a CPU trains follow the machine
+        said = close(load_recipe(name), CPU, SMOLLM).words
+        assert (said is not None) == name.startswith("smollm"), name
+
+
+@pytest.mark.parametrize("machine", [CPU, card("24GiB")])
+def test_of_the_papers_recipes_only_the_type_of_computation_follows_the_machine(machine: Machine) -> None:
+    for name in (name for name in shipped_recipes() if "8b" in name or "3b" in name):
+        shipped = load_recipe(name)
+        found = {key for key, _ in recipe_differences([shipped, closed(shipped, machine, LLAMA)])}
+        assert found - {"rollout.max_num_seqs", "rollout.standby"} == {"model.dtype"}
+        four_bit = name != "llama8b_gsm8k_80gb"
+        assert (shipped.model.load_in_4bit, shipped.optimizer.name) == (four_bit, "paged_adamw_8bit")
+
+
+def test_an_evaluation_gives_a_shared_engine_what_training_needed() -> None:
+    """Beside a policy of its own, or on a CPU, an engine's share stays: the weights it does not share need room."""
+    own = recipe("rollout.gpu_memory_utilization=0.4")
+    plain = recipe("rollout.gpu_memory_utilization=0.4", "model.backend=transformers", "rollout.engine=vllm")
+    measured = for_measuring(own, machine=card("24GiB")).rollout
+    assert (measured.gpu_memory_utilization, measured.max_num_seqs) == (0.85, "auto")  # a model of unknown size
+    llama = ["model.name=meta-llama/Llama-3.1-8B-Instruct", "rollout.max_num_seqs=8"]  # 8 are for training
+    # 0.85 of 23.2 GiB without 5.3 of weights and 1.6 of work hold 349 rows of 300 tokens of 128 KiB
+    for size, sequences in (("24GiB", 349), ("80GiB", 512)):
+        asked = closed(recipe(*llama), card(size), LLAMA)
+        assert for_measuring(asked, machine=card(size)).rollout.max_num_seqs == sequences
+    kept = for_measuring(own, ["rollout.gpu_memory_utilization", "rollout.max_num_seqs"], card("24GiB"))
+    assert kept == own
+    assert for_measuring(own, machine=CPU) == own
+    assert for_measuring(plain, machine=card("80GiB")).rollout.gpu_memory_utilization == 0.4
+
+
+def test_a_plan_answers_for_the_card_that_is_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "meta-llama/Llama-3.1-8B-Instruct"
+    asked = recipe(f"model.name={name}")
+    small, large = (make_plan(asked, gpu=size * GIB) for size in (16, 80))
+    assert small.memory.parts[0].name == "base weights, 4-bit"
+    assert "rollout.gpu_memory_utilization: 0.75" in small.notes[-1]
+    assert "for a GPU of 80 GiB and 8,030.3 million weights" in large.notes[-1]
+    t4 = make_plan(asked, gpu=find_gpu("t4"))
+    assert "model.dtype: float32" in t4.notes[-1]
+    assert make_plan(asked, gpu=None).gpu == 16 * GIB
+    (tmp_path / "small").mkdir()
+    own = make_plan(recipe(f"model.name={save_model(tmp_path / 'small')}"), gpu=24 * GIB)
+    assert own.memory.parts[0].name == "base weights"
+    assert own.recipe.model.load_in_4bit is False
+    _print_verdict(replace(own, fits=False), asked=True)
+    assert "model.load_in_4bit: true would make the weights smaller" in capsys.readouterr().out
+
+
+def test_a_model_is_not_loaded_with_a_key_still_open(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.load_in_4bit: is still auto"):
+        load_policy(recipe(f"model.name={save_model(tmp_path)}"))
+
+
+def test_the_memory_of_a_container_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr("gtpo_cli.planning.open_keys._CGROUP", limit)
+    whole = main_memory()
+    assert whole > GIB / 4
+    for text, expected in (("max\n", whole), (f"{GIB // 8}\n", GIB / 8), (f"{2**60}\n", whole)):
+        limit.write_text(text)
+        assert main_memory() == expected
+
+
+def test_what_is_closed_reads_back(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    for machine, shape in ((CPU, SMOLLM), (card("24GiB"), LLAMA)):
+        at_hand = closed(recipe(), machine, shape)
+        file.write_text(dump_recipe(at_hand))
+        assert load_recipe(file) == at_hand
+    assert Closed({}, "").words is None

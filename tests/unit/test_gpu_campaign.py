@@ -1,0 +1,425 @@
+"""scripts/gpu: libraries cut to a card, parts that are joined again, and the driver of the stages. The stages
+themselves are rehearsed in tests/rehearsal/test_campaign.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fatbin
+import pack
+import pytest
+import stages
+import torch
+from packaging.requirements import Requirement
+from transformers import LlamaForCausalLM
+
+from gtpo_cli.planning.machine import requirements
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts" / "gpu"
+
+
+def fat_binary(*entries: tuple[int, int, bytes]) -> bytes:
+    body = b"".join(_entry(*each) for each in entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def _entry(kind: int, architecture: int, code: bytes) -> bytes:
+    return struct.pack("<HHIQIIHHI32x", kind, 0, 64, len(code), 0, 0, 0, 0, architecture) + code
+
+
+PTX, ELF = 1, 2
+
+
+@pytest.mark.parametrize(
+    ("entries", "kept"),
+    [
+        ([(ELF, 80, b"a" * 8), (ELF, 90, b"b" * 16), (PTX, 90, b"c" * 8)], [(ELF, 90)]),
+        ([(ELF, 80, b"a" * 8), (PTX, 80, b"c" * 8), (PTX, 75, b"d" * 8)], [(PTX, 80)]),
+        ([(ELF, 90, b"a" * 8), (ELF, 90, b"b" * 8)], [(ELF, 90), (ELF, 90)]),  # 9.0 and 9.0a
+        ([(ELF, 100, b"a" * 8), (PTX, 120, b"b" * 8)], []),
+    ],
+)
+def test_what_a_card_runs_is_kept(entries: list[tuple[int, int, bytes]], kept: list[tuple[int, int]]) -> None:
+    library = b"code" + fat_binary(*entries) + b"between" + fat_binary((ELF, 90, b"z" * 8)) + b"end"
+    cut = fatbin.cut(library, 90)
+    assert len(cut) == len(library)
+    assert (cut[:4], cut[-3:]) == (b"code", b"end")
+    first, second = (unit.entries for unit in fatbin.fat_binaries(cut))
+    assert [(each.kind, each.architecture) for each in first] == kept
+    assert b"z" * 8 in cut[second[0].start : second[0].end]
+    for kind, architecture, code in entries:
+        assert (code in cut) == ((kind, architecture) in kept)
+
+
+def test_a_fat_binary_that_is_laid_out_otherwise_is_refused() -> None:
+    with pytest.raises(ValueError, match="the fat binary at byte 0 is not laid out as known here"):
+        fatbin.cut(fat_binary((7, 90, b"a" * 8)), 90)
+    other = struct.pack("<IHHQ", 0xBA55ED50, 3, 16, 8) + b"no fatbi"  # the magic number by chance
+    assert fatbin.cut(other, 90) == other
+
+
+def test_a_real_library_is_cut_as_nvidias_own_tool_reads_it(tmp_path: Path) -> None:
+    triton, bitsandbytes = (importlib.util.find_spec(name) for name in ("triton", "bitsandbytes"))
+    if triton is None or bitsandbytes is None:
+        pytest.skip("triton, which brings cuobjdump, or bitsandbytes is not here")
+    assert triton.origin is not None
+    assert bitsandbytes.origin is not None
+    tool = Path(triton.origin).parent / "backends/nvidia/bin/cuobjdump"
+    library = Path(bitsandbytes.origin).parent / "libbitsandbytes_cuda130.so"
+
+    def listed(file: Path) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for kind in ("elf", "ptx"):
+            out = subprocess.run([tool, "-all", f"--list-{kind}", file], capture_output=True, text=True).stdout
+            found.update(f"{kind} {architecture}" for architecture in re.findall(r"sm_(\d+)", out))
+        return found
+
+    ours = Counter(
+        f"{'elf' if each.kind == ELF else 'ptx'} {each.architecture}"
+        for unit in fatbin.fat_binaries(library.read_bytes())
+        for each in unit.entries
+    )
+    assert ours == listed(library)
+    assert {"elf 80", "elf 90"} <= ours.keys()
+    (tmp_path / "cut.so").write_bytes(fatbin.cut(library.read_bytes(), 90))
+    assert listed(tmp_path / "cut.so") == {"elf 90": ours["elf 90"]}
+
+
+def test_what_the_machine_has_is_not_carried() -> None:
+    missing = pack.missing("torch==2.11.0\nNumPy\n# vllm\ntransformers==5.17.0\npeft==0.19\n")
+    names = {line.partition("==")[0] for line in missing}
+    assert {"vllm", "unsloth", "unsloth-zoo", "bitsandbytes", "trl", "peft", "gguf"} <= names
+    assert not names & {"torch", "numpy", "transformers", "flashinfer-python", "nvidia-nccl-cu13"}
+    assert "vllm==0.32.0" in missing
+
+
+def test_all_that_gtpo_needs_is_there_or_carried_or_left_out_and_doctor_runs_without_that() -> None:
+    machine = (SCRIPTS / "machine.txt").read_text()
+    there = {re.split("[=<> ]", line)[0].lower() for line in machine.splitlines() if not line.startswith("#")}
+    carried = {Requirement(line).name.lower() for line in pack.missing(machine)}
+    needed = {requirement.name.lower().replace("_", "-") for requirement in requirements()}
+    needed |= {requirement.name.lower().replace("_", "-") for requirement in requirements(extra="cuda")}
+    assert needed - there - carried - set(pack.LEFT_OUT) == set()
+    assert all(line in pack.missing(machine) for line in pack.ALSO)
+    assert pack.ALSO[0] in (ROOT / "Makefile").read_text()
+    blocked = "".join(f"sys.modules[{name.replace('-', '_')!r}] = None\n" for name in pack.LEFT_OUT)
+    code = f"import sys\n{blocked}from gtpo_cli.cli.app import main\nsys.argv = ['gtpo', 'doctor']\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_wheel_in_the_cache_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = [
+        "one-1.0-cp311-cp311-manylinux_2_17_x86_64.whl", "one-1.0-cp312-cp312-manylinux_2_17_x86_64.whl",
+        "one-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", "one-0.9-py3-none-any.whl", "two-2.0-py3-none-any.whl",
+    ]  # fmt: skip
+    for name in wheels:
+        (tmp_path / name).touch()
+    asked = []
+
+    def pip(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        (tmp_path / "three_a-3-cp38-abi3-manylinux2014_x86_64.whl").touch()
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(pack.subprocess, "run", pip)
+    found = [wheel.name for wheel in pack.download(["one==1.0", "two>=1"], tmp_path, python="3.12")]
+    assert found == [wheels[2], wheels[4]]
+    assert asked == []
+    found = [wheel.name for wheel in pack.download(["three-a==3", "two>=1"], tmp_path, python="3.12")]
+    assert found == ["three_a-3-cp38-abi3-manylinux2014_x86_64.whl", wheels[4]]
+    assert asked[0][-1] == "three-a==3"
+
+
+def wheel(folder: Path) -> Path:
+    file = folder / "unsloth-1.5-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("unsloth/__init__.py", "version = '1.5'\n")
+        archive.writestr("unsloth/N=1,K=2.json", "{}")
+        archive.writestr("studio/page.js", "//" * 5000)
+        archive.writestr("unsloth-1.5.dist-info/METADATA", "Metadata-Version: 2.1\nName: unsloth\nVersion: 1.5\n")
+        archive.writestr(
+            "unsloth-1.5.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("unsloth-1.5.dist-info/RECORD", "")
+    return file
+
+
+def test_the_parts_are_joined_and_installed_and_a_broken_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "PART", 600)
+    content, out, work = (tmp_path / name for name in ("content", "out", "work"))
+    for folder in ("wheels", "own", "gtpo/scripts/gpu"):
+        (content / folder).mkdir(parents=True)
+    repacked = content / "wheels" / "unsloth-1.5-py3-none-any.whl"
+    pack.repack(wheel(tmp_path), repacked, architecture=90)
+    (content / "gtpo/scripts/gpu/stages.py").write_text("import unsloth; print(unsloth.version)\n")
+    (content / "gtpo/COMMIT").write_text("0123abc\n")
+    parts = pack.pack(content, out)
+    assert len(parts) >= 2
+    assert max(part.stat().st_size for part in parts) <= 600
+    command = [sys.executable, str(out / "campaign.py"), "--work", str(work), "--only", "others"]
+    whole = parts[0].read_bytes()
+    parts[0].write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    broken = subprocess.run(command, capture_output=True, text=True)
+    assert broken.stderr == f"{parts[0]}: is missing or damaged; copy it again\n"
+    parts[0].write_bytes(whole)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith("import unsloth, vllm, vllm_bnb_plugin, trl, bitsandbytes, gguf")
+    assert lines[1].startswith("the imports ended with 1")  # there is no vLLM, and the stages begin all the same
+    assert lines[2:] == ["others: 7.0 minutes at most", "others: well"]
+    assert "No module named 'vllm'" in done.stderr
+    assert (work / "results/others.log").read_text() == "1.5\n"
+    assert not (work / "site/studio").exists()
+    record = (work / "site/unsloth-1.5.dist-info/RECORD").read_text()
+    assert "unsloth/__init__.py,sha256=" in record
+    assert '"unsloth/N=1,K=2.json",sha256=' in record
+    machine = json.loads((work / "results/machine.json").read_text())
+    assert (machine["commit"], machine["versions"]["unsloth"]) == ("0123abc", "1.5")
+
+
+STAGES = """
+import json, sys, time
+from pathlib import Path
+name, work, seconds = sys.argv[1], Path(sys.argv[3]), sys.argv[5]
+figures = work / "results" / f"{name}.json"
+figures.write_text(json.dumps({"figures": [{"name": "so far", "value": 1.0, "unit": ""}]}))
+if name == "learns":
+    raise SystemExit(3)
+if name == "decode":
+    time.sleep(600)
+figures.write_text(json.dumps({"figures": [{"name": "all", "value": 2.0, "unit": " ".join(sys.argv[6:])}]}))
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout/scripts/gpu"
+    folder.mkdir(parents=True)
+    shutil.copy(SCRIPTS / "campaign.py", folder)
+    (folder / "stages.py").write_text(STAGES)
+    return folder
+
+
+def test_each_stage_has_its_own_limit_and_result_and_the_next_one_begins(checkout: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(checkout / "campaign.py"), "--here", "--work", str(tmp_path)]
+    done = subprocess.run([*command, "--limit", "decode=0.04", "--", "--small"], capture_output=True, text=True)
+    assert done.returncode == 1
+    expected = ["contracts: well", "learns: failed", "decode: out of time", "full: well", "peers: well", "others: well"]
+    assert [line for line in done.stdout.splitlines() if not line.endswith("at most")] == expected
+    results = {file.stem: json.loads(file.read_text()) for file in (tmp_path / "results").glob("*.json")}
+    assert results.pop("machine")["versions"]["torch"] == version("torch")
+    assert {name: result["ended"] for name, result in results.items()} == dict(line.split(": ") for line in expected)
+    assert results["decode"]["figures"] == [{"name": "so far", "value": 1.0, "unit": ""}]
+    assert 2 < results["decode"]["seconds"] < 60
+    assert results["full"]["figures"] == [{"name": "all", "value": 2.0, "unit": "--small"}]
+    again = subprocess.run([*command, "--only", "learns", "--only", "full"], capture_output=True, text=True)
+    assert again.stdout.splitlines()[1:] == ["learns: failed", "full: ended well before"]
+    assert len(list((tmp_path / "results").glob("learns*.json"))) == 2  # the earlier one is kept
+    short = subprocess.run([*command, "--minutes", "0.01", "--again"], capture_output=True, text=True)
+    assert short.returncode == 0
+    assert set(short.stdout.splitlines()) == {f"{name}: no time left" for name in results}
+    cut = subprocess.run(
+        [*command, "--minutes", "0.04", "--only", "decode", "--limit", "decode=0.06"], capture_output=True, text=True
+    )
+    assert cut.stdout.splitlines() == ["decode: 0.0 minutes at most", "decode: out of time"]
+
+
+def test_a_checkouts_own_campaign_says_which_one_to_start(checkout: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(checkout / "campaign.py"), "--work", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "start the campaign.py beside the parts" in done.stderr
+
+
+def test_a_campaign_is_watched_and_what_a_killed_one_left_is_ended(checkout: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(checkout / "campaign.py"), "--here", "--work", str(tmp_path)]
+    metrics = tmp_path / "runs/gtpo/metrics.jsonl"
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text("{}\n")
+    running = subprocess.Popen([*command, "--only", "decode"], stdout=subprocess.DEVNULL)
+    result = tmp_path / "results/decode.json"
+    try:
+        watch = [*command, "--watch", "1", "--out", str(tmp_path / "out")]
+        while not result.is_file():
+            time.sleep(0.1)
+        watched = subprocess.run(watch, capture_output=True, text=True, check=True)
+        assert watched.stdout.splitlines()[-1] == "the campaign goes on"
+        with tarfile.open(tmp_path / "out/results.tar.gz") as tar:
+            assert {"results/decode.json", "results/decode.log", "results/gtpo-metrics.jsonl"} <= set(tar.getnames())
+        second = subprocess.run(command, capture_output=True, text=True)
+        assert "a campaign runs in" in second.stderr
+    finally:
+        running.kill()
+        running.wait()
+    stage = Path(f"/proc/{(tmp_path / 'stage.pid').read_text()}/cmdline")
+    assert b"stages.py" in stage.read_bytes()  # it goes on
+    ended = subprocess.run([*command[:2], "--here", "--work", str(tmp_path), "--only", "full"], check=True)
+    assert ended.returncode == 0
+    assert not stage.exists() or not stage.read_bytes()
+    assert "ended" not in json.loads(result.read_text())
+
+
+def test_a_campaign_that_is_terminated_ends_its_stage_and_says_so(checkout: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(checkout / "campaign.py"), "--here", "--work", str(tmp_path), "--only", "decode"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    result = tmp_path / "results/decode.json"
+    while not result.is_file():
+        time.sleep(0.1)
+    running.terminate()
+    assert running.wait() == 143
+    assert json.loads(result.read_text())["ended"] == "cut off"
+
+
+# -- what the stages stand on ------------------------------------------------------------------------------------------
+
+
+def campaign(tmp_path: Path, **changes: Any) -> Any:
+    (tmp_path / "results").mkdir()
+    return stages.Campaign("others", tmp_path, stages.SMALL, None, None, [], None, time.monotonic() + 60, **changes)
+
+
+def test_a_command_is_shown_as_it_comes_and_what_fails_is_noted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stage = campaign(tmp_path)
+    program = "print('x' * 100_000); print('{\"a\": 1}'); print('CUDA Error: invalid argument')"
+    seen: list[int] = []
+    out = stage.run([sys.executable, "-c", program], words="long", watch=lambda: seen.append(1))
+    assert (len(seen) > 0, stages._json(out)) == (True, {"a": 1})
+    assert "x" * 100_000 in capfd.readouterr().out
+    waits = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('up', flush=True); "
+    )
+    up = tmp_path / "others.out"
+    stage.run(
+        [sys.executable, "-c", f"{waits}time.sleep(60)"],
+        words="stopped",
+        code=143,
+        watch=lambda: "up" in up.read_text(),
+    )
+    with stage.attempt("a crash"):
+        stage.run([sys.executable, "-c", "raise SystemExit(7)"], words="crash")
+    with stage.attempt("a key"):
+        raise KeyError("time/step")
+    found = json.loads((tmp_path / "results/others.json").read_text())
+    assert found["failed"] == ["a crash: crash: ended with 7, not 0", "a key: 'time/step'"]
+    assert [each["code"] for each in found["commands"]] == [0, 143, 7]
+
+
+def test_a_table_that_grows_is_written_each_time(tmp_path: Path) -> None:
+    stage = campaign(tmp_path)
+    rows: list[dict[str, Any]] = []
+    for number in range(3):
+        rows.append({"row": number})
+        stage.table("rows", rows)
+        assert json.loads((tmp_path / "results/others.json").read_text())["tables"] == {"rows": rows}
+
+
+def test_the_model_is_made_of_what_the_parts_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setitem(sys.modules, "real_model", SimpleNamespace(convert=lambda *paths: made.append(paths)))
+    stage = campaign(tmp_path)
+    assert stage.model == tmp_path / "smollm2"
+    assert made == [(tmp_path / "model.gguf", tmp_path / "smollm2")]
+
+
+def test_the_large_model_loads(tmp_path: Path) -> None:
+    """As it is written for the card, with one narrow layer."""
+    tokenizer, folder = tmp_path / "tokenizer", tmp_path / "large"
+    tokenizer.mkdir()
+    (tokenizer / "tokenizer.json").write_text("{}")
+    words = [str(folder), str(tokenizer), "--layers", "1", "--width", "64"]
+    subprocess.run([sys.executable, str(SCRIPTS / "large_model.py"), *words], check=True, capture_output=True)
+    model, loading = LlamaForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(loading.values())
+    assert (model.dtype, model.config.rope_parameters["rope_theta"]) == (torch.bfloat16, 500000.0)
+    assert 0.015 < float(model.lm_head.weight.detach().float().std()) < 0.025
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"), [("steps=3", None), ("stepz=3", "unexpected keyword argument 'stepz'"), ("steps=", "--size")]
+)
+def test_sizes_are_options(tmp_path: Path, words: str, answer: str | None) -> None:
+    (tmp_path / "results").mkdir()
+    command = [sys.executable, str(SCRIPTS / "stages.py"), "peers", "--work", str(tmp_path), "--size", words]
+    done = subprocess.run([*command, "--size", "turns=()"], capture_output=True, text=True)
+    assert done.returncode == (2 if answer else 0)
+    assert (answer or "") in done.stderr
+
+
+def collect(docs: Path, *words: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "collect.py"), *map(str, words), "--docs", str(docs)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def test_pages_and_table_are_written_from_the_results(tmp_path: Path) -> None:
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    results.mkdir()
+    shutil.copytree(ROOT / "docs/gpu", docs / "gpu")
+    shutil.copy(ROOT / "docs/engines.md", docs)
+    rates = {"train/accuracy_rate": 0.5, "train/strict_format_rate": 0.5, "entropy/mean": 0.3}
+    curve = [{"step": step, "train/reward_mean": 0.1 * step} | rates for step in (1, 2, 3)]
+    (results / "machine.json").write_text(json.dumps({
+        "card": "NVIDIA H200", "driver": "580.1", "date": "2026-11-30", "commit": "0123456789abcdef",
+        "versions": {"torch": "2.11.0", "gguf": None},
+    }))  # fmt: skip
+    learns = {
+        "ended": "out of time", "seconds": 540.0, "figures": [{"name": "a step", "value": 1.23456, "unit": "s"}],
+        "tables": {"curve": curve, "scores": [{"score": "pass@1", "estimate": 0.25}, {"score": "a|b", "note": "x"}]},
+        "commands": [{"command": "gtpo train", "seconds": 9.5, "code": 0}], "failed": ["export: ended with 1, not 0"],
+    }  # fmt: skip
+    (results / "learns.json").write_text(json.dumps(learns))
+    (results / "decode.json").write_text(json.dumps({"figures": []}))  # the machine went away
+    collect(docs, results)
+    page = (docs / "gpu/nvidia-h200-2026-11-30.md").read_text()
+    for line in (
+        "torch 2.11.0. Driver 580.1. gtpo at `0123456789ab`.",
+        "| learns | out of time | 540.0 | SmolLM2-135M in 4 bits, SFT then GTPO: accuracy before and after; stopped, "
+        "resumed, exported |",
+        "| a step | 1.235 s |", "| pass@1 | 0.25 |  |", "| a\\|b |  | x |", "- `gtpo train`: 9.5 s, exit code 0",
+        "- export: ended with 1, not 0",
+        "![Reward, accuracy, format and entropy of each step](nvidia-h200-2026-11-30.png)",
+    ):  # fmt: skip
+        assert line in page.splitlines()
+    assert "| decode | cut off |" in page
+    assert "| full | not run |" in page
+    assert (docs / "gpu/nvidia-h200-2026-11-30.png").stat().st_size > 5000
+    (row,) = (line for line in (docs / "engines.md").read_text().splitlines() if line.startswith("| H200 |"))
+    link = "[2026-11-30](gpu/nvidia-h200-2026-11-30.md)"
+    assert (
+        row == f"| H200 | nobody yet | {link}, out of time | {link}, cut off | nobody yet | nobody yet | nobody yet |"
+    )
+
+    (results / "learns.json").write_text(json.dumps(learns | {"ended": "well"}))  # the same card and day again
+    (results / "decode.json").unlink()
+    collect(docs, results)
+    (results / "learns.json").write_text(json.dumps(learns | {"ended": "failed"}))
+    collect(docs, results)
+    stages = json.loads((docs / "gpu/nvidia-h200-2026-11-30.json").read_text())["stages"]
+    assert {name: stage.get("ended") for name, stage in stages.items()} == {"learns": "well", "decode": None}
+
+
+def test_the_pages_of_the_documentation_are_those_that_are_written(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs/gpu", tmp_path / "gpu", ignore=shutil.ignore_patterns("*.md"))
+    shutil.copy(ROOT / "docs/engines.md", tmp_path)
+    collect(tmp_path)
+    for file in (tmp_path / "engines.md", *tmp_path.glob("gpu/*.md")):
+        assert file.read_text() == (ROOT / "docs" / file.relative_to(tmp_path)).read_text(), file.name

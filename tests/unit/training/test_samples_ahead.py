@@ -1,0 +1,255 @@
+"""Several steps from one generation: what is sampled when, ln pi_old, the loss, and what a checkpoint holds of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from small_steps import recorded_gradients
+from test_step import CASES, NEVER, PROMPTS, ForeignSampler, full_logprobs, matrices_first, naive_loss, recipe
+from test_step import parts_for as parts_for  # the fixture
+
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.recipe.schema import RolloutRecipe
+from gtpo_cli.tracking import find_metric
+from gtpo_cli.training.samples_ahead import SamplesAhead
+from gtpo_cli.training.step import StepParts, StepPrompts, StepSamples, sample_steps, train_step
+from gtpo_cli.training.step_metrics import step_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
+
+TWO = "rollout.steps_per_generation=2"
+FAST = "optimizer.learning_rate=0.01"  # far enough for the clip
+ASKED = [StepPrompts(PROMPTS, seed=15), StepPrompts(PROMPTS[:2], seed=16)]
+
+
+def old_logprobs(model: Any, samples: StepSamples) -> list[list[torch.Tensor]]:
+    """ln pi of each completion's tokens by full logits in float64."""
+    return [
+        [
+            full_logprobs(model, group.prompt_ids, completion, 1.0)
+            .detach()
+            .gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+            for completion in group.completions
+        ]
+        for group in samples.groups
+    ]
+
+
+def test_one_call_samples_for_all_steps_and_fixes_ln_pi_old(parts_for: Any) -> None:
+    parts = parts_for(recipe(NEVER, FAST, TWO))
+    calls: list[tuple[int, SamplingParams]] = []
+    sample, untrained = parts.sampler.sample, copy.deepcopy(parts.policy.model)
+
+    def noted(prompts: Any, n: int, params: SamplingParams, **rest: Any) -> Any:
+        calls.append((len(prompts), params))
+        return sample(prompts, n, params, **rest)
+
+    parts.sampler.sample = noted
+    generation = sample_steps(parts, ASKED, clock=Stopwatch())
+    assert [(count, params.seed) for count, params in calls] == [(5, 15)]
+    assert [[group.problem.id for group in samples.groups] for samples in generation] == [["a", "b", "c"], ["a", "b"]]
+    assert [samples.age for samples in generation] == [0, 1]
+    for samples in generation:
+        assert samples.old_logprobs_BGT is not None
+        for b, group in enumerate(old_logprobs(untrained, samples)):
+            for g, expected in enumerate(group):
+                measured = samples.old_logprobs_BGT[b, g, : len(expected)]
+                torch.testing.assert_close(measured.double(), expected, rtol=1e-5, atol=1e-5)
+                assert not samples.old_logprobs_BGT[b, g, len(expected) :].any()
+
+
+def test_a_generation_of_one_step_costs_no_further_forward(parts_for: Any) -> None:
+    parts = parts_for(recipe(NEVER))
+    parts.policy.token_logprobs = lambda *_: pytest.fail("a forward pass")
+    (samples,) = sample_steps(parts, ASKED[:1], clock=Stopwatch())
+    assert samples.old_logprobs_BGT is None
+
+
+@pytest.mark.parametrize(
+    "name", ["gtpo", "grpo with kl", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "gtpo's corrections on gspo",
+             "gtpo's corrections on cispo", "mask truncated", "released code", "importance correction"],
+)  # fmt: skip
+def test_the_second_step_has_the_loss_and_gradient_of_the_naive_specification(parts_for: Any, name: str) -> None:
+    """pi_old is the policy that sampled; H, delta and c are the present one's. Whatever the micro-batch."""
+    corrected = name == "importance correction"
+    wide = ["objective.clip={low: 0.5, high: 0.5}"] if "gspo" in name else []  # its own range leaves nothing
+    chosen = recipe(*CASES.get(name, [NEVER, "rollout.importance_correction=truncated"]), *wide, FAST, TWO)
+    for micro in (64, 4):
+        parts = parts_for(chosen, micro=micro)
+        if corrected:
+            parts.sampler = ForeignSampler(parts.policy)
+        sampled_by = copy.deepcopy(parts.policy.model)
+        first, second = sample_steps(parts, ASKED, clock=Stopwatch())
+        at_once = train_step(parts, first, clock=Stopwatch())
+        assert at_once.ratios[0].mean == pytest.approx(1.0, abs=1e-5)
+        now = copy.deepcopy(parts.policy.model)
+        gradients = recorded_gradients(parts.updater)
+        result = train_step(parts, second, clock=Stopwatch())
+        expected = naive_loss(
+            chosen, result, now, parts.policy._reference, parts.initial_entropy, sampled_by=sampled_by
+        )
+        expected.backward()
+        assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)]
+        scale = max(float(p.grad.abs().max()) for p in now.parameters() if p.grad is not None)
+        (ours,) = gradients
+        for gradient, theirs in zip(ours, matrices_first(now), strict=True):
+            torch.testing.assert_close(gradient, theirs.grad, rtol=1e-3, atol=2e-5 * max(scale, 1e-3))
+        if chosen.objective.clip.of == "objective":
+            assert 0 < result.ratios[0].clipped_share <= (1 if chosen.objective.ratio == "sequence" else 0.99)
+
+
+def test_metrics_of_age_and_ratio(parts_for: Any) -> None:
+    parts = parts_for(recipe(NEVER, FAST, TWO))
+    sampled_by = copy.deepcopy(parts.policy.model)
+    first, second = sample_steps(parts, ASKED, clock=Stopwatch())
+    train_step(parts, first, clock=Stopwatch())
+    now = copy.deepcopy(parts.policy.model)
+    clock = Stopwatch()
+    metrics = step_metrics(train_step(parts, second, clock=clock), clock)
+    groups = zip(old_logprobs(now, second), old_logprobs(sampled_by, second), strict=True)
+    pairs = [pair for news, olds in groups for pair in zip(news, olds, strict=True)]
+    ratios = torch.cat([torch.exp(new - old) for new, old in pairs])
+    assert metrics["ratio/mean"] == pytest.approx(float(ratios.mean()), rel=1e-4)
+    assert metrics["ratio/max"] == pytest.approx(float(ratios.max()), rel=1e-4)
+    outside = float(((ratios - 1).abs() > 0.2).double().mean())
+    assert 0 < outside < 1
+    assert metrics["ratio/clipped_share"] == pytest.approx(outside, abs=1.5 / len(ratios))
+    assert metrics["sampler/gap_max"] < 1e-4  # of the policy that sampled, not of the present one
+    assert metrics["time/sample"] == metrics["time/reward"] == 0.0
+    assert [find_metric(name).name for name in metrics] == list(metrics)
+
+
+def test_every_iteration_compares_with_the_policy_that_sampled(parts_for: Any) -> None:
+    parts = parts_for(recipe(NEVER, FAST, TWO, "objective.num_iterations=3"))
+    first, second = sample_steps(parts, ASKED, clock=Stopwatch())
+    train_step(parts, first, clock=Stopwatch())
+    result = train_step(parts, second, clock=Stopwatch())
+    assert len(result.losses) == len(result.ratios) == 3
+    assert len({ratios.mean for ratios in result.ratios}) == 3
+    assert second.old_logprobs_BGT is not None
+    assert torch.equal(result.old_logprobs_BGT, second.old_logprobs_BGT)
+    assert not torch.equal(result.logprobs_BGT, second.old_logprobs_BGT)
+    alone = parts_for(recipe(NEVER, FAST, "objective.num_iterations=3"))
+    (samples,) = sample_steps(alone, ASKED[:1], clock=Stopwatch())
+    assert len(train_step(alone, samples, clock=Stopwatch()).ratios) == 2  # in the first iteration it is 1
+
+
+def test_each_step_samples_again_with_prompts_and_a_seed_of_its_own(parts_for: Any) -> None:
+    plugin = "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]"
+    silent = ["rewards.format.weight=0", "rewards.accuracy.weight=0"]
+    parts = parts_for(recipe(NEVER, plugin, "objective.resample=1", *silent, TWO))
+    asked: list[tuple[str, int, int]] = []
+
+    def more(step: str) -> Callable[[int, int], list[Any]]:
+        def drawn(attempt: int, count: int) -> list[Any]:
+            asked.append((step, attempt, count))
+            return [PROMPTS[0]] * count
+
+        return drawn
+
+    steps = [replace(step, more=more(name)) for name, step in zip(("first", "second"), ASKED, strict=True)]
+    untrained = copy.deepcopy(parts.policy.model)
+    first, second = sample_steps(parts, steps, clock=Stopwatch())
+    assert asked == [("first", 0, 2), ("second", 0, 1)]
+    assert (first.resampled_share, second.resampled_share) == (pytest.approx(2 / 5), pytest.approx(1 / 3))
+    assert first.groups[1].completions != second.groups[1].completions
+    assert second.old_logprobs_BGT is not None
+    expected = old_logprobs(untrained, second)[1][0]
+    torch.testing.assert_close(second.old_logprobs_BGT[1, 0, : len(expected)].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("K", "number", "total", "steps"),
+    [
+        (1, 3, 9, [3]), (4, 1, 9, [1, 2, 3, 4]), (4, 5, 9, [5, 6, 7, 8]), (4, 9, 9, [9]), (4, 5, 6, [5, 6]),
+        (4, 7, 9, [7, 8]),  # in the middle: a rollback dropped the samples, or the run's end moved
+        (4, 8, 9, [8]), (16, 3, 9, [3, 4, 5, 6, 7, 8, 9]),
+    ],
+)  # fmt: skip
+def test_the_steps_that_are_sampled_together(K: int, number: int, total: int, steps: list[int]) -> None:
+    policy: Any = None
+    ahead = SamplesAhead(RolloutRecipe(steps_per_generation=K), PROMPTS, policy)
+    missing = ahead.missing(number, total_steps=total)
+    assert list(missing) == steps
+    ahead.add(missing, [StepSamples([]) for _ in steps])
+    for step in steps:
+        assert not ahead.missing(step, total_steps=total)
+        ahead.take(step)
+    assert ahead.state_dict() == {}
+    ahead.add([number], [StepSamples([])])
+    ahead.drop()
+    assert list(ahead.missing(number, total_steps=total)) == steps
+
+
+FOUR = "rollout.steps_per_generation=4"
+
+
+def left_over(parts: StepParts) -> tuple[SamplesAhead, list[StepSamples]]:
+    """Of a generation for steps 5 to 8, of which step 5 was made."""
+    generation = sample_steps(parts, [*ASKED, *ASKED], clock=Stopwatch())
+    ahead = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
+    ahead.add(range(5, 9), generation)
+    ahead.take(5)
+    return ahead, generation[1:]
+
+
+def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any, tmp_path: Any) -> None:
+    parts = parts_for(recipe(NEVER, FAST, FOUR))
+    ahead, left = left_over(parts)
+    torch.save(ahead.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
+    restored.load_state_dict(state, after=5)
+    tokens = completions = 0
+    for number, expected in zip((6, 7, 8), left, strict=True):
+        found = restored.take(number)
+        assert found.old_logprobs_BGT is not None
+        assert expected.old_logprobs_BGT is not None
+        assert found.groups == expected.groups  # texts, log-probabilities and verdicts too
+        assert torch.equal(found.old_logprobs_BGT, expected.old_logprobs_BGT)
+        assert (found.age, found.resampled_share) == (expected.age, expected.resampled_share)
+        completions += sum(len(group.completions) for group in found.groups)
+        tokens += sum(len(completion.token_ids) for group in found.groups for completion in group.completions)
+    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    assert sum(tensor.nbytes for tensor in tensors) == 12 * tokens
+    assert (tmp_path / "state.pt").stat().st_size < 12 * tokens + 400 * completions + 4096
+    assert not restored.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("change", "after", "why"),
+    [
+        (lambda state: state, 6, "are not of the steps after step 6"),
+        (lambda state: state | {"steps": "[]"}, 5, "have 0 tokens"),
+        (lambda state: state | {"steps": "{"}, 5, "JSON"),
+        (lambda state: state | {"steps": state["steps"].replace("false", "2")}, 5, "bool"),
+        (lambda state: state | {"steps": state["steps"].replace('"a"', '"z"')}, 5, "other problems"),
+        (lambda state: state | {"token_ids": state["token_ids"] + 103}, 5, "does not know"),
+        (lambda state: state | {"token_ids": state["token_ids"] - 200}, 5, "does not know"),
+        (lambda state: state | {"token_ids": state["token_ids"][1:]}, 5, "token_ids of another number"),
+        (lambda state: state | {"logprobs": state["logprobs"].double()}, 5, "logprobs of another number or type"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_the_run_is_refused(parts_for: Any, change: Any, after: int, why: str) -> None:
+    parts = parts_for(recipe(NEVER, FOUR))
+    ahead, _ = left_over(parts)
+    restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
+    with pytest.raises(ValueError, match=why):
+        restored.load_state_dict(change(ahead.state_dict()), after=after)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [("rollout.group_size=4", "are not 8 completions"), ("rollout.prompts_per_step=1", "are of 2 prompts"),
+     ("rollout.max_completion_tokens=2", "longer than"), ("rollout.steps_per_generation=3", "not of the steps")],
+)  # fmt: skip
+def test_samples_of_another_recipe_are_refused(parts_for: Any, change: str, why: str) -> None:
+    parts = parts_for(recipe(NEVER, FOUR))
+    ahead, _ = left_over(parts)
+    other = SamplesAhead(recipe(NEVER, FOUR, change).rollout, PROMPTS, parts.policy)
+    with pytest.raises(ValueError, match=why):
+        other.load_state_dict(ahead.state_dict(), after=5)
