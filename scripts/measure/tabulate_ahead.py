@@ -51,7 +51,7 @@ def table(series: Series, completions: int) -> str:
             found = bootstrap_mean([[mean] for mean in means])
             cells.append(f"{found.estimate:.3f} ({found.low:.3f} to {found.high:.3f})")
         ratios = [row for rows in runs.values() for row in rows if "ratio/max" in row]
-        cells.append(f"{max(row['ratio/max'] for row in ratios):.2g}" if ratios else "")
+        cells.append(f"{max(row['ratio/max'] for row in ratios):.3g}" if ratios else "")
         cells.append(f"{100 * fmean(row['ratio/clipped_share'] for row in ratios):.1f} %" if ratios else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
