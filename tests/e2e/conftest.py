@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +16,6 @@ from commands import GTPO, SHARED, Run, environment
 from terminal import OnTerminal, Terminal
 
 _prepared: dict[str, Path] = {}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def hangups_end_programs() -> None:
-    """Also where pytest was started with nohup: a program inherits an ignored SIGHUP, and tests send it."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
