@@ -26,7 +26,7 @@ _ROOM = 64  # places the cache gets beyond the prompt; when they are used up it 
 
 
 def can_decode(policy: TransformersPolicy) -> bool:
-    """Whether this is a built-in model, or one that was trained from it, whose weights this decoder can read.
+    """Whether this is the architecture of the built-in models, of any size, and this decoder can read the weights.
 
     Others go through their own forward, whatever they look like.
     """

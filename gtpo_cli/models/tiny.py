@@ -66,12 +66,16 @@ def _architecture() -> dict[str, Any]:
 
 
 def is_builtin(config: Any) -> bool:
-    """Whether this is the architecture of the built-in models, setting by setting."""
+    """Whether this is the architecture of the built-in models, in any size: LLaMA with keys and values for each head,
+    and every other setting the same."""
     other = config.to_dict()
-    return all(other.get(name) == value for name, value in _architecture().items())
+    same = all(other.get(name) == value for name, value in _architecture().items())
+    return same and other["num_key_value_heads"] == other["num_attention_heads"]
 
 
 # What loading writes into a configuration, and what says how it was made.
 _NOT_THE_ARCHITECTURE = frozenset(
     {"_name_or_path", "architectures", "dtype", "initializer_range", "transformers_version", "use_cache"}
+    | {"vocab_size", "max_position_embeddings", "hidden_size", "intermediate_size", "head_dim"}  # sizes
+    | {"num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
 )

@@ -64,9 +64,11 @@ def assert_same_logits(policy: Any, prompts: list[tuple[int, ...]], *, n: int = 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_logits_are_the_models_at_every_step(padded: bool) -> None:
-    policy = policy_of("llama", **BUILTIN_SHAPE)
-    assert can_decode(policy)
-    assert_same_logits(policy, PROMPTS if padded else PROMPTS[:1] * 2)
+    other_size = {"num_hidden_layers": 2, "hidden_size": 40, "num_attention_heads": 5, "num_key_value_heads": 5}
+    for size in ({}, other_size | {"head_dim": 12, "vocab_size": 200, "max_position_embeddings": 512}):
+        policy = policy_of("llama", **BUILTIN_SHAPE | size)
+        assert can_decode(policy)
+        assert_same_logits(policy, PROMPTS if padded else PROMPTS[:1] * 2)
 
 
 def test_adapters_count_whatever_their_dropout_and_only_while_they_are_on() -> None:
@@ -107,11 +109,10 @@ def test_other_models_go_through_their_own_forward(tmp_path: Path) -> None:
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     for policy in (
         policy_of("llama"),
-        policy_of("llama", **BUILTIN_SHAPE | {"max_position_embeddings": 512}),
+        policy_of("llama", **BUILTIN_SHAPE | {"num_key_value_heads": 1}),
         policy_of("llama", **BUILTIN_SHAPE, hidden_act="gelu"),
         policy_of("llama", **BUILTIN_SHAPE, rope_parameters=dynamic),
         policy_of("llama", **BUILTIN_SHAPE, attention_bias=True),
-        policy_of("llama", **BUILTIN_SHAPE, vocab_size=200),
         policy_of("qwen2", **BUILTIN_SHAPE),
         builtin(dtype="bfloat16"),
     ):
