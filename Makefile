@@ -136,8 +136,8 @@ format: install-dev  ## rewrite the code as ruff formats it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-claims-check: install-dev  ## two of the runs of make claims again, against what docs/claims recorded (a minute)
-	$(BIN)/python scripts/claims/run_claims.py --check
+claims-check: install-dev  ## two of the runs of make claims again, against what docs/claims recorded (two minutes)
+	$(BIN)/python scripts/claims/round_three.py --check
 
 check-cuda-constraints: $(TOOLS)/.installed  ## does .[cuda] still resolve to constraints-cuda.txt (needs an index, no GPU; seconds)
 	$(TOOLS)/bin/python scripts/release/cuda_constraints.py --check
@@ -161,9 +161,9 @@ bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## seconds a
 gpu-pack: install-dev  ## build/gpu/parts: what a GPU machine without a network needs for scripts/gpu/campaign.py
 	$(BIN)/python scripts/gpu/pack.py
 
-claims: install-dev  ## every run behind docs/claims.md (845 of a quarter of a minute, 743 of them different; two at a time, resumable)
-	$(BIN)/python scripts/claims/run_claims.py
-	$(BIN)/python scripts/claims/write_claims.py
+claims: install-dev  ## the runs behind docs/claims.md that it does not record yet (232 of half a minute to three; two at a time)
+	$(BIN)/python scripts/claims/round_three.py
+	$(BIN)/python scripts/claims/write_page.py
 
 ##@ Release
 

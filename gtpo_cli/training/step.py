@@ -211,7 +211,7 @@ def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> S
             work = partial(accumulate, parts, rows, first=iteration == 0)
             sums.append(parts.budget.run(work, at_most=rows.size(parts.budget.unit)))
             if rows.old_NT is None:
-                rows.old_NT = rows.logprobs_NT.clone()  # ln pi_old: in the first iteration ln pi itself
+                rows.old_NT = rows.logprobs_NT  # ln pi_old: ln pi of the first iteration, which alone writes it
             not_finite = _not_finite(rows, sums[-1])
             if not_finite is None:
                 grad_norms.append(updater.update())  # the update

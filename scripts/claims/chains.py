@@ -3,7 +3,7 @@
 A question is "12+7-45+3", worked from left to right: "12+7=19 19-45=-26 -26+3=-23". Operands have one or two digits.
 A question is held out when a hash of its text says so, so that no seed can put it into training.
 
-The base is a LLaMA of 1.25 million weights with the tokenizer of the built-in models, pre-trained here.
+    python scripts/claims/chains.py      # pre-train the base again, a LLaMA of 1.25 million weights (seven minutes)
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ HELD_OUT = {"validation": 0, "test": 1}  # of 20 questions, one each; the others
 TRAINED_LENGTH, TESTED_LENGTHS = 3, (3, 4, 5)  # operations in a question
 TRAINING_PROBLEMS, HELD_OUT_PROBLEMS = 40_000, {"validation": 500, "test": 1000}
 
-# the base: shape, demonstrations, pre-training
+# the base: where it is, shape, demonstrations, pre-training
+BASE = Path(__file__).parent / "base"
 SHAPE = {"hidden_size": 160, "intermediate_size": 640, "num_hidden_layers": 3, "num_attention_heads": 5}
 SKIPPED = 0.6  # share of demonstrations that give the answer without their steps
 MISSING_TAG = 0.1
@@ -72,7 +73,8 @@ def split_of(question: str) -> str:
 
 def questions(split: str, operations: int, count: int) -> list[str]:
     """`count` different questions of a split; a larger count begins with those of a smaller one."""
-    rng, found = random.Random(f"{split} {operations}"), {}
+    rng = random.Random(f"{split} {operations}")
+    found: dict[str, None] = {}
     while len(found) < count:
         question = question_of(rng, operations)
         if split_of(question) == split:
@@ -83,7 +85,7 @@ def questions(split: str, operations: int, count: int) -> list[str]:
 def demonstrations(rng: random.Random, count: int) -> list[tuple[str, str]]:
     """(question, completion) for the base: chains of two to four operations, every answer right, with two habits that
     reinforcement can mend: SKIPPED of them show no steps, MISSING_TAG of them lack one tag."""
-    rows = []
+    rows: list[tuple[str, str]] = []
     while len(rows) < count:
         question = question_of(rng, rng.choice((2, 3, 4)))
         if split_of(question) != "train":
@@ -144,3 +146,7 @@ def write_data(folder: Path) -> None:
             steps, answer = worked(question)
             lines.append(json.dumps({"question": question, "solution": steps, "gold": str(answer)}) + "\n")
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    build_base(BASE)

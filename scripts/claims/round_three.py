@@ -2,6 +2,7 @@
 
     python scripts/claims/round_three.py           # make claims
     python scripts/claims/round_three.py tuning    # one study: tuning, short, long, age, paper
+    python scripts/claims/round_three.py --check   # two runs again, against the record (make claims-check)
 
 docs/claims/round_three_registration.md says in words what is here in code. A run that is done is a line of
 docs/claims/round_three/<study>.csv; its curve is in <study>_curves.csv.
@@ -10,11 +11,12 @@ docs/claims/round_three/<study>.csv; its curve is in <study>_curves.csv.
 from __future__ import annotations
 
 import sys
+import tempfile
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from chains import build_base, write_data
+from chains import write_data
 from runs import Run, make_all, read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,13 +36,17 @@ def tuning() -> list[Run]:
     ]
 
 
-def chosen_rates() -> dict[str, str]:
-    """For each arm the rate with the best mean greedy accuracy over the tuning seeds; of equal ones the lowest."""
+def tuning_means() -> dict[str, dict[str, float]]:
+    """{arm: {rate: greedy accuracy on validation problems, the mean over the tuning seeds}}."""
     found: dict[str, dict[str, list[float]]] = {}
     for row in read(RECORDS / "tuning.csv"):
         found.setdefault(row["arm"], {}).setdefault(row["rate"], []).append(float(row["greedy 3"]))
-    means = {arm: {rate: fmean(by_rate[rate]) for rate in RATES} for arm, by_rate in found.items()}
-    return {arm: max(RATES, key=lambda rate: (by_rate[rate], -RATES.index(rate))) for arm, by_rate in means.items()}
+    return {arm: {rate: fmean(by_rate[rate]) for rate in RATES} for arm, by_rate in found.items()}
+
+
+def chosen_rates() -> dict[str, str]:
+    """For each arm the rate with the best mean; of equal ones the lowest."""
+    return {arm: max(RATES, key=lambda rate: means[rate]) for arm, means in tuning_means().items()}
 
 
 def comparisons() -> dict[str, list[Run]]:
@@ -57,16 +63,38 @@ def comparisons() -> dict[str, list[Run]]:
     }
 
 
-def main() -> None:
-    wanted = sys.argv[1:] or ["tuning", "short", "long", "age", "paper"]
-    if not (BUILD / "base" / "model.safetensors").exists():
+# what --check makes again, and what it compares: figures of the end of a run
+CHECKED, OUTCOMES, TOLERANCE = ("grpo", "gtpo"), ("greedy 3", "greedy 4", "pass@1 3", "truncated"), 0.03
+
+
+def check() -> int:
+    """Make two runs again; the exit code is 1 where a share differs by more than TOLERANCE."""
+    runs = [run for run in comparisons()["short"] if run.seed == 1 and run.arm in CHECKED]
+    recorded = {(row["arm"], row["seed"]): row for row in read(RECORDS / "short.csv")}
+    with tempfile.TemporaryDirectory() as folder:
+        make_all(runs, BUILD, Path(folder) / "short.csv")
+        again = read(Path(folder) / "short.csv")
+    worst = 0.0
+    for row in again:
+        before = recorded[row["arm"], row["seed"]]
+        for outcome in OUTCOMES:
+            worst = max(worst, abs(float(before[outcome]) - float(row[outcome])))
+            print(f"{row['arm']:<6} {outcome:<10} recorded {before[outcome]:<8} now {row[outcome]}")
+    print(f"largest difference of a share: {worst:.4f} (at most {TOLERANCE})")
+    return 0 if worst <= TOLERANCE else 1
+
+
+def main() -> int:
+    if not (BUILD / "data").exists():
         write_data(BUILD / "data")
-        build_base(BUILD / "base")
+    if sys.argv[1:] == ["--check"]:
+        return check()
     RECORDS.mkdir(exist_ok=True)
-    for study in wanted:
+    for study in sys.argv[1:] or ["tuning", "short", "long", "age", "paper"]:
         runs = tuning() if study == "tuning" else comparisons()[study]
         make_all(runs, BUILD, RECORDS / f"{study}.csv")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

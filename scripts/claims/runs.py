@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from arms import ARMS, in_force
+from chains import BASE
 from outcomes import GREEDY, Subject, accuracy, final_outcomes, read_problems
 
 from gtpo_cli.checkpoints import Checkpoint, CheckpointStore
@@ -58,7 +59,7 @@ def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     torch.set_num_threads(1)
     arm, data = ARMS[run.arm], build / "data"
     settings = {
-        **COMMON, "model.name": str(build / "base"), "data.path": str(data / "train.jsonl"),
+        **COMMON, "model.name": str(BASE), "data.path": str(data / "train.jsonl"),
         "output_dir": str(build / "runs"), "run_name": run.key, "seed": run.seed, "training.max_steps": run.steps,
         "training.save_every": run.steps // LOOKS, "training.keep_last": LOOKS,
         "optimizer.learning_rate": float(run.rate), "rollout.steps_per_generation": run.generation,
@@ -112,8 +113,8 @@ def make_all(runs: Iterable[Run], build: Path, record: Path, *, jobs: int = 2) -
         for finished in as_completed([pool.submit(make, run, build) for run in todo]):
             row, curve = finished.result()
             if curve:
-                _append(record.with_name(f"{record.stem}_curves.csv"), curve)
-            _append(record, [row])
+                append(record.with_name(f"{record.stem}_curves.csv"), curve)
+            append(record, [row])
             print(f"{_key(row)}: greedy accuracy {row['greedy 3']}", flush=True)
 
 
@@ -124,7 +125,7 @@ def read(record: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(opened))
 
 
-def _append(file: Path, rows: list[dict[str, Any]]) -> None:
+def append(file: Path, rows: list[dict[str, Any]]) -> None:
     new = not file.exists()
     with file.open("a", encoding="utf-8", newline="") as opened:
         writer = csv.DictWriter(opened, list(rows[0]), lineterminator="\n")
