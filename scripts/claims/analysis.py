@@ -1,11 +1,12 @@
-"""What the runs of the third round say: each outcome of a run, means of arms, and the registered differences."""
+"""The statistics of the third round: outcomes of a run, means of a variant, and the registered differences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 from estimates import holm, mean, p_value, verdict
@@ -15,6 +16,7 @@ from runs import read
 from gtpo_cli.estimators import Interval
 
 RECORDS = Path(__file__).resolve().parents[2] / "docs" / "claims" / "round_three"
+LENGTHS = {"short": 100, "long": 400}  # steps of the two studies that compare all arms
 GREEDY, PASS = "greedy", f"pass@{max(KS)}"
 # outcome: its name on the page, and the columns whose mean it is
 PRIMARY = {
@@ -23,114 +25,117 @@ PRIMARY = {
     f"{PASS} 3": (f"{PASS}, 3 operations", (f"{PASS} 3",)),
     f"{PASS} 4+5": (f"{PASS}, 4 and 5", (f"{PASS} 4", f"{PASS} 5")),
 }
-SECONDARY = {
-    "pass@1 3": ("temperature 1", ("pass@1 3",)),
-    "maj@64 3": ("maj@64", ("maj@64 3",)),
-    "forgets to stop": ("forgets to stop", ("forgets to stop",)),
-}
-STUDIES = {"short": 100, "long": 400}  # steps
 Row = dict[str, str]
 
 
-def rows_of(study: str) -> list[Row]:
-    return read(RECORDS / f"{study}.csv")
+class Variant(NamedTuple):
+    """Runs that differ only by their seed."""
+
+    study: str
+    arm: str
+    generation: int = 1  # rollout.steps_per_generation
 
 
-def runs_of(study: str, arm: str, *, generation: int = 1) -> dict[str, Row]:
-    """Its runs by seed."""
-    return {r["seed"]: r for r in rows_of(study) if r["arm"] == arm and r["generation"] == str(generation)}
+class Pair(NamedTuple):
+    """The difference `more` minus `less`."""
+
+    more: Variant
+    less: Variant
 
 
-def whole_seeds(study: str) -> list[str]:
-    """Those in which every arm of the study is done: the ones that count."""
-    rows = rows_of(study)
-    variants = {(row["arm"], row["generation"]) for row in rows}
-    done = {(row["seed"], row["arm"], row["generation"]) for row in rows}
-    seeds = sorted({row["seed"] for row in rows}, key=int)
-    return [seed for seed in seeds if all((seed, *variant) in done for variant in variants)]
+def in_both_lengths(more: str, less: str) -> tuple[Pair, ...]:
+    return tuple(Pair(Variant(study, more), Variant(study, less)) for study in LENGTHS)
+
+
+QUESTIONS: dict[str, tuple[Pair, ...]] = {
+    "Q1": in_both_lengths("gtpo", "grpo"),
+    "Q2": in_both_lengths("correction", "grpo"),
+    "Q3": in_both_lengths("correction", "uniform") + in_both_lengths("correction", "shuffled"),
+    "Q4": in_both_lengths("uniform", "grpo") + in_both_lengths("positives", "grpo"),
+    "Q5": in_both_lengths("gtpo", "correction"),
+    "Q6": in_both_lengths("gtpo", "dapo"),
+    "Q7": tuple(Pair(Variant("age", arm, k), Variant("short", arm)) for arm in ("grpo", "gtpo") for k in (4, 16)),
+    "Q8": tuple(Pair(Variant("short", "gtpo"), Variant("paper", arm)) for arm in ("grpo_kl", "sft")),
+}
+
+
+def runs_of(variant: Variant) -> dict[str, Row]:
+    """The runs of a variant by seed."""
+    rows = read(RECORDS / f"{variant.study}.csv")
+    return {r["seed"]: r for r in rows if (r["arm"], r["generation"]) == (variant.arm, str(variant.generation))}
+
+
+def whole_seeds(studies: Iterable[str]) -> list[str]:
+    """The seeds that count: those in which every variant of these studies is done."""
+    seeds_of_variants = []
+    for study in studies:
+        rows = read(RECORDS / f"{study}.csv")
+        for variant in {(row["arm"], row["generation"]) for row in rows}:
+            seeds_of_variants.append({row["seed"] for row in rows if (row["arm"], row["generation"]) == variant})
+    return sorted(set.intersection(*seeds_of_variants), key=int) if seeds_of_variants else []
 
 
 def value(row: Row, outcome: str) -> float:
-    columns = (PRIMARY | SECONDARY).get(outcome, ("", (outcome,)))[1]
-    return fmean(float(row[column]) for column in columns)
+    """`outcome`: one of PRIMARY, or a column; "a 4+5" is the mean of the columns "a 4" and "a 5"."""
+    name, _, lengths = outcome.rpartition(" ")
+    return fmean(float(row[f"{name} {length}"]) for length in lengths.split("+"))
 
 
-def of_arm(study: str, arm: str, outcome: str) -> Interval:
-    """Mean over the seeds, with Student's 95 % interval."""
-    runs = runs_of(study, arm)
-    return mean([value(runs[seed], outcome) for seed in whole_seeds(study)])
+def of_variant(variant: Variant, outcome: str) -> Interval:
+    """Mean over the whole seeds of the study, with Student's 95 % interval."""
+    runs = runs_of(variant)
+    return mean([value(runs[seed], outcome) for seed in whole_seeds([variant.study])])
 
 
 def at_entropy(row: Row, nats: float) -> float:
-    """A run's accuracy at the temperature at which its mean entropy is `nats`: between the temperatures that were
-    tried linearly, beyond them as at the nearest."""
+    """A run's accuracy at the temperature at which its mean entropy is `nats`: linear between the temperatures that
+    were tried, and beyond them the nearest one's."""
     entropies = [float(row[f"entropy t{t}"]) for t in TEMPERATURES]
     accuracies = [float(row[f"accuracy t{t}"]) for t in TEMPERATURES]
     order = np.argsort(entropies)
     return float(np.interp(nats, np.array(entropies)[order], np.array(accuracies)[order]))
 
 
-def matched(study: str, arm: str) -> Interval:
+def at_grpos_entropy(study: str, arm: str) -> Interval:
     """Accuracy at the mean entropy that GRPO has at temperature 1, over the same seeds."""
-    seeds = whole_seeds(study)
-    grpo, runs = runs_of(study, "grpo"), runs_of(study, arm)
+    seeds = whole_seeds([study])
+    grpo, runs = runs_of(Variant(study, "grpo")), runs_of(Variant(study, arm))
     nats = fmean(float(grpo[seed]["entropy t1.0"]) for seed in seeds)
     return mean([at_entropy(runs[seed], nats) for seed in seeds])
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`more` minus `less` in one outcome, paired by seed. `p`: of Student's test, corrected within its pair of arms."""
+    """A pair's difference in one outcome. `p`: of Student's test, corrected with the others of the same arms."""
 
-    question: str
-    study: str
-    more: str
-    less: str
+    pair: Pair
     outcome: str
     found: Interval
     p: float
 
     @property
-    def says(self) -> str:
+    def verdict(self) -> str:
         return verdict(self.found)
 
 
-def paired(study: str, more: str, less: str, outcome: str) -> list[float]:
+def paired(pair: Pair, outcome: str) -> list[float]:
     """The difference of each whole seed."""
-    of_more, of_less = runs_of(study, more), runs_of(study, less)
-    return [value(of_more[seed], outcome) - value(of_less[seed], outcome) for seed in whole_seeds(study)]
-
-
-QUESTIONS: dict[str, tuple[tuple[str, str], ...]] = {
-    "Q1": (("gtpo", "grpo"),),
-    "Q2": (("correction", "grpo"),),
-    "Q3": (("correction", "uniform"), ("correction", "shuffled")),
-    "Q4": (("uniform", "grpo"), ("positives", "grpo")),
-    "Q5": (("gtpo", "correction"),),
-    "Q6": (("gtpo", "dapo"),),
-}
+    more, less = runs_of(pair.more), runs_of(pair.less)
+    seeds = whole_seeds({pair.more.study, pair.less.study})
+    return [value(more[seed], outcome) - value(less[seed], outcome) for seed in seeds]
 
 
 def differences(question: str) -> list[Difference]:
-    """Every primary outcome of each pair, after each length of training that has two whole seeds or more."""
-    samples = [
-        (study, more, less, outcome, paired(study, more, less, outcome))
-        for more, less in QUESTIONS[question]
-        for study in STUDIES
-        for outcome in PRIMARY
-        if len(whole_seeds(study)) > 1
-    ]
-    return _corrected(question, samples)
-
-
-def _corrected(question: str, samples: Sequence[tuple[str, str, str, str, list[float]]]) -> list[Difference]:
-    """With Holm's correction within each pair of arms."""
+    """Every primary outcome of each pair. Holm's correction is over all tests of the same two arms."""
+    families: dict[tuple[str, str, int], list[Pair]] = {}
+    for pair in QUESTIONS[question]:
+        families.setdefault((pair.more.arm, pair.less.arm, pair.more.generation), []).append(pair)
     found = []
-    for pair in dict.fromkeys((more, less) for _, more, less, _, _ in samples):
-        own = [entry for entry in samples if entry[1:3] == pair]
-        p_values = holm([p_value(differences) for *_, differences in own])
+    for pairs in families.values():
+        tests = [(pair, outcome, paired(pair, outcome)) for pair in pairs for outcome in PRIMARY]
+        p_values = holm([p_value(sample) for *_, sample in tests])
         found += [
-            Difference(question, study, more, less, outcome, mean(values), p)
-            for (study, more, less, outcome, values), p in zip(own, p_values, strict=True)
+            Difference(pair, outcome, mean(sample), p)
+            for (pair, outcome, sample), p in zip(tests, p_values, strict=True)
         ]
     return found

@@ -42,7 +42,7 @@ class Subject:
         """`samples` graded completions of each problem; with `entropy` also their mean entropies."""
         policy = load_frozen(self._recipe, self._checkpoint, temperature=temperature)
         sampler = load_sampler(policy, self._recipe, choose_engines(self._recipe))
-        encoder = PromptEncoder(policy.tokenizer, None)
+        encoder = PromptEncoder(policy.tokenizer, self._recipe.data.system_prompt)
         longest = self._recipe.rollout.max_completion_tokens
         found, at_once = [], max(1, AT_ONCE // samples)
         for first in range(0, len(problems), at_once):
@@ -64,13 +64,16 @@ def accuracy(problems: Sequence[EvaluatedProblem]) -> float:
 
 
 def sampled_scores(problems: Sequence[EvaluatedProblem]) -> dict[str, float]:
-    """pass@k and maj@k, means over problems. All answers are whole numbers, so equal ones are equal as text."""
+    """pass@k and maj@k for each k that there are completions for, means over problems.
+
+    All answers are whole numbers, so equal ones are equal as text.
+    """
     scores: dict[str, list[float]] = {}
     for problem in problems:
         right = [completion.correct for completion in problem.completions]
         classes = {answer: n for n, answer in enumerate(dict.fromkeys(c.answer for c in problem.completions), start=1)}
         votes = [None if c.answer is None else 0 if c.correct else classes[c.answer] for c in problem.completions]
-        for k in KS:
+        for k in (k for k in KS if k <= len(right)):
             scores.setdefault(f"pass@{k}", []).append(pass_at_k(len(right), sum(right), k))
             scores.setdefault(f"maj@{k}", []).append(majority_of_votes(votes, k, num_subsets=200))
     return {name: fmean(values) for name, values in scores.items()}

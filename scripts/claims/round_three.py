@@ -1,7 +1,7 @@
 """The third round: its design, and every run of it. Stopped or killed, it goes on where it was.
 
     python scripts/claims/round_three.py           # make claims
-    python scripts/claims/round_three.py tuning    # one study: tuning, short, long, age, paper
+    python scripts/claims/round_three.py tuning    # one study: tuning, short, long, age, paper, real
     python scripts/claims/round_three.py --check   # two runs again, against the record (make claims-check)
 
 docs/claims/round_three_registration.md says in words what is here in code. A run that is done is a line of
@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import fmean
 
 from chains import write_data
-from runs import Run, make_all, read
+from runs import Run, make_all, measure_base, read
+from second_subject import make_real
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD, RECORDS = ROOT / "build" / "claims", ROOT / "docs" / "claims" / "round_three"
@@ -90,7 +91,11 @@ def main() -> int:
     if sys.argv[1:] == ["--check"]:
         return check()
     RECORDS.mkdir(exist_ok=True)
-    for study in sys.argv[1:] or ["tuning", "short", "long", "age", "paper"]:
+    measure_base(BUILD, RECORDS / "base.csv")
+    for study in sys.argv[1:] or ["tuning", "short", "long", "age", "paper", "real"]:
+        if study == "real":
+            make_real(BUILD, RECORDS / "real.csv")
+            continue
         runs = tuning() if study == "tuning" else comparisons()[study]
         make_all(runs, BUILD, RECORDS / f"{study}.csv")
     return 0

@@ -6,7 +6,7 @@ import csv
 import math
 import multiprocessing
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from outcomes import GREEDY, Subject, accuracy, final_outcomes, read_problems
 
 from gtpo_cli.checkpoints import Checkpoint, CheckpointStore
 from gtpo_cli.estimators import pass_at_k
+from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
@@ -35,6 +36,7 @@ COMMON = {
 }  # fmt: skip
 LOOKS = 4  # how often a curve is looked at, the end included
 CURVE_PROBLEMS, CURVE_SAMPLES = 50, 16
+CURVES = ("greedy", "temperature 1", f"pass@{CURVE_SAMPLES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +56,25 @@ class Run:
         return f"{self.study}.{self.arm}.{self.rate}.s{self.seed}.n{self.steps}.k{self.generation}"
 
 
+Make = Callable[[Run, Path], tuple[dict[str, Any], list[dict[str, Any]]]]
+
+
+def recipe_of(run: Run, build: Path) -> Recipe:
+    settings = {
+        **COMMON, "model.name": str(BASE), "data.path": str(build / "data" / "train.jsonl"),
+        "output_dir": str(build / "runs"), "run_name": run.key, "seed": run.seed, "training.max_steps": run.steps,
+        "training.save_every": run.steps // LOOKS, "training.keep_last": LOOKS,
+        "optimizer.learning_rate": float(run.rate), "rollout.steps_per_generation": run.generation,
+        **ARMS[run.arm].recipe,
+    }  # fmt: skip
+    return load_recipe("tiny_arithmetic", [f"{key}={written(value)}" for key, value in settings.items()])
+
+
 def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The run's figures, and its curve."""
     torch.set_num_threads(1)
     arm, data = ARMS[run.arm], build / "data"
-    settings = {
-        **COMMON, "model.name": str(BASE), "data.path": str(data / "train.jsonl"),
-        "output_dir": str(build / "runs"), "run_name": run.key, "seed": run.seed, "training.max_steps": run.steps,
-        "training.save_every": run.steps // LOOKS, "training.keep_last": LOOKS,
-        "optimizer.learning_rate": float(run.rate), "rollout.steps_per_generation": run.generation,
-        **arm.recipe,
-    }  # fmt: skip
-    recipe = load_recipe("tiny_arithmetic", [f"{key}={_written(value)}" for key, value in settings.items()])
+    recipe = recipe_of(run, build)
     folder = RunFolder(build / "runs" / run.key)
     shutil.rmtree(folder.path, ignore_errors=True)
     with in_force(arm, run.seed), folder.held(recipe):
@@ -91,22 +100,36 @@ def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "conflict share": fmean(m.get("conflict/share", math.nan) for m in metrics),
     }
     shutil.rmtree(folder.checkpoints)
-    return {key: round(value, 5) if isinstance(value, float) else value for key, value in row.items()}, curve
+    return row, curve
+
+
+def measure_base(build: Path, record: Path) -> None:
+    """The figures of the base, before any training, and the beginning of every curve. Nothing if `record` has them."""
+    if record.exists():
+        return
+    run, data = Run("base", "grpo", "1e-4", seed=1), build / "data"
+    recipe = recipe_of(run, build)
+    with Scorer(recipe.rewards) as scorer:
+        base = Subject(recipe, None, scorer)
+        figures = {"study": "base", "arm": "base", "seed": 1, "generation": 1} | final_outcomes(base, data)
+        append(record.with_name(f"{record.stem}_curves.csv"), [{"run": "base", "step": 0} | _look(base, data)])
+    append(record, [figures])
 
 
 def _look(subject: Subject, data: Path) -> dict[str, float]:
     """The three accuracies of a curve, on a few validation problems."""
     problems, n = read_problems(data / "validation3.jsonl")[:CURVE_PROBLEMS], CURVE_SAMPLES
     sampled = subject.answers(problems, samples=n, temperature=1.0)
-    return {
-        "greedy": accuracy(subject.answers(problems, samples=1, temperature=GREEDY)),
-        "temperature 1": accuracy(sampled),
-        f"pass@{n}": fmean(pass_at_k(n, sum(c.correct for c in p.completions), n) for p in sampled),
-    }
+    found = (
+        accuracy(subject.answers(problems, samples=1, temperature=GREEDY)),
+        accuracy(sampled),
+        fmean(pass_at_k(n, sum(c.correct for c in p.completions), n) for p in sampled),
+    )
+    return dict(zip(CURVES, found, strict=True))
 
 
-def make_all(runs: Iterable[Run], build: Path, record: Path, *, jobs: int = 2) -> None:
-    """Those that `record` lacks. A curve goes beside it, in <record>_curves.csv."""
+def make_all(runs: Iterable[Run], build: Path, record: Path, *, make: Make = make, jobs: int = 2) -> None:
+    """Make the runs that `record` lacks. Curves go beside it, into <record>_curves.csv."""
     done = {_key(row) for row in read(record)}
     todo = [run for run in runs if run.key not in done]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
@@ -115,7 +138,7 @@ def make_all(runs: Iterable[Run], build: Path, record: Path, *, jobs: int = 2) -
             if curve:
                 append(record.with_name(f"{record.stem}_curves.csv"), curve)
             append(record, [row])
-            print(f"{_key(row)}: greedy accuracy {row['greedy 3']}", flush=True)
+            print(_key(row), flush=True)
 
 
 def read(record: Path) -> list[dict[str, str]]:
@@ -131,12 +154,13 @@ def append(file: Path, rows: list[dict[str, Any]]) -> None:
         writer = csv.DictWriter(opened, list(rows[0]), lineterminator="\n")
         if new:
             writer.writeheader()
-        writer.writerows(rows)
+        for row in rows:
+            writer.writerow({key: round(value, 5) if isinstance(value, float) else value for key, value in row.items()})
 
 
 def _key(row: dict[str, Any]) -> str:
     return f"{row['study']}.{row['arm']}.{row['rate']}.s{row['seed']}.n{row['steps']}.k{row['generation']}"
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))

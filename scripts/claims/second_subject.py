@@ -1,0 +1,82 @@
+"""The second subject of the third round: SmolLM2-135M-Instruct on word problems, after the SFT of its shipped recipe.
+
+The model is that of make real-model. The test problems have wordings that training never sees.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from arms import ARMS, in_force
+from outcomes import GREEDY, Subject, accuracy, sampled_scores
+from runs import Run, append, make_all, written
+
+from gtpo_cli.checkpoints import choose_checkpoint
+from gtpo_cli.data.word_problems import word_problems
+from gtpo_cli.planning.open_keys import closed
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.load import load_recipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.training.loop import train
+
+MODEL = Path(__file__).resolve().parents[2] / "build" / "smollm2-135m"
+REAL_ARMS, REAL_SEEDS, REAL_STEPS = ("grpo", "uniform", "correction", "gtpo"), (1, 2, 3), 25
+START = Run("real", "start", "2e-4", seed=3407, steps=40)  # SFT, as the recipe ships
+PROBLEMS = 240  # for greedy answers: all of the test split
+SAMPLED_PROBLEMS, SAMPLES = 60, 16
+
+
+def real_runs() -> list[Run]:
+    """Seed by seed, at the learning rate of the recipe."""
+    return [Run("real", arm, "1e-4", seed, REAL_STEPS) for seed, arm in product(REAL_SEEDS, REAL_ARMS)]
+
+
+def make_real(build: Path, record: Path) -> None:
+    """Make the runs that `record` lacks, the start first."""
+    if not record.exists() or not (build / "runs" / START.key).exists():
+        row, _ = make_one(START, build)
+        if not record.exists():
+            append(record, [row])
+    make_all(real_runs(), build, record, make=make_one)
+
+
+def make_one(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The run's figures. It has no curve."""
+    torch.set_num_threads(1)
+    recipe, folder = _recipe_of(run, build), RunFolder(build / "runs" / run.key)
+    shutil.rmtree(folder.path, ignore_errors=True)
+    arm = ARMS["sft" if run == START else run.arm]
+    with in_force(arm, run.seed), folder.held(recipe):
+        train(recipe, folder, quiet=True)
+    checkpoint = choose_checkpoint(folder, "last")
+    problems = word_problems(PROBLEMS, split="test", seed=0)
+    with Scorer(recipe.rewards) as scorer:
+        subject = Subject(recipe, checkpoint, scorer)
+        greedy = subject.answers(problems, samples=1, temperature=GREEDY)
+        sampled = subject.answers(problems[:SAMPLED_PROBLEMS], samples=SAMPLES, temperature=1.0, entropy=True)
+    completions = [completion for problem in sampled for completion in problem.completions]
+    row = {key: value for key, value in asdict(run).items() if key != "tunes"}
+    return row | {"greedy": accuracy(greedy)} | sampled_scores(sampled) | {
+        "strict format": fmean(completion.strict_format for completion in completions),
+        "entropy": fmean(completion.mean_entropy for completion in completions),
+        "truncated": fmean(completion.truncated for completion in completions),
+    }, []  # fmt: skip
+
+
+def _recipe_of(run: Run, build: Path) -> Recipe:
+    settings = {
+        "model.name": MODEL, "output_dir": build / "runs", "run_name": run.key, "seed": run.seed,
+        "training.threads": 1, "training.max_steps": run.steps, "training.guard.action": "warn",
+    }  # fmt: skip
+    name = "smollm135m_words_sft"
+    if run != START:
+        name = "smollm135m_words"
+        settings |= {"model.start": build / "runs" / START.key, **ARMS[run.arm].recipe}
+    return closed(load_recipe(name, [f"{key}={written(value)}" for key, value in settings.items()]))
