@@ -161,7 +161,7 @@ bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## seconds a
 gpu-pack: install-dev  ## build/gpu/parts: what a GPU machine without a network needs for scripts/gpu/campaign.py
 	$(BIN)/python scripts/gpu/pack.py
 
-claims: install-dev  ## the runs behind docs/claims.md that it does not record yet (232 of half a minute to three; two at a time)
+claims: install-dev real-model  ## the runs behind docs/claims.md that it does not record yet (244 of one minute to twelve, two at a time)
 	$(BIN)/python scripts/claims/round_three.py
 	$(BIN)/python scripts/claims/write_page.py
 

@@ -1,8 +1,8 @@
-"""GTPO whole, in bare torch, on the built-in model: half a minute on one CPU core, nothing to download.
+"""All of GTPO in bare torch on the built-in model: half a minute on one CPU core, without a download.
 
-The reward is 0 to 20 (docs/rewards.md); it begins near 11 and ends near 18: `python examples/bare_loop.py`.
-B prompts, G completions of each, T tokens, N tokens flattened; entropies and log-probabilities in nats. The paragraph
-from the tokens to the loss stands in docs/library.md too.
+The reward is 0 to 20 (docs/rewards.md); it rises from about 11 to about 18: `python examples/bare_loop.py`.
+B prompts, G completions of each, T tokens, N tokens flattened; entropies and log-probabilities are in nats. The
+paragraph from the tokens to the loss is also in docs/library.md.
 """
 
 import torch
@@ -30,17 +30,17 @@ B, G, steps, initial_entropy = 8, 8, 100, None
 sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": 64}
 problems = arithmetic_problems(B * steps, split="train", seed=0)
 for step in range(steps):
-    asked = problems[B * step : B * (step + 1)]
-    chats = [[{"role": "user", "content": problem.question}] for problem in asked]
+    batch = problems[B * step : B * (step + 1)]
+    chats = [[{"role": "user", "content": problem.question}] for problem in batch]
     prompts = tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
     )
     rows = model.generate(**prompts, **sampling, num_return_sequences=G)  # (B * G, prompt and completion)
     P = prompts["input_ids"].shape[1]
     ended = (rows[:, P:] == tokenizer.eos_token_id).long()
-    mask = ended.cumsum(dim=1) - ended == 0  # up to the end-of-sequence token, and with it
+    mask = ended.cumsum(dim=1) - ended == 0  # up to and including the end-of-sequence token
     texts = tokenizer.batch_decode(rows[:, P:], skip_special_tokens=True)
-    scores = [format_reward(text) + accuracy_reward(text, asked[i // G].gold) for i, text in enumerate(texts)]
+    scores = [format_reward(text) + accuracy_reward(text, batch[i // G].gold) for i, text in enumerate(texts)]
     rewards_BG = torch.tensor(scores).view(B, G)
 
     ids_BGT, mask_BGT = rows[:, P:].reshape(B, G, -1), mask.view(B, G, -1)

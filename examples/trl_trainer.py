@@ -1,7 +1,7 @@
-"""GTPO in a program around TRL's trainer: `python examples/trl_trainer.py`, with `pip install '.[trl]'`.
+"""GTPO in your own program with TRL's trainer: `python examples/trl_trainer.py`, after `pip install '.[trl]'`.
 
-The reward, 0 to 20, goes from 11.4 to 17.6 in a minute or two on one CPU core. TRL's rewards are functions of a batch,
-so ours need a line each.
+The reward, 0 to 20, rises from 11.4 to 17.6 in a minute or two on one CPU core. TRL's rewards are functions of a batch,
+so gtpo's need a line each.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """gtpo: fine-tune a language model by reinforcement learning with verifiable rewards (GTPO, arXiv 2508.03772).
 
-For loops of one's own (docs/library.md) the names in `__init__.pyi` can be imported from here. They are looked up when
-they are asked for, so `import gtpo_cli` imports nothing else.
+Your own training loop (docs/library.md) can import the names in `__init__.pyi` from here. They are looked up on first
+use, so `import gtpo_cli` imports nothing else.
 """
 
 import lazy_loader

@@ -1,14 +1,14 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped, written aside and renamed.
+"""Checkpoints: everything a run needs to continue as if it had never stopped, written aside and renamed.
 
     checkpoints/step-000500/
       model/          adapter (or all weights) as safetensors, tokenizer
-      training.pt     optimiser, scheduler, random states, what was sampled for coming steps; read with
+      training.pt     optimiser, scheduler, random states, samples for coming steps; read with
                       weights_only=True, no pickle
-      state.json      step, position in metrics.jsonl, the best checkpoint's figure
+      state.json      step, position in metrics.jsonl, the best checkpoint's value
       manifest.json   size and SHA-256 of every other file
 
-A folder that has its final name was whole when it got it: files are flushed to disk before the rename. Whether it still
-is, the manifest tells; a damaged checkpoint is never used.
+Files are flushed to disk before the rename, so a folder with its final name was complete. The manifest shows whether it
+still is. A damaged checkpoint is never used.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ from gtpo_cli.text import one_line
 
 _MANIFEST = "manifest.json"
 _PARTS = ("updater", "random")  # of training.pt
-# What a failing disk looks like: to Python, to torch's writer, to that of safetensors.
+# Exceptions of a failing disk in Python, in torch's writer and in that of safetensors.
 _WRITE_ERRORS = (OSError, RuntimeError, SafetensorError)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """What state.json holds. `step`: steps finished; `metrics_bytes`: length of metrics.jsonl then; `best_step` and
-    `best_value`: the best checkpoint so far by `training.keep_best`, None where nothing was compared yet; `scheduled`:
-    False for one that only an end before the last step asked for; `rollbacks`: the guard's so far; `stopped`: why the
-    guard ended the run here, None where it did not."""
+    """The content of state.json.
+
+    `step`: steps finished; `metrics_bytes`: length of metrics.jsonl at that time; `best_step` and `best_value`: of the
+    best checkpoint so far by `training.keep_best`, None before the first comparison; `scheduled`: False if it was only
+    saved because the run ended early; `rollbacks`: rollbacks by the guard so far; `stopped`: the reason why the guard
+    ended the run here, else None.
+    """
 
     step: Count
     metrics_bytes: Count
@@ -58,7 +61,7 @@ class CheckpointState:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the manifest says of a file."""
+    """A file in the manifest."""
 
     bytes: Count
     sha256: str
@@ -72,15 +75,15 @@ class CheckpointStore:
         self._keep_last = keep_last
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, ascending."""
+        """List the steps that have a checkpoint, ascending."""
         found = (step_of(path.name) for path in self._folder.glob("step-*") if path.is_dir())
         return sorted(step for step in found if step is not None)
 
     def scheduled_steps(self) -> list[int]:
-        """Those of `steps` that a run without interruptions has too, ascending."""
+        """List the steps whose checkpoints a run without interruptions would have too, ascending."""
         scheduled = []
         for step in self.steps():
-            with suppress(CheckpointError):  # for `check` to say
+            with suppress(CheckpointError):  # `check` reports it
                 if not self.load_state(step).scheduled:
                     continue
             scheduled.append(step)
@@ -90,7 +93,7 @@ class CheckpointStore:
         return self._folder / f"step-{step:06d}"
 
     def leftovers(self) -> list[Path]:
-        """Folders of a process that was killed while it wrote or removed a checkpoint."""
+        """List the folders that a process left when it was killed while writing or removing a checkpoint."""
         return list(self._folder.glob(".step-*.tmp"))
 
     def remove_leftovers(self) -> None:
@@ -104,17 +107,17 @@ class CheckpointStore:
         trained: Iterable[torch.nn.Parameter],
         training: dict[str, Any],
     ) -> Path:
-        """Write a checkpoint and drop those that retention does not keep.
+        """Write a checkpoint and delete those that retention does not keep.
 
         Args:
             save_weights: writes the weights into a folder (`Policy.save`).
-            trained: those weights. Where one is infinite or NaN nothing is saved.
-            training: what the trainer goes on from; `random_states` is added.
+            trained: those weights. If one is infinite or NaN, nothing is saved.
+            training: the trainer's state; `random_states` is added.
         Raises:
-            CheckpointError: the weights are not finite, or the disk refuses.
+            CheckpointError: the weights are not finite, or the disk cannot be written.
         """
         if not all(bool(torch.isfinite(parameter).all()) for parameter in trained):
-            raise CheckpointError(f"{self.path(state.step)}: not saved, since the weights are not finite")
+            raise CheckpointError(f"{self.path(state.step)}: not saved, because the weights are not finite")
         final = self.path(state.step)
 
         def failure(error: BaseException) -> CheckpointError:
@@ -125,7 +128,7 @@ class CheckpointStore:
             )
 
         with translated(_WRITE_ERRORS, failure):
-            self._folder.mkdir(exist_ok=True)  # a run folder that was moved away is not made again
+            self._folder.mkdir(exist_ok=True)  # not parents=True: a run folder that was moved away must not come back
             with folder_aside(final) as aside:
                 (aside / "model").mkdir()
                 save_weights(aside / "model")
@@ -136,7 +139,7 @@ class CheckpointStore:
         return final
 
     def check(self, step: int) -> None:
-        """Raises CheckpointError, naming the first file of the checkpoint that is not as it was written."""
+        """Raise CheckpointError, naming the first file of the checkpoint that changed since it was written."""
         folder, manifest = self.path(step), self.path(step) / _MANIFEST
         for name, entry in self._entries(step).items():
             file = folder / name
@@ -148,10 +151,10 @@ class CheckpointStore:
                     if found != entry.bytes:
                         raise _damaged(file, f"has {found:,} bytes of {entry.bytes:,}")
                     if hashlib.file_digest(stream, "sha256").hexdigest() != entry.sha256:
-                        raise _damaged(file, "has other content than was written")
+                        raise _damaged(file, "changed since it was written")
 
     def files(self, step: int, folder: str) -> list[str]:
-        """The names of the files that the manifest has in a folder of the checkpoint. Raises CheckpointError."""
+        """List the files in a folder of the checkpoint by its manifest. Raises CheckpointError."""
         return [name.rpartition("/")[2] for name in self._entries(step) if name.rpartition("/")[0] == folder]
 
     def _entries(self, step: int) -> dict[str, _Entry]:
@@ -159,9 +162,9 @@ class CheckpointStore:
         return read_json(manifest, dict[str, _Entry], lambda why: _damaged(manifest, f"cannot be read: {why}"))
 
     def newest_intact(self) -> tuple[int | None, list[str]]:
-        """(step of the newest checkpoint that is whole, what is wrong with newer ones); (None, []) without any.
+        """Return the step of the newest intact checkpoint and the problems of newer ones; (None, []) without any.
 
-        Raises CheckpointError when there are checkpoints and all are damaged.
+        Raises CheckpointError if there are checkpoints and all are damaged.
         """
         problems: list[str] = []
         for step in reversed(self.steps()):
@@ -172,11 +175,11 @@ class CheckpointStore:
                 continue
             return step, problems
         if problems:
-            raise CheckpointError("\n".join([*problems, f"{self._folder}: no checkpoint is whole; start a new run"]))
+            raise CheckpointError("\n".join([*problems, f"{self._folder}: no checkpoint is intact; start a new run"]))
         return None, []
 
     def set_aside(self, *, after: int) -> list[Path]:
-        """Rename the checkpoints of later steps, so that the steps can be done and saved again; their new paths."""
+        """Rename the checkpoints of later steps, so that these can be made and saved again; return the new paths."""
         moved = []
         for step in (step for step in self.steps() if step > after):
             number = 1
@@ -186,22 +189,24 @@ class CheckpointStore:
         return moved
 
     def load_state(self, step: int) -> CheckpointState:
-        """Raises CheckpointError naming the file."""
+        """Load state.json. Raises CheckpointError that names the file."""
         file = self.path(step) / "state.json"
         state = read_json(file, CheckpointState, lambda why: _unusable(file, why))
         if state.step != step:
-            raise _unusable(file, f"it is of step {state.step}")
+            raise _unusable(file, f"it belongs to step {state.step}")
         return state
 
     @contextmanager
     def training(self, step: int) -> Iterator[dict[str, Any]]:
-        """Optimiser, scheduler and random states, for the block that puts them into place. Raises CheckpointError, also
-        for what the block finds not to fit the run."""
+        """Load optimiser, scheduler and random states for the block, which restores them.
+
+        Raises CheckpointError, also if the block finds that they do not fit the run.
+        """
         file = self.path(step) / "training.pt"
         with guarded(lambda why: _unusable(file, why)), open_regular(file) as stream:
             loaded = torch.load(stream, map_location="cpu", weights_only=True)
             if not isinstance(loaded, dict) or not all(isinstance(loaded.get(key), dict) for key in _PARTS):
-                raise ValueError(f"it does not hold {' and '.join(_PARTS)}")
+                raise ValueError(f"it lacks {' or '.join(_PARTS)}")
         with guarded(lambda why: _unusable(file, f"it does not fit this run: {why}")):
             yield loaded
 
@@ -209,13 +214,13 @@ class CheckpointStore:
         keep = {*self.scheduled_steps()[-self._keep_last :], state.best_step, state.step}
         for step in self.steps():
             if step not in keep:
-                with suppress(OSError):  # still read on a network's disk: the next start removes it
+                with suppress(OSError):  # on a network disk it may still be open; the next start removes it
                     shutil.rmtree(self.path(step).rename(self._folder / f".{self.path(step).name}.tmp"))
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint of a run: steps finished, its folder, and the folder in that with the weights."""
+    """A checkpoint of a run: steps finished, its folder, and the subfolder with the weights."""
 
     step: int
     path: Path
@@ -227,24 +232,24 @@ class Checkpoint:
 
     @property
     def has_full_weights(self) -> bool:
-        """False where it holds an adapter, which needs its base model."""
+        """False if it holds an adapter, which needs its base model."""
         return (self.model / "config.json").is_file()
 
 
 def step_or_word(text: str) -> str | int:
-    """Which checkpoint a user means: a step where it is a number."""
+    """Parse the checkpoint a user names: a number is a step."""
     return int(text) if re.fullmatch("[0-9]{1,12}", text) else text
 
 
 def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
-    """ "best" by `training.keep_best` (the newest where nothing was compared), "last", or the step of a checkpoint.
+    """Choose "best" by `training.keep_best` (the newest before any comparison), "last", or the checkpoint of a step.
 
-    Raises CheckpointError that lists the steps there are, or names what is damaged.
+    Raises CheckpointError that lists the available steps, or names the damaged file.
     """
     store = CheckpointStore(run.checkpoints, keep_last=1)
     steps = store.steps()
     if not steps:
-        raise CheckpointError(f"{run.path}: has no checkpoint yet; go on with gtpo train --resume {run.path}")
+        raise CheckpointError(f"{run.path}: has no checkpoint yet; continue with gtpo train --resume {run.path}")
     step = steps[-1] if which == "last" else which
     newest = None
     if which == "best":
@@ -254,8 +259,10 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
         step = best if best in steps else newest
     if not isinstance(step, int) or step not in steps:
         there = ", ".join(map(str, steps))
-        raise CheckpointError(f"{run.path}: there is no checkpoint {which}; there are best, last and the steps {there}")
-    if step != newest:  # which was checked
+        raise CheckpointError(
+            f"{run.path}: there is no checkpoint {which}; choose best, last or one of the steps {there}"
+        )
+    if step != newest:  # the newest was checked above
         try:
             store.check(step)
         except CheckpointError as error:
@@ -265,7 +272,7 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
 
 
 def write_manifest(folder: Path) -> None:
-    """Note size and SHA-256 of all files below a checkpoint's folder in its manifest."""
+    """Write a checkpoint's manifest, with size and SHA-256 of all files below its folder."""
     entries = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as stream:
@@ -283,14 +290,14 @@ def _damaged(file: Path, how: str) -> CheckpointError:
 
 
 def seed_random_states(seed: int) -> None:
-    """Seed the global generators, of which the run's own sampling needs none; user rewards may."""
+    """Seed the global generators. User rewards may draw from them; the run's own sampling does not."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 def random_states() -> dict[str, Any]:
-    """States of the global generators (adapter dropout, user rewards), as tensors and plain numbers."""
+    """Return the states of the global generators (adapter dropout, user rewards) as tensors and plain numbers."""
     name, keys, *rest = np.random.get_state()
     version, internal, gauss = random.getstate()
     return {
@@ -302,10 +309,10 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> str | None:
-    """Put back what `random_states` took.
+    """Restore the states from `random_states`.
 
-    Where another number of GPUs is visible than then, the first ones that both have get theirs back, and the others
-    keep the state they are in; the sentence that says so is returned, None otherwise.
+    If the number of visible GPUs changed, only the first GPUs that both machines have are restored. The returned
+    sentence says so; it is None otherwise.
     """
     torch.set_rng_state(states["torch"])
     then, now = len(states["cuda"]), torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -318,7 +325,7 @@ def restore_random_states(states: dict[str, Any]) -> str | None:
     if then == now:
         return None
     return (
-        f"the checkpoint has the random states of {then} visible GPU{'s' * (then != 1)}, and {now} "
+        f"the checkpoint has the random states of {then} visible GPU{'s' * (then != 1)}, but {now} "
         f"{'is' if now == 1 else 'are'} visible here: {min(then, now) or 'none'} restored; adapter dropout may draw "
         "other numbers than in a run without interruption"
     )

@@ -1,6 +1,6 @@
-"""Eq. 10's rule: is the entropy filter on in a run? Torch-free, so that reports can ask too.
+"""The rule of Eq. 10 that turns the entropy filter on. It is torch-free so that reports can use it.
 
-`objective/entropy.py` applies it to completions, and `gtpo_cli.objective` exports it.
+`objective/entropy.py` applies the filter to completions; `gtpo_cli.objective` exports this rule.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ FilterMode = Literal["auto", "always", "never"]
 
 
 def filter_is_on(initial_entropy: float, enabled: FilterMode = "auto") -> bool:
-    """Whether completions can be filtered at all in a run (objective.filter.enabled).
+    """Return whether the filter is on in a run (`objective.filter.enabled`).
 
-    `auto` is the paper's rule: on if the untrained policy's mean entropy <H>_ini (nats) is below ln 2, always ln 2
-    whatever the threshold of the filter itself. Equality keeps all completions. (Eq. 10; docs/objective.md, section 5)
+    `auto` is the paper's rule: on if the untrained policy's mean entropy <H>_ini (nats) is below ln 2. At ln 2 it is
+    off. The bound is ln 2 for any threshold of the filter itself. (Eq. 10; docs/objective.md, section 5)
     """
     if enabled not in ("auto", "always", "never"):
         raise ValueError(f"enabled must be 'auto', 'always' or 'never', got {enabled!r}")

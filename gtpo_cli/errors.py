@@ -20,7 +20,7 @@ class GtpoError(Exception):
 
 
 class RecipeError(GtpoError):
-    """A recipe cannot be found, read, or honoured. Holds every problem found, not only the first."""
+    """A recipe cannot be found, read, or used. The error holds every problem, not only the first."""
 
     def __init__(self, problems: str | list[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -40,19 +40,19 @@ class GenerationError(GtpoError):
 
 
 class NotReadyError(GtpoError):
-    """This machine lacks what a run needs. A line for each thing, with its remedy."""
+    """This machine lacks something that a run needs. The message has a line for each, with its remedy."""
 
 
 class NoRoomToSampleError(GenerationError):
-    """The GPU's memory does not hold the engine that samples beside what training keeps. Nothing was changed."""
+    """The sampling engine does not fit into GPU memory beside training. Nothing was changed."""
 
 
 class NotFiniteError(GenerationError):
-    """The model's log-probabilities are infinite or NaN: nothing can be sampled from it."""
+    """The model's log-probabilities are infinite or NaN, so nothing can be sampled."""
 
 
 class RewardError(GtpoError):
-    """A reward function cannot be loaded, or returned something that is no reward."""
+    """A reward function cannot be loaded, or returned something other than a reward."""
 
 
 class CheckpointError(GtpoError):
@@ -64,23 +64,23 @@ class EvaluationError(GtpoError):
 
 
 class ExportError(GtpoError):
-    """A run cannot be exported: not written, converted, loaded back as it should be, or pushed."""
+    """A run's export cannot be written, converted, loaded back correctly, or pushed."""
 
 
 def install(extra: str) -> str:
-    """The command for an extra of gtpo, which is on no package index."""
+    """Return the command that installs an extra of gtpo, which is not on any package index."""
     versions = " -c constraints-cuda.txt" if extra == "cuda" else ""
     in_checkout = Path("gtpo_cli").is_dir()
     return f"{pip_install(anywhere=not in_checkout)} '.[{extra}]'{versions} in gtpo's checkout"
 
 
 def pip_install(*, anywhere: bool = False) -> str:
-    """`... -m pip install` of the Python that runs, as it is typed here; `anywhere`: as it is typed in any folder."""
+    """Return `... -m pip install` of the running Python as typed in this folder, or with `anywhere` in any folder."""
     return f"{_typed(Path(sys.executable), anywhere=anywhere)} -m pip install"
 
 
 def gtpo() -> str:
-    """This program as it is typed here: `gtpo` where the shell would find it, else the way it was called."""
+    """Return this program as typed here: `gtpo` if the shell would find it, else the way it was called."""
     called, python = Path(sys.argv[0]), Path(sys.executable)
     if called.parts[-2:] == ("gtpo_cli", "__main__.py"):
         return "gtpo" if _is_found(python.with_name("gtpo")) else f"{_typed(python)} -m gtpo_cli"
@@ -88,13 +88,13 @@ def gtpo() -> str:
 
 
 def program(name: str) -> str:
-    """A library's command as it is typed here: the one beside the Python that runs, else another on PATH."""
+    """Return a library's command as typed here: the one beside the running Python, else another on PATH."""
     beside = Path(sys.executable).with_name(name)
     return _typed(beside) if beside.exists() else name
 
 
 def _typed(program: Path, *, anywhere: bool = False) -> str:
-    """Its name where the shell would find it, else its path, from the working folder where that is shorter."""
+    """Return a program's name if the shell would find it, else its path, relative if that is shorter."""
     if _is_found(program):
         return program.name
     path = str(program.absolute())
@@ -102,7 +102,7 @@ def _typed(program: Path, *, anywhere: bool = False) -> str:
 
 
 def _is_found(program: Path) -> bool:
-    """Whether its name means it. A Python in another folder that is a link to the same file is another environment."""
+    """Return whether the program's name resolves to it. A link to the same Python elsewhere is another environment."""
     found = shutil.which(program.name)
     return found is not None and Path(found).parent.resolve() == program.parent.resolve()
 
@@ -111,7 +111,7 @@ WORDS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: 
 
 
 class Terminated(BaseException):
-    """A signal ends the program; `words` say so, and what is lost. No Exception: nothing that goes on may catch it."""
+    """A signal ends the program; `words` say what is lost. A BaseException, so that `except Exception` lets it pass."""
 
     def __init__(self, number: int, words: str = "") -> None:
         self.number = signal.Signals(number)
@@ -123,15 +123,17 @@ class Terminated(BaseException):
         return 128 + self.number
 
 
-# What a wall around foreign code lets pass: our own errors, and the end of the program.
+# Exceptions that error handling around foreign code lets pass: gtpo's own errors and the end of the program.
 PASSING = (GtpoError, KeyboardInterrupt, GeneratorExit, Terminated)
 Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
 
 @contextmanager
 def translated(kinds: Kinds, wrong: Callable[[Any], BaseException], *, passing: Kinds = PASSING) -> Iterator[None]:
-    """An exception of these kinds becomes `wrong(it)`, except where it is one of `passing`. Every context manager of
-    gtpo that says an exception in other words is made of this one."""
+    """Turn an exception of these kinds into `wrong(exception)`, unless it is one of `passing`.
+
+    All context managers of gtpo that translate exceptions build on this one.
+    """
     try:
         yield
     except passing:
@@ -141,7 +143,7 @@ def translated(kinds: Kinds, wrong: Callable[[Any], BaseException], *, passing: 
 
 
 def ended_with(words: Callable[[], str]) -> AbstractContextManager[None]:
-    """Around work that a signal may end: behind the signal's word comes what then became of it."""
+    """Add `words()` to the message if a signal ends the work in the block."""
 
     def ended(end: KeyboardInterrupt | Terminated) -> Terminated:
         number = end.number if isinstance(end, Terminated) else signal.SIGINT
@@ -150,18 +152,20 @@ def ended_with(words: Callable[[], str]) -> AbstractContextManager[None]:
     return translated((KeyboardInterrupt, Terminated), ended, passing=())
 
 
-# What the operating system, torch, safetensors and the dynamic linker say where memory cannot be had.
+# Messages of the operating system, torch, safetensors and the dynamic linker for failed allocations.
 _NO_MEMORY = (
     "DefaultCPUAllocator", "annot allocate memory", "can't allocate memory", "not enough memory", "bad_alloc",
     "failed to map segment", "can't start new thread",
 )  # fmt: skip
-# What CUDA's runtime and driver say through torch, vLLM's allocator ("CUDA Error: out of memory at ...") and cuBLAS.
+# The same of CUDA's runtime and driver through torch, vLLM's allocator ("CUDA Error: out of memory at ...") and cuBLAS.
 _NO_GPU_MEMORY = re.compile(r"CUDA (driver )?error: out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE)
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Whose memory ran out, "the GPU" or "this machine"; None where the error is another. Unsloth raises a MemoryError
-    for a GPU's, torch a RuntimeError for the machine's."""
+    """Return whose memory ran out, "the GPU" or "this machine"; None for any other error.
+
+    Unsloth raises a MemoryError for a GPU, torch a RuntimeError for the machine.
+    """
     said = str(error)
     if type(error).__name__ == "OutOfMemoryError" or (isinstance(error, MemoryError) and "GPU" in said):
         return "the GPU"

@@ -1,6 +1,6 @@
-"""Estimators with their intervals: pure numpy, no torch.
+"""Estimators with their intervals in pure numpy, without torch.
 
-pass@k and maj@k say what a model with k tries is worth; both are means over problems of what is defined here for one.
+pass@k and maj@k measure a model with k tries. They are defined here for one problem and averaged over problems.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Interval(NamedTuple):
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """The chance that at least one of k completions is right, estimated without bias from n >= k of them.
+    """Estimate without bias, from n >= k completions, the chance that at least one of k is right.
 
     pass@k = 1 - C(n - c, k) / C(n, k), with n = `num_samples`, c = `num_correct` (Chen et al. 2021, Eq. 1): the share
     of all k-subsets of the n completions that hold a right one.
@@ -48,9 +48,9 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def first_k_pass(correct_in_order: Sequence[bool], k: int) -> bool:
-    """Is one of the first k completions right? One draw of what `pass_at_k` averages over all k-subsets.
+    """Return whether one of the first k completions is right: one draw of the average in `pass_at_k`.
 
-    This is what the GTPO paper's table must have used: its figures are multiples of 1/30 (AIME) and 1/40 (AMC).
+    The GTPO paper's table must have used this, since its values are multiples of 1/30 (AIME) and 1/40 (AMC).
     Raises ValueError for k < 1 or fewer than k completions.
     """
     _check_k(k, len(correct_in_order))
@@ -66,11 +66,11 @@ def majority_at_k(
     num_subsets: int = 1000,
     seed: int = 0,
 ) -> float:
-    r"""maj@k: the chance that the most frequent answer among k of the n completions of one problem is right.
+    r"""Estimate maj@k: the chance that the most frequent answer among k of n completions of one problem is right.
 
-    `answers` are those of the n completions, None where a completion has none. Answers that equal the gold answer
-    (`equal(gold, answer)`) vote together, and so do wrong answers that equal each other, so 0.5 and \frac12 are one
-    answer; see `vote_classes` and `majority_of_votes`. The order of the answers changes nothing.
+    `answers` are those of the n completions; None for a completion without an answer. Answers that equal the gold
+    answer (`equal(gold, answer)`) vote together. So do wrong answers that equal each other: 0.5 and \frac12 are one
+    answer. See `vote_classes` and `majority_of_votes`. The order of the answers does not matter.
 
     Range: 0 to 1. Raises ValueError for k < 1, n < k or num_subsets < 1, and whatever `equal` raises.
     """
@@ -80,13 +80,12 @@ def majority_at_k(
 
 
 def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_many: EqualMany) -> list[int | None]:
-    """The class of equal answers that each completion votes for; None for a completion without an answer.
+    """Return the class of equal answers that each completion votes for; None for a completion without an answer.
 
-    All right answers are class RIGHT, and only these. Two wrong answers are in one class if they are equal, or if a
-    chain of wrong answers leads from one to the other, each equal to the next: of 50, 50% and 0.5 the first and the
-    last are not equal, but both equal 50%. So the classes depend on which answers there are, not on their order. Two
-    answers are equal if either is when the other is taken for gold: equality trusts its left side (the gold answer),
-    and here neither is gold. `equal_many` answers several questions at once, `(left, right)` each.
+    Class RIGHT holds exactly the right answers. Two wrong answers are in one class if a chain of equal answers connects
+    them: 50 and 0.5 are not equal, but both equal 50%. So the classes do not depend on the order of the answers. Two
+    answers count as equal if they are with either of them as the gold answer, since equality trusts the gold answer
+    and here neither is one. `equal_many` compares several pairs `(left, right)` at once.
     """
     classes = {answer: RIGHT for answer, right in zip(answers, correct, strict=True) if answer is not None and right}
     waiting = [answer for answer in dict.fromkeys(answers) if answer and answer.strip() and answer not in classes]
@@ -94,7 +93,7 @@ def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_m
     while waiting:
         number += 1
         reached, waiting = {waiting[0]}, waiting[1:]
-        while reached:  # what was reached last, against all that is in no class yet
+        while reached:  # compare the newest members with all answers that have no class yet
             classes |= dict.fromkeys(reached, number)
             reached = _equal_to_any(reached, waiting, equal_many)
             waiting = [answer for answer in waiting if answer not in reached]
@@ -102,7 +101,7 @@ def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_m
 
 
 def _equal_to_any(answers: set[str], others: Sequence[str], equal_many: EqualMany) -> set[str]:
-    """Those of the others that equal one of the answers, whichever of the two is taken for gold."""
+    """Return those of the others that equal one of the answers, with either as the gold answer."""
     pairs = [(answer, other) for answer in answers for other in others]
     equal = {other for (_, other), same in zip(pairs, equal_many(pairs), strict=True) if same}
     turned = [(other, answer) for answer, other in pairs if other not in equal]
@@ -110,12 +109,12 @@ def _equal_to_any(answers: set[str], others: Sequence[str], equal_many: EqualMan
 
 
 def majority_of_votes(votes: Sequence[int | None], k: int, *, num_subsets: int = 1000, seed: int = 0) -> float:
-    """The mean over k-subsets of the votes of: does class RIGHT win?
+    """Return how often class RIGHT wins, averaged over k-subsets of the votes.
 
-    The class with most votes wins; where t classes are tied, RIGHT among them scores 1/t. None votes for nobody and
-    cannot win, so a subset without any answer scores 0. All C(n, k) subsets are taken where they are at most
-    `num_subsets` (then the result is exact), else `num_subsets` random ones, each drawn without replacement. Only how
-    many votes each class has counts, not their order.
+    The class with most votes wins; if RIGHT is one of t tied classes, it scores 1/t. None votes for no class, so a
+    subset without any answer scores 0. If there are at most `num_subsets` subsets, all are used and the result is
+    exact. Otherwise `num_subsets` random ones are used, each drawn without replacement. The order of the votes does not
+    matter.
     """
     n = len(votes)
     _check_k(k, n)
@@ -123,7 +122,7 @@ def majority_of_votes(votes: Sequence[int | None], k: int, *, num_subsets: int =
         raise ValueError(f"maj@k: num_subsets must be 1 or more, got {num_subsets}")
     sizes = Counter(vote for vote in votes if vote is not None)
     sizes_C = [sizes.pop(RIGHT, 0), *sorted(sizes.values(), reverse=True)]
-    votes_NC = np.zeros((n, len(sizes_C)), dtype=np.float32)  # votes for RIGHT first, those for nobody last
+    votes_NC = np.zeros((n, len(sizes_C)), dtype=np.float32)  # first column: votes for RIGHT; last: no vote
     votes_NC[: sum(sizes_C)] = np.repeat(np.eye(len(sizes_C), dtype=np.float32), sizes_C, axis=0)
     counts_SC = _subsets(n, k, num_subsets, seed) @ votes_NC
     top_S = counts_SC.max(axis=1)
@@ -132,7 +131,7 @@ def majority_of_votes(votes: Sequence[int | None], k: int, *, num_subsets: int =
 
 
 def _subsets(n: int, k: int, num_subsets: int, seed: int) -> NDArray[np.float32]:
-    """(S, n) zeros and ones: which of n are in each k-subset."""
+    """Return S subsets as (S, n) zeros and ones: the k members of each."""
     if math.comb(n, k) <= num_subsets:
         chosen = np.array(list(combinations(range(n), k)))
         members = np.zeros((len(chosen), n), dtype=np.float32)
@@ -155,10 +154,10 @@ def _check_k(k: int, n: int) -> None:
 def bootstrap_mean(
     values: Sequence[Sequence[float]], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Interval:
-    """Mean over all values with a percentile bootstrap interval that resamples *clusters* (one inner list each).
+    """Compute the mean over all values with a percentile bootstrap interval over *clusters* (the inner lists).
 
-    Completions of one prompt are not independent, so prompts are drawn with replacement and bring all their values
-    (Efron & Tibshirani 1993, chapter 13; cluster bootstrap). With one cluster the interval is the point. Raises
+    Completions of one prompt are not independent, so prompts are drawn with replacement together with all their values
+    (Efron & Tibshirani 1993, chapter 13; cluster bootstrap). With one cluster the interval is a point. Raises
     ValueError for no cluster, an empty one, or a confidence outside (0, 1).
     """
     if not values or any(len(cluster) == 0 for cluster in values):
@@ -172,11 +171,11 @@ def bootstrap_mean(
 def bootstrap_means(
     values_PM: ArrayLike, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> list[Interval]:
-    """The mean over problems of each of M metrics, with percentile bootstrap intervals over the P problems.
+    """Compute the mean over problems of each of M metrics, with percentile bootstrap intervals over the P problems.
 
-    `values_PM` has one row a problem. All metrics see the same resamples, so they can be compared. Where every problem
-    has the same value the interval is that point: a percentile bootstrap knows no more. Raises ValueError for an
-    empty table or a confidence outside (0, 1).
+    `values_PM` has one row for each problem. All metrics use the same resamples, so they can be compared. If every
+    problem has the same value, the percentile interval is that point. Raises ValueError for an empty table or a
+    confidence outside (0, 1).
     """
     table = np.asarray(values_PM, dtype=np.float64)
     if table.ndim != 2 or not table.size:
@@ -194,20 +193,19 @@ def bootstrap_means(
 def paired_bootstrap_means(
     before_PM: ArrayLike, after_PM: ArrayLike, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> list[Interval]:
-    """The mean over problems of after - before for each of M metrics, with percentile bootstrap intervals.
+    """Compute the mean over problems of after - before for each of M metrics, with percentile bootstrap intervals.
 
-    Problems are resampled in pairs, each with its two values (Efron & Tibshirani 1993, chapter 8), so that what makes
-    a problem easy or hard for both cancels. Raises ValueError for tables that differ in shape, and as
-    `bootstrap_means`.
+    Each resampled problem brings both its values (Efron & Tibshirani 1993, chapter 8), so the difficulty of a problem
+    cancels. Raises ValueError for tables of different shape, and as `bootstrap_means`.
     """
     before, after = np.asarray(before_PM, dtype=np.float64), np.asarray(after_PM, dtype=np.float64)
     if before.shape != after.shape:
-        raise ValueError(f"paired tables must have one shape, got {before.shape} and {after.shape}")
+        raise ValueError(f"paired tables must have the same shape, got {before.shape} and {after.shape}")
     return bootstrap_means(after - before, confidence=confidence, resamples=resamples, seed=seed)
 
 
 class McNemar(NamedTuple):
-    """Problems that only one of two models solves, and the p-value of the hypothesis that both are equally likely."""
+    """The counts of problems that only one of two models solves, and the p-value of both being equally likely."""
 
     only_before: int
     only_after: int
@@ -215,11 +213,11 @@ class McNemar(NamedTuple):
 
 
 def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> McNemar:
-    """McNemar's test (1947) for two models on the same problems, exact and two-sided.
+    """Compute McNemar's test (1947) for two models on the same problems, exact and two-sided.
 
-    Only the b + c problems that one model solves and the other does not say anything. Under the hypothesis each of
-    them falls to either model with probability 1/2: p = min(1, 2 P(X <= min(b, c))), X ~ Binomial(b + c, 1/2). Without
-    such problems p = 1. Raises ValueError for lists of different length.
+    Only the b + c problems that exactly one model solves matter. Under the hypothesis either model solves each of them
+    with probability 1/2: p = min(1, 2 P(X <= min(b, c))), X ~ Binomial(b + c, 1/2). Without such problems p = 1. Raises
+    ValueError for lists of different length.
     """
     only_before = sum(b and not a for b, a in zip(before, after, strict=True))
     only_after = sum(a and not b for b, a in zip(before, after, strict=True))
@@ -229,13 +227,13 @@ def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> McNemar:
 
 
 def sign_flip_test(differences: Sequence[float], *, exact_up_to: int = 16) -> float:
-    """Two-sided p-value of the hypothesis that paired differences are as likely positive as negative.
+    """Compute the two-sided p-value of the hypothesis that paired differences are as likely positive as negative.
 
-    Fisher's randomisation test for pairs: under the hypothesis each difference could as well have had the other sign.
-    p is the share of the 2^n sign patterns whose mean is at least as far from 0 as the one seen; all of them up to
-    `exact_up_to` differences, else 100,000 drawn ones (and the one seen). With n seeds no p is below 2 / 2^n: five
-    say at best 0.0625. For differences of 0 and 1 (did it happen, yes or no) this is McNemar's exact test. Raises
-    ValueError without differences.
+    This is Fisher's randomisation test for pairs: under the hypothesis each difference could have had the other sign.
+    p is the share of sign patterns whose mean is at least as far from 0 as the observed one. Up to `exact_up_to`
+    differences all 2^n patterns are used, else 100,000 random ones and the observed one. With n seeds p is at least
+    2 / 2^n, which is 0.0625 for five seeds. For paired yes/no outcomes this is McNemar's exact test. Raises ValueError
+    without differences.
     """
     seen = np.asarray(differences, dtype=np.float64)
     if seen.ndim != 1 or not len(seen):
@@ -251,7 +249,7 @@ def sign_flip_test(differences: Sequence[float], *, exact_up_to: int = 16) -> fl
 
 
 def _resampled_sums(table_PM: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """(R, M): column sums of the table with its rows drawn anew, with replacement, R times."""
+    """Resample the rows R times with replacement and return the column sums, (R, M)."""
     rng = np.random.default_rng(seed)
     problems = len(table_PM)
     sums = np.empty((resamples, table_PM.shape[1]))

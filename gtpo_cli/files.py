@@ -1,12 +1,11 @@
-"""The one reader of files that may be anybody's: run folders, checkpoints, configurations of models; and how files of a
-run folder are written.
+"""Reading untrusted files (run folders, checkpoints, model configurations) and writing files of a run folder.
 
-A file is read only if it is one (a FIFO would be waited for without an end, a device never ends), only up to a bound
-(each line, where it has lines), and only into the shape that is asked for: pydantic checks every value strictly.
-Whatever else comes is the caller's error with what is wrong; nothing passes on half-read.
+Only regular files are read, since a FIFO may block and a device may never end. Their size is bounded (for JSON lines,
+the size of each line), and pydantic checks every value strictly against the expected type. Anything else raises the
+caller's error with the reason, so no caller sees a partly read file.
 
-Nothing in a run folder is a link, so that what is written there stays there: `refuse_links` looks a folder through
-before it is used, `append_to` and `write_aside` write through none.
+A run folder must not contain links, so that everything written there stays there. `refuse_links` checks a folder
+before it is used; `append_to` and `write_aside` never write through a link.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from gtpo_cli.text import describe, one_line
 T = TypeVar("T")
 Wrong = Callable[[str], GtpoError]  # what is wrong with the file -> the error that says where, what and the remedy
 
-MAX_BYTES = 2**30  # of a file that is read whole, or of a line
+MAX_BYTES = 2**30  # of a file that is read at once, or of a line
 _STEP = re.compile(r"step-([0-9]{6,12})")
 
-# Numbers as they come out of a run: squares and sums of them are finite too.
+# Bounds for numbers from a run, so that their squares and sums are finite too.
 Finite = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 def open_regular(file: Path) -> BufferedReader:
-    """Open a regular file (or a link to one) to read its bytes. Raises OSError for anything else, at once."""
+    """Open a regular file (or a link to one) for reading bytes. Raises OSError at once for anything else."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a NUL in the name
@@ -57,9 +56,9 @@ def open_regular(file: Path) -> BufferedReader:
 
 
 def read_bytes(file: Path) -> bytes:
-    """The content of a regular file. Raises OSError, also for more than MAX_BYTES."""
+    """Read a regular file. Raises OSError, also for more than MAX_BYTES."""
     with open_regular(file) as stream:
-        size = os.fstat(stream.fileno()).st_size  # room for as much is taken, so not for a gigabyte that is not there
+        size = os.fstat(stream.fileno()).st_size  # allocate no more than the file has
         return _up_to_bound(file, stream.read(min(size, MAX_BYTES) + 1))
 
 
@@ -70,7 +69,7 @@ def _up_to_bound(file: Path, content: bytes) -> bytes:
 
 
 def read_json(file: Path, shape: type[T], wrong: Wrong) -> T:
-    """The JSON document in a file as a `shape`, strictly. Raises `wrong(what is wrong)`."""
+    """Read the JSON document in a file strictly as a `shape`. Raises `wrong(reason)`."""
     with guarded(wrong):
         return parse_json(read_bytes(file), shape)
 
@@ -78,9 +77,9 @@ def read_json(file: Path, shape: type[T], wrong: Wrong) -> T:
 def read_json_lines(
     file: Path, shape: type[T], wrong: Callable[[int, str], GtpoError], *, cut: bool = False
 ) -> Iterator[T]:
-    """A `shape` for each line of a file. Raises `wrong(line, what is wrong)`, counted from 1; 0 for the file itself.
+    """Read a `shape` from each line of a file. Raises `wrong(line, reason)`: lines count from 1, the file itself is 0.
 
-    `cut`: the file may end within a line, as a kill leaves it, which is left out.
+    `cut`: the file may end within a line, as a kill leaves it; that line is skipped.
     """
     with guarded(lambda reason: wrong(0, reason)):
         stream = open_regular(file)
@@ -95,7 +94,7 @@ def read_json_lines(
 
 
 def parse_json(content: bytes | str, shape: type[T]) -> T:
-    """Raises ValueError (pydantic's) for what is no such JSON: another type, nested too deep, not UTF-8."""
+    """Parse JSON as a `shape`. Raises pydantic's ValueError for another type, too deep nesting, or bad UTF-8."""
     value: T = _adapter(cast("Hashable", shape)).validate_json(content, strict=True)
     return value
 
@@ -106,47 +105,47 @@ def _adapter(shape: Hashable) -> TypeAdapter[Any]:
 
 
 def guarded(wrong: Wrong) -> AbstractContextManager[None]:
-    """Around a reader of foreign things: whatever it raises becomes `wrong(what is wrong)`, in one line.
+    """Turn every exception of a block that reads untrusted data into `wrong(reason)`, in one line.
 
-    Our own errors pass, and signals, and memory that runs out, which is no fault of what is read. BaseException, since
-    libraries that are not Python's panic with it.
+    gtpo's own errors, signals and running out of memory pass, since the data are not to blame. It catches
+    BaseException, since native libraries panic with it.
     """
     return translated(BaseException, lambda error: wrong(reason(error)), passing=(*PASSING, MemoryError))
 
 
 def writing(wrong: Wrong) -> AbstractContextManager[None]:
-    """Around writing of ours: what the operating system refuses becomes `wrong(why)`."""
+    """Turn an OSError of a block that writes into `wrong(reason)`."""
     return translated(OSError, lambda error: wrong(reason(error)))
 
 
 def writing_run(folder: Path, wrong: Callable[[str, str], GtpoError]) -> AbstractContextManager[None]:
-    """Around writing in a run's folder: what the operating system refuses becomes `wrong(why, remedy)`."""
+    """Turn an OSError of a block that writes in a run's folder into `wrong(reason, remedy)`."""
     return translated(OSError, lambda error: wrong(reason(error), remedy(error, folder)))
 
 
 def making_run(folder: Path) -> AbstractContextManager[None]:
-    """Around making a run's folder or its small files: what the operating system refuses is a CheckpointError."""
+    """Turn an OSError of a block that creates a run's folder or its small files into a CheckpointError."""
     return translated(
         OSError,
         lambda error: CheckpointError(f"{folder}: cannot write the run folder ({error.strerror}); see output_dir"),
     )
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # None: writers of torch and safetensors say no number
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # None: writers of torch and safetensors give no number
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, None)
 
 
 def remedy(error: BaseException, folder: Path) -> str:
-    """What helps where something in a run's folder could not be written."""
+    """Return the remedy for a failed write in a run's folder."""
     number = getattr(error, "errno", None)
     if number in _GONE and not folder.is_dir():
         return "its folder was moved or deleted, or the working folder changed (os.chdir in a plug-in): put it back"
-    return "make room" if number in _FULL else "make the folder writable" if number in _CLOSED else "mend that"
+    return "make room" if number in _FULL else "make the folder writable" if number in _CLOSED else "fix that"
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says, in one line."""
+    """Return the message of an exception in one line."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(one_line(str(part), most=40) for part in first["loc"])
@@ -157,14 +156,14 @@ def reason(error: BaseException) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """600 for "step-000600", as folders and files of a step are called; None for any other name."""
+    """Parse the name of a step's folder or file: 600 for "step-000600", None for any other name."""
     found = _STEP.fullmatch(name)
     step = int(found[1]) if found else None
     return step if step is not None and name == f"step-{step:06d}" else None
 
 
 def own_folder(folder: Path) -> Path:
-    """Make a folder to write into. Raises OSError where it is a link: what is written would land elsewhere."""
+    """Create a folder to write into. Raises OSError if it is a link, which would lead writes elsewhere."""
     folder.mkdir(parents=True, exist_ok=True)
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "is a link to another folder", str(folder))
@@ -172,8 +171,10 @@ def own_folder(folder: Path) -> Path:
 
 
 def refuse_links(folder: Path, *, but: re.Pattern[str]) -> None:
-    """Raise OSError, with its name, where a file or folder in `folder` is a link. `but`: such as another program makes
-    anew, by their path in the folder."""
+    """Raise OSError with the name if a file or folder in `folder` is a link.
+
+    `but`: relative paths that are exempt, since another program replaces these links.
+    """
     waiting = [folder]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -185,10 +186,9 @@ def refuse_links(folder: Path, *, but: re.Pattern[str]) -> None:
 
 
 def append_to(file: Path) -> FileIO:
-    """Open a file of a run folder to write at its end, unbuffered; it is made where it is not there.
+    """Open a file of a run folder, or create it, to append unbuffered.
 
-    Raises OSError for a link, a file with a second name (a hard link) and what is no regular file: what is written
-    would land elsewhere too.
+    Raises OSError for links, hard links and other files that are not regular, since writes would land elsewhere too.
     """
     how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(file, how, 0o666)
@@ -202,10 +202,9 @@ def append_to(file: Path) -> FileIO:
 
 
 def write_aside(file: Path, content: str | bytes) -> None:
-    """Write aside, flush to disk, rename: a reader sees the old file or the new one, never half of it.
+    """Write to a temporary file, flush to disk, and rename, so that readers see the old file or the new one.
 
-    Where a link stands in the place of either it is replaced, not followed. Raises OSError that names `file`; nothing
-    of it stays then.
+    Links at either path are replaced, not followed. Raises OSError that names `file`, and leaves nothing behind.
     """
     aside = file.with_name(f".{file.name}.tmp")
     try:
@@ -219,14 +218,16 @@ def write_aside(file: Path, content: str | bytes) -> None:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename, error.filename2 = str(file), None  # what the caller asked for
+            error.filename, error.filename2 = str(file), None  # the path that the caller gave
         raise
 
 
 @contextmanager
 def folder_aside(folder: Path, *, replace: bool = False) -> Iterator[Path]:
-    """`write_aside` for a folder: a new empty one, which is flushed to disk and gets its name on leaving. Where an
-    error is raised nothing of it stays. `replace`: a folder of that name goes, once the new one is whole."""
+    """Yield a new empty folder that is flushed to disk and renamed to `folder` at the end of the block.
+
+    After an error nothing of it stays. `replace`: delete an existing `folder` once the new one is complete.
+    """
     aside, before = (folder.with_name(f".{folder.name}.{word}") for word in ("tmp", "old"))
     try:
         shutil.rmtree(aside, ignore_errors=True)
@@ -248,7 +249,7 @@ def folder_aside(folder: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def flush_to_disk(folder: Path, *, recursive: bool = True) -> None:
-    """Return once the folder, and with `recursive` all below it, is on the disk. Raises OSError."""
+    """Flush the folder, and with `recursive` everything below it, to disk. Raises OSError."""
     for path in [folder, *(folder.rglob("*") if recursive else ())]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -259,9 +260,9 @@ def flush_to_disk(folder: Path, *, recursive: bool = True) -> None:
 
 @contextmanager
 def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
-    """Hold a lock on a file, which is made with its folder; the system frees it when the process ends, however it ends.
+    """Hold a lock on a file, creating it and its folder. The system frees the lock when the process ends.
 
-    Raises `held` where another process has it, CheckpointError where the folder cannot be written.
+    Raises `held` if another process has the lock, CheckpointError if the folder cannot be written.
     """
     with making_run(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +274,7 @@ def locked(file: Path, *, held: GtpoError) -> Iterator[None]:
             raise held from None
         except OSError as error:
             raise CheckpointError(
-                f"{file}: the file system cannot lock files ({error.strerror}), so nothing would keep two processes "
-                "from writing the same folder; choose an output_dir on another"
+                f"{file}: the file system cannot lock files ({error.strerror}), so two processes could write the same "
+                "folder; choose an output_dir on another file system"
             ) from error
         yield

@@ -1,8 +1,8 @@
-"""Whether the hub can be reached at all, asked once.
+"""A check, made once, whether the hub can be reached.
 
-Where it cannot, its library asks six times for each file, with pauses: a mistyped folder would cost a minute before
-the message comes. Only a connection that cannot be made counts here (no network, no such host, refused); a slow hub, a
-login that is not accepted, an error of the server are left to the library and its patience.
+If it cannot, its library tries six times for each file, with pauses, so a mistyped folder would take a minute to
+report. Only failed connections count here (no network, no such host, refused). The library handles slow hubs, rejected
+logins and server errors itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 
 def why_unreachable() -> str | None:
-    """Why nothing can be had from the hub, or None. A few tenths of a second at the first call."""
+    """Return why the hub cannot be reached, or None. The first call takes a few tenths of a second."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -30,7 +30,7 @@ def why_unreachable() -> str | None:
 
 
 def offline_remedy() -> str:
-    """Where nothing can be had from the hub."""
+    """Return the remedy for an unreachable hub."""
     from huggingface_hub import constants
 
     there = "bring it here, or unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "set HF_HUB_OFFLINE=1 here"
@@ -39,11 +39,11 @@ def offline_remedy() -> str:
 
 @contextmanager
 def only_the_cache_if_unreachable() -> Iterator[str | None]:
-    """Inside, where the hub cannot be reached, the libraries look into their cache only. Gives `why_unreachable`."""
+    """Make the libraries use only their cache in the block if the hub is unreachable. Yields `why_unreachable()`."""
     from huggingface_hub import constants
 
     reason = why_unreachable()
-    # The libraries have no other switch that holds for every file they look for.
+    # The libraries have no other switch that covers every file.
     places: list[Any] = [constants, *(module for name, module in sys.modules.items() if name == "datasets.config")]
     before = [vars(place)["HF_HUB_OFFLINE"] for place in places]
     try:
@@ -65,12 +65,12 @@ def _connection_failure(endpoint: str) -> str | None:
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.InvalidURL) as error:
         return f"{endpoint}: {error or 'no answer'}"
     except httpx.HTTPError:
-        return None  # it was reached, or is only slow: the library knows better
+        return None  # reached or only slow, which the library handles
     return None
 
 
 def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
-    """The folder in the cache that holds what a hub name (at a revision) means here; its name is the commit."""
+    """Return the cached folder of a hub name (at a revision); the folder's name is the commit."""
     from huggingface_hub import try_to_load_from_cache
 
     file = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -78,7 +78,7 @@ def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
 
 
 def missing_weights(snapshot: Path) -> str | None:
-    """The first file of weights that a snapshot in the cache lacks; None where all are there."""
+    """Return the first weights file that a cached snapshot lacks; None if it is complete."""
     there = next((snapshot / name for name in _WEIGHTS if (snapshot / name).exists()), None)
     if there is None:
         return _WEIGHTS[0]

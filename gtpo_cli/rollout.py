@@ -1,4 +1,4 @@
-"""Problems -> groups of completions -> tensors. In between a `Scorer` gives the groups their verdicts."""
+"""From problems to groups of completions to tensors. In between a `Scorer` adds the verdicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sample(
     *,
     ended: Callable[[Problem, Completion], None] | None = None,
 ) -> list[Group]:
-    """One group of `group_size` completions for each prompt, in order. `ended` is told of each one once it is there.
+    """Sample one group of `group_size` completions for each prompt, in order. `ended` is called with each finished one.
 
     Raises GenerationError.
     """
@@ -40,7 +40,7 @@ def sample_blocks(
     seeds: Sequence[int],
     wanted: Collection[int] | None = None,
 ) -> Generator[tuple[int, Group], None, None]:
-    """The groups of the wanted prompts (default: all) with their prompts' numbers, as they come: `Sampler`."""
+    """Yield the groups of the wanted prompts (default: all) with the prompts' numbers as they finish: see `Sampler`."""
     wanted = range(len(prompts)) if wanted is None else wanted
     ids = [ids for _, ids in prompts]
     with closing(sampler.sample_blocks(ids, group_size, params, size=size, seeds=seeds, wanted=wanted)) as sampled:
@@ -52,8 +52,8 @@ def sample_blocks(
 def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> TokenBatch:
     """Right-pad prompts and completions of groups of one size into tensors on `device`.
 
-    Groups that were not scored (no verdicts) get rewards of 0: the entropy probe and SFT read none. Only masks say
-    what is real: the padding value is 0, which may be a real token's id.
+    Groups without verdicts get rewards of 0; the entropy probe and SFT do not read them. Only the masks tell real
+    tokens from padding, since the padding value 0 may be a real token's id.
     """
     assert groups, "a step needs at least one group"
     G = len(groups[0].completions)

@@ -2,8 +2,8 @@
 
 <output_dir>/<run_name>/
   recipe.yaml        the resolved recipe
-  environment.json   versions, machine, model, data: what the run was
-  start/             the weights it started from, where those are another run's or an adapter's
+  environment.json   versions, machine, model, data
+  start/             the weights it started from, if another run's or an adapter's
   initial_entropy.json   <H>_ini and how it was measured
   metrics.jsonl      one JSON object a step
   samples/           completions of some steps, with advantages, masks, lambda
@@ -11,7 +11,7 @@
   evaluation/        graded completions and scores of gtpo eval
   report/            what gtpo report draws
   export/            what gtpo export writes
-  trl/               what TRL resumes from, where it trained the run
+  trl/               what TRL resumes from, if it trained the run
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gtpo_cli.recipe.section import code_names
 from gtpo_cli.text import one_line
 from gtpo_cli.user_code import why_not
 
-RUNS = Path("runs")  # where a run is looked for when none is named; recipes put them there unless output_dir says
+RUNS = Path("runs")  # default output_dir, where commands look for the latest run
 RECIPE_FILE = "recipe.yaml"
 _PACKAGES = (
     "gtpo_cli", "torch", "triton", "transformers", "peft", "datasets", "bitsandbytes", "math-verify", "unsloth",
@@ -47,12 +47,12 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-# wandb puts new ones in the place of the first, and writes no more to the folders of the second.
+# wandb replaces the first kind and no longer writes to the folders of the second.
 _WANDB_LINKS = re.compile(r"wandb/(latest-run|debug[^/]*)|wandb/[^/]*run-[^/]*/logs/debug[^/]*")
 
 
 class Trust(NamedTuple):
-    """Which code of others a user wants to be run: what comes with the model, what a run's recipe names among runs."""
+    """The foreign code that a user allows: code that comes with the model, and code in run folders."""
 
     remote_code: bool = False
     run_code: bool = False
@@ -62,7 +62,7 @@ NO_TRUST = Trust()
 
 
 class RunFolder:
-    """Paths of a run, and its small files. Making one touches nothing."""
+    """The paths of a run and its small files. Constructing it does not touch the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,11 +85,12 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self, recipe: Recipe | None) -> Iterator[None]:
-        """Around training: keeps every other process from training in this folder, and makes it for a new run of
-        `recipe` (None: a resumed one), which is taken back where it fails before its first step.
+        """Hold the folder during training, so that no other process trains in it.
 
-        Raises CheckpointError where another process has it or it cannot be written, RecipeError where there is a run
-        already, and for a signal that ends the run at once Terminated, with what is lost.
+        With a `recipe` (None: resume) it creates the run, and removes it again if it fails before its first step.
+
+        Raises CheckpointError if another process holds the folder or it cannot be written, RecipeError if it has a run
+        already, and Terminated, with what is lost, for a signal that ends the run at once.
         """
         held = CheckpointError(
             f"{self.path}: another process is training this run; wait for it, stop it, or choose another --name"
@@ -107,19 +108,19 @@ class RunFolder:
                     raise
 
     def _lost(self) -> str:
-        """What a run that was ended at once did in vain."""
+        """Describe the work that a run loses if it is ended at once."""
         if not self.metrics_file.is_file():
             return " before the first step: nothing was trained, and the same command starts again"
         reached = self.metrics_file.read_bytes().count(b"\n")
         saved = max((step_of(path.name) or 0 for path in self.checkpoints.glob("step-*")), default=0)
         steps = f"step {reached}" if reached == saved + 1 else f"steps {saved + 1} to {reached}"
-        lost = f"{steps} and what was under way are lost" if reached > saved else "only what was under way is lost"
-        return f": {lost}; gtpo train --resume {self.path} goes on from step {saved}"
+        lost = f"{steps} and the current step are lost" if reached > saved else "only the current step is lost"
+        return f": {lost}; gtpo train --resume {self.path} continues from step {saved}"
 
     def create(self, recipe: Recipe) -> None:
-        """Make the folder and write the recipe. Raises RecipeError if there is a run in it already.
+        """Create the folder and write the recipe. Raises RecipeError if it has a run already.
 
-        Two that do so at once must not both succeed: see `held`.
+        Call it under `held`, so that only one of two processes succeeds.
         """
         if self.recipe_file.exists():
             raise RecipeError(
@@ -131,9 +132,9 @@ class RunFolder:
         self._write(self.recipe_file, dump_recipe(recipe))
 
     def discard_if_not_begun(self) -> None:
-        """Take back what a run wrote that failed before its first step: a corrected recipe may use its name again.
+        """Remove the files of a run that failed before its first step, so that a corrected recipe can reuse its name.
 
-        Only the run's own small files go, and the folder if it is empty then: it may have held something else before.
+        It removes only the run's own small files, and the folder if that leaves it empty.
         """
         if self.checkpoints.exists() or (self.metrics_file.exists() and self.metrics_file.stat().st_size):
             return
@@ -145,22 +146,23 @@ class RunFolder:
             self.path.rmdir()
 
     def check_links(self) -> None:
-        """Raises CheckpointError where anything in the folder is a link: what is written there must stay there."""
+        """Raise CheckpointError if anything in the folder is a link, which would lead writes elsewhere."""
         try:
             refuse_links(self.path, but=_WANDB_LINKS)
         except (FileNotFoundError, NotADirectoryError):  # there is no run yet
             return
         except OSError as error:
             raise CheckpointError(
-                f"{one_line(str(error.filename))}: {error.strerror}, and nothing in a run folder may be one: put the "
-                "files themselves there (cp -rL); for another disk move the whole run, or set output_dir"
+                f"{one_line(str(error.filename))}: {error.strerror}, which a run folder must not contain; copy the "
+                "files themselves there (cp -rL); to use another disk, move the whole run or set output_dir"
                 if error.errno == errno.ELOOP
-                else f"{self.path}: cannot be looked through ({error.strerror})"
+                else f"{self.path}: cannot be searched for links ({error.strerror})"
             ) from error
 
     def recipe(self) -> Recipe:
-        """The run's recipe, to be shown and compared. Every command that loads a run or writes to it begins here, so
-        that links are refused here.
+        """Load the run's recipe for showing and comparing.
+
+        Every command that loads a run or writes to it begins here, so this also refuses links.
 
         Raises RecipeError, CheckpointError for a link.
         """
@@ -168,14 +170,15 @@ class RunFolder:
         return load_recipe(self.recipe_file)
 
     def change(self, recipe: Recipe, *, made: int, total: int) -> None:
-        """Write the recipe that a run goes on with. Raises RecipeError where it is beyond that one's end already."""
+        """Write the recipe that a run continues with. Raises RecipeError if the run is already past its end."""
         if total < made:
-            raise RecipeError(f"{self.path}: has made {made} steps, so it cannot end at step {total}; name a later one")
+            raise RecipeError(f"{self.path}: has made {made} steps, so it cannot end at step {total}; set a later end")
         self._write(self.recipe_file, dump_recipe(recipe))
 
     def recipe_to_run(self, overrides: Sequence[str] = (), *, trust: Trust = NO_TRUST) -> Recipe:
-        """The run's recipe, with overrides, to load its model by. Raises RecipeError, also where the folder asks for
-        code to be run that its user has not asked for: a run folder may be anybody's.
+        """Load the run's recipe with overrides, for loading its model.
+
+        Raises RecipeError, also if the folder, which may be a stranger's, would run code that the user has not allowed.
         """
         own = self.recipe()
         recipe = load_recipe(self.recipe_file, overrides) if overrides else own
@@ -185,9 +188,9 @@ class RunFolder:
                 f"{self.recipe_file}: model.trust_remote_code is on in this run's recipe, so code that comes with "
                 f"{one_line(own.model.name)} would run; read that code, and if you trust it, add --trust-remote-code"
             )
-        asked = {name for _, name in code_names(recipe)}  # an override that names other code is the user's word
+        used = {name for _, name in code_names(recipe)}  # code that an override names is the user's choice
         for key, name in () if trust.run_code else code_names(own):
-            if name in asked and (why := why_not(name, self.path)) is not None:
+            if name in used and (why := why_not(name, self.path)) is not None:
                 problems.append(
                     f"{self.recipe_file}: {key}: the code {one_line(name)} {why}; read it, and if you trust it, add "
                     "--trust-run-code"
@@ -209,7 +212,7 @@ class RunFolder:
         self._write(self.environment_file, json.dumps(document, indent=2) + "\n")
 
     def total_steps(self) -> int | None:
-        """Up to which it was last to train; None where that is not recorded. It only informs, so nothing is raised."""
+        """The planned last step, None if it is not recorded. This is informative, so errors count as None."""
         with contextlib.suppress(CheckpointError):
             return read_json(self.environment_file, _Environment, CheckpointError).total_steps
         return None
@@ -222,7 +225,7 @@ class RunFolder:
             write_aside(file, text)
 
     def initial_entropy(self) -> float | None:
-        """<H>_ini as the run recorded it, nats; None when it has not been measured yet. Raises CheckpointError."""
+        """Read the recorded <H>_ini, nats; None if it has not been measured yet. Raises CheckpointError."""
         file = self.initial_entropy_file
         remedy = "put the file back as it was: a trained policy cannot be measured again"
         if not os.path.lexists(file):
@@ -235,7 +238,7 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class _InitialEntropy:
-    initial_entropy: Annotated[float, Field(ge=0.0, le=1e3)]  # nats: the logarithm of any vocabulary is far below
+    initial_entropy: Annotated[float, Field(ge=0.0, le=1e3)]  # nats; the logarithm of any vocabulary size is far below
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +247,11 @@ class _Environment:
 
 
 def new_run(recipe: Recipe) -> tuple[Recipe, RunFolder]:
-    """The recipe with its run's name, and the folder. Where it has none it gets the first of `default_names` that is
-    free, and the folder is made at once: another start can get only another. Raises CheckpointError."""
+    """Return the recipe with its run's name, and the folder.
+
+    A recipe without a name gets the first free one of `default_names`. Its folder is created at once, so that no other
+    start takes the same name. Raises CheckpointError.
+    """
     if recipe.run_name is not None:
         return recipe, RunFolder(Path(recipe.output_dir) / recipe.run_name)
     for name in default_names(recipe):
@@ -256,11 +262,11 @@ def new_run(recipe: Recipe) -> tuple[Recipe, RunFolder]:
             except FileExistsError:
                 continue
         return recipe.model_copy(update={"run_name": name}), folder
-    raise AssertionError("the names do not end")
+    raise AssertionError("default_names never ends")
 
 
 def latest_run(output_dir: Path) -> RunFolder | None:
-    """The run that was started or continued last, by the time of its metrics; None where there is none."""
+    """Return the run that was started or continued last, by the time of its metrics; None without runs."""
 
     def last_touched(run: RunFolder) -> float:
         return (run.metrics_file if run.metrics_file.exists() else run.recipe_file).stat().st_mtime
@@ -270,7 +276,7 @@ def latest_run(output_dir: Path) -> RunFolder | None:
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions of what decides a run's result."""
+    """Return the installed versions of the packages that affect a run's result."""
     versions = {}
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Text that others wrote, made fit for the place where it is shown: a terminal, Markdown, a file's name."""
+"""Escape and shorten untrusted text for the place where it is shown: a terminal, Markdown, a file's name."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Sequence
 
 _NAME_LENGTH = 60
 
-# Characters that steer a terminal or turn the order of what is read: C0 (but tab and line feed), DEL, C1, marks of
-# direction, the two other line ends, lone surrogates. Each becomes one character that only shows that it was there.
+# Characters that control a terminal or change the reading order: C0 (but tab and line feed), DEL, C1, direction marks,
+# the two other line ends, lone surrogates. Each becomes one visible character.
 _STEERING = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)} | {0x7F: 0x2421}
 _STEERING |= dict.fromkeys(
     (
@@ -23,45 +23,45 @@ _STEERING |= dict.fromkeys(
 
 
 def printable(text: str) -> str:
-    """The text without anything that steers a terminal: an escape character becomes its sign, and so on. As long."""
+    """Replace each character that controls a terminal by a visible one, such as the symbol for escape."""
     return text if text.isascii() and text.isprintable() else text.translate(_STEERING)
 
 
 def one_line(text: str, *, most: int = 300) -> str:
-    """The text on one line of at most `most` characters, without what steers a terminal."""
+    """Return the text on one line of at most `most` characters, without terminal control characters."""
     text = printable(" ".join(text[: 20 * most].split()))
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 class _Short(reprlib.Repr):
     def repr_instance(self, x: object, level: int) -> str:
-        return repr(x)  # which may raise
+        return repr(x)  # may raise
 
 
 def shown(value: object, *, most: int = 80) -> str:
-    """A value of somebody else's in a message: its repr on one line, cut; its type where asking for that fails.
+    """Format an untrusted value for a message: its repr, shortened to one line, or its type if repr fails.
 
-    Only the first values of a list of millions are looked at, and only so deep.
+    Of a long list only the first values are formatted, and nesting is limited.
     """
     short = _Short()
     short.maxlevel, short.maxlist, short.maxdict = 6, 20, 20
-    short.maxstring = short.maxother = short.maxlong = 4 * most  # it would leave out the middle
+    short.maxstring = short.maxother = short.maxlong = 4 * most  # otherwise reprlib cuts out the middle
     try:
         return one_line(short.repr(value), most=most)
-    except Exception:  # noqa: BLE001 - of an object of the user's, or a number of too many digits
+    except Exception:  # noqa: BLE001 - a user's __repr__, or a number with too many digits
         return f"a {type(value).__name__}"
 
 
 def counted(number: int, noun: str, form: str = "") -> str:
-    """`1 problem`, `2 problems`; `form` as in a format string."""
+    """Format a count with its noun: `1 problem`, `2 problems`; `form` is the number's format."""
     return f"{number:{form}} {noun}{'' if number == 1 else 's'}"
 
 
 def folded(text: str, width: int, column: int = 0) -> str:
-    """The text with line ends in place of blanks, so that no line is wider than `width` cells. A longer word stays
-    whole, since it may be a path to be copied, and `95 %` stays together. `column`: where on its line the text begins.
+    """Wrap text at blanks so that no line is wider than `width` cells. `column`: where on its line the text begins.
 
-    What goes on below a line stands under its last column, which two blanks begin, where that is in the left half.
+    A longer word stays whole, since it may be a path to copy, and `95 %` stays together. Continuation lines are
+    indented to the line's last column (after two blanks) if that is in the left half.
     """
     from rich.cells import cell_len
 
@@ -81,7 +81,7 @@ def folded(text: str, width: int, column: int = 0) -> str:
 
 
 def describe(error: BaseException, *, most: int = 300) -> str:
-    """An exception in one line: its class and its words, also where asking for them fails, as foreign code's may."""
+    """Format an exception in one line as class and message, even if its `__str__` fails."""
     try:
         said = str(error)
     except Exception:  # noqa: BLE001 - a __str__ of somebody else
@@ -90,38 +90,38 @@ def describe(error: BaseException, *, most: int = 300) -> str:
 
 
 def nearest_of(name: str, choices: Iterable[str], *, cutoff: float) -> str | None:
-    """The choice most like `name`; None when none is."""
+    """Return the choice most similar to `name`; None if none is similar."""
     near = difflib.get_close_matches(name, [choice for choice in choices if choice.isprintable()], n=1, cutoff=cutoff)
     return near[0] if near else None
 
 
 def did_you_mean(name: str, choices: Iterable[str], otherwise: str) -> str:
-    """'did you mean X?' for the choice most like `name`, or `otherwise` when none is."""
+    """Return 'did you mean X?' for the choice most similar to `name`, or `otherwise` if none is similar."""
     near = nearest_of(name, choices, cutoff=0.5)
     return otherwise if near is None else f"did you mean {near}?"
 
 
 def markdown_text(text: str) -> str:
-    """Text that Markdown, in a table too, shows as it is, on one line."""
+    """Escape text so that Markdown, even in a table, shows it unchanged on one line."""
     return re.sub(r"([\\`*{}\[\]<>#|!~&]|(?<!\w)_|_(?!\w))", r"\\\1", printable(" ".join(text.split())))
 
 
 def markdown_sentence(text: str) -> str:
-    """A sentence of ours, in which names that others gave may stand, for Markdown: no HTML, link, code or table."""
+    """Escape one of gtpo's sentences, which may contain untrusted names, for Markdown: no HTML, link, code or table."""
     return re.sub(r"([\\`<>\[\]|!&])", r"\\\1", printable(text))
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Container[int] = ()) -> str:
-    """A table of cells that are Markdown already; `numbers`: the columns that stand to the right."""
+    """Build a table from cells that are Markdown already; `numbers`: the columns to align right."""
     rule = "|".join("---:" if column in numbers else "---" for column in range(len(header)))
     lines = [f"| {' | '.join(header)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines) + "\n"
 
 
 def file_name(name: str) -> str:
-    """A name as a part of a file's name: letters, digits, `.`, `_`, `-`, at most 60, and no folder.
+    """Turn a name into a part of a file name: at most 60 letters, digits, `.`, `_`, `-`, and no folder.
 
-    A name that had to be changed gets eight hexadecimal digits of its own, so that two names stay two.
+    A changed name gets eight hexadecimal digits of its own, so that different names stay different.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name[: 4 * _NAME_LENGTH]).strip("-.")[:_NAME_LENGTH]
     if plain and plain == name:

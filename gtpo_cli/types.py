@@ -1,4 +1,4 @@
-"""The records that packages hand to each other. Frozen plain Python: no torch, only small derived values."""
+"""The records that packages exchange: frozen plain Python without torch, with only small derived values."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length"]
-Turn = tuple[str, str]  # of a chat: role (system, user, assistant) and text
+Turn = tuple[str, str]  # a chat message: role (system, user, assistant) and text
 
 
 class CodeName(str):
-    """A function that a recipe asks for: `pkg.module:function` or `file.py:function`.
+    """A function that a recipe names: `pkg.module:function` or `file.py:function`.
 
-    `user_code.py` imports nothing that is called otherwise, and `recipe.section.code_names` finds all of this type. So
-    a new key that names code cannot pass by what is checked before a stranger's recipe is run.
+    `user_code.py` imports nothing but this type, and `recipe.section.code_names` finds all values of it. So a new key
+    that names code cannot bypass the checks before a stranger's recipe runs.
     """
 
     __slots__ = ()
@@ -24,11 +24,10 @@ class CodeName(str):
 class Problem:
     """One question with its gold answer.
 
-    `source` says where it came from, for messages ("train.jsonl:17"). `solution` is the worked reference solution
-    without its answer line, where the data has one (SFT trains on it). `turns`: the chat that asks it, the user's turn
-    last, where that is more than the question alone. `prompt`: what the model is asked, system prompt included, once
-    that is known: the turns that its chat template renders, or the text where it has none. `columns`: the row of the
-    data as it stands there, kept where the recipe has rewards of the user's own.
+    `source`: its origin for messages ("train.jsonl:17"). `solution`: the worked reference solution without its answer
+    line, if the data has one (SFT trains on it). `turns`: the chat, ending with the user's turn, if it is more than the
+    question. `prompt`: the model's input including the system prompt, once known: turns for the chat template, or text
+    without one. `columns`: the unchanged row of the data, kept if the recipe has rewards of the user's own.
     """
 
     id: str
@@ -46,9 +45,9 @@ class Completion:
     """Tokens sampled for one prompt, up to and including the end-of-sequence token when one was sampled.
 
     `logprobs` are the natural log-probabilities of those tokens under the sampler's softmax(logits / temperature) over
-    the whole vocabulary (before top-p and top-k cut it). `finish_reason` is "length" when the completion ran into
-    `max_completion_tokens` (a *truncated* completion: it has no end-of-sequence token). `text` is the decoded text
-    without special tokens.
+    the whole vocabulary (before top-p and top-k). `finish_reason` is "length" if the completion reached
+    `max_completion_tokens` (a *truncated* completion without end-of-sequence token). `text` is the decoded text without
+    special tokens.
     """
 
     token_ids: tuple[int, ...]
@@ -66,14 +65,13 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of one completion, in training and in evaluation.
+    """The scores of one completion, in training and in evaluation.
 
     `reward` is the weighted sum that training uses. `format_score` and `accuracy_score` are the unweighted parts
-    (0..10). `strict_format` is true when all tags are there once each and in order, whatever mode the reward has;
-    `complete_format` when the reward's own mode gave full marks. `correct` is true when the extracted answer equals
-    the gold answer; the accuracy score asks more and less in mode released_code. `timed_out`: the comparison ran out of
-    time or memory. `plugins` holds the unweighted score of each further reward
-    by name: the user's own, and `length` where that has a weight.
+    (0..10). `strict_format`: all tags occur once each and in order, in any mode of the reward. `complete_format`: the
+    reward's own mode gave the full score. `correct`: the extracted answer equals the gold answer; in mode released_code
+    the accuracy score has other rules. `timed_out`: the comparison ran out of time or memory. `plugins` holds the
+    unweighted score of each further reward by name: the user's own, and `length` if it has a weight.
     """
 
     reward: float
@@ -94,7 +92,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The completions sampled for one prompt, with their verdicts once they are scored (empty before)."""
+    """The completions sampled for one prompt, with their verdicts (empty before scoring)."""
 
     problem: Problem
     prompt_ids: tuple[int, ...]

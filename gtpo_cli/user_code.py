@@ -1,9 +1,9 @@
-"""The functions that a recipe names: how they are imported, what is said when their code fails, and which may run.
+"""The functions that a recipe names: importing them, reporting their errors, and deciding which may run.
 
-A run folder may be anybody's, and so is the recipe in it. Code in the user's own folders runs: the working folder and
-PYTHONPATH. Three kinds of code do not run because a stranger's recipe names them. Code that lies with runs may have
-come with one. Installed packages and Python's own library hold functions that run whatever text the data give them.
-Where Python would find a function is looked up without running anything.
+A run folder and its recipe may come from a stranger. Code in the user's own folders (the working folder and PYTHONPATH)
+may run. Three kinds of code do not run just because a stranger's recipe names them: code in a folder with runs, which
+may have come with one, and functions of installed packages and of Python's own library, which can run any text from
+the data. These checks locate a function without running anything.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gtpo_cli.text import describe
 from gtpo_cli.types import CodeName
 
 _RECIPE = "recipe.yaml"
-_OF_RUNS = ("metrics.jsonl", "environment.json", "checkpoints", "samples", ".lock")  # what nothing but a run has
+_OF_RUNS = ("metrics.jsonl", "environment.json", "checkpoints", "samples", ".lock")  # found only in a run
 
 
 def running(wrong: Callable[[str], GtpoError]) -> AbstractContextManager[None]:
-    """Around code of the user's, which may raise anything, sys.exit included: it becomes `wrong(where and what)`."""
+    """Turn any exception of the user's code in the block, sys.exit included, into `wrong(where and what)`."""
     passing = (KeyboardInterrupt, Terminated)
     return translated(BaseException, lambda error: wrong(_raised(error)), passing=passing)
 
@@ -39,9 +39,9 @@ def running(wrong: Callable[[str], GtpoError]) -> AbstractContextManager[None]:
 def import_function(dotted: str, wrong: Callable[[str], GtpoError]) -> Callable[..., Any]:
     """Import `pkg.module:function` or `file.py:function`, a CodeName. Raises `wrong(what is missing)`.
 
-    It may lie in the working folder. Modules next to it there can be imported later too, when the function runs.
+    It may be in the working folder. Then the function can later import the modules next to it too.
     """
-    assert isinstance(dotted, CodeName), "what a recipe names is checked by that type: RunFolder.recipe_to_run"
+    assert isinstance(dotted, CodeName), "RunFolder.recipe_to_run checks only values of this type"
     module_name, _, function_name = dotted.rpartition(":")
     if not module_name or not function_name:
         raise wrong("write it as pkg.module:function")
@@ -56,8 +56,11 @@ def import_function(dotted: str, wrong: Callable[[str], GtpoError]) -> Callable[
 
 
 def _imported(name: str) -> ModuleType:
-    """The working folder is looked into last, and only for this: a run's folder, where a user may stand, must not give
-    a library its modules. It stays on the path where the module came from there, and so its neighbours may be used."""
+    """Import a module, searching the working folder last and only for this import.
+
+    A working folder that is a run must not supply modules to libraries. If the module came from the working folder, the
+    folder stays on the path so that its neighbours can be imported.
+    """
     with _working_folder_last() as here:
         module = _of_file(name) if name.endswith(".py") else importlib.import_module(name)
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
@@ -75,7 +78,7 @@ def _working_folder_last() -> Iterator[str]:
     sys.path.append(here)
     try:
         yield here
-    finally:  # what the module itself put on the path stays there
+    finally:  # entries that the module itself added stay
         with suppress(ValueError):
             sys.path.remove(here)
 
@@ -85,9 +88,9 @@ def _of_file(path: str) -> ModuleType:
     assert spec is not None, "a .py file has a loader"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    taken = spec.name in sys.modules  # by an installed one of that name
+    taken = spec.name in sys.modules  # an installed module has this name
     if not taken:
-        sys.modules[spec.name] = module  # dataclasses look themselves up there
+        sys.modules[spec.name] = module  # dataclasses look their module up here
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -98,7 +101,7 @@ def _of_file(path: str) -> ModuleType:
 
 
 def missing_module(dotted: str) -> str | None:
-    """The package, module or file of `pkg.module:function` that is not there, looked for without running any of it."""
+    """Return the missing package, module or file of `pkg.module:function`, if any, without running its code."""
     named = dotted.rpartition(":")[0]
     if named.endswith(".py"):
         return None if Path(named).expanduser().is_file() else named
@@ -106,18 +109,20 @@ def missing_module(dotted: str) -> str | None:
     try:
         with _working_folder_last():
             return None if not top or importlib.util.find_spec(top) is not None else top
-    except (ValueError, ImportError):  # no name of a module, or one without a file
+    except (ValueError, ImportError):  # not a module's name, or a module without a file
         return top
 
 
 def _raised(error: BaseException) -> str:
-    """`at rewards.py:12 in my_reward: KeyError: 'gold'`: an exception of the user's code, with the innermost line that
-    is the user's; of an installed package where there is none."""
+    """Describe an exception of the user's code: `at rewards.py:12 in my_reward: KeyError: 'gold'`.
+
+    The place is the user's innermost line, or one in an installed package if there is none.
+    """
     own, installed, here = "", "", str(Path.cwd())
     for frame, number in traceback.walk_tb(error.__traceback__):
         file, function = frame.f_code.co_filename, frame.f_code.co_qualname.split(".<locals>.<")[0]
         place = f"at {os.path.relpath(file) if _is_below(file, [here]) else file}:{number} in {function}: "
-        if _is_below(file, _INSTALLED):  # which may stand below Python's own library
+        if _is_below(file, _INSTALLED):  # may be below Python's own library
             installed = place
         elif not _is_below(file, [_GTPO, *_PYTHON]) and not file.startswith("<"):
             own = place
@@ -133,57 +138,59 @@ def _is_below(file: str, folders: Iterable[str]) -> bool:
     return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
-# -- which may run ----------------------------------------------------------------------------------------------------
+# -- code that may run ------------------------------------------------------------------------------------------------
 
 
 def why_not(name: CodeName, run: Path) -> str | None:
-    """Why code that a run's recipe names is not run; None where it may be."""
+    """Return why code that a run's recipe names must not run; None if it may."""
     module = name.rpartition(":")[0]
     if not module.endswith(".py") and module.partition(".")[0] in sys.stdlib_module_names:
-        return "is of Python's own library, whose functions can do anything"
+        return "belongs to Python's own library, whose functions can do anything"
     places = [{file, *file.parents} for file in _places(name)]
     installed = {Path(folder).resolve() for folder in (*site.getsitepackages(), site.getusersitepackages())}
     if any(around & installed for around in places):
-        return "is of an installed package, whose functions can do anything"
+        return "belongs to an installed package, whose functions can do anything"
     near, here = _near(run.resolve()), open_to_users()
     if any(around & near or any(_is_run(folder, sure=folder in here) for folder in around) for around in places):
-        return "lies in a folder with runs, and may have come with one"
+        return "is in a folder with runs and may have come with one"
     return None
 
 
 def open_to_users() -> set[Path]:
-    """The working folder and those above it, which may hold runs and the user's own code side by side."""
+    """Return the working folder and its parents, which may hold runs beside the user's own code."""
     return {Path.cwd(), *Path.cwd().parents}
 
 
 def _near(run: Path) -> set[Path]:
-    """The run, and the folders that may have come with it: all between it and the working folder; of a run elsewhere
-    the folder that holds it."""
+    """Return the run and the folders that may have come with it.
+
+    These are all folders between the run and the working folder, or the parent of a run elsewhere.
+    """
     above = run.parents if Path.cwd() in run.parents else run.parents[:1]
     return {run, *above} - (open_to_users() - {run})
 
 
 def stands_in_a_run() -> bool:
-    """Whether the working folder is a run."""
+    """Return whether the working folder is a run."""
     return _is_run(Path.cwd(), sure=True)
 
 
 def _is_run(folder: Path, *, sure: bool) -> bool:
-    """`sure`: a recipe alone is not enough, since users call theirs recipe.yaml too."""
+    """Return whether a folder is a run. `sure`: recipe.yaml alone is not enough, as users have files of that name."""
     if not (folder / _RECIPE).exists():
         return False
     return not sure or any((folder / name).exists() for name in _OF_RUNS)
 
 
 def _places(name: CodeName) -> Iterator[Path]:
-    """The files and folders that importing the module of `name` would run or look into."""
+    """Yield the files and folders that importing the module of `name` would run or search."""
     module = name.rpartition(":")[0]
     if module.endswith(".py"):
         yield Path(module).expanduser().resolve()
         return
     folders = [*sys.path, str(Path.cwd())]
     for part in module.split("."):
-        # By its last name alone: asked for "runs.theirs.code" the finder would want its parents to be imported.
+        # Search by the last name alone: for "runs.theirs.code" the finder would import the parents.
         spec = PathFinder.find_spec(part, folders)
         if spec is None:
             return

@@ -1,4 +1,4 @@
-"""What is said during a long wait: nothing while it is short, then a line now and then."""
+"""Progress lines for long waits: none at first, then one now and then."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ MOST_SECONDS = 300.0
 
 
 class Waiting(AbstractContextManager["Waiting"]):
-    """Around work that may take minutes: from a thread of its own it tells `say` that `what` goes on, and how far it
-    is, after half a minute, then after twice as long each time, at last every five minutes."""
+    """Reports progress of the work in the block, which may take minutes.
+
+    From its own thread it sends `say` a line about `what` after half a minute, then after twice as long each time, at
+    most five minutes.
+    """
 
     def __init__(self, say: Callable[[str], None], what: str, *, unit: str = "problem") -> None:
         self._say, self._what, self._unit = say, what, unit
         self._started = time.monotonic()
         self._counted: tuple[int, int] | None = None
-        self._before = 0  # done when it was counted first: an evaluation that goes on
+        self._before = 0  # units already done at the first count, in a resumed evaluation
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._speak, daemon=True)
 
@@ -28,7 +31,7 @@ class Waiting(AbstractContextManager["Waiting"]):
         return self
 
     def count(self, done: int, total: int) -> None:
-        """How many of all units are done; the time left is reckoned from those done since the first call."""
+        """Set how many units are done. The time left is estimated from those done since the first call."""
         if self._counted is None:
             self._before, self._started = done, time.monotonic()
         self._counted = done, total
@@ -40,12 +43,12 @@ class Waiting(AbstractContextManager["Waiting"]):
     def _speak(self) -> None:
         pause = FIRST_SECONDS
         while not self._over.wait(pause):
-            with suppress(OSError):  # nobody reads: whoever does the work hears of it at the next line of its own
+            with suppress(OSError):  # standard output was closed; the main thread finds out at its next line
                 self._say(self.so_far())
             pause = min(2 * pause, MOST_SECONDS)
 
     def so_far(self) -> str:
-        """The line."""
+        """Return the current progress line."""
         took = time.monotonic() - self._started
         if self._counted is None:
             return f"{self._what}: {duration(took)} so far"
@@ -56,13 +59,13 @@ class Waiting(AbstractContextManager["Waiting"]):
 
 
 def stage(say: Callable[[str], None], what: str) -> Waiting:
-    """Say what begins now, and with `with` that it goes on."""
+    """Say what begins now. Used with `with`, also report its progress."""
     say(what)
     return Waiting(say, what)
 
 
 def duration(seconds: float) -> str:
-    """`1 h 05 min`, `3 min 20 s`, `12 s`."""
+    """Format seconds as `1 h 05 min`, `3 min 20 s` or `12 s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,4 +1,4 @@
-"""The command line: one file a command; parsing and printing only. Nothing heavy is imported before a command runs."""
+"""The command line: one file per command, for parsing and printing. Heavy imports wait until a command runs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gtpo_cli.cli.streams import clean_streams, drop_output, open_streams
 from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory
 from gtpo_cli.training.interrupts import ending_signals, raise_ended
 
-EXIT_ERROR = 2  # a GtpoError: bad recipe, data, model, checkpoint; or the operating system refused something
+EXIT_ERROR = 2  # a GtpoError (bad recipe, data, model, checkpoint), or an error of the operating system
 EXIT_NO_READER = 1
 
 _ELSEWHERE = "name another folder (output_dir, --out), or ask for the right to write there"
 REMEDIES = {
-    errno.ENOSPC: "free some space, or name another disk (output_dir, --out); gtpo train --resume goes on with a run",
+    errno.ENOSPC: "free some space, or name another disk (output_dir, --out); gtpo train --resume continues a run",
     errno.EDQUOT: "free some of your quota, or name another disk (output_dir, --out)",
     errno.EACCES: _ELSEWHERE,
     errno.EPERM: _ELSEWHERE,
     errno.EROFS: _ELSEWHERE,
     errno.ENOENT: "create the folder first, or correct the name",
-    errno.ENOTDIR: "a file stands where a folder is meant: name another",
-    errno.EISDIR: "a folder stands where a file is meant: name another",
+    errno.ENOTDIR: "this is a file, but a folder is needed: name another",
+    errno.EISDIR: "this is a folder, but a file is needed: name another",
     errno.ENAMETOOLONG: "choose a shorter name (--name, output_dir)",
     errno.EBADF: "leave standard output open, or send it to a file",
     errno.EMFILE: "too many files are open: raise the limit with ulimit -n",
@@ -41,7 +41,7 @@ REMEDIES = {
 LEAST_ADDRESS_SPACE = 1_500_000_000
 MORE_MEMORY = (
     "lower training.micro_batch_size, rollout.group_size or rollout.max_completion_tokens, choose a smaller model "
-    "(gtpo plan says what fits), or end what else uses it"
+    "(gtpo plan says what fits), or stop other programs that use it"
 )
 
 
@@ -53,26 +53,26 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # which typer would end without a word
+        except KeyboardInterrupt:  # typer would exit silently
             raise Terminated(signal.SIGINT) from None
         except Exception as error:
-            if type(error).__name__ == "NoSuchOption":  # click's, which newer versions of typer hold a copy of
+            if type(error).__name__ == "NoSuchOption":  # click's class; newer versions of typer carry a copy
                 _name_key(error)
             raise
 
 
 def _name_key(error: Any) -> None:
-    """An option that is a key of the recipe, here or in another tool: how that is set."""
+    """Say how to set an unknown option that is a recipe key, here or in another tool."""
     from gtpo_cli.recipe.synonyms import keys_for
 
     options = {option for parameter in error.ctx.command.params for option in parameter.opts}
     if {f"{error.option_name}s", error.option_name.removesuffix("s")} & options:
-        return  # click says which
+        return  # click suggests that option
     word = error.option_name.lstrip("-")
-    named = keys_for(f"evaluation.{word}" if error.ctx.info_name == "eval" else word) if "--set" in options else []
-    said = [one.note if one.key is None else f"use --set {one.key}=VALUE: {one.meaning}" for one in named]
-    if said:
-        error.message, error.possibilities = f"No such option: {error.option_name}; {'; or '.join(said)}", None
+    keys = keys_for(f"evaluation.{word}" if error.ctx.info_name == "eval" else word) if "--set" in options else []
+    hints = [key.note if key.key is None else f"use --set {key.key}=VALUE: {key.meaning}" for key in keys]
+    if hints:
+        error.message, error.possibilities = f"No such option: {error.option_name}; {'; or '.join(hints)}", None
 
 
 app = typer.Typer(
@@ -105,21 +105,21 @@ def _options(
 
 
 def main() -> None:
-    """Entry point of the command `gtpo`: errors that a user can act on are printed without a traceback.
+    """Run the command `gtpo`, and print errors that a user can act on without a traceback.
 
-    Those are ours, what the operating system refuses (a full disk, a folder that may not be written), and memory that
-    runs out. Anything else is a fault of the program and keeps its traceback.
+    Those are our own errors, errors of the operating system (a full disk, a read-only folder) and out of memory. Any
+    other error is a bug and keeps its traceback.
     """
     open_streams()
-    # Forks of worker processes after the tokenizer was used would only print advice; we start none by fork.
+    # Otherwise tokenizers print advice when a process forks.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Threads of torch (by GNU's OpenMP) that wait for each other spin first, 300,000 turns of 50 ns: 16 ms at every
-    # operation where another program has one of the cores. So many as it takes itself where threads outnumber cores.
+    # Threads of torch (GNU OpenMP) that wait for each other first spin 300,000 turns of 50 ns. That is 16 ms per
+    # operation when another program has one of the cores. 1000 is OpenMP's own value when threads outnumber cores.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is imported
-    # bitsandbytes says at import that an optional kernel is not there; nothing a user could or should do about it.
+    # At import, bitsandbytes warns about an optional kernel that users cannot install.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    # Rust's own account of a panic in tokenizers would bury the line that we say about it.
+    # Rust's backtrace of a panic in tokenizers would bury our error message.
     os.environ["RUST_BACKTRACE"] = "0"
     clean_streams()
     if os.environ.get("_GTPO_COMPLETE") == "complete_bash":
@@ -129,22 +129,22 @@ def main() -> None:
     for number in ending_signals():
         signal.signal(number, raise_ended)
     try:
-        Path.cwd()  # raises where it is gone, before anything is begun in it
+        Path.cwd()  # raises if the working folder is gone
         _check_address_space()
         try:
             app()
         except SystemExit:
-            sys.stdout.flush()  # here, where a full disk and a reader that has gone can still be told apart
+            sys.stdout.flush()  # here, where a full disk and a closed pipe can still be told apart
             raise
     except Terminated as end:
         for number in (signal.SIGINT, *ending_signals()):
-            signal.signal(number, signal.SIG_DFL)  # another one ends without a word
+            signal.signal(number, signal.SIG_DFL)  # a second signal ends the program silently
         print(as_typed_here(end.words), file=sys.stderr)
         sys.exit(end.exit_code)
-    except BrokenPipeError:  # `gtpo ... | head`: nobody is left to tell; exit as other programs do
+    except BrokenPipeError:  # `gtpo ... | head`: exit silently, as other programs do
         sys.exit(EXIT_NO_READER)
     except Exception as error:
-        if "--debug" in sys.argv or (lines := _lines(error)) is None:
+        if "--debug" in sys.argv or (lines := _error_lines(error)) is None:
             raise
         for line in lines:
             print(f"error: {as_typed_here(line)}", file=sys.stderr)
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def _check_address_space() -> None:
-    """Below this, libraries abort or hang in C while they are imported (OpenBLAS, Rust): nobody could say why."""
+    """Raise NotReadyError where OpenBLAS or Rust libraries would abort or hang during import."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     if allowed not in (resource.RLIM_INFINITY, -1) and allowed < LEAST_ADDRESS_SPACE:
         raise NotReadyError(
@@ -164,29 +164,29 @@ def _check_address_space() -> None:
 
 
 def as_typed_here(text: str) -> str:
-    """A message, which has our commands as `gtpo train`, with these as they can be typed here."""
+    """Replace `gtpo` in the commands of a message by what can be typed here."""
     return _OWN_COMMANDS.sub(lambda _: gtpo(), text)
 
 
-def _lines(error: Exception) -> list[str] | None:
-    """What to tell a user; None for a fault of the program."""
+def _error_lines(error: Exception) -> list[str] | None:
+    """Return the lines that tell a user about an error; None for a bug."""
     if isinstance(error, GtpoError):
         return str(error).splitlines()
-    if (whose := out_of_memory(error)) is not None:
-        said = " ".join(str(error).split())[:200]
-        return [f"{whose} has no more memory{f' ({said})' if said else ''}; {MORE_MEMORY}"]
-    if isinstance(error, OSError) and error.errno is not None:  # without a number it is not the operating system's
+    if (device := out_of_memory(error)) is not None:
+        detail = " ".join(str(error).split())[:200]
+        return [f"{device} has no more memory{f' ({detail})' if detail else ''}; {MORE_MEMORY}"]
+    if isinstance(error, OSError) and error.errno is not None:  # libraries raise some without a number
         return [refused(error)]
     return None
 
 
 def refused(error: OSError) -> str:
-    """What the operating system refused, in one line: the file, why, and the remedy."""
+    """Describe an error of the operating system in one line: the file, the reason and the remedy."""
     try:
         Path.cwd()
     except OSError:
-        return "the working folder is gone, deleted or moved; go to one that exists (cd), and call the command again"
+        return "the working folder was deleted or moved; go to an existing one (cd), and run the command again"
     files = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
     where = " -> ".join(files) or "output or network"
-    remedy = REMEDIES.get(error.errno or 0, "correct that, and call the command again")
+    remedy = REMEDIES.get(error.errno or 0, "correct that, and run the command again")
     return f"{where}: {error.strerror}; {remedy}"

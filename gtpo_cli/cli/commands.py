@@ -1,7 +1,7 @@
-"""The commands: where each one lives, and its line in `gtpo --help`.
+"""The commands: the module of each, and its line in `gtpo --help`.
 
-A command's module is imported when the command is called, so a command loads no other command's libraries. A line is
-the first paragraph of the command's own help (tests/unit/cli/test_imports.py compares them).
+A command's module is imported when the command is called, so no command loads another's libraries. The line is the
+first paragraph of the command's own help (tests/unit/cli/test_imports.py compares them).
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from typing import Any
 
 import typer
 
-COMMANDS = {  # name: (the module in cli/, which has a function or group of the same name; the line)
+COMMANDS = {  # name: (module in cli/, with a function or group of the same name; line)
     "init": (
         "init",
-        "Write a recipe for your model, data and GPU: the paper's setting, made smaller until it fits by gtpo plan.",
+        "Write a recipe for your model, data and GPU: the paper's settings, scaled down until gtpo plan says they fit.",
     ),
-    "train": ("train", "Train a model as a recipe says; without one, the built-in model on arithmetic."),
+    "train": ("train", "Train a model from a recipe; without one, the built-in model on arithmetic."),
     "eval": (
         "evaluate",
-        "Measure a trained model on problems it has not seen: accuracy, pass@k, maj@k, format, entropy, length.",
+        "Measure a trained model on unseen problems: accuracy, pass@k, maj@k, format, entropy, length.",
     ),
     "compare": (
         "compare",
-        "Is B better than A, and by how much? Evaluated runs side by side on the problems they share.",
+        "Compare evaluated runs on the problems they share: is B better than A, and by how much?",
     ),
     "report": (
         "report",
-        "One HTML file about one or more runs: curves, benchmark table, recipes, samples. It needs no network.",
+        "Write one HTML file about one or more runs: curves, benchmark table, recipes, samples. It needs no network.",
     ),
     "inspect": (
         "inspect",
-        "A training step as GTPO saw it: each completion's tokens coloured by their weight lambda, and why.",
+        "Show a training step as GTPO saw it: each completion's tokens coloured by their weight lambda, and why.",
     ),
     "generate": (
         "generate",
-        "Ask a model and watch it answer: streamed text, the answer as the rewards read it, and with --gold what it "
-        "earns.",
+        "Ask a model and watch it answer: streamed text, the answer that the rewards extract, and with --gold its "
+        "reward.",
     ),
     "export": (
         "export",
@@ -44,7 +44,7 @@ COMMANDS = {  # name: (the module in cli/, which has a function or group of the 
     ),
     "try-reward": (
         "try_reward",
-        "Is the reward alive? A few completions of the untrained model, what each earns, and the spread in each group.",
+        "Test the reward on a few completions of the untrained model: what each earns, and the spread in each group.",
     ),
     "probe-entropy": (
         "probe_entropy",
@@ -52,19 +52,19 @@ COMMANDS = {  # name: (the module in cli/, which has a function or group of the 
     ),
     "sweep": (
         "sweep",
-        "Named variants of a recipe times seeds, and what their differences are worth: every figure of the paper.",
+        "Train named variants of a recipe with several seeds, and compare them: every figure of the paper.",
     ),
-    "plan": ("plan", "Steps, tokens, GPU memory by part, what fits, and an estimate of the hours. Loads no weights."),
+    "plan": ("plan", "Estimate steps, tokens, GPU memory by part, what fits, and the hours. Loads no weights."),
     "doctor": (
         "doctor",
-        "Can training start on this machine? Software, GPU, engines, hub, wandb, disk; each finding with its remedy.",
+        "Check whether training can start here: software, GPU, engines, hub, wandb, disk. Each problem has a remedy.",
     ),
     "recipes": ("recipes", "List, show, copy and check recipes."),
 }
 
 
 def import_command(name: str) -> Any:
-    """The command with its options, from its module."""
+    """Import a command with its options from its module."""
     module, _ = COMMANDS[name]
     found = getattr(import_module(f"gtpo_cli.cli.{module}"), module)
     if not isinstance(found, typer.Typer):

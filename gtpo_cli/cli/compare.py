@@ -27,21 +27,21 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B",
-            help="Run folders; runs/a@base or runs/a@600 for one of its subjects.",
+            help="Run folders; runs/a@base or runs/a@600 picks the base or a step.",
             autocompletion=completion.runs,
         ),
     ],
     benchmark: Annotated[
         str | None,
-        typer.Option("--benchmark", "-b", metavar="NAME", help="Only this one.", autocompletion=benchmark_names),
+        typer.Option("--benchmark", "-b", metavar="NAME", help="Only this benchmark.", autocompletion=benchmark_names),
     ] = None,
     as_json: JsonOption = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown on standard output.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
-    """Is B better than A, and by how much? Evaluated runs side by side on the problems they share.
+    """Compare evaluated runs on the problems they share: is B better than A, and by how much?
 
-    Differences are B - A, paired by problem, with 95 % bootstrap intervals; further runs are compared with A too. Of
-    each run its newest evaluated checkpoint is taken.
+    Differences are B - A, paired by problem, with 95 % bootstrap intervals. Further runs are compared with A too. Each
+    run is represented by its newest evaluated checkpoint.
 
     gtpo compare runs/grpo runs/gtpo
 
@@ -54,14 +54,14 @@ def compare(
         raise typer.BadParameter("choose one of --json and --markdown")
     if len(sides) < 2:
         raise EvaluationError(
-            f"compare needs two sides: gtpo compare OTHER {sides[0]}, or with the model it started from: "
+            f"compare needs two runs: gtpo compare OTHER {sides[0]}, or with the model it started from: "
             f"gtpo compare {sides[0]}@base {sides[0]}"
         )
     before, *others = [find_side(text) for text in sides]
     pairs = [(other, found) for other in others for found in compare_sides(before, other, benchmark=benchmark)]
     if as_json:
-        said = cautions([comparison for _, comparison in pairs])
-        print_json({"comparisons": [_document(before, *pair) for pair in pairs], "cautions": said})
+        warnings = cautions([comparison for _, comparison in pairs])
+        print_json({"comparisons": [_document(before, *pair) for pair in pairs], "cautions": warnings})
         return
     say: Callable[[str], None] = _say_markdown if as_markdown else print
     draw: Callable[..., None] = _draw_markdown if as_markdown else print_table
@@ -103,7 +103,7 @@ def _print(
 
 
 def _only_one_side(comparison: Comparison) -> Iterator[str]:
-    """The problems that one side solves and the other does not: how many, and the first of them."""
+    """Yield how many problems only one side solves, and list the first of them."""
     of_a, of_b = (counted(side.conditions.samples, "completion") for side in (comparison.before, comparison.after))
     groups = (
         ("first completion right in A only", comparison.only_before),
@@ -115,7 +115,7 @@ def _only_one_side(comparison: Comparison) -> Iterator[str]:
     for title, ids in groups:
         lines = [f"{title}: {len(ids) or 'none'}"]
         for id_ in ids[:_SHOWN_PROBLEMS]:
-            known = problems.get(id_)  # not where samples.jsonl was removed
+            known = problems.get(id_)  # None if samples.jsonl was removed
             question = one_line(known.question, most=_QUESTION_WIDTH) if known else ""
             lines.append(f"- {one_line(id_)}" + (f"  {question}  gold {one_line(known.gold)}" if known else ""))
         if len(ids) > _SHOWN_PROBLEMS:

@@ -1,7 +1,7 @@
-"""What the shell completes: names of recipes and benchmarks, keys of a recipe and their values, run folders.
+"""Shell completion of recipes, benchmarks, recipe keys with their values, and run folders.
 
-Each function gets what was typed of a word and returns whole words that begin so. Where there is none, the shell
-completes files. Nothing heavy may be imported here: it runs at each press of the key.
+Each function gets the typed start of a word and returns the whole words that begin with it. If there are none, the
+shell completes files. Import nothing heavy here: this runs at every press of the Tab key.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
 from gtpo_cli.recipe.section import Section, fields_of
 from gtpo_cli.run_folder import RECIPE_FILE, RUNS
 
-_BREAKS = "=:@"  # where bash cuts a word that is typed
+_BREAKS = "=:@"  # bash splits a typed word at these
 _WORDS, _NUMBER, _BEFORE = "COMP_WORDS", "COMP_CWORD", "GTPO_COMPLETE_BEFORE"
 
 
 def join_words_of_bash() -> None:
-    """Put together again what bash cuts in three (`objective.name=grpo`), for its script asks for the last part alone:
-    what stands before that goes to `_whole`, by the environment, as the rest does."""
+    """Rejoin words that bash splits, such as `objective.name=grpo`.
+
+    Bash completes only the last part. `_typed_word` gets the part before it from the environment."""
     words = os.environ[_WORDS].split("\n")[: int(os.environ[_NUMBER]) + 1]
     joined, glue = [""], True
     for word in words:
@@ -45,27 +46,27 @@ def join_words_of_bash() -> None:
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Shipped ones, and YAML files."""
-    files = [path for path in _beside(incomplete) if path.endswith((".yaml", ".yml"))]
+    """Complete shipped recipes and YAML files."""
+    files = [path for path in _siblings(incomplete) if path.endswith((".yaml", ".yml"))]
     return [name for name in (*shipped_recipes(), *files) if name.startswith(incomplete)]
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Those in the folder that is typed, in runs/, and where the recipe that is named puts them."""
-    before, typed = _whole(incomplete)
+    """Complete runs in the typed folder, in runs/, and in the output_dir of the named recipe."""
+    before, typed = _typed_word(incomplete)
     folders = [str(RUNS)]
     with suppress(GtpoError):
         if recipe := ctx.params.get("recipe"):
             folders.append(load_recipe(recipe, ctx.params.get("set_") or ()).output_dir)
-    found = {path for start in (typed, *(f"{folder}/" for folder in folders)) for path in _beside(start)}
+    found = {path for start in (typed, *(f"{folder}/" for folder in folders)) for path in _siblings(start)}
     named = sorted(path for path in found if path.startswith(typed) and Path(path, RECIPE_FILE).is_file())
     return [path.removeprefix(before) for path in named]
 
 
 def overrides(incomplete: str) -> list[str]:
-    """`key=`, and behind it the values of a key that has few. A single key comes with them, so that the shell sets no
-    space behind it."""
-    before, typed = _whole(incomplete)
+    """Complete `key=`, and then the values of a key that has few. A single key comes with its values, so that the
+    shell adds no space after it."""
+    before, typed = _typed_word(incomplete)
     kinds = _keys()
     key, equals, _ = typed.partition("=")
     if equals:
@@ -78,7 +79,7 @@ def overrides(incomplete: str) -> list[str]:
 
 
 def _keys() -> dict[str, Any]:
-    """The keys that --set takes one by one, with their types: no sections, and nothing in a list."""
+    """Return the keys that --set takes, with their types: no sections, and no keys inside lists."""
     kinds = {key: field.annotation for key, field in fields_of(Recipe).items()}
     lists = tuple(f"{key}." for key, kind in kinds.items() if get_origin(kind) is tuple)
     sections = {key for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
@@ -86,7 +87,7 @@ def _keys() -> dict[str, Any]:
 
 
 def _values(kind: Any) -> Iterator[str]:
-    """What a value of this type can be, as YAML has it, where those are few words; null where it may be left out."""
+    """Yield the values of a type in YAML if they are few words; null if it is optional."""
     if kind is NoneType:
         yield "null"
     elif kind is bool:
@@ -98,14 +99,14 @@ def _values(kind: Any) -> Iterator[str]:
             yield from _values(inner)
 
 
-def _whole(incomplete: str) -> tuple[str, str]:
-    """(what bash keeps for itself of a word, all that is typed of it)"""
+def _typed_word(incomplete: str) -> tuple[str, str]:
+    """Return the part of the word that bash keeps for itself, and all that is typed of the word."""
     before = os.environ.get(_BEFORE, "")
     return before, before + incomplete
 
 
-def _beside(typed: str) -> list[str]:
-    """The paths in the folder of a path that is being typed, written as it is."""
+def _siblings(typed: str) -> list[str]:
+    """List the paths in the folder of a partly typed path, spelled as typed."""
     folder = typed[: typed.rfind("/") + 1]
     with suppress(OSError):
         return sorted(folder + path.name for path in Path(folder or ".").iterdir() if not path.name.startswith("."))

@@ -16,9 +16,9 @@ _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 
 def doctor(recipe: RecipeOption = None, set_: SetOption = None, as_json: JsonOption = False) -> None:
-    """Can training start on this machine? Software, GPU, engines, hub, wandb, disk; each finding with its remedy.
+    """Check whether training can start here: software, GPU, engines, hub, wandb, disk. Each problem has a remedy.
 
-    With --recipe: for that recipe, else for the built-in model. Exit code 1 when it cannot start.
+    It checks for --recipe, or else for the built-in model. The exit code is 1 if training cannot start.
     """
     from gtpo_cli.cli.app import as_typed_here
     from gtpo_cli.planning.readiness import examine

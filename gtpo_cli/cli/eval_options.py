@@ -1,4 +1,4 @@
-"""What gtpo eval asks: the recipe with its options, and overrides that would not be read."""
+"""Options of gtpo eval: apply them to the recipe, and refuse overrides that have no effect."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from gtpo_cli.recipe.schema import default_ks
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.text import did_you_mean
 
-# Keys of a recipe that an evaluation does not read, and what says it instead.
+# Recipe keys that an evaluation does not read, and what to use instead.
 NOT_READ = {
     "data.split": "use --split",
     "data.limit": "use --limit",
     "data.shuffle": "problems are asked in the order of the data",
     "rollout.temperature": "use evaluation.temperature",
     "rollout.top_p": "use evaluation.top_p",
-    "rollout.top_k": "an evaluation samples among all tokens; evaluation.top_p leaves unlikely ones out",
+    "rollout.top_k": "an evaluation samples from all tokens; evaluation.top_p leaves unlikely ones out",
     "rollout.group_size": "use --pass-k, or evaluation.samples",
 }
 
 
 def check_read(keys: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Raise RecipeError for an override that would change nothing: of what is not read here, or of what an option says
-    too. `keys`: those overridden. `options`: what the options say, None where they are silent, by such a key."""
+    """Raise RecipeError if an overridden key has no effect, because gtpo eval does not read it or an option sets it.
+
+    `options` maps keys to the options' values, None for an option that was not given."""
     problems = [f"--set {key}: gtpo eval does not read it; {NOT_READ[key]}" for key in keys if key in NOT_READ]
     twice = [key for key in keys if options.get(key) is not None]
-    problems += [f"--set {key}: an option says it too; leave one of them out" for key in twice]
+    problems += [f"--set {key}: an option sets it too; leave one of them out" for key in twice]
     if problems:
         raise RecipeError(problems)
 
 
 def overridden(overrides: Iterable[str]) -> list[str]:
-    """The dotted keys that overrides set, also those inside a mapping."""
+    """List the dotted keys that overrides set, including those inside a mapping."""
     keys: list[str] = []
     for override in overrides:
         key, _, text = override.partition("=")
-        with suppress(ValueError):  # which loading the recipe names
+        with suppress(ValueError):  # loading the recipe reports it
             keys += _dotted(key.strip(), parse_yaml(text))
     return keys
 
@@ -56,27 +57,25 @@ def _dotted(key: str, value: Any) -> Iterator[str]:
         yield key
 
 
-def check_split(own: Recipe, asked: Recipe) -> None:
-    """Raise RecipeError where other questions would count as held out than training left out."""
-    splits = [[(part.held_out, part.held_out_seed) for part in recipe.data.sources] for recipe in (own, asked)]
+def check_split(own: Recipe, changed: Recipe) -> None:
+    """Raise RecipeError if overrides change which questions count as held out."""
+    splits = [[(part.held_out, part.held_out_seed) for part in recipe.data.sources] for recipe in (own, changed)]
     if splits[0] != splits[1]:
         raise RecipeError(
             f"--set data.held_out, data.held_out_seed: this run was trained with {own.data.held_out:g} and "
-            f"{own.data.held_out_seed}: another split would ask what it has seen; leave them, or name other data with "
-            "--data-path"
+            f"{own.data.held_out_seed}: another split would contain questions it has seen; leave them out, or name "
+            "other data with --data-path"
         )
 
 
-def by_path(recipe: Recipe, data_path: Path | None) -> list[str] | None:
-    """The benchmarks of the recipe, where --data-path is given: instead of a generated one, local."""
-    asked = list(recipe.evaluation.benchmarks)
-    generated = [name for name in asked if name in GENERATED]
+def local_benchmarks(recipe: Recipe, data_path: Path | None) -> list[str] | None:
+    """Return the recipe's benchmarks with generated ones replaced by `local`; None if --data-path replaces none."""
+    names = list(recipe.evaluation.benchmarks)
+    generated = [name for name in names if name in GENERATED]
     if data_path is None or not generated:
         return None
-    print(
-        f"{generated[0]} is generated, so {data_path} is asked as local (its columns: --set data.columns)", flush=True
-    )
-    return ["local" if name in GENERATED else name for name in asked]
+    print(f"{generated[0]} is generated, so {data_path} is read as local (its columns: --set data.columns)", flush=True)
+    return ["local" if name in GENERATED else name for name in names]
 
 
 def with_options(
@@ -86,32 +85,32 @@ def with_options(
     maj_k: str | None,
     limit: int | None,
     *,
-    samples_said: bool = False,
+    samples_given: bool = False,
 ) -> Recipe:
-    """The recipe with its `evaluation` section as the options say. `samples_said`: the number of completions is asked
-    for by itself, so the largest k does not decide it."""
+    """Apply the options to the recipe's `evaluation` section. With `samples_given`, the number of completions was set
+    by itself and does not follow from the largest k."""
     settings = recipe.evaluation
     changes: dict[str, Any] = {}
     if benchmarks:
         changes["benchmarks"] = tuple(_benchmark_name(name) for name in benchmarks)
     if limit is not None:
         changes["limit"] = limit
-    asked_pass = () if pass_k is None else _ks(pass_k, "--pass-k", first=1)
-    asked_majority = () if maj_k is None else _ks(maj_k, "--maj-k", first=4)
-    if asked_pass or asked_majority:
-        samples = max((*asked_pass, *asked_majority, 0 if asked_pass else settings.samples))
-        samples = settings.samples if samples_said else samples
+    pass_ks = () if pass_k is None else _parse_ks(pass_k, "--pass-k", first=1)
+    majority_ks = () if maj_k is None else _parse_ks(maj_k, "--maj-k", first=4)
+    if pass_ks or majority_ks:
+        samples = max((*pass_ks, *majority_ks, 0 if pass_ks else settings.samples))
+        samples = settings.samples if samples_given else samples
         changes["samples"] = samples
-        for key, asked in (("pass_k", asked_pass), ("majority_k", asked_majority)):
+        for key, ks in (("pass_k", pass_ks), ("majority_k", majority_ks)):
             own = getattr(settings, key)
             usual = own == default_ks(settings.samples)[key]
-            changes[key] = asked or (default_ks(samples)[key] if usual else tuple(k for k in own if k <= samples))
+            changes[key] = ks or (default_ks(samples)[key] if usual else tuple(k for k in own if k <= samples))
     document = recipe.model_dump(mode="json")
     return build_recipe(document | {"evaluation": document["evaluation"] | changes}, where="gtpo eval")
 
 
-def _ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
-    """ "64" -> first, 2 first, ..., 64; "1,8,64" -> as it is."""
+def _parse_ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
+    """Parse the k's of an option: "64" becomes first, 2 first, ..., 64; "1,8,64" stays a list."""
     try:
         ks = sorted({int(part) for part in text.split(",")})
     except ValueError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.eval_options import by_path, check_read, check_split, overridden, with_options
+from gtpo_cli.cli.eval_options import check_read, check_split, local_benchmarks, overridden, with_options
 from gtpo_cli.cli.options import (
     DEFAULT_RECIPE,
     CheckpointOption,
@@ -61,28 +61,28 @@ def evaluate(
         ),
     ] = None,
     pass_k: Annotated[
-        str | None, typer.Option("--pass-k", metavar="K|K,K,...", help="64: 64 completions, k = 1, 2, 4, ..., 64.")
+        str | None, typer.Option("--pass-k", metavar="K|K,K,...", help="64: 64 completions and k = 1, 2, 4, ..., 64.")
     ] = None,
     maj_k: Annotated[str | None, typer.Option("--maj-k", metavar="K|K,K,...", help="64: k = 4, 8, ..., 64.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many problems.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first N problems.", metavar="N", min=1)] = None,
     data_path: Annotated[
-        Path | None, typer.Option(help="Local data: a file, or a folder with a file a split (or such folders).")
+        Path | None, typer.Option(help="Local data: a file, a folder with one file per split, or a folder of such.")
     ] = None,
-    split: Annotated[str, typer.Option(help="The split of the benchmark; a file is asked whole.")] = "test",
+    split: Annotated[str, typer.Option(help="The benchmark's split; a file is used whole.")] = "test",
     checkpoint: CheckpointOption = "best",
-    base: Annotated[bool, typer.Option("--base", help="Evaluate the untrained model beside the trained.")] = False,
+    base: Annotated[bool, typer.Option("--base", help="Evaluate the untrained model too.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="List answers that the grader may have misjudged.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Sample anew what is stored already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Sample again what is stored already.")] = False,
     as_json: JsonOption = False,
     recipe: RecipeOption = None,
     set_: SetOption = None,
     trust_remote_code: TrustOption = False,
     trust_run_code: TrustRunOption = False,
 ) -> None:
-    """Measure a trained model on problems it has not seen: accuracy, pass@k, maj@k, format, entropy, length.
+    """Measure a trained model on unseen problems: accuracy, pass@k, maj@k, format, entropy, length.
 
-    Without a target: the best checkpoint of the latest run, on the benchmark it was trained on. Completions are stored
-    in the run folder as they come: the same command continues an evaluation that was interrupted.
+    Without a target, it measures the best checkpoint of the latest run on the benchmark it was trained on. Completions
+    are stored in the run folder as they come, so the same command continues an interrupted evaluation.
 
     gtpo eval --base
 
@@ -93,7 +93,7 @@ def evaluate(
     words = None
     keys = overridden(set_ or [])
     options = {"benchmarks": benchmark, "pass_k": pass_k, "majority_k": maj_k, "limit": limit}
-    check_read(keys, {f"evaluation.{key}": said for key, said in options.items()})
+    check_read(keys, {f"evaluation.{key}": value for key, value in options.items()})
     if names_run(target):
         if recipe is not None:
             raise typer.BadParameter("a run has its own recipe; leave --recipe out, or override keys with --set")
@@ -105,22 +105,22 @@ def evaluate(
     else:
         model, named = str(target), (benchmark or ["gsm8k"])[0]
         if checkpoint != "best":
-            raise typer.BadParameter(f"{model} is no run folder: only a run has checkpoints")
+            raise typer.BadParameter(f"{model} is not a run folder: only a run has checkpoints")
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
         loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_ or [])
         run, own = _folder_of(model, loaded), None
     loaded = closed(loaded)
-    benchmark, samples_said = benchmark or by_path(loaded, data_path), "evaluation.samples" in keys
-    asked = with_options(loaded, benchmark, pass_k, maj_k, limit, samples_said=samples_said)
+    benchmark, samples_given = benchmark or local_benchmarks(loaded, data_path), "evaluation.samples" in keys
+    asked = with_options(loaded, benchmark, pass_k, maj_k, limit, samples_given=samples_given)
     asked = for_measuring(asked, keys)
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
     _introduce(words, loaded.model, subjects)
     benchmarks = _load_benchmarks(asked, chosen, split, data_path)
     if not names_run(target):
-        _begin(run, loaded)
-    if not as_json:  # the store has everything
+        _create_folder(run, loaded)
+    if not as_json:  # the run folder has all results
         output_is_extra()
-    with ended_with(lambda: ": what was sampled is stored, and the same command continues"):
+    with ended_with(lambda: ": the completions so far are stored, and the same command continues"):
         is_run = own is not None and chosen is not None
         finished = _evaluate(run, asked, own if is_run else None, chosen, subjects, benchmarks, again=again)
     if as_json:
@@ -144,7 +144,7 @@ def _evaluate(
     *,
     again: bool,
 ) -> Finished:
-    """`own`: the recipe that the run was trained by; None where there is no such run."""
+    """Evaluate every subject on every benchmark. `own`: the recipe that the run was trained with; None without one."""
     from gtpo_cli.evaluation.loading import PolicyLoader, local_weights
     from gtpo_cli.evaluation.measure import evaluate as run_evaluation
     from gtpo_cli.evaluation.measure import find_evaluation
@@ -157,9 +157,9 @@ def _evaluate(
     loader, finished = PolicyLoader(recipe, checkpoint, start=start, say=say), {}
     with Scorer(recipe.rewards) as scorer:
         for subject in subjects:
-            load = functools.partial(loader.load, trained=subject != BASE)  # called only if something is to be sampled
+            load = functools.partial(loader.load, trained=subject != BASE)  # called only to sample
             trained = None if subject == BASE else checkpoint
-            kept = own is not None and (trained or start)  # by the run itself: never written to again
+            kept = own is not None and (trained or start)  # in the run folder, never rewritten
             with Waiting(say, f"reading {recipe.model.name}"):
                 weights = "" if kept else local_weights(recipe, trained)
             for benchmark in benchmarks:
@@ -170,17 +170,17 @@ def _evaluate(
     return finished
 
 
-# -- what is evaluated ------------------------------------------------------------------------------------------------
+# -- folders and benchmarks -------------------------------------------------------------------------------------------
 
 
 def _folder_of(model: str, recipe: Recipe) -> RunFolder:
-    """A model without a run gets a folder of its own: <output_dir>/models/<name>."""
+    """Return the folder of a model without a run: <output_dir>/models/<name>."""
     name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or Path(model).resolve().name  # of "." and ".."
     return RunFolder(Path(recipe.output_dir) / "models" / name)
 
 
-def _begin(run: RunFolder, recipe: Recipe) -> None:
-    """Write the folder of a model without a run: not before its tokenizer and the problems were there."""
+def _create_folder(run: RunFolder, recipe: Recipe) -> None:
+    """Create the folder of a model without a run, after its tokenizer and the problems were loaded."""
     run.check_links()
     own_folder(run.path.parent)
     own_folder(run.path)
@@ -194,11 +194,11 @@ def _load_benchmarks(
     from gtpo_cli.evaluation.problems import load_benchmark
 
     if data_path is not None:
-        together = [name for name in recipe.evaluation.benchmarks if not (data_path.expanduser() / name).is_dir()]
-        if len(together) > 1:
+        sharing = [name for name in recipe.evaluation.benchmarks if not (data_path.expanduser() / name).is_dir()]
+        if len(sharing) > 1:
             raise DataError(
-                f"--data-path {data_path}: would be asked as {' and as '.join(together)}; name one --benchmark, or a "
-                "folder with a folder for each of them"
+                f"--data-path {data_path}: would be read as {' and as '.join(sharing)}; name one --benchmark, or a "
+                "folder with a subfolder for each of them"
             )
     tokenizer, longest = load_prompting(recipe, checkpoint)
     benchmarks = []
@@ -210,16 +210,16 @@ def _load_benchmarks(
     return benchmarks
 
 
-# -- what is said -----------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def _introduce(words: str | None, model: ModelRecipe, subjects: list[str]) -> None:
-    """What is evaluated, where the target's own name does not say it."""
+    """Print what is evaluated, if the target's name does not say it."""
     if words is not None:
         print(words, flush=True)
     if BASE in subjects:
         several = len(subjects) > 1
-        what = f"{base_words(model)}, asked and judged as the trained one" if several else f"{model.name}, as it is"
+        what = f"{base_words(model)}, with the trained one's prompts and rewards" if several else model.name
         print(f"{BASE} is {what}", flush=True)
 
 
@@ -248,7 +248,7 @@ def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
 def _print(
     benchmark: Benchmark, recipe: Recipe, finished: dict[str, tuple[StoredEvaluation, Results]], *, audit: bool
 ) -> None:
-    """The scores of all subjects on a benchmark, and where they are stored."""
+    """Print the scores of all subjects on a benchmark, and where they are stored."""
     settings = recipe.evaluation
     print(
         f"\n{benchmark.name} {benchmark.split}: {counted(len(benchmark.prompts), 'problem')}, "

@@ -23,7 +23,7 @@ def export(
     run: RunArgument = None,
     format_: Annotated[
         Literal["adapter", "merged", "gguf"],
-        typer.Option("--format", "-f", help="merged: the whole model; adapter: LoRA only; gguf: llama.cpp's."),
+        typer.Option("--format", "-f", help="merged: the whole model; adapter: LoRA only; gguf: for llama.cpp."),
     ] = "merged",
     checkpoint: CheckpointOption = "best",
     out: Annotated[
@@ -32,31 +32,31 @@ def export(
     dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32"],
         typer.Option(
-            help="Type of the weights; auto = the base's own where it has 16 bits, else bfloat16; a finer one where "
-            "that would round away what was trained."
+            help="Type of the weights; auto: the base's type if it has 16 bits, else bfloat16, or a finer type if "
+            "rounding would lose the training."
         ),
     ] = "auto",
     base: Annotated[
         str | None,
         typer.Option(
-            metavar="ID|FOLDER", help="The base in full precision, where the run's own is only there in 4 bit."
+            metavar="ID|FOLDER", help="The base in full precision, if the run's own base exists only in 4 bit."
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Hub revision of --base.")] = None,
     converter: Annotated[
-        str | None, typer.Option(metavar="PATH", help="llama.cpp's checkout, or its convert_hf_to_gguf.py.")
+        str | None, typer.Option(metavar="PATH", help="A checkout of llama.cpp, or its convert_hf_to_gguf.py.")
     ] = None,
     push: Annotated[
         str | None, typer.Option(metavar="NAME", help="Upload to the hub as this model, e.g. me/my-model; private.")
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="With --push: for everybody to see.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="With --push: visible to everybody.")] = False,
     trust_remote_code: TrustOption = False,
     trust_run_code: TrustRunOption = False,
 ) -> None:
     """Write a trained model for others to load: as an adapter, merged into its base, or as GGUF.
 
-    Before it says so, it loads what it wrote and compares log-probabilities with the run's policy. A model card with
-    recipe, data, metrics and evaluation is beside it.
+    The export is loaded again, and its log-probabilities are compared with those of the run's policy. It contains a
+    model card with recipe, data, metrics and evaluation.
 
     gtpo export runs/my-run
 
@@ -78,7 +78,7 @@ def export(
         folder, chosen, format_, where, dtype=dtype, base=base, revision=revision, converter=converter,
         hub_name=push, trust=Trust(trust_remote_code, trust_run_code),
     )  # fmt: skip
-    with ended_with(lambda: f": {where} is as it was before"):
+    with ended_with(lambda: f": {where} is unchanged"):
         exported = export_run(request, say=say)
     _print(exported, where, folder.recipe().model)
     if push is not None:

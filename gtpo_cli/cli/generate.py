@@ -36,26 +36,26 @@ if TYPE_CHECKING:
     from gtpo_cli.checkpoints import Checkpoint
     from gtpo_cli.evaluation.session import Session
 
-    Judge = Callable[[Completion, str | tuple[Turn, ...]], bool]  # with what was asked, as Problem.prompt
+    Judge = Callable[[Completion, str | tuple[Turn, ...]], bool]  # gets the prompt as in Problem.prompt
 
-_LONGEST_WORD = 20  # characters that wait for their end; some languages write no blanks
-_NAME = re.compile(r"[\w.:~/\\-]+")  # a folder or hub id that is not here; anything else on its own is a question
+_LONGEST_WORD = 20  # characters; longer words are printed unfinished, for languages without spaces
+_NAME = re.compile(r"[\w.:~/\\-]+")  # may be a missing folder or a hub id; anything else is a question
 
 
 def generate(
     target: TargetArgument = None,
     question: Annotated[
-        str | None, typer.Argument(metavar="QUESTION", help="Without it: questions are read from the keyboard.")
+        str | None, typer.Argument(metavar="QUESTION", help="Without it, questions are read from the keyboard.")
     ] = None,
     gold: Annotated[
         str | None, typer.Option("--gold", metavar="ANSWER", help="The right answer: shows verdict and reward.")
     ] = None,
     checkpoint: CheckpointOption = "best",
-    base: Annotated[bool, typer.Option("--base", help="Ask the untrained model of the run.")] = False,
+    base: Annotated[bool, typer.Option("--base", help="Ask the run's untrained model.")] = False,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, max=100.0, help="Softmax temperature; 0 = --greedy.")
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Always the likeliest token.")] = False,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")] = False,
     top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; 1 = off.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="An answer is cut off at this length.")] = None,
     seed: Annotated[
@@ -65,10 +65,10 @@ def generate(
     trust_remote_code: TrustOption = False,
     trust_run_code: TrustRunOption = False,
 ) -> None:
-    """Ask a model and watch it answer: streamed text, the answer as the rewards read it, and with --gold what it earns.
+    """Ask a model and watch it answer: streamed text, the answer that the rewards extract, and with --gold its reward.
 
-    RUN comes before QUESTION; without QUESTION, one question after the other is read (piped input: one a line), and
-    without RUN the latest run is asked. What no option says is as in the recipe's evaluation.
+    RUN comes before QUESTION. Without QUESTION, questions are read one by one (from a pipe: one per line). Without RUN,
+    the latest run is asked. Settings without an option come from the recipe's evaluation section.
 
     gtpo generate runs/my-run "3+8-2+5" --gold 14
 
@@ -79,9 +79,7 @@ def generate(
     if question is not None and not question.strip():
         raise typer.BadParameter("the question is empty")
     if greedy and (temperature or top_p is not None):
-        raise typer.BadParameter(
-            "--greedy takes the likeliest token, whatever --temperature and --top-p are; leave out one"
-        )
+        raise typer.BadParameter("--greedy takes the likeliest token; leave out --temperature and --top-p")
     if base and checkpoint != "best":
         raise typer.BadParameter("--base asks the untrained model, --checkpoint a trained one; leave one of them out")
     if top_p == 0.0:
@@ -99,23 +97,23 @@ def generate(
     greedy = greedy or temperature == 0.0
     how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
     with contextlib.ExitStack() as stack:
-        verdict = _judge(question, gold, recipe, stack)
+        judge = _judge(question, gold, recipe, stack)
         print(f"{words}; {how}, at most {counted(params.max_completion_tokens, 'token')}", flush=True)
         with Waiting(say, f"loading {recipe.model.name}"):
             session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
-        asked = _Asked(session, recipe, params.max_completion_tokens, count, verdict)
+        answerer = _Answerer(session, recipe, params.max_completion_tokens, count, judge)
         if question is None:
-            _answer_questions(asked)
+            _answer_questions(answerer)
         else:
-            asked.answer(question)
+            answerer.answer(question)
     suggest("recipes", "list")
 
 
-# -- what is asked ----------------------------------------------------------------------------------------------------
+# -- model and questions ----------------------------------------------------------------------------------------------
 
 
 def _find_model(target: str | None, which: str, *, base: bool, trust: Trust) -> tuple[Recipe, Checkpoint | None, str]:
-    """A recipe, a checkpoint of its run or None for its untrained model, and what to call that."""
+    """Return a recipe, a checkpoint of its run (None for the untrained model), and words for the model."""
     if target is None or names_run(target):
         run, recipe, chosen = find_trained(target, None if base else which, what="generate", trust=trust)
         if chosen is None:
@@ -126,19 +124,19 @@ def _find_model(target: str | None, which: str, *, base: bool, trust: Trust) -> 
     if not Path(target).exists() and not _NAME.fullmatch(target):
         raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
     if which != "best":
-        raise typer.BadParameter(f"{target} is no run folder: only a run has checkpoints")
+        raise typer.BadParameter(f"{target} is not a run folder: only a run has checkpoints")
     recipe, chosen, words = find_model(target)
     return (recipe, None, f"{recipe.model.name}, untrained") if base and chosen else (recipe, chosen, words)
 
 
 def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contextlib.ExitStack) -> Judge | None:
-    """Who prints the verdict, where there is a gold answer: found before a model is loaded for nothing."""
+    """Return what prints the verdict, if there is a gold answer. Called before the model is loaded, to fail early."""
     if question is None or gold is None:
         return None
     from gtpo_cli.rewards import Scorer, gold_is_usable
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
-        raise typer.BadParameter(f"--gold {gold!r}: is no answer that could be compared")
+        raise typer.BadParameter(f"--gold {gold!r}: is not an answer that can be compared")
     scorer = stack.enter_context(Scorer(recipe.rewards))
 
     def judge(completion: Completion, prompt: str | tuple[Turn, ...]) -> bool:
@@ -150,14 +148,14 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
     return judge
 
 
-def _answer_questions(asked: _Asked) -> None:
+def _answer_questions(answerer: _Answerer) -> None:
     interactive = sys.stdin.isatty()
     if interactive:
         print("an empty line or Ctrl-D ends; Ctrl-C stops an answer")
     for question in _typed() if interactive else _piped():
         try:
-            asked.answer(question)
-        except GenerationError as error:  # a question that is too long is no reason to end
+            answerer.answer(question)
+        except GenerationError as error:  # the next question may be shorter
             print(f"error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
             if not interactive:
@@ -189,12 +187,12 @@ def _piped() -> Iterator[str]:
             yield question
 
 
-# -- what is answered -------------------------------------------------------------------------------------------------
+# -- answers ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A session whose answers are printed, `count` to each question, with their verdicts where somebody judges."""
+class _Answerer:
+    """Prints `count` answers of a session to each question, with verdicts if there is a judge."""
 
     session: Session
     recipe: Recipe
@@ -203,7 +201,7 @@ class _Asked:
     judge: Judge | None
 
     def answer(self, question: str) -> None:
-        """Raises GenerationError for a question that is too long."""
+        """Answer a question. Raises GenerationError if it is too long."""
         right = 0
         for number in range(1, self.count + 1):
             if self.count > 1:
@@ -213,17 +211,17 @@ class _Asked:
                 completion, self.recipe, most=self.max_tokens, limit="--max-tokens", context=self.session.context
             )
             if self.judge is not None:
-                right += self.judge(completion, self.session.asked(question))
+                right += self.judge(completion, self.session.prompt(question))
         if self.judge is not None and self.count > 1:
             print(f"{right} of {self.count} correct")
 
 
 def _show(stream: Generator[str, None, Completion]) -> Completion:
-    """Print words as they come; ends the line also when interrupted, without the word that was still to end."""
+    """Print words as they come. When interrupted, end the line and drop the unfinished word."""
     column, word = 0, ""
     try:
         while True:
-            *words, word = re.split(r"(?<!\s)(?=\s)", word + next(stream))  # its next piece may go on with the last
+            *words, word = re.split(r"(?<!\s)(?=\s)", word + next(stream))  # the next piece may continue the last word
             if len(word) > _LONGEST_WORD or not sys.stdout.isatty():
                 words, word = [*words, word], ""
             column = print_words("".join(words), column)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli.options import GpuOption, benchmark_names, gpu_asked, gpu_here
+from gtpo_cli.cli.options import GpuOption, benchmark_names, gpu_here, parse_gpu
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.files import write_aside
@@ -32,8 +32,8 @@ def init(
         str | None,
         typer.Option(
             metavar="PATH|ID",
-            help="Data of your own: a file, a folder with one a split, or a pattern (jsonl, json, parquet, csv, tsv); "
-            "or a hub id.",
+            help="Your own data: a file, a folder with one file per split, or a pattern (jsonl, json, parquet, csv, "
+            "tsv); or a hub id.",
         ),
     ] = None,
     gpu: GpuOption = None,
@@ -42,14 +42,14 @@ def init(
         typer.Option(
             metavar="FILE",
             help="Translate a training script for TRL or Unsloth (read, never run), or a YAML of axolotl, "
-            "LLaMA-Factory or TRL; --model, --data and --benchmark stand instead of what it says.",
+            "LLaMA-Factory or TRL; --model, --data and --benchmark override it.",
         ),
     ] = None,
 ) -> None:
-    """Write a recipe for your model, data and GPU: the paper's setting, made smaller until it fits by gtpo plan.
+    """Write a recipe for your model, data and GPU: the paper's settings, scaled down until gtpo plan says they fit.
 
-    Asks for model and data where they are not given. With --data and --benchmark the file is read as that benchmark.
-    Without --gpu it is for this machine's GPU, and for the CPU where there is none.
+    It asks for the model and the data if they are not given. With --data and --benchmark, the file is read as that
+    benchmark. Without --gpu, the recipe is for this machine's GPU, or for its CPU if it has no GPU.
 
     gtpo init --model Qwen/Qwen2.5-3B-Instruct --benchmark gsm8k --gpu 4090
 
@@ -60,18 +60,18 @@ def init(
     if from_config is not None:
         _translate(from_config, file, model, benchmark, data, gpu)
         return
-    _check_there(model, benchmark or data)
+    _check_given(model, benchmark or data)
     model = model or typer.prompt("Model (a hub id, a folder, or builtin:tiny)")
     if benchmark is None and data is None:
-        asked = typer.prompt(f"Train on ({', '.join(trainable())}, or a file of your own, or a hub id)")
-        benchmark, data = (None, asked) if _is_path(asked) or _HUB_ID.fullmatch(asked) else (asked, None)
+        answer = typer.prompt(f"Train on ({', '.join(trainable())}, or a file of your own, or a hub id)")
+        benchmark, data = (None, answer) if _is_path(answer) or _HUB_ID.fullmatch(answer) else (answer, None)
     if benchmark is not None:
         _check_benchmark(benchmark, data)
-    size = gpu_asked(gpu) if gpu else gpu_here()
+    size = parse_gpu(gpu) if gpu else gpu_here()
 
     from gtpo_cli.planning.first_recipe import first_recipe
 
-    written = first_recipe(model, _chosen(benchmark, data), size)
+    written = first_recipe(model, _data_section(benchmark, data), size)
     write_aside(file, written.text.encode())
     for note in written.plan.notes:
         print(f"note: {note}")
@@ -88,13 +88,13 @@ def _translate(
 ) -> None:
     if gpu is not None:
         raise RecipeError(
-            "--gpu: the sizes are those of --from-config; leave it out, and ask gtpo plan --recipe FILE --gpu SIZE"
+            "--gpu: the sizes come from --from-config; leave it out, and try gtpo plan --recipe FILE --gpu SIZE"
         )
     if benchmark is not None:
         _check_benchmark(benchmark, data)
     from gtpo_cli.planning.translated_recipe import translated_recipe
 
-    written = translated_recipe(source, model=model, data=_chosen(benchmark, data) or None)
+    written = translated_recipe(source, model=model, data=_data_section(benchmark, data) or None)
     write_aside(file, written.text.encode())
     print(f"{file}: translated from {source} ({written.tool})")
     for line in written.told:
@@ -102,8 +102,8 @@ def _translate(
     suggest("doctor", "--recipe", file)
 
 
-def _chosen(benchmark: str | None, data: str | None) -> dict[str, str]:
-    """The recipe's `data` for what was named."""
+def _data_section(benchmark: str | None, data: str | None) -> dict[str, str]:
+    """Return the recipe's `data` section for the options."""
     chosen = {"benchmark": benchmark} if benchmark else {}
     if data is None:
         return chosen
@@ -112,12 +112,12 @@ def _chosen(benchmark: str | None, data: str | None) -> dict[str, str]:
 
 
 def _is_path(data: str) -> bool:
-    """A file, a folder, or a pattern of files."""
+    """Whether it is a file, a folder or a pattern of files."""
     return glob.has_magic(data) or Path(data).expanduser().exists()
 
 
 def trainable() -> list[str]:
-    """The benchmarks with a training split."""
+    """List the benchmarks with a training split."""
     from gtpo_cli.data.benchmarks import BENCHMARKS
     from gtpo_cli.recipe.data import GENERATED
 
@@ -125,8 +125,8 @@ def trainable() -> list[str]:
     return [*(name for name, hub in hubs.items() if hub and "train" in (hub.splits or ())), *GENERATED]
 
 
-def _check_there(model: str | None, data: str | None) -> None:
-    """Without a terminal nobody can be asked. Raises RecipeError with all that is missing."""
+def _check_given(model: str | None, data: str | None) -> None:
+    """Raise RecipeError for missing options if there is no terminal to ask on."""
     if sys.stdin.isatty():
         return
     missing = [] if model else ["--model"]
@@ -138,13 +138,13 @@ def _check_there(model: str | None, data: str | None) -> None:
 def _check_benchmark(name: str, data: str | None) -> None:
     known = trainable() if data is None else benchmark_names()
     if name in ("local", "hub") and data is None:
-        raise RecipeError(f"--benchmark {name}: is data of your own; name it with --data")
+        raise RecipeError(f"--benchmark {name}: means data of your own; name it with --data")
     if name in known:
         return
     if name in benchmark_names():
         raise RecipeError(
-            f"--benchmark {name}: has no problems to train on, it is for gtpo eval; choose {', '.join(known)}, or a "
-            "file of your own with --data"
+            f"--benchmark {name}: has no training problems and is only for gtpo eval; choose {', '.join(known)}, or "
+            "a file of your own with --data"
         )
     hint = did_you_mean(name, known, f"there are {', '.join(known)}, and --data for a file of your own")
     raise RecipeError(f"--benchmark {name}: no such benchmark; {hint}")

@@ -24,7 +24,8 @@ def inspect(
         str | None, typer.Option(metavar="N|ID|all", help="Which problem of the step (default: one with differences).")
     ] = None,
     completion: Annotated[
-        int | None, typer.Option(metavar="N", help="One completion, token by token: every figure, and why.", min=1)
+        int | None,
+        typer.Option(metavar="N", help="Show one completion token by token, with every figure and the reason.", min=1),
     ] = None,
     html: Annotated[
         bool, typer.Option("--html", help="Write a page for the browser: all problems of the step.")
@@ -32,7 +33,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --html: the file to write.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A training step as GTPO saw it: each completion's tokens coloured by their weight lambda, and why.
+    """Show a training step as GTPO saw it: each completion's tokens coloured by their weight lambda, and why.
 
     gtpo inspect runs/my-run --step 100
 
@@ -69,13 +70,13 @@ def inspect(
     else:
         print_step(console, inspected, groups)
         if len(groups) < len(inspected.groups):
-            print(f"\nproblem {groups[0].number} of {len(inspected.groups)}; another with --problem, all with --html;")
-            print("one completion token by token with --completion")
+            print(f"\nproblem {groups[0].number} of {len(inspected.groups)}")
+            print("--problem shows another, --html all, and --completion one completion token by token")
     suggest("generate", folder.path)
 
 
 def _document(step: InspectedStep, groups: Sequence[InspectedGroup], completion: int | None) -> dict[str, Any]:
-    """The stored completions, with the keys of the file that they are stored in."""
+    """Return the stored completions with the keys of the samples file."""
     from pydantic import TypeAdapter
 
     from gtpo_cli.report.inspection import StoredCompletion

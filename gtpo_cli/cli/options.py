@@ -1,4 +1,4 @@
-"""What several commands are told in the same way: options, the run, the checkpoint."""
+"""Options that several commands share, and how they find runs, checkpoints and models."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 DEFAULT_RECIPE = "tiny_arithmetic"
 
 
-def _json_asked(ctx: typer.Context, value: bool) -> bool:
-    if value and not ctx.resilient_parsing:  # that is a shell asking for completions
+def _on_json(ctx: typer.Context, value: bool) -> bool:
+    if value and not ctx.resilient_parsing:  # set while a shell asks for completions
         keep_output_for_json()
     return value
 
 
 def benchmark_names() -> list[str]:
-    """For the shell to complete."""
+    """List the benchmarks, for shell completion."""
     return list(get_args(Benchmark))
 
 
 def _gpu_names() -> list[str]:
-    """The same."""
+    """List the GPUs' short names, for shell completion."""
     from gtpo_cli.planning.cards import CARDS
 
     return [card.short for card in CARDS]
@@ -56,22 +56,22 @@ TargetArgument = Annotated[
 ]
 CheckpointOption = Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")]
 JsonOption = Annotated[
-    bool, typer.Option("--json", callback=_json_asked, help="One JSON object on standard output, nothing else there.")
+    bool, typer.Option("--json", callback=_on_json, help="Print one JSON object to standard output, and nothing else.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code",
-        help="Run the code that comes with the model, where the run's recipe asks for that; without it such a run is "
-        "refused.",
+        help="Run the code that comes with the model if the run's recipe asks for it; without this option such a run "
+        "is refused.",
     ),
 ]
 TrustRunOption = Annotated[
     bool,
     typer.Option(
         "--trust-run-code",
-        help="Run the rewards and data.gold that the run's recipe names, also such as lie with runs or are installed.",
+        help="Run the rewards and data.gold that the run's recipe names, even from run folders or installed packages.",
     ),
 ]
 RecipeOption = Annotated[
@@ -98,19 +98,19 @@ GpuOption = Annotated[
     typer.Option(
         "--gpu",
         metavar="SIZE|NAME",
-        help="Its memory, e.g. 24GiB, or its name, e.g. 4090 (default: this machine's, where it has one).",
+        help="The GPU's memory, e.g. 24GiB, or its name, e.g. 4090 (default: this machine's GPU, if it has one).",
         autocompletion=_gpu_names,
     ),
 ]
 
 
 def as_typed(overrides: Sequence[str] | None) -> list[str]:
-    """Overrides as options of the next command: --set for each."""
+    """Turn overrides into options of the next command, --set for each."""
     return [part for override in overrides or [] for part in ("--set", override)]
 
 
-def gpu_asked(text: str) -> Card | float:
-    """What --gpu says: a card, or bytes."""
+def parse_gpu(text: str) -> Card | float:
+    """Parse --gpu: a card, or bytes."""
     from gtpo_cli.planning.cards import find_gpu
 
     try:
@@ -120,54 +120,56 @@ def gpu_asked(text: str) -> Card | float:
 
 
 def gpu_here() -> float | None:
-    """Bytes of this machine's."""
+    """Return the bytes of this machine's GPU; None without one."""
     import torch
 
     return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
 def find_run(run: str | None, *, what: str) -> RunFolder:
-    """The run folder named, or the latest one in runs/. `what` is the command line without it, for the message.
+    """Return the named run folder, or the latest one in runs/. `what` is the command, for the error message.
 
-    Raises CheckpointError when there is none.
+    Raises CheckpointError if there is none.
     """
     if run is None:
         latest = latest_run(RUNS)
         if latest is None:
             raise CheckpointError(
-                f"{RUNS}/: there is no run here; name its folder: gtpo {what} FOLDER, or train one: gtpo train"
+                f"{RUNS}/: there is no run here; name a run folder: gtpo {what} FOLDER, or train one: gtpo train"
             )
         return latest
     folder = RunFolder(Path(run))
     if not folder.recipe_file.is_file():
         raise CheckpointError(
-            f"{run}: is no run folder (recipe.yaml is missing); runs are in {RUNS}/ unless output_dir says"
+            f"{run}: is not a run folder (recipe.yaml is missing); runs are in {RUNS}/ unless output_dir differs"
         )
     return folder
 
 
 def names_run(target: str | None) -> bool:
-    """Whether RUN|MODEL is a run, the latest one where there is nothing; else it is a model."""
+    """Whether RUN|MODEL names a run, not a model. Without it, the latest run is meant."""
     return target is None or (Path(target) / "recipe.yaml").is_file() or Path(target).parent == RUNS
 
 
 def find_checkpoint(run: RunFolder, which: str) -> Checkpoint:
-    """best, last, or a step. Raises CheckpointError."""
+    """Find a checkpoint by `best`, `last` or a step. Raises CheckpointError."""
     from gtpo_cli.checkpoints import choose_checkpoint, step_or_word
 
     return choose_checkpoint(run, step_or_word(which))
 
 
 def base_words(model: ModelRecipe) -> str:
-    """What the base of a run is: its model, or what that was when the run started."""
+    """Describe the base of a run: its model, as it was when the run started."""
     return f"{model.before_training}, {'untrained' if model.start is None else 'as the run began'}"
 
 
 def find_trained(
     target: str | None, which: str | None, *, what: str, overrides: Sequence[str] = (), trust: Trust
 ) -> tuple[RunFolder, Recipe, Checkpoint | None]:
-    """The run, its recipe, and its checkpoint: best, last or a step; None is asked for as None, and found where the
-    folder is that of an untrained model that was evaluated. Raises CheckpointError, RecipeError."""
+    """Return the run, its recipe, and its checkpoint: best, last or a step.
+
+    The checkpoint is None if `which` is None, or if the folder is of an untrained model that was evaluated. Raises
+    CheckpointError, RecipeError."""
     run = find_run(target, what=what)
     recipe = run.recipe_to_run(overrides, trust=trust)
     untrained = not run.metrics_file.exists() and not run.checkpoints.exists()
@@ -177,8 +179,8 @@ def find_trained(
 def find_model(
     model: str, *, recipe: str | None = None, benchmark: str = "gsm8k", overrides: Sequence[str] = ()
 ) -> tuple[Recipe, Checkpoint | None, str]:
-    """What to ask that is no run: the recipe by which it is asked, a checkpoint where it is an exported adapter, and in
-    words what it is and whose prompt it gets. `benchmark`: for a model that nothing is known of.
+    """Return a recipe for a model that is no run, a checkpoint if it is an exported adapter, and words for the user
+    about the model and its prompt. `benchmark` is for a model that is not an export of gtpo.
 
     Raises RecipeError, ExportError.
     """
@@ -186,18 +188,18 @@ def find_model(
 
     if recipe is not None:
         loaded = load_recipe(recipe, [f"model.name={json.dumps(model)}", "model.start=null", *overrides])
-        return loaded, None, f"{model}: asked as the recipe {recipe} says"
+        return loaded, None, f"{model}: with the prompts of the recipe {recipe}"
     if (export := read_export(Path(model), overrides)) is not None:
         on = f", an adapter on {export.recipe.model.name}" if export.checkpoint else ""
-        words = f"{model}: export of the run {export.run}, step {export.step}{on}; asked and judged as the run was"
+        words = f"{model}: export of the run {export.run}, step {export.step}{on}; with the run's prompts and rewards"
         return export.recipe, export.checkpoint, words
     loaded = plain_recipe(model, benchmark, overrides)
     known = {None: "no system prompt", PAPER_SYSTEM_PROMPT: "gtpo's default system prompt"}
     prompt = known.get(loaded.data.system_prompt, "your system prompt")
-    return loaded, None, f"{model}: no export of gtpo, so it is asked with {prompt}, in the model's own chat template"
+    return loaded, None, f"{model}: not an export of gtpo, so it gets {prompt}, in the model's own chat template"
 
 
 def plain_recipe(model: str, benchmark: str = "gsm8k", overrides: Sequence[str] = ()) -> Recipe:
-    """By which a model is asked that nothing is known of. Raises RecipeError."""
+    """Return the recipe for a model that is neither a run nor an export of gtpo. Raises RecipeError."""
     plain = {"name": model, "load_in_4bit": False, "lora": None}
     return build_recipe({"model": plain, "data": {"benchmark": benchmark}}, overrides, where=model)

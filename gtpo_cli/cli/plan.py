@@ -14,8 +14,8 @@ from gtpo_cli.cli.options import (
     RecipeOption,
     SetOption,
     as_typed,
-    gpu_asked,
     gpu_here,
+    parse_gpu,
 )
 from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.errors import program
@@ -35,19 +35,19 @@ def plan(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Steps, tokens, GPU memory by part, what fits, and an estimate of the hours. Loads no weights.
+    """Estimate steps, tokens, GPU memory by part, what fits, and the hours. Loads no weights.
 
     gtpo plan --recipe llama8b_gsm8k --gpu 24GiB
 
     gtpo plan --recipe qwen3b_gsm8k --gpu 4090
 
-    Exit code 1 when the recipe does not fit.
+    The exit code is 1 if the recipe does not fit.
     """
     from gtpo_cli.planning.fit import make_plan
 
     name = recipe or DEFAULT_RECIPE
     loaded = load_recipe(name, set_ or [])
-    size = gpu_asked(gpu) if gpu else gpu_here()
+    size = parse_gpu(gpu) if gpu else gpu_here()
     made = make_plan(loaded, gpu=size)
     if as_json:
         print_json(_document(name, made))
@@ -56,7 +56,7 @@ def plan(
         for mean, need in made.cpu:
             print(f"on a CPU     an estimate: {need} at a mean completion of {mean:,} tokens (one thread, float32)")
         _print_memory(made)
-        _print_verdict(made, asked=size is not None)
+        _print_verdict(made, gpu_given=size is not None)
     if not made.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
     if not as_json:
@@ -118,11 +118,11 @@ def _print_run(plan: Plan) -> None:
         tokens = (counts.sampled + counts.imitated) * plan.completion_tokens / 1e6
         if counts.imitated:
             references = f"{counted(counts.imitated, 'reference', ',')} of at most {tokens:,.1f} million tokens"
-            worked_on = f"{references}; training samples nothing"
+            amount = f"{references}; training samples nothing"
         else:
-            worked_on = f"{counted(counts.sampled, 'completion', ',')}, at most {tokens:,.1f} million tokens sampled"
+            amount = f"{counted(counts.sampled, 'completion', ',')}, at most {tokens:,.1f} million tokens sampled"
         prompts, steps = counted(len(counts.prompts), "prompt", ","), counted(counts.order.total_steps, "step", ",")
-        print(f"run          {prompts}, {steps}, {worked_on}")
+        print(f"run          {prompts}, {steps}, {amount}")
     source = "the longest in the data" if counts else "data.max_prompt_tokens"
     print(
         f"longest row  {plan.prompt_tokens + plan.completion_tokens:,} tokens: "
@@ -131,15 +131,15 @@ def _print_run(plan: Plan) -> None:
 
 
 def _print_smaller(copy: Copy, model: ModelRecipe) -> None:
-    """Another repository to fetch the same weights from, and what is other there."""
+    """Print another repository with the same weights, and how it differs."""
     size, saved = copy.size / 2**30, (copy.instead_of - copy.size) / 2**30
     owner = model.name.partition("/")[0]
     print(f"or           --set model.name={copy.name}")
     print(
         f"             {size:.1f} GiB of 4-bit weights: {saved:.1f} GiB less to fetch and to store. The same NF4 "
         "weights up to rounding: Unsloth quantised them from 16 bits with double quantisation, as loading does here. "
-        f"But they, the tokenizer and its template are Unsloth's, whom you trust for {owner}; and a merged export "
-        "needs --base for weights without that rounding."
+        f"But the weights, the tokenizer and its template come from Unsloth, which you trust instead of {owner}; and a "
+        "merged export needs --base for weights without that rounding."
     )
 
 
@@ -150,11 +150,11 @@ def _print_memory(plan: Plan) -> None:
     print(f"  {'together':<34}{_gib(plan.memory.sampling):>10}{_gib(plan.memory.training):>10}\n")
 
 
-def _print_verdict(plan: Plan, *, asked: bool) -> None:
+def _print_verdict(plan: Plan, *, gpu_given: bool) -> None:
     gpu, memory = plan.gpu / 2**30, plan.memory
     size = f"{gpu:.4g} GiB" + (f" ({plan.card.name})" if plan.card else "")
     if plan.fits:
-        where = f"fits {size}" if asked else f"fits {size}, the smallest GPU for it"
+        where = f"fits {size}" if gpu_given else f"fits {size}, the smallest GPU for it"
         sampled = ""
         if memory.sequences is not None:
             sampled = f", {memory.sequences} sampled at the same time; a larger group takes turns"
@@ -184,7 +184,7 @@ def _print_hours(plan: Plan) -> None:
     if of := plan.evaluation:
         print(
             f"evaluation   an estimate: {in_words(of.hours)} for gtpo eval on {of.benchmark}, {of.problems:,} problems "
-            f"with {counted(of.samples, 'completion')} of {of.mean_completion:,} tokens in the mean"
+            f"with {counted(of.samples, 'completion')} of {of.mean_completion:,} tokens on average"
         )
     if not plan.hours:
         return

@@ -1,4 +1,4 @@
-"""What several commands say in the same way: the next command, tables, scores, the audit of an evaluation."""
+"""Output that several commands share: the next command, tables, scores, the audit of an evaluation."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ AUDIT_ROWS = 20
 
 
 def say(text: str) -> None:
-    """Print a line at once, also where the output is no terminal."""
+    """Print a line at once, even if the output is no terminal."""
     print(text, flush=True)
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """The answer to --json: one object on a line, in which records and paths may stand as they are. JSON has no NaN and
-    no infinity: they are null."""
+    """Print the answer to --json, one object on a line. Records and paths are converted; NaN and infinity become
+    null."""
     from pydantic_core import to_jsonable_python
 
     write_json(json.dumps(to_jsonable_python(document, inf_nan_mode="null"), allow_nan=False))
 
 
 def suggest(*arguments: str | Path, comment: bool = False) -> None:
-    """Print the command that comes next, as it can be typed here: the last line of every command.
+    """Print the command to type next: the last line of every command.
 
-    `comment`: as a YAML comment, below a recipe.
+    `comment` makes it a YAML comment, below a recipe.
     """
     print_whole(("# " if comment else "") + f"next: {gtpo()} " + shlex.join(map(str, arguments)))
 
@@ -43,7 +43,7 @@ def suggest(*arguments: str | Path, comment: bool = False) -> None:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = (), title: str | None = None
 ) -> None:
-    """On a terminal as wide as that is, elsewhere as wide as it needs to be."""
+    """Print a table: as wide as the terminal, or elsewhere as wide as it needs to be."""
     from gtpo_cli.tracking.console import Console
     from gtpo_cli.tracking.tables import print_table as print_it
 
@@ -51,7 +51,7 @@ def print_table(
 
 
 def print_scores(results: Mapping[str, Results]) -> None:
-    """A row for each score, a column for each subject."""
+    """Print a row for each score and a column for each subject."""
     from gtpo_cli.report.tables import score_interval, score_words
 
     names = dict.fromkeys(name for result in results.values() for name in result.scores)
@@ -66,7 +66,7 @@ def print_scores(results: Mapping[str, Results]) -> None:
 
 
 def print_audit(subject: str, problems: Sequence[EvaluatedProblem]) -> None:
-    """What the grader may have missed."""
+    """Print what the grader may have misjudged."""
     from gtpo_cli.evaluation.misjudged import audit
 
     found = audit(problems)

@@ -13,7 +13,7 @@ from gtpo_cli.waiting import Waiting
 def count_progress(
     label: str, *, unit: str = "problem", each: bool = False, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """Yields `report(units done, units in all)`. `each`: a plain line at every call."""
+    """Yield `report(done, total)`. With `each`, every call prints a plain line."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

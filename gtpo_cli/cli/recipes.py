@@ -23,10 +23,10 @@ recipes = typer.Typer(
 
 @recipes.command("list")
 def list_recipes(as_json: JsonOption = False) -> None:
-    """The recipes that come with gtpo: what each needs and what it is for.
+    """List the recipes that come with gtpo: what each is for and what it needs.
 
-    Each file says so in its first two lines, so that a list loads no model and asks no hub; a test holds the figures
-    against the plan.
+    The text comes from the first two lines of each file, so the list loads no model and asks no hub. A test compares
+    the figures with the plan.
     """
     rows = []
     for name, path in shipped_recipes().items():
@@ -47,10 +47,10 @@ def list_recipes(as_json: JsonOption = False) -> None:
 
 
 _HOW = (
-    "GPU memory: as gtpo plan estimates it, on the smallest GPU that will do; hours: an estimate, from the fastest to "
-    "the slowest card of that size, completions a fifth of the limit long; on an H100 with base weights in 4 and in 16 "
-    "bits (model.load_in_4bit; gtpo plan --gpu compares them for a card). RAM and minutes: measured on one CPU core. "
-    "The paper's baselines and ablations are sweeps of these: gtpo sweep"
+    "GPU memory is gtpo plan's estimate for the smallest GPU that suffices. Hours are an estimate, from the fastest to "
+    "the slowest card of that size, for completions a fifth of the limit long; on an H100 with base weights in 4 and "
+    "in 16 bits (model.load_in_4bit; gtpo plan --gpu compares them for a card). RAM and minutes were measured on one "
+    "CPU core. The paper's baselines and ablations are sweeps of these recipes: gtpo sweep"
 )
 
 
@@ -60,7 +60,7 @@ def show(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A recipe as training would use it: every key with its value."""
+    """Show a recipe as training would use it: every key with its value."""
     loaded = load_recipe(recipe, set_ or [])
     if as_json:
         print_json({"name": recipe, "recipe": loaded.model_dump(mode="json")})
@@ -97,9 +97,10 @@ def check(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check recipes: every key, value and bound, rewards of your own, and what works on no machine; all errors at once.
+    """Check recipes: keys, values, bounds, your own rewards, and settings that work on no machine.
 
-    What this machine lacks for one: gtpo doctor --recipe, or gtpo train --dry-run.
+    All errors are printed at once. To check this machine for a recipe, use gtpo doctor --recipe or gtpo train
+    --dry-run.
     """
     from gtpo_cli.planning.readiness import check_recipe
 

@@ -26,9 +26,9 @@ def report(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """One HTML file about one or more runs: curves, benchmark table, recipes, samples. It needs no network.
+    """Write one HTML file about one or more runs: curves, benchmark table, recipes, samples. It needs no network.
 
-    Beside it the charts as SVG and PNG, and the table as Markdown, CSV and LaTeX.
+    Beside it are the charts as SVG and PNG, and the table as Markdown, CSV and LaTeX.
 
     gtpo report runs/gtpo runs/grpo runs/sft
     """

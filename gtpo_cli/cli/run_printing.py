@@ -1,4 +1,4 @@
-"""What gtpo train prints about a run: what it would be (--dry-run), and what became of it."""
+"""Print a run's plan (gtpo train --dry-run), and its result."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gtpo_cli.recipe import Recipe, dump_recipe
 if TYPE_CHECKING:
     from gtpo_cli.training.run import Run
 
-# Exit codes of a run that stopped before its last step, saved: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), by
-# itself.
+# Exit codes of a run that saved and stopped before its last step: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), or
+# by itself.
 EXITS = {word: 128 + number for number, word in WORDS.items()}
 EXIT_STOPPED = 3
 
 
 def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
-    """What --dry-run says: the recipe with nothing left open, and what the run would be."""
+    """Print the answer to --dry-run: the recipe with every open key set, and the size of the run."""
     from gtpo_cli.data import prepare
     from gtpo_cli.models import load_tokenizer
     from gtpo_cli.models.engines import on_transformers
@@ -56,7 +56,7 @@ def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
 
 
 def print_end(done: Run) -> None:
-    """What became of a run, and the next command. Raises typer.Exit where it stopped before its last step."""
+    """Print the result of a run and the next command. Raises typer.Exit if it stopped before its last step."""
     where = f"{done.folder.path}: step {done.step} of {done.total_steps}"
     if done.stopped is None:
         from gtpo_cli.tracking import read_metrics
@@ -76,8 +76,8 @@ def print_end(done: Run) -> None:
         if _can_be_tested(done.recipe):
             suggest("eval", done.folder.path, "--base")
         else:
-            asking = f"{gtpo()} eval {done.folder.path} --data-path FILE"
-            print_whole(f"nothing was held out to test on; to ask another file: {asking}")
+            command = f"{gtpo()} eval {done.folder.path} --data-path FILE"
+            print_whole(f"nothing was held out to test on; to test on another file: {command}")
             suggest("report", done.folder.path)
         return
     print(f"stopped ({done.stopped}): {where} is saved")
@@ -99,10 +99,10 @@ def _print_offline(run: Path) -> None:
 
 
 def _can_be_tested(recipe: Recipe) -> bool:
-    """Whether gtpo eval has something to ask that was not trained on."""
+    """Whether gtpo eval has questions that were not trained on."""
     from gtpo_cli.data.problems import holds_nothing_out
 
-    asks_others = set(recipe.evaluation.benchmarks) - {
+    other_benchmarks = set(recipe.evaluation.benchmarks) - {
         source.benchmark for source in (*recipe.data.sources, recipe.data)
     }
-    return bool(asks_others) or not all(map(holds_nothing_out, recipe.data.sources))
+    return bool(other_benchmarks) or not all(map(holds_nothing_out, recipe.data.sources))

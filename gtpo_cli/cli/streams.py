@@ -1,4 +1,4 @@
-"""Standard streams that may be closed, piped to a program that ends, or on a full disk or a terminal that is gone."""
+"""Standard streams that survive closing, a reader that ends, a full disk and a lost terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gtpo_cli.text import folded, printable
 
 
 class _Stream(io.FileIO):
-    """A file descriptor. Where nothing depends on its output, a write that fails is told once, and no more is tried."""
+    """A file descriptor. If its output is optional, a failed write prints one warning and later writes are dropped."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -32,7 +32,7 @@ class _Stream(io.FileIO):
                 raise
             self._broken = True
             if not self.silent:
-                print(f"warning: nobody reads the output any more ({error.strerror}); going on", file=sys.stderr)
+                print(f"warning: cannot write to standard output ({error.strerror}); going on", file=sys.stderr)
             return len(data)
 
 
@@ -41,8 +41,10 @@ _for_json: TextIO | None = None
 
 
 def open_streams() -> None:
-    """Make standard streams safe to use. One that was closed stays so: reading ends, and writing is refused; but its
-    number cannot be taken by a file, which whoever prints would then write into."""
+    """Make standard streams safe to use.
+
+    A closed stream stays closed: reading ends, and writing is refused. But no file can get its number, so that prints
+    cannot land in a file."""
     global _output
     for descriptor, how in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -53,7 +55,7 @@ def open_streams() -> None:
         sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
     if sys.stderr is sys.__stderr__:
         errors = _Stream(2)
-        errors.optional = errors.silent = True  # there is nobody else to tell
+        errors.optional = errors.silent = True  # there is no other place for a warning
         sys.stderr = _text(errors, sys.stderr, errors="backslashreplace")
     if sys.stdout is sys.__stdout__:
         _output = _Stream(1)
@@ -65,12 +67,12 @@ _LINES_UP = re.compile(r"(\x1b\[A)+")
 
 
 class CleanStream:
-    """Standard output or error, through which no text steers the terminal; `gtpo_cli.tracking.console` for rich's.
+    """Standard output or error without control characters, so that no text can steer the terminal.
 
-    rich writes to `rich_proxied_file`: its consoles colour what they show. Libraries print colours too, which are left
-    out here, and progress bars, several of which may stand below each other: a carriage return may begin what is
-    written, and to standard error (`bars`) a write may move the cursor up if it does nothing else. On a terminal what
-    is wider is folded between words, but for what is printed by `print_whole`.
+    rich writes colours directly to `rich_proxied_file` (`gtpo_cli.tracking.console`). Colours of other libraries are
+    removed. Their progress bars work, even several below each other: a text may begin with a carriage return, and on
+    standard error (`bars`) a write may consist of moving the cursor up. On a terminal, long lines are folded between
+    words, except by `print_whole`.
     """
 
     def __init__(self, stream: TextIO, *, bars: bool = False) -> None:
@@ -99,13 +101,13 @@ class CleanStream:
 
 
 def print_whole(text: str) -> None:
-    """Print to standard output what is to be copied, as a command or a file's text: none of its lines is folded."""
+    """Print text for copying, such as a command or a file, without folding its lines."""
     print(printable(text), file=getattr(sys.stdout, "rich_proxied_file", sys.stdout))
 
 
 def print_words(text: str, column: int) -> int:
-    """Print words of a line, of which so many cells are printed already; how many are then. On a terminal a word that
-    does not fit goes to the next line."""
+    """Print words at a column of a line, and return the new column. On a terminal, a word that does not fit goes to
+    the next line."""
     from rich.cells import cell_len
 
     if sys.stdout.isatty():
@@ -116,7 +118,7 @@ def print_words(text: str, column: int) -> int:
 
 
 def clean_streams() -> None:
-    """Let nothing that is printed steer the terminal. A stream that is closed stays so."""
+    """Prevent printed text from steering the terminal. A closed stream stays closed."""
     if sys.stdout is not None:
         sys.stdout = CleanStream(sys.stdout)
     if sys.stderr is not None:
@@ -124,17 +126,16 @@ def clean_streams() -> None:
 
 
 def output_is_extra() -> None:
-    """What the command makes is in files: it goes on though nobody reads what it prints."""
+    """Let the command go on if printing fails, because its results are in files."""
     if _output is not None:
         _output.optional = True
 
 
 def keep_output_for_json() -> None:
-    """What is written to standard output from now on, by whatever library, goes to standard error; all but what
-    `write_json` writes."""
+    """Send all later standard output, from any library, to standard error, except that of `write_json`."""
     global _for_json
     sys.stdout.flush()
-    if _output is None:  # somebody else's stream, as a test's
+    if _output is None:  # not our stream, for example in a test
         _for_json, sys.stdout = sys.stdout, sys.stderr
     else:
         _for_json = _text(_Stream(os.dup(1)), None, errors="strict")
@@ -146,7 +147,7 @@ def write_json(text: str) -> None:
 
 
 def drop_output() -> None:
-    """What is still to be written at the end of the program may be lost, silently."""
+    """Ignore failed writes at the end of the program."""
     if _output is not None:
         _output.optional = _output.silent = True
 

@@ -26,7 +26,7 @@ def sweep(
         str | None,
         typer.Argument(
             metavar="[NAME|FILE]",
-            help="A shipped sweep, or a file of your own; none: a list.",
+            help="A shipped sweep, or a file of your own; without it, list the shipped ones.",
             autocompletion=lambda: list(shipped_sweeps()),
         ),
     ] = None,
@@ -45,17 +45,17 @@ def sweep(
     set_: SetOption = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Runs at the same time.", min=1, max=1024)] = 1,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where it lives (default: runs/sweeps/NAME[-RECIPE]).")
+        Path | None, typer.Option(metavar="FOLDER", help="The sweep's folder (default: runs/sweeps/NAME[-RECIPE]).")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List variants, runs and the time they should take, and stop.")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Named variants of a recipe times seeds, and what their differences are worth: every figure of the paper.
+    """Train named variants of a recipe with several seeds, and compare them: every figure of the paper.
 
-    Runs what is missing; a sweep that was stopped or killed goes on where it was. Ends in a table (also CSV and JSON)
-    and a page with the variants' curves.
+    Only missing runs are trained, so the same command continues a sweep that was stopped or killed. The result is a
+    table (also CSV and JSON) and a page with the variants' curves.
 
     gtpo sweep fig5a_kl --recipe llama8b_gsm8k --only grpo_beta0.04 --seeds 1
 
@@ -71,11 +71,11 @@ def sweep(
         only=tuple(only.split(",")) if only else None,
     )  # fmt: skip
     options = {"--recipe": recipe, "--only": only, "--seeds": seeds, "--jobs": jobs if jobs > 1 else None, "--out": out}
-    typed = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair), *as_typed(set_)]
-    typed += ["--quiet"] * quiet
+    command = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair), *as_typed(set_)]
+    command += ["--quiet"] * quiet
     if dry_run:
         _print_plan(loaded, jobs)
-        suggest("sweep", *typed, comment=True)
+        suggest("sweep", *command, comment=True)
         return
     output_is_extra()
     print(f"sweep {loaded.name}: {counted(len(loaded.runs), 'run')} in {loaded.folder}", flush=True)
@@ -85,12 +85,12 @@ def sweep(
         print(f"FAILED {run.key}: {_why(code, run.log_file)} (all of it: {run.log_file})")
     if ended is not None:
         print(f"stopped: {loaded.done} of {counted(len(loaded.runs), 'run')} are done, the others are saved")
-        suggest("sweep", *typed)
+        suggest("sweep", *command)
         raise typer.Exit(ended.exit_code)
     if loaded.done:
         _print_results(loaded)
     if failed:
-        suggest("sweep", *typed)
+        suggest("sweep", *command)
         raise typer.Exit(EXIT_FAILED)
     suggest("report", *(run.path for run in loaded.runs if run.seed == loaded.file.seeds[0]))
 
@@ -108,13 +108,13 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} are no seeds; write e.g. 1,2,3", param_hint="--seeds") from error
+        raise typer.BadParameter(f"{text!r} is not a list of seeds; write e.g. 1,2,3", param_hint="--seeds") from error
 
 
 def _print_plan(sweep: Sweep, jobs: int) -> None:
-    from gtpo_cli.sweeps.execute import check_what_is_there, seconds_left, seconds_of
+    from gtpo_cli.sweeps.execute import check_folders, seconds_left, seconds_of
 
-    check_what_is_there(sweep)
+    check_folders(sweep)
     print(f"recipe {sweep.recipe}" + "".join(f", {override}" for override in sweep.shared))
     variants = sweep.file.variants.items()
     differ = [[name, ", ".join(as_overrides(changes)) or "nothing: the recipe as it is"] for name, changes in variants]
@@ -140,9 +140,9 @@ def _print_results(sweep: Sweep) -> None:
 
 
 def _why(code: int, log: Path) -> str:
-    """What it was killed by, else the last line of its log."""
+    """Say what killed a run, or else return the last line of its log."""
     if code == -signal.SIGKILL:
-        return "killed from outside, as a system does that is short of memory"
+        return "killed from outside, perhaps because the system was short of memory"
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    said = lines[-1].strip() if lines else "it said nothing"
-    return said if code > 0 else f"ended by {signal.Signals(-code).name}: {said}"
+    last = lines[-1].strip() if lines else "its log is empty"
+    return last if code > 0 else f"ended by {signal.Signals(-code).name}: {last}"

@@ -31,7 +31,7 @@ from gtpo_cli.run_folder import RunFolder, Trust, new_run
 if TYPE_CHECKING:
     from gtpo_cli.training.run import Run
 
-# What may change of a run that is resumed: its end, and what changes no step by more than rounding.
+# Keys that may change when a run is resumed: its end, and settings that change steps by no more than rounding.
 ENDS = ("training.max_steps", "training.epochs")
 CHANGES_NO_STEP = (
     "training.save_every", "training.keep_last", "training.guard.action", "training.max_bad_steps",
@@ -57,8 +57,8 @@ def train(
         typer.Option(
             "--from",
             metavar="RUN[:best|last|STEP]",
-            help="Start a new run from another's checkpoint (or an adapter's folder): its weights, nothing else. "
-            "Without --recipe by that run's own.",
+            help="Start a new run from the weights of another run's checkpoint (or of an adapter folder). Default "
+            "recipe: that run's.",
             autocompletion=completion.runs,
         ),
     ] = None,
@@ -66,23 +66,23 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What the run and its folder are called: --set run_name=NAME (default: model, data, method and time).",
+            help="Name of the run and its folder, as --set run_name=NAME (default: model, data, method and time).",
         ),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Continue a run; with --set training.max_steps=N up to step N."),
+        typer.Option("--resume", help="Continue a run; with --set training.max_steps=N, up to step N."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved recipe, prompts and steps, and stop.")
     ] = False,
     quiet: QuietOption = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Start even where this machine seems to lack something (gtpo doctor).")
+        bool, typer.Option("--force", help="Start even if this machine seems to lack something (gtpo doctor).")
     ] = False,
     engine: Annotated[
         Literal["gtpo", "trl"] | None,
-        typer.Option("--engine", help="Whose trainer: gtpo's own, or TRL's, for several GPUs (docs/trl.md)."),
+        typer.Option("--engine", help="The trainer: gtpo's own, or TRL's for several GPUs (docs/trl.md)."),
     ] = None,
     trl: Annotated[
         list[str] | None,
@@ -91,7 +91,7 @@ def train(
     trust_remote_code: TrustOption = False,
     trust_run_code: TrustRunOption = False,
 ) -> None:
-    """Train a model as a recipe says; without one, the built-in model on arithmetic.
+    """Train a model from a recipe; without one, the built-in model on arithmetic.
 
     gtpo train --recipe tiny_arithmetic
 
@@ -111,10 +111,10 @@ def train(
         raise typer.BadParameter("a resumed run keeps its recipe; leave --recipe out")
     if resume and dry_run:
         raise typer.BadParameter(
-            "--dry-run is about a new run; gtpo recipes show RUN/recipe.yaml shows what this one is"
+            "--dry-run is for a new run; gtpo recipes show RUN/recipe.yaml shows the recipe of this one"
         )
     if resume and from_ is not None:
-        raise typer.BadParameter("--from starts a new run, --resume goes on with an old one; leave one of them out")
+        raise typer.BadParameter("--from starts a new run, --resume continues an old one; leave one of them out")
     if resume and name is not None:
         raise typer.BadParameter("a resumed run keeps its name; leave --name out")
     if run is not None and not resume and "=" in run:
@@ -126,10 +126,10 @@ def train(
         folder = find_run(run, what="train --resume")
         loaded = folder.recipe_to_run(set_ or [], trust=Trust(trust_remote_code, trust_run_code))
         if set_:
-            _check_extends(folder.recipe(), loaded)
+            _check_resumable(folder.recipe(), loaded)
     else:
         named = [f"run_name={json.dumps(name)}"] if name is not None else []
-        loaded = _new(recipe, [*(set_ or []), *named], from_, trust=Trust(trust_remote_code, trust_run_code))
+        loaded = _new_recipe(recipe, [*(set_ or []), *named], from_, trust=Trust(trust_remote_code, trust_run_code))
         if dry_run:
             print_plan(loaded, by_trl=engine == "trl")
             others = ["--engine", engine] if engine else []
@@ -153,16 +153,16 @@ def train(
 
 
 def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force: bool) -> Run | None:
-    """None where there was nothing left to do."""
+    """Train with gtpo's own trainer. Return None if the run was already finished."""
     if resumed is not None and recipe == resumed.recipe():
         from gtpo_cli.training.finished import finished_at
 
         if step := finished_at(resumed, recipe):
-            say(f"{resumed.path} is finished: step {step} of {step}; with a larger training.max_steps it goes on")
+            say(f"{resumed.path} is finished: step {step} of {step}; a larger training.max_steps continues it")
             suggest("train", "--resume", resumed.path, "--set", f"training.max_steps={2 * step}")
             return None
     recipe = _ready(recipe, force=force, resumed=resumed is not None)
-    with _held(recipe, resumed) as (recipe, folder):
+    with _locked(recipe, resumed) as (recipe, folder):
         from gtpo_cli.training.loop import train
 
         return train(recipe, folder, resume=resumed is not None, quiet=quiet, say=say)
@@ -171,8 +171,8 @@ def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force
 def _train_by_trl(
     recipe: Recipe, resumed: RunFolder | None, settings: list[str], *, quiet: bool, force: bool
 ) -> Run | None:
-    """In this process and those it was started with; None in all but the main one, which speaks, and where there was
-    nothing left to do."""
+    """Train with TRL in this process and its companions. Only the main process prints; the others return None, as all
+    do if the run was already finished."""
     from gtpo_cli.integrations.trl_config import parse_extra
 
     extra = parse_extra(settings)
@@ -183,7 +183,7 @@ def _train_by_trl(
     with Processes() as processes:
         if resumed is not None and (step := finished_at(resumed, recipe)):
             if processes.is_main:
-                say(f"{resumed.path} is finished: step {step} of {step}; a new run goes on from its weights")
+                say(f"{resumed.path} is finished: step {step} of {step}; a new run can start from its weights")
                 suggest("train", "--from", resumed.path, "--engine", "trl")
             return None
         try:
@@ -192,13 +192,14 @@ def _train_by_trl(
             if processes.is_main:
                 raise
             raise typer.Exit(2) from error
-        with _held(recipe, resumed) if processes.is_main else nullcontext((recipe, resumed)) as (recipe, folder):
+        with _locked(recipe, resumed) if processes.is_main else nullcontext((recipe, resumed)) as (recipe, folder):
             folder = RunFolder(Path(processes.agree(str(folder.path if folder else ""))))
             return train(recipe, folder, processes, resume=resume, quiet=quiet, say=say, extra=extra)
 
 
 def _ready(recipe: Recipe, *, force: bool, resumed: bool, by_trl: bool = False, quiet: bool = False) -> Recipe:
-    """Everything that is missing, before there is a run folder; else the recipe, with nothing left open."""
+    """Return the recipe with every open key set. Raises NotReadyError with everything that this machine lacks, before
+    there is a run folder."""
     from gtpo_cli.models.engines import on_transformers
     from gtpo_cli.planning.open_keys import close
     from gtpo_cli.planning.readiness import check_ready
@@ -212,40 +213,40 @@ def _ready(recipe: Recipe, *, force: bool, resumed: bool, by_trl: bool = False, 
 
 
 @contextmanager
-def _held(recipe: Recipe, resumed: RunFolder | None) -> Iterator[tuple[Recipe, RunFolder]]:
-    """The recipe with its run's name, and the folder: of the run that is resumed, or of a new one."""
+def _locked(recipe: Recipe, resumed: RunFolder | None) -> Iterator[tuple[Recipe, RunFolder]]:
+    """Lock the folder of the resumed run, or of a new one. Yield the recipe with its run's name, and the folder."""
     recipe, folder = (recipe, resumed) if resumed is not None else new_run(recipe)
     with folder.held(None if resumed is not None else recipe):
         output_is_extra()
         yield recipe, folder
 
 
-def _check_extends(own: Recipe, asked: Recipe) -> None:
-    """Raise RecipeError where a run that goes on would be another one."""
+def _check_resumable(own: Recipe, changed: Recipe) -> None:
+    """Raise RecipeError if the overrides would make the resumed run a different one."""
     from gtpo_cli.recipe.section import recipe_differences
 
-    changed = {key: values[0] for key, values in recipe_differences([own, asked])}
-    changed |= {
-        key: getattr(own, key) for key in ("run_name", "output_dir") if getattr(own, key) != getattr(asked, key)
+    before = {key: values[0] for key, values in recipe_differences([own, changed])}
+    before |= {
+        key: getattr(own, key) for key in ("run_name", "output_dir") if getattr(own, key) != getattr(changed, key)
     }
     refused = [
-        f"--set {key} with --resume: the steps made so far are of {key}: {value}, and a run has one recipe"
-        for key, value in changed.items()
+        f"--set {key} with --resume: the steps so far were made with {key}: {value}, and a run has one recipe"
+        for key, value in before.items()
         if key not in (*ENDS, *CHANGES_NO_STEP)
     ]
     if refused:
-        may = (
-            f"what can change is its end ({', '.join(ENDS)}) and what changes no step ({', '.join(CHANGES_NO_STEP)}); "
+        allowed = (
+            f"you can change its end ({', '.join(ENDS)}) and what changes no step ({', '.join(CHANGES_NO_STEP)}); "
             "for anything else start a new run from its weights: gtpo train --from RUN"
         )
-        raise RecipeError([*refused, may])
+        raise RecipeError([*refused, allowed])
 
 
-def _new(recipe: str | None, overrides: list[str], start: str | None, *, trust: Trust) -> Recipe:
+def _new_recipe(recipe: str | None, overrides: list[str], start: str | None, *, trust: Trust) -> Recipe:
     if start is None:
         loaded = load_recipe(recipe or DEFAULT_RECIPE, overrides)
     else:
-        loaded = _from(start, recipe, overrides, trust=trust)
+        loaded = _recipe_from(start, recipe, overrides, trust=trust)
     if loaded.model.start is not None:
         from gtpo_cli.training.start import check_fits, find_start, notes_on
 
@@ -256,9 +257,9 @@ def _new(recipe: str | None, overrides: list[str], start: str | None, *, trust: 
     return loaded
 
 
-def _from(start: str, recipe: str | None, overrides: list[str], *, trust: Trust) -> Recipe:
-    """The recipe of a run that starts from another's checkpoint: the recipe named, with the model of that run, or that
-    run's own."""
+def _recipe_from(start: str, recipe: str | None, overrides: list[str], *, trust: Trust) -> Recipe:
+    """Return the recipe of a run that starts from another run's checkpoint: the named recipe with that run's model, or
+    else that run's recipe."""
     from gtpo_cli.training.start import find_start
 
     found = find_start(start)
@@ -270,7 +271,7 @@ def _from(start: str, recipe: str | None, overrides: list[str], *, trust: Trust)
     loaded = found.run.recipe_to_run(["run_name=null", *overrides], trust=trust)
     if loaded.objective.name != (own := found.run.recipe().objective.name):
         raise RecipeError(
-            f"--set objective.name with --from: the recipe of {found.run.path} has every switch as {own} has it; name "
-            "a recipe with --recipe"
+            f"--set objective.name with --from: the recipe of {found.run.path} has all switches set for {own}; name a "
+            "recipe with --recipe"
         )
     return loaded

@@ -18,7 +18,7 @@ from gtpo_cli.run_folder import Trust
 from gtpo_cli.text import counted
 from gtpo_cli.types import Completion, Group
 
-_NOTHING = "no spread: nothing to learn from"
+_NO_SPREAD = "no spread: nothing to learn from"
 
 
 def try_reward(
@@ -26,22 +26,22 @@ def try_reward(
     n: Annotated[
         int | None, typer.Option("--n", min=2, help="Completions of each prompt; default: rollout.group_size.")
     ] = None,
-    prompts: Annotated[int, typer.Option("--prompts", min=1, help="The first so many prompts of the data.")] = 2,
+    prompts: Annotated[int, typer.Option("--prompts", min=1, metavar="N", help="The first N prompts of the data.")] = 2,
     set_: SetOption = None,
     as_json: JsonOption = False,
     trust_remote_code: TrustOption = False,
     trust_run_code: TrustRunOption = False,
 ) -> None:
-    """Is the reward alive? A few completions of the untrained model, what each earns, and the spread in each group.
+    """Test the reward on a few completions of the untrained model: what each earns, and the spread in each group.
 
-    Training learns from nothing but differences of reward between completions of one prompt. Rewards of your own are
-    asked too. Without --recipe: the latest run's recipe, else the built-in one.
+    Training learns only from reward differences between completions of one prompt. Your own rewards are included.
+    Without --recipe, it uses the latest run's recipe, or else the built-in one.
     """
     from gtpo_cli.rewards import Scorer
 
     chosen, name = choose_recipe(recipe, set_ or [], trust=Trust(trust_remote_code, trust_run_code))
     completions = n or max(2, chosen.rollout.group_size)
-    loaded = _probing(chosen, prompts, completions)
+    loaded = _with_probe(chosen, prompts, completions)
     policy, measured = probe(loaded, keep=overridden(set_ or []), what="completions")
     with Scorer(loaded.rewards) as scorer:
         groups = scorer.score_groups(measured.groups)
@@ -69,8 +69,8 @@ def try_reward(
     suggest("try-reward", *same, *times, "--prompts", str(10 * prompts))
 
 
-def _probing(recipe: Recipe, prompts: int, completions: int) -> Recipe:
-    """The recipe with a probe of so many completions."""
+def _with_probe(recipe: Recipe, prompts: int, completions: int) -> Recipe:
+    """Return the recipe with this many prompts and completions in its probe."""
     probe = {"num_prompts": prompts, "completions_per_prompt": completions}
     return recipe.with_values({f"objective.probe.{key}": value for key, value in probe.items()})
 
@@ -84,12 +84,12 @@ def _print_group(group: Group, recipe: Recipe, *, context: int) -> None:
         print_verdict(group.problem, verdict, recipe.rewards)
     mean, std = spread(group)
     alike = len({completion.text for completion in group.completions}) == 1
-    words = f"{_NOTHING}{' (all texts are the same)' if alike else ''}" if std == 0 else f"std {std:.3g}"
+    words = f"{_NO_SPREAD}{' (all texts are the same)' if alike else ''}" if std == 0 else f"std {std:.3g}"
     print_line("spread", f"of the {size} rewards: mean {mean:.3g}, {words}")
 
 
 def spread(group: Group) -> tuple[float, float]:
-    """Mean and standard deviation (divisor n - 1, as advantages have it) of a group's rewards."""
+    """Return the mean and the standard deviation (divisor n - 1, as in advantages) of a group's rewards."""
     rewards = [verdict.reward for verdict in group.verdicts]
     return fmean(rewards), 0.0 if len(set(rewards)) == 1 else stdev(rewards)
 

@@ -1,4 +1,4 @@
-"""What is said below a completion: the answer as the rewards read it, its end, its verdict and reward."""
+"""Print the lines below a completion: the extracted answer, its length, its verdict and reward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def print_answer(completion: Completion, recipe: Recipe, *, most: int, limit: str, context: int) -> None:
-    """`most`: the tokens that it may have, by the option or key `limit`; `context`: those of prompt and answer."""
+    """Print the extracted answer and the length. `most` is the limit on its tokens, set by the option or key `limit`;
+    `context` is the limit on prompt and answer together."""
     from gtpo_cli.rewards import extract_answer
     from gtpo_cli.rewards.extract import NO_ANSWER, tag_texts
 
@@ -21,7 +22,7 @@ def print_answer(completion: Completion, recipe: Recipe, *, most: int, limit: st
     answer = extract_answer(completion.text, mode=form.mode, tags=form.tags)
     if answer is None:
         count = {4: "four", 2: "two"}[len(tag_texts(form.tags))]
-        missing = f"none: the {count} tags are not there once each and in order"
+        missing = f"none: the {count} tags do not appear exactly once each and in order"
         answer = missing if form.mode == "strict" else NO_ANSWER
     print_line("answer", answer)
     if not completion.truncated:
@@ -34,7 +35,7 @@ def print_answer(completion: Completion, recipe: Recipe, *, most: int, limit: st
 
 
 def print_verdict(problem: Problem, verdict: Verdict, rewards: RewardsRecipe) -> None:
-    """Right or wrong, and the reward with its terms."""
+    """Print whether it is right, and the reward with its terms."""
     from gtpo_cli.tracking import reward_words
 
     late = " (the comparison ran out of time or memory)" if verdict.timed_out else ""
@@ -48,5 +49,5 @@ def print_verdict(problem: Problem, verdict: Verdict, rewards: RewardsRecipe) ->
 
 
 def print_line(word: str, text: str) -> None:
-    """A line below a completion."""
+    """Print a line below a completion."""
     print(f"  {word:<8} {text}")

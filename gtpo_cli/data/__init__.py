@@ -1,4 +1,4 @@
-"""Problems and prompts: benchmarks from the hub or from files, the built-in arithmetic task, the prompt's tokens."""
+"""Problems and prompts: benchmarks from the hub or files, the built-in tasks, the tokens of prompts."""
 
 from gtpo_cli.data.arithmetic import arithmetic_problems
 from gtpo_cli.data.preparation import Prepared, PromptOrder, prepare, usable_prompts

@@ -1,9 +1,9 @@
 """The built-in task: chains of three one-digit additions and subtractions, solved by their running sums.
 
-The question is "3+8-2+5"; the worked solution does one operation at a time, "3+8=11 11-2=9 9+5=14"; the gold answer is
+The question is "3+8-2+5". The worked solution does one operation at a time: "3+8=11 11-2=9 9+5=14". The gold answer is
 the last sum. There are 10^4 * 2^3 = 80,000 such questions. One in twenty, chosen by a hash of its text, is held out for
-`test`, so no seed and no count can put a test question into `train`. All of it is short enough for a character-level
-model: one token a character and one for each tag name make about 37 tokens of a completion.
+`test`, so no seed and no count can put a test question into `train`. A character-level model needs about 37 tokens for
+a completion: one per character and one per tag name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HELD_OUT_ONE_IN = 20
 
 
 def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, ...]:
-    """`count` different problems of `split` ("train" or "test"), in an order drawn from `seed`.
+    """Return `count` different problems of `split` ("train" or "test"), in an order drawn from `seed`.
 
-    The test split is the same for every seed: runs that differ in their seed are compared on the same problems.
-    A larger count begins with the problems of a smaller one. Of the test split come all where more are asked for.
-    Raises DataError for more to train on than there are.
+    The test split is the same for every seed, so runs with different seeds are compared on the same problems. A larger
+    count begins with the problems of a smaller one. A count larger than the test split returns all of it. Raises
+    DataError for a count larger than the train split.
     """
     if split not in DEFAULT_COUNTS:
         raise DataError(f"arithmetic has no split {split}; it has {' and '.join(DEFAULT_COUNTS)}")
@@ -40,13 +40,13 @@ def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, 
 
 
 def running_sums(question: str) -> list[int]:
-    """The sum after each operation: "3+8-2+5" -> [11, 9, 14]."""
+    """Return the sum after each operation: "3+8-2+5" -> [11, 9, 14]."""
     first, *terms = (int(term) for term in re.findall(r"[+-]?\d", question))
     return list(itertools.accumulate(terms, initial=first))[1:]
 
 
 def worked_solution(question: str) -> str:
-    """One operation at a time: "3+8-2+5" -> "3+8=11 11-2=9 9+5=14"."""
+    """Write one operation at a time: "3+8-2+5" -> "3+8=11 11-2=9 9+5=14"."""
     first, *terms = re.findall(r"[+-]?\d", question)
     steps, before = [], first
     for term, after in zip(terms, running_sums(question), strict=True):
@@ -55,9 +55,9 @@ def worked_solution(question: str) -> str:
     return " ".join(steps)
 
 
-@functools.cache  # a training asks for both
+@functools.cache  # training needs both
 def _questions() -> tuple[list[str], list[str]]:
-    """Those to train on, and those held out."""
+    """List the training questions and the held-out questions."""
     digits, signs = "0123456789", "+-"
     found: tuple[list[str], list[str]] = [], []
     for question in map("".join, itertools.product(digits, signs, digits, signs, digits, signs, digits)):

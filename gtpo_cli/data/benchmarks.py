@@ -1,4 +1,4 @@
-"""The benchmarks: where each one lives on the hub, what its columns are called, and how its gold answer is read."""
+"""The benchmarks: each one's place on the hub, its column names, and the reader of its gold answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gtpo_cli.types import CodeName
 def read_source(
     data: SourceRecipe, is_usable: UsableCheck, *, side: Side, id_prefix: str, with_columns: bool
 ) -> LoadedProblems:
-    """The problems of a set that is not generated: see `load_problems`. Raises DataError."""
+    """Read the problems of a set that is not generated: see `load_problems`. Raises DataError."""
     spec = _own_spec(data) if data.benchmark in OWN else BENCHMARKS[data.benchmark]
     split = Split(side, data.held_out, data.held_out_seed) if data.held_out else None
     table, name = open_source(data)
@@ -28,23 +28,24 @@ def read_source(
 
 
 def open_source(data: SourceRecipe) -> tuple[Table, str]:
-    """The rows of the split of a set that is not generated, and the name of its file or split. Raises DataError."""
+    """Open the split of a set that is not generated. Return its rows and the name of its file or split. Raises
+    DataError."""
     if data.path is not None:
-        path = _home(data.path)
+        path = _expand_user(data.path)
         name, files = find_files(path, data.split)
         if not path.is_dir() and data.split != DEFAULT_SPLIT:
             raise DataError(
-                f"data.split: {data.split} would not be looked at, since {path} is no folder; leave it out, or give "
-                f"data.path a folder with {data.split}{path.suffix}"
+                f"data.split: {data.split} would have no effect, since {path} is not a folder; leave it out, or set "
+                f"data.path to a folder with {data.split}{path.suffix}"
             )
         return open_files(data.path, files), name
     hub = hub_source(data)
-    assert hub is not None, "the recipe asks for data.path where there is no hub data set"
+    assert hub is not None, "the recipe requires data.path without a hub data set"
     return hub_table(data.benchmark, hub, data.split), data.split
 
 
 def hub_source(data: SourceRecipe) -> HubSource | None:
-    """Where on the hub a set's rows are; None for files and what is generated."""
+    """Return the place of a set on the hub; None for files and generated sets."""
     if data.path is not None or data.benchmark in GENERATED:
         return None
     if data.dataset is not None:
@@ -52,7 +53,7 @@ def hub_source(data: SourceRecipe) -> HubSource | None:
     return BENCHMARKS[data.benchmark].hub if data.benchmark in BENCHMARKS else None
 
 
-def _home(path: str) -> Path:
+def _expand_user(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -81,7 +82,7 @@ BENCHMARKS: Mapping[str, BenchmarkSpec] = {
         _BOX_OR_ANSWER, boxed_gold, HubSource("DigitalLearningGmbH/MATH-lighteval", "default", _TRAIN_AND_TEST)
     ),
     "math500": BenchmarkSpec(_BOX_OR_ANSWER, boxed_gold, HubSource("HuggingFaceH4/MATH-500", None, _TEST)),
-    # 30 problems to test on; their hub page happens to call the only split train.
+    # Its 30 problems are for testing, but the hub calls their only split train.
     "aime24": BenchmarkSpec(_ANSWER, column_gold, HubSource("HuggingFaceH4/aime_2024", None, {"test": "train"})),
     "aime25": BenchmarkSpec(_ANSWER, column_gold, HubSource("math-ai/aime25", None, _TEST)),
     "amc23": BenchmarkSpec(_ANSWER, column_gold, HubSource("math-ai/amc23", None, _TEST)),

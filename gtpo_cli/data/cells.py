@@ -1,4 +1,4 @@
-"""What stands in a column of a row: text, a number, or chat messages. A row without is named, never repaired."""
+"""Read a column of a row: text, a number or chat messages. A row without any of these is reported, never repaired."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gtpo_cli.data.local import MAX_LINE_BYTES, Row
 from gtpo_cli.text import shown
 from gtpo_cli.types import Turn
 
-# As OpenAI and the hub call the roles, and as ShareGPT does.
+# Role names of OpenAI, the hub and ShareGPT.
 _ROLES = {
     "system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
     "gpt": "assistant", "model": "assistant",
@@ -18,26 +18,26 @@ _ROLES = {
 
 
 class UnusableRowError(ValueError):
-    """This row gives no problem; the message is the reason that `DroppedRow` carries."""
+    """The row gives no problem. The message becomes the reason of the `DroppedRow`."""
 
 
 def has_column(columns: Sequence[str], name: str) -> bool:
-    """Whether a column is there: by its name, or `a.b` where there is an `a` that may hold a `b`."""
+    """Whether there is a column of this name; for `a.b`, a column `a` that may hold a `b` suffices."""
     return name in columns or ("." in name and name.partition(".")[0] in columns)
 
 
 def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | None:
-    """The text in the first of these columns that has one, stripped; None when all are absent or empty.
+    """Return the stripped text of the first of these columns that has one; None if all are absent or empty.
 
-    Of chat messages what the assistant says at their end. `number`: a finite number counts as its text (27.0 as "27").
-    Raises UnusableRowError for any other value, for a text that is far too long, for a NUL character, and for a lone
-    surrogate, which is how JSON and the CSV reader show bytes that are no UTF-8.
+    In chat messages, the text is the assistant's reply at their end. With `number`, a finite number counts as text
+    (27.0 as "27"). Raises UnusableRowError for any other value, a text that is far too long, a NUL character, and a
+    lone surrogate, which stands for bytes that are not UTF-8 in JSON and CSV.
     """
     for name in names:
         value = _value(row, name)
         if _is_chat(value):
-            (*_, (role, said)) = turns_in(row, name)
-            value = said if role == "assistant" else None
+            (*_, (role, last)) = turns_in(row, name)
+            value = last if role == "assistant" else None
         elif number and isinstance(value, float) and math.isfinite(value):
             value = repr(int(value) if value.is_integer() else value)
         elif number and isinstance(value, int) and not isinstance(value, bool):
@@ -48,16 +48,16 @@ def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | No
 
 
 def turns_in(row: Row, name: str) -> list[Turn]:
-    """The chat messages in a column, blank ones left out; empty where it holds something else.
+    """Return the chat messages in a column without blank ones; an empty list if it holds something else.
 
-    Raises UnusableRowError for messages of other roles, without text, or none but blank ones.
+    Raises UnusableRowError for an unknown role, a message without text, or only blank messages.
     """
     value = _value(row, name)
     turns: list[Turn] = []
     for message in value if _is_chat(value) else ():
         role = message.get("role", message.get("from"))
         if role not in _ROLES:
-            raise UnusableRowError(f"a message in {name} is of another role: {shown(role)}")
+            raise UnusableRowError(f"a message in {name} has an unknown role: {shown(role)}")
         content = message.get("content", message.get("value"))
         if isinstance(content, list):
             content = "".join(_part(name, part) for part in content)
@@ -86,19 +86,19 @@ def _is_chat(value: Any) -> bool:
 
 
 def _part(name: str, part: Any) -> str:
-    """Of a content in parts, as multimodal models take it."""
+    """Return the text of one part of a message, as multimodal models split messages."""
     if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-        raise UnusableRowError(f"a message in {name} is no text: {shown(part)}")
+        raise UnusableRowError(f"a message in {name} is not text: {shown(part)}")
     return str(part["text"])
 
 
 def _text(name: str, value: Any) -> str | None:
-    """Stripped; None where it is empty or absent."""
+    """Check and strip a text; None if it is empty or absent."""
     if value is None:
         return None
     if not isinstance(value, str):
-        raise UnusableRowError(f"{name} is no text: {type(value).__name__} {shown(value)}")
-    if len(value) > MAX_LINE_BYTES:  # from Parquet or the hub, which have no lines
+        raise UnusableRowError(f"{name} is not text: {type(value).__name__} {shown(value)}")
+    if len(value) > MAX_LINE_BYTES:  # Parquet and the hub have no limit on lines
         raise UnusableRowError(f"{name} too long: more than {MAX_LINE_BYTES // 2**20} MiB")
     if "\0" in value:
         raise UnusableRowError(f"NUL character in {name}")

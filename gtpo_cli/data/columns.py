@@ -1,4 +1,4 @@
-"""What data sets call their columns: the nearest to a missing one by meaning, and a first guess of all."""
+"""Column names of data sets: find the nearest to a missing one, and guess all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gtpo_cli.text import nearest_of
 
-# What a column of that meaning is called, the surest first.
+# Names of columns by meaning, the surest first.
 MEANINGS: dict[str, tuple[str, ...]] = {
     "question": (
         "question", "prompt", "problem", "query", "instruction", "messages", "conversations", "conversation", "chat",
@@ -23,16 +23,16 @@ MEANINGS: dict[str, tuple[str, ...]] = {
         "generation", "response", "completion", "output",
     ),
 }  # fmt: skip
-# A name with one of these is about the text, not the text: question_id, answer_type, prompt_tokens.
+# A name with one of these words describes a text but does not hold it: question_id, answer_type, prompt_tokens.
 _ABOUT = frozenset(
     "id ids idx index uuid url type kind level count num number length len tokens source name date score".split()
 )
-_INSIDE = {"reward_model": "reward_model.ground_truth"}  # as verl's data sets have it
+_INSIDE = {"reward_model": "reward_model.ground_truth"}  # in verl's data sets
 
 
 def nearest_column(meaning: str, columns: Sequence[str]) -> str | None:
-    """Of these columns the one that means the same as "question", "answer" or "solution", else the one that is almost
-    called so; None where there is none."""
+    """Return the column that means "question", "answer" or "solution", or else the one with the most similar name; None
+    if there is none."""
     columns = [column for column in columns if column.isprintable()]
     plain = {column: "_".join(_words(column)) for column in columns}
     for name in MEANINGS[meaning]:
@@ -48,7 +48,7 @@ def nearest_column(meaning: str, columns: Sequence[str]) -> str | None:
 
 
 def guessed_columns(columns: Sequence[str]) -> dict[str, str]:
-    """Question and answer by their meanings, and the solution where it is a third: what `gtpo init` writes."""
+    """Guess the columns of question and answer, and of the solution if it is a third one, for `gtpo init`."""
     found: dict[str, str] = {}
     for meaning in MEANINGS:
         left = [column for column in columns if column not in found.values()]
@@ -61,7 +61,7 @@ def guessed_columns(columns: Sequence[str]) -> dict[str, str]:
 
 
 def suggestion(missing: Iterable[str], columns: Sequence[str], known: dict[str, str]) -> str:
-    """'; did you mean prompt? ...' for the columns missing; `known`: those that are there, by meaning."""
+    """Return '; did you mean prompt?' for missing columns. `known` maps meanings to the columns found."""
     left = [column for column in columns if column not in known.values()]
     near = {meaning: column for meaning in missing if (column := nearest_column(meaning, left)) is not None}
     return f"; did you mean {' and '.join(near.values())}?" if near else ""

@@ -1,4 +1,4 @@
-"""Which files `data.path` means: one, the file or the shards of a split in a folder, or all that a pattern names."""
+"""Find the files of `data.path`: one file, a split's file or shards in a folder, or all matches of a pattern."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from pathlib import Path
 from gtpo_cli.data.local import READERS, Table, explained, nearest, open_table
 from gtpo_cli.errors import DataError
 
-# A part of a split, as the hub and `datasets` write them: train-00000-of-00002, older ones with a hash behind it.
+# A shard of a split as the hub and `datasets` name it: train-00000-of-00002, in older sets with a hash at the end.
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")
 
 
 def find_files(path: Path, split: str) -> tuple[str, tuple[Path, ...]]:
-    """The files to read for `data.path`, in order, and a name for what is in them (that of the split or the file).
+    """Return the name of the split or file, and the files to read for `data.path` in order.
 
-    A file is itself, but one shard stands for all shards of its split; a folder holds `<split>.<suffix>`, or that
-    split's shards; a pattern (`data/*.jsonl`) is every file that it names. `split` is only looked at in a folder.
-    Raises DataError that names what is there, also where a shard is missing: never is a part read for the whole.
+    A file means itself, but one shard means all shards of its split. A folder holds `<split>.<suffix>` or the split's
+    shards. A pattern (`data/*.jsonl`) means every matching file. `split` only matters for a folder. Raises DataError
+    that names the files found. A missing shard is an error too.
     """
-    with explained(path):  # a name longer than names can be, a folder that may not be entered
+    with explained(path):  # for example a name that is too long, or a folder without permission
         if path.is_file():
             if (shard := _SHARD.fullmatch(path.stem)) is None:
                 return path.stem, (path,)
-            beside = [file for file in _readable(path.parent) if file.suffix == path.suffix]
-            return shard["split"], _all_shards([file for file in beside if _split_of(file) == shard["split"]])
+            siblings = [file for file in _readable(path.parent) if file.suffix == path.suffix]
+            return shard["split"], _all_shards([file for file in siblings if _split_of(file) == shard["split"]])
         if path.is_dir():
             return split, _files_of_split(path, split)
         if glob.has_magic(str(path)):
             found = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 Path's refuses x**.csv
             if files := [file for file in found if file.is_file()]:
                 return path.stem, tuple(files)
-            raise DataError(f"{path}: no file has such a name (data.path is relative to {Path.cwd()})")
+            raise DataError(f"{path}: no file matches this pattern (data.path is relative to {Path.cwd()})")
     raise DataError(f"{path}: no such file or folder (data.path is relative to {Path.cwd()})")
 
 
 def open_files(where: str, files: Sequence[Path]) -> Table:
-    """The rows of all files, one after the other. Raises DataError as `open_table`, and where columns differ."""
+    """Return the rows of all files as one table. Raises DataError like `open_table`, and if columns differ."""
     if len(files) == 1:
         return open_table(files[0])
     tables = [open_table(file) for file in files]
@@ -47,7 +47,7 @@ def open_files(where: str, files: Sequence[Path]) -> Table:
         if table.columns != tables[0].columns:
             raise DataError(
                 f"{table.where}: has other columns than {tables[0].where} ({_listed(table)}; {_listed(tables[0])}); "
-                "name files that are alike"
+                "name files with the same columns"
             )
     return Table(where, tables[0].columns, chain.from_iterable(table.rows for table in tables))
 
@@ -55,21 +55,21 @@ def open_files(where: str, files: Sequence[Path]) -> Table:
 def _files_of_split(folder: Path, split: str) -> tuple[Path, ...]:
     readable = _readable(folder)
     if not readable:
-        raise DataError(f"{folder}: holds no data file; expected {split}.jsonl, {split}.parquet or {split}.csv")
+        raise DataError(f"{folder}: contains no data file; expected {split}.jsonl, {split}.parquet or {split}.csv")
     whole = [file for file in readable if file.stem == split]
     shards = [file for file in readable if file.stem != split and _split_of(file) == split]
     if not whole and not shards:
         names = ", ".join(file.name for file in readable[:20])
         hint = nearest(split, [_split_of(file) for file in readable])
-        raise DataError(f"{folder}: no file for split {split} (data.split); there is {names}{hint}")
+        raise DataError(f"{folder}: no file for split {split} (data.split); found {names}{hint}")
     if len(whole) + len({file.suffix for file in shards}) > 1:
         names = " and ".join(file.name for file in (*whole, *shards))
-        raise DataError(f"{folder}: {names} are both split {split}; set data.path to the one that is meant")
+        raise DataError(f"{folder}: {names} are both split {split}; set data.path to one of them")
     return tuple(whole) if whole else _all_shards(shards)
 
 
 def _all_shards(shards: Sequence[Path]) -> tuple[Path, ...]:
-    """In order. Raises DataError where one is missing, or there are those of two sets."""
+    """Return all shards in order. Raises DataError if one is missing, or if they belong to different sets."""
     found = [match for file in shards if (match := _SHARD.fullmatch(file.stem))]
     counts = {int(match["count"]) for match in found}
     numbers = sorted(int(match["number"]) for match in found)
@@ -78,8 +78,8 @@ def _all_shards(shards: Sequence[Path]) -> tuple[Path, ...]:
         missing = ", ".join(f"{number:05d}" for number in expected if number not in numbers)
         why = "shards of different sets" if len(counts) > 1 or not missing else f"shard {missing} is missing"
         raise DataError(
-            f"{shards[0].parent}: of the {max(counts)} files of {found[0]['split']} there are {len(shards)} ({why}); "
-            "bring all of one set, or name those that are meant by a pattern, such as train-00000-*.parquet"
+            f"{shards[0].parent}: split {found[0]['split']} has {len(shards)} of {max(counts)} files ({why}); add all "
+            "files of one set, or choose files by a pattern, such as train-00000-*.parquet"
         )
     return tuple(shards)
 
@@ -94,4 +94,4 @@ def _split_of(file: Path) -> str:
 
 
 def _listed(table: Table) -> str:
-    return ", ".join((table.columns or ())[:20]) or "none of its own"
+    return ", ".join((table.columns or ())[:20]) or "no columns"

@@ -1,4 +1,4 @@
-"""What a row's gold answer is, and its worked solution. A row without is named, never repaired."""
+"""Read a row's gold answer and its worked solution. A row without a gold answer is reported, never repaired."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ GoldReader = Callable[[Row], tuple[str, str | None]]  # gold answer, worked solu
 
 
 def gsm8k_gold(row: Row) -> tuple[str, str | None]:
-    """Gold: what follows the last `####`. Solution: what is before it, without the <<48/2=24>> calculator marks."""
-    return _behind_hashes(text_in(row, ("answer",)) or "", "answer")
+    """Gold: the text after the last `####`. Solution: the text before it, without calculator marks (<<48/2=24>>)."""
+    return _hashes(text_in(row, ("answer",)) or "", "answer")
 
 
 def boxed_gold(row: Row) -> tuple[str, str | None]:
-    """Gold: the last box of the solution; the answer column where there is no box or an empty one.
-    Solution: the whole solution.
-    """
+    """Gold: the last box of the solution, or the answer column if there is no box or an empty one. Solution: the whole
+    solution."""
     solution = text_in(row, ("solution",))
     box = last_boxed(solution) if solution else None
     gold = (box or "").strip() or text_in(row, ("answer",), number=True)
@@ -34,33 +33,33 @@ def boxed_gold(row: Row) -> tuple[str, str | None]:
 
 
 def column_gold(row: Row, *, answer: str = "answer", solution: str | None = "solution") -> tuple[str, str | None]:
-    """Gold: one column, as it is. Solution: another, where there is one."""
+    """Gold: one column, unchanged. Solution: another column, if there is one."""
     gold = text_in(row, (answer,), number=True)
     if gold is None:
         raise UnusableRowError("empty gold answer")
     return gold, None if solution is None else text_in(row, (solution,))
 
 
-def own_gold(way: str, *, answer: str, solution: str | None) -> GoldReader:
-    """The reader that `data.gold` names. Solution: its column; without one the text that the gold answer is a part of.
+def own_gold(gold: str, *, answer: str, solution: str | None) -> GoldReader:
+    """Return the reader that `data.gold` names. Solution: its column, or else the text that contains the gold answer.
 
-    Raises DataError for a function that is not there.
+    Raises DataError for a missing function.
     """
-    if isinstance(way, CodeName):
-        return _asked_of_function(way, solution)
-    read = _WAYS[way]
+    if isinstance(gold, CodeName):
+        return _function_gold(gold, solution)
+    read = _READERS[gold]
 
     def read_row(row: Row) -> tuple[str, str | None]:
         text = text_in(row, (answer,), number=True)
         if text is None:
             raise UnusableRowError("empty gold answer")
-        gold, worked = read(text, answer)
-        return gold, worked if solution is None else text_in(row, (solution,))
+        value, worked = read(text, answer)
+        return value, worked if solution is None else text_in(row, (solution,))
 
     return read_row
 
 
-def _asked_of_function(name: CodeName, solution: str | None) -> GoldReader:
+def _function_gold(name: CodeName, solution: str | None) -> GoldReader:
     function = import_function(name, lambda why: DataError(f"data.gold: {name}: {why}"))
 
     def read_row(row: Row) -> tuple[str, str | None]:
@@ -75,7 +74,7 @@ def _asked_of_function(name: CodeName, solution: str | None) -> GoldReader:
     return read_row
 
 
-def _behind_hashes(text: str, column: str) -> tuple[str, str | None]:
+def _hashes(text: str, column: str) -> tuple[str, str | None]:
     worked, mark, gold = text.rpartition("####")
     if not mark:
         raise UnusableRowError(f"no #### in {column}")
@@ -92,24 +91,24 @@ def _boxed(text: str, column: str) -> tuple[str, str | None]:
     return box.strip(), text
 
 
-def _as_it_stands(text: str, column: str) -> tuple[str, str | None]:
+def _column(text: str, column: str) -> tuple[str, str | None]:
     return text, None
 
 
-def _by_its_looks(text: str, column: str) -> tuple[str, str | None]:
+def _auto(text: str, column: str) -> tuple[str, str | None]:
     if text.rpartition("\n")[2].lstrip().startswith("####"):
-        return _behind_hashes(text, column)
+        return _hashes(text, column)
     return _boxed(text, column) if (last_boxed(text) or "").strip() else (text, None)
 
 
-_WAYS: dict[str, Callable[[str, str], tuple[str, str | None]]] = {
-    "auto": _by_its_looks, "column": _as_it_stands, "hashes": _behind_hashes, "boxed": _boxed,
+_READERS: dict[str, Callable[[str, str], tuple[str, str | None]]] = {
+    "auto": _auto, "column": _column, "hashes": _hashes, "boxed": _boxed,
 }  # fmt: skip
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What is inside the last `\boxed{...}` or `\fbox{...}` with balanced braces (`\{` and `\}` do not count), or the
-    word after `\boxed ` without braces. None when there is no box, or its braces never close. "" for an empty box.
+    r"""Return the content of the last `\boxed{...}` or `\fbox{...}` with balanced braces (`\{` and `\}` do not count),
+    or the word after `\boxed ` without braces. None if there is no box or its braces never close; "" for an empty box.
     """
     boxes = list(re.finditer(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*", text))
     if not boxes:

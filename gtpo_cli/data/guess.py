@@ -1,4 +1,4 @@
-"""What a recipe would say of data that nobody has described: columns and gold answers, by the first rows."""
+"""Guess a recipe's keys for data from its first rows: the columns and the kind of gold answers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
 
 ROWS = 20
-ENOUGH = 10  # to hold a tenth of them out
+ENOUGH = 10  # rows, to hold out a tenth of them
 
 
 def guessed_data(source: SourceRecipe) -> dict[str, Any]:
-    """`columns`, `gold`, and `held_out` where there is no test split: keys of the recipe's `data`.
+    """Guess `columns`, `gold`, and, without a test split, `held_out`: keys of the recipe's `data` section.
 
-    Columns that the source names are kept, and such as cannot be guessed are left out. Raises DataError where the data
+    Columns that the source names are kept; columns that cannot be guessed are left out. Raises DataError if the data
     cannot be read.
     """
     table, _ = open_source(source)
@@ -29,23 +29,23 @@ def guessed_data(source: SourceRecipe) -> dict[str, Any]:
     columns = table.columns or tuple(dict.fromkeys(column for row in rows for column in row))
     named = source.columns.model_dump(exclude_none=True) if "columns" in source.model_fields_set else None
     found = named or guessed_columns(columns)
-    guessed: dict[str, Any] = {"columns": found, "gold": _way(rows, found.get("answer", "answer"))}
+    guessed: dict[str, Any] = {"columns": found, "gold": _gold_kind(rows, found.get("answer", "answer"))}
     try:
-        tested = open_source(source.model_copy(update={"split": "test"}))[0].where
+        test_source = open_source(source.model_copy(update={"split": "test"}))[0].where
     except DataError:
-        tested = table.where
-    return guessed | ({"held_out": 0.1} if tested == table.where and len(rows) >= ENOUGH else {})
+        test_source = table.where
+    return guessed | ({"held_out": 0.1} if test_source == table.where and len(rows) >= ENOUGH else {})
 
 
-def _way(rows: list[Row], column: str) -> str:
-    """How the gold answers stand in a column: as most of these rows have them."""
+def _gold_kind(rows: list[Row], column: str) -> str:
+    """Return the kind of gold answer (`data.gold`) that most of these rows have in a column."""
     try:
         texts = [text for row in rows if (text := text_in(row, (column,), number=True)) is not None]
     except UnusableRowError:
         return "auto"
-    ways = {
+    counts = {
         "hashes": sum(text.rpartition("\n")[2].lstrip().startswith("####") for text in texts),
         "boxed": sum(bool(last_boxed(text)) for text in texts),
     }
-    most = max(ways, key=lambda way: ways[way])
-    return most if 2 * ways[most] > len(texts) else "column"
+    most = max(counts, key=lambda kind: counts[kind])
+    return most if 2 * counts[most] > len(texts) else "column"

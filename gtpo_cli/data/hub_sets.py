@@ -1,4 +1,4 @@
-"""Data sets of the hub, through the `datasets` library and its cache."""
+"""Load data sets from the hub with the `datasets` library and its cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gtpo_cli.text import one_line
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """Where a data set is on the hub. `splits`: name of a split here -> its name there; None: they are called alike."""
+    """The place of a data set on the hub. `splits` maps our names of splits to the hub's; None: the names are equal."""
 
     id: str
     config: str | None
@@ -22,7 +22,7 @@ class HubSource:
 
 
 def hub_table(name: str, hub: HubSource, split: str) -> Table:
-    """A split of a data set, `name` being what the recipe calls it. Raises DataError that says what to do."""
+    """Load a split of a data set. `name` is the recipe's name for the set. Raises DataError that says what to do."""
     if hub.splits is not None and split not in hub.splits:
         known = " and ".join(hub.splits)
         raise DataError(f"data.split: {name} has no split {split}; it has {known}{nearest(split, hub.splits)}")
@@ -30,41 +30,41 @@ def hub_table(name: str, hub: HubSource, split: str) -> Table:
     from datasets import load_dataset
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
-    there = split if hub.splits is None else hub.splits[split]
+    hub_split = split if hub.splits is None else hub.splits[split]
     try:
         with only_the_cache_if_unreachable():
-            dataset = load_dataset(hub.id, hub.config, split=there, revision=hub.revision)
+            dataset = load_dataset(hub.id, hub.config, split=hub_split, revision=hub.revision)
     except (OSError, ValueError, RuntimeError, KeyError, DatasetsError, httpx.HTTPError) as error:
-        said = one_line(str(error)) or type(error).__name__
-        why = f"cannot be loaded ({said})"
+        detail = one_line(str(error)) or type(error).__name__
+        why = f"cannot be loaded ({detail})"
         if isinstance(error, DatasetNotFoundError):
             why = "the hub has no such data set, or this machine's login may not read it"
-            if hub.revision is not None and said.startswith("Revision"):
+            if hub.revision is not None and detail.startswith("Revision"):
                 why = f"the hub has no revision {hub.revision} of it (data.dataset.revision)"
         elif isinstance(error, (ConnectionError, httpx.HTTPError)):
-            why = f"the hub cannot be reached ({said})"
-        raise DataError(f"{hub.id}: {why}; {_remedy(hub, said, split)}") from error
+            why = f"the hub cannot be reached ({detail})"
+        raise DataError(f"{hub.id}: {why}; {_remedy(hub, detail, split)}") from error
     where = f"{hub.id}[{split}]"
     rows = ((f"{where}:{number}", row) for number, row in enumerate(dataset, start=1))
     return Table(where, tuple(dataset.column_names), rows)
 
 
-def _remedy(hub: HubSource, said: str, split: str) -> str:
-    if hub.splits is None and ("onfig" in said and "vailable" in said):
+def _remedy(hub: HubSource, detail: str, split: str) -> str:
+    if hub.splits is None and ("onfig" in detail and "vailable" in detail):
         return "set data.dataset.config to one of them"
-    if hub.splits is None and "plit" in said and "hould be one of" in said:
+    if hub.splits is None and "plit" in detail and "hould be one of" in detail:
         return (
-            f"there is no split {split}: set data.split (gtpo eval has --split for it) to one of them; where there is "
-            "none to test on, data.held_out keeps a share of the questions from training"
+            f"there is no split {split}: set data.split (for gtpo eval: --split) to one of them; without a test split, "
+            "data.held_out keeps a share of the questions from training"
         )
-    if "scripts are no longer supported" in said:
-        return "its rows are made by code, which is not run; try data.dataset.revision: refs/convert/parquet"
+    if "scripts are no longer supported" in detail:
+        return "its rows come from a script, which is not run; try data.dataset.revision: refs/convert/parquet"
     if hub.splits is None:
         return (
-            f"bring a copy here (hf download --repo-type dataset {hub.id} --local-dir FOLDER where there is network) "
-            "and set data.dataset to the folder, or data.path to a file"
+            f"download a copy with a network (hf download --repo-type dataset {hub.id} --local-dir FOLDER) and set "
+            "data.dataset to the folder, or data.path to a file"
         )
     return (
-        f"set data.path to a local copy (a file, or a folder with {split}.jsonl, .parquet or .csv; gtpo eval has "
-        f"--data-path for it), or {offline_remedy()}"
+        f"set data.path to a local copy (a file, or a folder with {split}.jsonl, .parquet or .csv; gtpo eval takes "
+        f"--data-path), or {offline_remedy()}"
     )

@@ -1,7 +1,7 @@
-"""Rows from a file on this machine: JSON Lines, CSV or Parquet, read as a stream, each row with its file and line.
+"""Stream rows from a local JSON Lines, CSV or Parquet file, each with its file and line.
 
-A row that cannot be read is not an error: it comes out as the reason why, so that one broken line does not cost the
-other million. A file that cannot be opened at all is a `DataError`.
+A row that cannot be read is not an error. It is returned as the reason, so that one broken line does not cost the other
+million. A file that cannot be opened is a `DataError`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gtpo_cli.text import nearest_of, one_line
 
 Row = Mapping[str, Any]
 
-# A longer line is no problem anybody could train on; it is skipped in pieces and never held whole.
+# Longer lines are useless for training. They are skipped in pieces and never held in memory.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _TOO_LONG = f"line too long: more than {MAX_LINE_BYTES // 2**20} MiB"
 PARQUET_BATCH_ROWS = 256
 
-# How files begin that are not what their suffix says.
+# First bytes of files that are often misnamed.
 SIGNATURES = {
     b"PAR1": "a Parquet file; name it .parquet",
     b"\x1f\x8b": "compressed (gzip); unpack it",
@@ -38,13 +38,13 @@ SIGNATURES = {
 }
 
 
-# Where a row came from, as in `DroppedRow.source`, and its values, or as in `DroppedRow.reason` why it has none.
+# A row's source, as in `DroppedRow.source`, and its values or the reason why it has none, as in `DroppedRow.reason`.
 SourcedRow = tuple[str, Row | str]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows of one file or one hub split. `columns` is None where each row names its own (JSON Lines)."""
+    """The rows of one file or one hub split. `columns` is None if each row names its own (JSON Lines)."""
 
     where: str
     columns: tuple[str, ...] | None
@@ -52,17 +52,17 @@ class Table:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """'; did you mean X?' for the choice most like `name`, or nothing when none is."""
+    """Return '; did you mean X?' for the choice most similar to `name`, or "" if none is similar."""
     near = nearest_of(name, choices, cutoff=0.6)
     return f"; did you mean {near}?" if near else ""
 
 
 def open_table(path: Path) -> Table:
-    """The rows of a file by its suffix (.jsonl .jsonlines .ndjson: an object a line; .json: or a list; .csv, separated
-    by commas, semicolons, tabs or bars, as its header is; .tsv; .parquet).
+    """Open a file by its suffix. .jsonl, .jsonlines and .ndjson have an object per line; .json may also be a list; .csv
+    is separated by commas, semicolons, tabs or bars, like its header; .tsv and .parquet are read too.
 
-    Nothing but a header is read here; rows are read as they are asked for. Raises DataError, here or while rows are
-    read, for a file that cannot be opened or is no file of its kind.
+    Only a header is read here; rows are read on demand. Raises DataError, here or while rows are read, for a file that
+    cannot be opened or is not of its kind.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -78,7 +78,7 @@ def open_table(path: Path) -> Table:
 
 
 def explained(path: Path) -> AbstractContextManager[None]:
-    """An OSError within it is a DataError that names the path."""
+    """Turn an OSError into a DataError that names the path."""
     return translated(
         OSError, lambda error: DataError(f"{path}: cannot be read ({one_line(error.strerror or str(error))})")
     )
@@ -98,7 +98,7 @@ def _json_lines_rows(path: Path) -> Iterator[SourcedRow]:
 
 
 def _json_table(path: Path) -> Table:
-    """JSON Lines, or one list of objects."""
+    """Open JSON Lines, or one list of objects."""
     with explained(path), path.open("rb") as file:
         start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
         if not start.startswith(b"["):
@@ -111,7 +111,7 @@ def _json_table(path: Path) -> Table:
 
 
 def _lines(file: IO[AnyStr]) -> Iterator[AnyStr | None]:
-    """Lines of a file; None for one longer than MAX_LINE_BYTES (characters of a text)."""
+    """Yield the lines of a file; None for one longer than MAX_LINE_BYTES (in a text file, characters)."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if len(line) <= MAX_LINE_BYTES:
             yield line
@@ -139,20 +139,20 @@ def _json_value(content: bytes) -> Any:
         if b"\0" in content:
             return _NotJson("not JSON: NUL bytes; is the file UTF-8 text?")
         if content.strip() in (b"[", b"{"):
-            return _NotJson("not JSON: one document over several lines; write one object a line")
+            return _NotJson("not JSON: one document over several lines; write one object per line")
         return _NotJson(f"not JSON: {one_line(str(error))}")
     except RecursionError:
         return _NotJson("not JSON: nested too deep")
-    except ValueError:  # Python's limit on integers, the only other one
+    except ValueError:  # Python's limit on the digits of an integer
         return _NotJson(f"not JSON: a number of more than {sys.get_int_max_str_digits()} digits; quote it")
 
 
 def _object(value: Any) -> Row | str:
-    return value if isinstance(value, dict) else f"no JSON object: a {type(value).__name__}; write one object a line"
+    return value if isinstance(value, dict) else f"no JSON object: a {type(value).__name__}; write one object per line"
 
 
 def _csv_table(path: Path, *, separators: str = ",;\t|") -> Table:
-    """Separated by the one of `separators` that makes most columns of the header, the first where several do."""
+    """Open a CSV file. Its separator is the one that splits the header into most columns; the first in a tie."""
     headers = {separator: _csv_header(path, separator) for separator in separators}
     found = {separator: header for separator, header in headers.items() if not isinstance(header, str)}
     if not found:
@@ -163,7 +163,7 @@ def _csv_table(path: Path, *, separators: str = ",;\t|") -> Table:
 
 
 def _csv_header(path: Path, separator: str) -> list[str] | str:
-    """The columns, or why that is no CSV."""
+    """Return the columns, or the reason why it is not CSV."""
     with explained(path), _open_csv(path) as file:
         lines = _CsvLines(file)
         try:
@@ -179,7 +179,7 @@ def _csv_rows(path: Path, columns: tuple[str, ...], separator: str) -> Iterator[
         reader = csv.reader(lines, delimiter=separator, strict=True)
         next(reader)
         while True:
-            source = f"{path}:{reader.line_num + 1}"  # a quoted field can span lines: the line where the row begins
+            source = f"{path}:{reader.line_num + 1}"  # the first line of the row: quoted fields can span lines
             skipped = lines.skipped
             try:
                 fields = next(reader)
@@ -197,7 +197,7 @@ def _csv_rows(path: Path, columns: tuple[str, ...], separator: str) -> Iterator[
 
 
 class _CsvLines:
-    """Lines of a text file; one that is too long comes out blank and is counted in `skipped`."""
+    """Lines of a text file. A line that is too long is replaced by a blank one and counted in `skipped`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -210,8 +210,8 @@ class _CsvLines:
 
 
 def _open_csv(path: Path) -> Any:
-    csv.field_size_limit(MAX_LINE_BYTES)  # by itself 128 KiB
-    # Bytes that are no UTF-8 become lone surrogates, which the check of each text then finds: one row is lost, not all.
+    csv.field_size_limit(MAX_LINE_BYTES)  # the default is 128 KiB
+    # Invalid UTF-8 becomes lone surrogates, which the check of each text finds. So one row is lost, not the file.
     return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
@@ -224,7 +224,7 @@ def _parquet_table(path: Path) -> Table:
             file = pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{path}: is no Parquet file, or is damaged ({one_line(str(error))}); get it again"
+                f"{path}: is not a Parquet file, or is damaged ({one_line(str(error))}); download it again"
             ) from error
     return Table(str(path), tuple(file.schema_arrow.names), _parquet_rows(path, file))
 
@@ -241,7 +241,7 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow]:
                     yield f"{path}:{number}", _parquet_row(batch, index)
         except (pa.ArrowException, OSError) as error:
             reason = one_line(str(error))
-            raise DataError(f"{path}: is damaged after row {number} ({reason}); get it again") from error
+            raise DataError(f"{path}: is damaged after row {number} ({reason}); download it again") from error
 
 
 def _parquet_row(batch: Any, index: int) -> Row | str:
@@ -253,7 +253,7 @@ def _parquet_row(batch: Any, index: int) -> Row | str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OutOfRange:
-    """Stands for a value that Python cannot hold, such as a date after the year 9999; no loss unless asked for."""
+    """A placeholder for a value that Python cannot hold, such as a date after the year 9999."""
 
     why: str
 

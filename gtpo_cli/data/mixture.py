@@ -1,4 +1,4 @@
-"""Several sets of problems as one."""
+"""Mix several sets of problems into one."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from gtpo_cli.recipe.data import PartRecipe
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import counted
 
-MAX_PROMPTS = 10_000_000  # of an epoch; more are a weight with a zero too many
+MAX_PROMPTS = 10_000_000  # per epoch; more would come from a mistyped weight
 
 
 def mixed(parts: Sequence[Sequence[Prompt]], recipes: Sequence[PartRecipe], *, seed: int) -> tuple[list[Prompt], str]:
-    """An epoch of prompts of all parts in their weights' shares, each at least once, and a note with the counts.
+    """Return an epoch of prompts in the proportions of the weights, and a note with the counts.
 
-    Those of a part that is small for its weight come several times. `seed`: of the order of the parts, which is all
-    that is random. Raises DataError where weights ask for too many.
+    Every prompt comes at least once; prompts of a part that is small for its weight come several times. Only the order
+    of the parts is random, by `seed`. Raises DataError if the weights need too many prompts.
     """
     total = sum(recipe.weight for recipe in recipes)
     shares = [recipe.weight / total for recipe in recipes]
     length = max(len(part) / share for part, share in zip(parts, shares, strict=True))
     if length > MAX_PROMPTS:
-        raise DataError(f"data.mixture: these weights make an epoch of {length:.0f} prompts; give them more alike")
+        raise DataError(
+            f"data.mixture: these weights make an epoch of {length:.0f} prompts; choose more similar weights"
+        )
     counts = [round(length * share) for share in shares]
-    drawn = [number for number, count in enumerate(counts) for _ in range(count)]
-    random.Random(derive_seed(seed, "mixture")).shuffle(drawn)
+    order = [number for number, count in enumerate(counts) for _ in range(count)]
+    random.Random(derive_seed(seed, "mixture")).shuffle(order)
     endless = [itertools.cycle(part) for part in parts]
     words = [
         f"{count} of {recipe.name} ({counted(len(part), 'problem')}, weight {recipe.weight:g})"
         for count, part, recipe in zip(counts, parts, recipes, strict=True)
     ]
-    note = f"mixture: {counted(len(drawn), 'prompt')} an epoch: {', '.join(words)}"
-    return [next(endless[number]) for number in drawn], note
+    note = f"mixture: {counted(len(order), 'prompt')} an epoch: {', '.join(words)}"
+    return [next(endless[number]) for number in order], note

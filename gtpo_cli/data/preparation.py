@@ -1,6 +1,6 @@
-"""The one preparation: from a recipe and a tokenizer to the prompts of a run and the steps that it cuts them into.
+"""Prepare the prompts of a run and divide them into steps, from a recipe and a tokenizer.
 
-Training, SFT, TRL, the entropy probe, `gtpo train --dry-run` and `gtpo plan` all ask here, so none can count otherwise.
+Training, SFT, TRL, the entropy probe, `gtpo train --dry-run` and `gtpo plan` all use it, so their counts agree.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gtpo_cli.data.problems import DroppedRow, Side, as_compared, gold_check, load_problems, numbered, summarise_dropped
-from gtpo_cli.data.prompts import Prompt, PromptEncoder, encode_prompts, reference_completion, said_count
+from gtpo_cli.data.prompts import Prompt, PromptEncoder, count_words, encode_prompts, reference_completion
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import SourceRecipe
@@ -22,10 +22,10 @@ from gtpo_cli.text import counted
 
 
 class PromptOrder:
-    """Which prompts each step trains on: a function of the seed and the step's number alone.
+    """The prompts of each step, which depend only on the seed and the step's number.
 
-    So a resumed run can neither repeat nor skip a prompt, and needs no stored position. An epoch is cut into steps of
-    `prompts_per_step`; its last step may be smaller, or is left out with `full_steps` (TRL can make no smaller one).
+    So a resumed run neither repeats nor skips a prompt, and needs no stored position. An epoch is divided into steps of
+    `prompts_per_step`. Its last step may be smaller; with `full_steps` it is left out, because TRL needs full steps.
     """
 
     def __init__(self, recipe: Recipe, prompts: Sequence[Prompt], *, full_steps: bool = False) -> None:
@@ -36,28 +36,28 @@ class PromptOrder:
         self.prompts_per_step = min(recipe.rollout.prompts_per_step, len(prompts))
         self._per_epoch = len(prompts) - (len(prompts) % self.prompts_per_step if full_steps else 0)
         self.steps_per_epoch = math.ceil(self._per_epoch / self.prompts_per_step)
-        self._epoch, self._order = -1, list[int]()  # the last epoch asked for
+        self._epoch, self._order = -1, list[int]()  # cache of the last epoch used
         self.total_steps = recipe.training.max_steps or self.steps_per_epoch * recipe.training.epochs
 
     @property
     def total_prompts(self) -> int:
-        """Prompts of all steps together, each as often as it comes."""
+        """The number of prompts in all steps, with repetitions."""
         epochs, steps = divmod(self.total_steps, self.steps_per_epoch)
         return epochs * self._per_epoch + steps * self.prompts_per_step
 
     def step(self, number: int) -> list[Prompt]:
-        """The prompts of step `number`, counted from 1."""
+        """Return the prompts of step `number`, counted from 1."""
         return [self._prompts[index] for index in self.numbers(number)]
 
     def numbers(self, number: int) -> list[int]:
-        """Where the prompts of step `number` stand in the data, counted from 0."""
+        """Return the positions of step `number`'s prompts in the data, counted from 0."""
         epoch, index = divmod(number - 1, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._shuffled(epoch)
         return self._order[index * self.prompts_per_step : (index + 1) * self.prompts_per_step]
 
     def more(self, number: int, attempt: int, count: int) -> list[Prompt]:
-        """`count` further prompts for step `number`, drawn from all; at most as many as a step has."""
+        """Draw `count` further prompts for step `number` from all prompts; at most as many as a step has."""
         drawn = random.Random(derive_seed(self._seed, f"resample {attempt}", number))
         return drawn.sample(self._prompts, count)
 
@@ -70,12 +70,12 @@ class PromptOrder:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a run works on.
+    """The data of a run.
 
-    prompts: the usable problems with their prompts' token ids, in the order of the data. dropped: how many could not be
-    used; `notes` say why, and what else a user should know. sampled, imitated: completions that training samples in
-    all (what `objective.resample` samples again not counted), and references that it imitates instead (SFT).
-    longest_prompt, longest_row: tokens of the longest prompt, and with the longest completion that it may get.
+    prompts: the usable problems with the token ids of their prompts, in the order of the data. dropped: the number of
+    unusable problems. notes: the reasons, and other messages for the user. sampled: all completions that training
+    samples, without those of `objective.resample`. imitated: the references that SFT imitates instead. longest_prompt:
+    tokens of the longest prompt. longest_row: the same plus its longest possible completion.
     """
 
     prompts: list[Prompt]
@@ -89,19 +89,19 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: bool = False) -> Prepared:
-    """Read the recipe's data and count what a run does with it; no weights are needed.
+    """Read the recipe's data and count what a run does with it. This needs no weights.
 
-    `max_seq_length`: most tokens of prompt and completion together, the recipe's or the model's own. For SFT only
-    problems stay whose reference fits too. `full_steps`: as TRL trains, which samples each group once too (see
+    `max_seq_length` limits prompt and completion together; it is the recipe's or the model's own. SFT keeps only
+    problems whose reference fits too. `full_steps` is for TRL, which also samples each group only once (see
     `PromptOrder`). Raises DataError, ModelError.
     """
     usable = _training_prompts(recipe, tokenizer, max_seq_length)
     prompts, notes = usable.prompts, usable.notes
     imitates = recipe.objective.name == "sft"
-    again = recipe.objective.resample
-    if again and not full_steps:
+    resample = recipe.objective.resample
+    if resample and not full_steps:
         notes.append(
-            f"groups without reward spread are sampled again, {counted(again, 'time')} at most (objective.resample)"
+            f"groups without reward spread are sampled again, {counted(resample, 'time')} at most (objective.resample)"
         )
     order = PromptOrder(recipe, prompts, full_steps=full_steps)
     longest = max(len(ids) for _, ids in prompts)
@@ -125,8 +125,8 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """Problems that can be scored and fit, with their prompts' tokens; how many could not be used; what a user should
-    know of it; and the questions that are held out (`as_compared`)."""
+    """Problems that fit and can be scored, with their prompts' tokens; the number of unusable ones; notes for the user;
+    and the held-out questions (`as_compared`)."""
 
     prompts: list[Prompt]
     dropped: int
@@ -135,8 +135,8 @@ class Usable:
 
 
 def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Usable:
-    """Of all sources of the recipe, mixed; for SFT those whose reference fits too. What one part of a mixture holds out
-    is left out of the others. Raises as `usable_prompts`."""
+    """Return the mixed prompts of all sources; for SFT, only those whose reference fits too. A question that one part
+    of a mixture holds out is left out of the others. Raises like `usable_prompts`."""
     found = [
         usable_prompts(recipe, source, tokenizer, max_seq_length=max_seq_length, id_prefix=prefix)
         for source, prefix in numbered(recipe.data)
@@ -148,7 +148,8 @@ def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Us
         prompts = [prompt for prompt in part.prompts if as_compared(prompt[0].question) not in held_out]
         if shared := len(part.prompts) - len(prompts):
             notes.append(
-                f"{source.name}: {counted(shared, 'problem')} left out, which another part of the mixture holds out"
+                f"{source.name}: {counted(shared, 'problem')} left out, because another part of the mixture holds "
+                f"{'it' if shared == 1 else 'them'} out"
             )
         if recipe.objective.name == "sft":
             prompts, unfit = drop_long_references(
@@ -163,7 +164,7 @@ def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Us
             dropped += len(unfit)
             notes += [summarise_dropped(unfit)] if unfit else []
         if not prompts:
-            raise DataError(f"data.mixture: {source.name}: no problem is left that no other part holds out; remove it")
+            raise DataError(f"data.mixture: {source.name}: other parts hold out all of its problems; remove it")
         parts.append(prompts)
     if not recipe.data.mixture:
         return Usable(parts[0], dropped, notes)
@@ -182,7 +183,7 @@ def usable_prompts(
     side: Side = "training",
     id_prefix: str = "",
 ) -> Usable:
-    """A prompt fits `data.max_prompt_tokens`, and leaves a token of `max_seq_length` to its completion.
+    """Return the prompts that fit `data.max_prompt_tokens` and leave a token of `max_seq_length` to the completion.
 
     `side`, `id_prefix`: see `load_problems`. Raises DataError, ModelError.
     """
@@ -196,13 +197,11 @@ def usable_prompts(
     prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
     notes = [summarise_dropped(rows) for rows in (loaded.dropped, too_long) if rows]
     if loaded.held_out:
-        did = "held out" if side == "training" else "asked, which training held out"
-        notes.insert(0, f"{source.name}: {counted(len(loaded.held_out), 'question')} {did} (data.held_out)")
+        use = "held out" if side == "training" else "for the test, held out from training"
+        notes.insert(0, f"{source.name}: {counted(len(loaded.held_out), 'question')} {use} (data.held_out)")
     own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])
     if own and data.system_prompt:
-        notes.append(
-            f"{counted(own, 'prompt')} with a system message of its own, which stands instead of data.system_prompt"
-        )
+        notes.append(f"{counted(own, 'prompt')} with its own system message, which replaces data.system_prompt")
     if encoder.uses_plain_format:
         notes.append("the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')")
     return Usable(prompts, len(loaded.dropped) + len(too_long), notes, loaded.held_out)
@@ -216,7 +215,7 @@ def drop_long_references(
     max_seq_length: int,
     tags: TagNames = PAPER_TAGS,
 ) -> tuple[list[Prompt], list[DroppedRow]]:
-    """Problems whose reference fits, and those whose reference is too long or lacks the worked solution of the tags."""
+    """Separate problems whose reference fits from those whose reference is too long or lacks a worked solution."""
     kept: list[Prompt] = []
     dropped: list[DroppedRow] = []
     for problem, prompt_ids in prompts:
@@ -226,7 +225,7 @@ def drop_long_references(
         if problem.solution is None and tags.reasoning is not None:
             reason = "no worked solution to imitate (SFT needs one)"
         elif length > max_completion_tokens or length + len(prompt_ids) > max_seq_length:
-            reason = f"reference too long: {said_count(length, max_completion_tokens)} tokens with its tags"
+            reason = f"reference too long: {count_words(length, max_completion_tokens)} tokens with its tags"
         if reason is None:
             kept.append((problem, prompt_ids))
         else:

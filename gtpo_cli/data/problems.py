@@ -1,7 +1,7 @@
-"""Problems that can be scored, and the rows that were dropped on the way to them.
+"""Load problems that can be scored, and list the rows that were dropped.
 
-`load_problems` is the one door: from a set of problems that a recipe names to the problems. Files and hub data sets
-are read by `benchmarks.py`, which is imported where a set has a table.
+`load_problems` is the only entry point: it loads the problems of any set that a recipe names. `benchmarks.py` reads
+files and hub data sets, and is imported only for those.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gtpo_cli.recipe.data import GENERATED, OWN, ColumnsRecipe, DataRecipe, Sour
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.types import Problem
 
-UsableCheck = Callable[[Sequence[str]], Sequence[bool]]  # gold answers -> whether a reward can compare with each
-Side = Literal["training", "test"]  # of a set whose questions are split: `data.held_out`
+UsableCheck = Callable[[Sequence[str]], Sequence[bool]]  # gold answers -> whether each can be compared
+Side = Literal["training", "test"]  # of a set that `data.held_out` splits
 
 _GENERATORS = {
     "arithmetic": (arithmetic.arithmetic_problems, arithmetic.DEFAULT_COUNTS),
@@ -29,9 +29,9 @@ _GENERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class DroppedRow:
-    """A row that was left out. `source`: "path:line" (Parquet: path:row; hub: "id[split]:row"), all counted from 1.
+    """A row that was left out. `source`: "path:line" (Parquet: path:row; hub: "id[split]:row"), counted from 1.
 
-    `reason` is "kind" or "kind: detail"; rows are counted by kind.
+    `reason` is "kind" or "kind: detail". Rows are counted by kind.
     """
 
     source: str
@@ -40,8 +40,8 @@ class DroppedRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedProblems:
-    """Usable problems in the order of the data, the rows that were dropped on the way, and the questions of the test
-    side where the table is split (see `as_compared`)."""
+    """Usable problems in the order of the data, the dropped rows, and the questions of the test side if the table is
+    split (see `as_compared`)."""
 
     problems: tuple[Problem, ...]
     dropped: tuple[DroppedRow, ...] = ()
@@ -57,18 +57,18 @@ def load_problems(
     id_prefix: str = "",
     with_columns: bool = False,
 ) -> LoadedProblems:
-    """The problems of a set: from `data.path`, else the hub; those of GENERATED are made from `seed`.
+    """Load the problems of a set from `data.path` or else from the hub; those of GENERATED are made from `seed`.
 
-    `data.limit` keeps the first so many usable problems and reads no further. `is_usable` maps gold answers to whether
-    a reward can compare with them; by default `EqualityWorkers.usable_many`, from workers of its own. `side`: of what
-    `data.held_out` splits. `id_prefix`: in front of the problems' ids. `with_columns`: the problems keep their rows.
-    Prompts are not made here, so `max_prompt_tokens` is not applied: see `encode_prompts`.
-    Raises DataError when the file, split, columns or hub data set cannot be read, or no row is usable; RewardError when
+    `data.limit` keeps the first usable problems and stops reading there. `is_usable` tells for each gold answer whether
+    a reward can compare it; the default is `EqualityWorkers.usable_many` with new workers. `side` chooses a side of
+    `data.held_out`. `id_prefix` is put before the problems' ids. With `with_columns`, the problems keep their rows.
+    `max_prompt_tokens` is applied later: see `encode_prompts`.
+    Raises DataError if the file, split, columns or hub data set cannot be read, or if no row is usable; RewardError if
     the workers cannot be started.
     """
     if data.benchmark not in OWN and data.columns != ColumnsRecipe():
         raise DataError(
-            f"data.columns: {data.benchmark} has columns of its own, so these would not be read; remove them, or use "
+            f"data.columns: {data.benchmark} has its own columns, so this key has no effect; remove it, or use "
             "benchmark: local or hub"
         )
     if data.benchmark in GENERATED:
@@ -87,30 +87,30 @@ def load_problems(
 
 
 def numbered(data: DataRecipe) -> Iterator[tuple[SourceRecipe, str]]:
-    """Each source with what stands in front of its problems' ids, so that no two are the same."""
+    """Yield each source with a prefix that makes its problems' ids unique."""
     for number, source in enumerate(data.sources, start=1):
         yield source, f"{number}/" if data.mixture else ""
 
 
 def holds_nothing_out(source: SourceRecipe) -> bool:
-    """Whether all of a source is trained on, and nothing of it is left to test on: one file without `held_out`."""
+    """Whether training uses all of a source, so that none is left for a test: one file without `held_out`."""
     return not source.held_out and source.path is not None and not Path(source.path).expanduser().is_dir()
 
 
 def gold_check(rewards: RewardsRecipe) -> UsableCheck | None:
-    """The `is_usable` of a recipe: None (see `load_problems`), or one that takes any text, where answers are not
-    compared as mathematics: as text, or not rewarded at all (plug-ins read the gold answer as they like).
+    """Return the `is_usable` of a recipe: None (see `load_problems`), or a check that accepts any text if answers are
+    not compared as mathematics. Then they are compared as text, or only plug-ins read the gold answer.
     """
-    return (lambda golds: [True] * len(golds)) if rewards.takes_any_gold else None  # the empty ones are dropped before
+    return (lambda golds: [True] * len(golds)) if rewards.takes_any_gold else None  # empty ones were dropped before
 
 
 def as_compared(question: str) -> str:
-    """White space counts for nothing when it is asked whether two questions are the same."""
+    """Normalise white space, so that questions that differ only in it are equal."""
     return " ".join(question.split())
 
 
 def summarise_dropped(dropped: Sequence[DroppedRow], *, shown: int = 3) -> str:
-    """One line for a warning: how many rows were dropped, how many of each kind, and the first `shown` of them."""
+    """Write one line for a warning: the number of dropped rows, in all and by kind, and the first `shown` of them."""
     kinds = Counter(row.reason.partition(":")[0] for row in dropped)
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     first = "; ".join(f"{row.source} {row.reason}" for row in dropped[:shown])

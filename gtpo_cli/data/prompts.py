@@ -1,14 +1,14 @@
-"""From a question to the token ids that a model continues, and from a worked solution to the completion SFT teaches.
+"""Encode a question as the token ids of a prompt, and a worked solution as the completion that SFT teaches.
 
-A tokenizer with a chat template renders its template. One without gets the plain format:
+A tokenizer with a chat template renders its template. Other tokenizers get the plain format:
 
     <system prompt>
 
     Question: <question>
     Answer:
 
-with the special tokens that the tokenizer itself puts in front. Without a system prompt the text begins at "Question:".
-A chat of several turns has the assistant's answers, each with the end-of-sequence token, between the questions.
+preceded by the tokenizer's own special tokens. Without a system prompt the text begins at "Question:". In a chat of
+several turns, the assistant's answers stand between the questions, each with the end-of-sequence token.
 """
 
 from __future__ import annotations
@@ -26,24 +26,22 @@ from gtpo_cli.types import Completion, Problem, Turn
 
 Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its prompt
 
-# Llama 3 templates write "Today Date": 3.1 this fixed day, 3.2 the clock's, which would change the prompts of a run
-# that is resumed on another day. Templates that know no date ignore it.
+# Llama 3 templates write "Today Date": 3.1 this fixed day, 3.2 the current day, which would change the prompts of a run
+# that is resumed on another day. Templates without a date ignore it.
 TEMPLATE_DATE = "26 Jul 2024"
 _PROBE_QUESTION, _PROBE_SYSTEM = "What is 1 + 1?", "Be brief."
 _LONG_QUESTION = "What is 1 + 1? " * 128
-# A text is tokenised from its beginning, this many characters for each token that is allowed, and then four times as
-# many, until it is over or is surely too long: tokens take hundreds of bytes each while they are made.
+# Tokenisation takes hundreds of bytes per token. So it begins with this many characters per allowed token, and
+# continues with four times as many until the text ends or is surely too long.
 _CHARACTERS_A_TOKEN = 16
 _MARGIN = 1024
 
 
 def wrap_solution(solution: str, answer: str, *, tags: TagNames = PAPER_TAGS) -> str:
-    """The completion that SFT teaches: `<reasoning>{solution}</reasoning><answer>{answer}</answer>`, in these tags.
+    """Return the completion that SFT teaches: `<reasoning>{solution}</reasoning><answer>{answer}</answer>`.
 
-    Where the tags have no reasoning, the answer's block alone.
-
-    One form for all data, without line breaks around the tags: it costs a character-level model no tokens, and the
-    rewards read it like any other (white space between tags means nothing to them).
+    Tags without reasoning give only the answer's block. There are no line breaks around the tags, which would cost a
+    character-level model tokens. The rewards ignore white space between tags.
     """
     opening, closing = tag_pair(tags.answer)
     answer_block = f"{opening}{answer}{closing}"
@@ -56,23 +54,23 @@ def wrap_solution(solution: str, answer: str, *, tags: TagNames = PAPER_TAGS) ->
 def reference_completion(
     problem: Problem, tokenizer: Any, tags: TagNames = PAPER_TAGS, *, at_most: int | None = None
 ) -> Completion:
-    """The completion to imitate: solution and gold answer in their tags, then end-of-sequence. `at_most`: see
+    """Return the completion to imitate: solution and gold answer in their tags, then end-of-sequence. `at_most`: see
     `token_ids`."""
     return completion_of(wrap_solution(problem.solution or "", problem.gold, tags=tags), tokenizer, at_most=at_most)
 
 
 def completion_of(text: str, tokenizer: Any, *, at_most: int | None = None) -> Completion:
-    """A text as if it had been sampled, ended by the end-of-sequence token; its log-probabilities are not known (0)."""
+    """Return a text as a completion with an end-of-sequence token, and 0 for its unknown log-probabilities."""
     ids = (*token_ids(tokenizer, text, at_most=at_most, add_special_tokens=False), tokenizer.eos_token_id)
     return Completion(ids, (0.0,) * len(ids), "stop", text)
 
 
 class PromptEncoder:
-    """Encodes questions for one tokenizer and one system prompt (None or blank = none).
+    """Encodes questions for one tokenizer and one system prompt (None or blank: no system prompt).
 
     `uses_plain_format`: the tokenizer has no chat template, so the plain format of this module is used.
-    `folds_system_prompt`: its template refuses or ignores a system message, so the system prompt stands before the
-    question in the user's message, a blank line between them.
+    `folds_system_prompt`: its template refuses or ignores a system message, so the system prompt stands in the user's
+    message, before the question and a blank line.
     Raises ModelError for a template that cannot render a question.
     """
 
@@ -88,16 +86,16 @@ class PromptEncoder:
                 raise self._refused("leaves the user's message out")
 
     def encode(self, question: str, turns: Sequence[Turn] = (), *, at_most: int | None = None) -> tuple[int, ...]:
-        """Token ids of the prompt, beginning-of-sequence token (at most one) included. Raises ModelError.
+        """Return the token ids of the prompt with at most one beginning-of-sequence token. Raises ModelError.
 
         `turns`: see `Problem`. `at_most`: see `token_ids`.
         """
         if self.uses_plain_format:
             ids = token_ids(self._tokenizer, self.render(question, turns), at_most=at_most)
             if len(ids) > 1 and ids[-1] == self._tokenizer.eos_token_id:
-                ids.pop()  # some tokenizers close each text; a closed prompt has nothing to continue
+                ids.pop()  # some tokenizers end every text, but a prompt must stay open
         else:
-            # The template has written the special tokens: adding them again would double bos.
+            # The template already wrote the special tokens.
             ids = token_ids(self._tokenizer, self.render(question, turns), at_most=at_most, add_special_tokens=False)
         bos = self._tokenizer.bos_token_id
         if bos is not None and ids[:2] == [bos, bos]:
@@ -105,7 +103,7 @@ class PromptEncoder:
         return tuple(ids)
 
     def render(self, question: str, turns: Sequence[Turn] = ()) -> str:
-        """The text of the prompt as the tokenizer gets it."""
+        """Return the text of the prompt, as the tokenizer gets it."""
         if not self.uses_plain_format:
             return self._apply_template(self.messages(question, turns))
         system, turns = self._with_system(question, turns)
@@ -113,15 +111,15 @@ class PromptEncoder:
         chat = "".join(text + eos if role == "assistant" else f"Question: {text}\nAnswer:" for role, text in turns)
         return "\n\n".join(filter(None, (system, chat)))
 
-    def asked(self, question: str, turns: Sequence[Turn] = ()) -> str | tuple[Turn, ...]:
-        """As `Problem.prompt` has it: the turns that the chat template renders, or the text where there is none."""
+    def prompt(self, question: str, turns: Sequence[Turn] = ()) -> str | tuple[Turn, ...]:
+        """Return the prompt as in `Problem.prompt`: the turns for the chat template, or the text without a template."""
         if self.uses_plain_format:
             return self.render(question, turns)
         return tuple((message["role"], message["content"]) for message in self.messages(question, turns))
 
     def messages(self, question: str, turns: Sequence[Turn] = ()) -> list[dict[str, str]]:
-        """What the chat template renders: the question or the chat, and the system prompt where it belongs: the
-        chat's own, else the recipe's."""
+        """Return the messages for the chat template: the question or chat, and the chat's system prompt or else the
+        recipe's."""
         system, turns = self._with_system(question, turns)
         messages = [{"role": role, "content": text} for role, text in turns]
         if system and not self._takes_system_message:
@@ -136,7 +134,7 @@ class PromptEncoder:
         return "\n\n".join(own) or self._system, [turn for turn in turns if turn[0] != "system"]
 
     def _apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        # A template is a program that came with the model.
+        # A template is a program that comes with the model.
         with guarded(lambda why: self._refused(f"cannot render a question ({why})")):
             text: str = self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
@@ -144,7 +142,7 @@ class PromptEncoder:
         return text
 
     def _check_template_ends(self) -> None:
-        """Raise ModelError for a template that takes more time or memory than any has use for."""
+        """Raise ModelError for a template that takes too much time or memory."""
         template = self._tokenizer.chat_template
         if isinstance(template, dict):
             template = template.get("default")
@@ -163,7 +161,7 @@ class PromptEncoder:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": _PROBE_QUESTION}]
         try:
             return system in self._apply_template(messages)
-        except ModelError:  # "System role not supported": tried again without; a second failure is reported
+        except ModelError:  # "System role not supported": the caller tries without it and reports a failure
             return False
 
     def _refused(self, what_it_does: str) -> ModelError:
@@ -174,34 +172,34 @@ class PromptEncoder:
 
 
 def token_ids(tokenizer: Any, text: str, *, at_most: int | None = None, **options: Any) -> list[int]:
-    """The ids of a text. Of one that has more than `at_most` (None = all are wanted) there may be only the first ones,
-    more than `at_most`, so that a text of any length costs no more than one that fits. Raises ModelError.
+    """Tokenise a text. If it has more than `at_most` ids (None: no limit), the result may be only the first ones, still
+    more than `at_most`, so that a very long text costs little. Raises ModelError.
 
     `options` go to the tokenizer.
     """
 
-    def wrong(why: str) -> ModelError:
+    def failed(why: str) -> ModelError:
         return ModelError(f"{_name_of(tokenizer)}: its tokenizer fails on a text ({why}); use another tokenizer")
 
-    with guarded(wrong):
+    with guarded(failed):
         if at_most is not None:
             length = _CHARACTERS_A_TOKEN * at_most + _MARGIN
             while length < len(text):
                 ids = list(tokenizer(text[:length], verbose=False, **options)["input_ids"])
-                if len(ids) > counted_up_to(at_most):  # the cut changes a few tokens at its end, not half of them
+                if len(ids) > exact_up_to(at_most):  # the cut changes only a few tokens at its end
                     return ids
                 length *= 4
         return list(tokenizer(text, verbose=False, **options)["input_ids"])
 
 
-def counted_up_to(at_most: int) -> int:
-    """Where `token_ids` gives more ids than this, the text may have more still."""
+def exact_up_to(at_most: int) -> int:
+    """Return the largest exact count of `token_ids`. If it returns more ids, the text may have even more."""
     return 2 * at_most + _MARGIN
 
 
-def said_count(ids: int, at_most: int) -> str:
-    """How many tokens a text has that `token_ids` gave so many of: "130", "over 5120"."""
-    return str(ids) if ids <= counted_up_to(at_most) else f"over {counted_up_to(at_most)}"
+def count_words(ids: int, at_most: int) -> str:
+    """Describe the number of tokens of a text, from the number that `token_ids` returned: "130", "over 5120"."""
+    return str(ids) if ids <= exact_up_to(at_most) else f"over {exact_up_to(at_most)}"
 
 
 def _name_of(tokenizer: Any) -> str:
@@ -211,10 +209,10 @@ def _name_of(tokenizer: Any) -> str:
 def encode_prompts(
     problems: Iterable[Problem], encoder: PromptEncoder, *, max_prompt_tokens: int
 ) -> tuple[list[Prompt], tuple[DroppedRow, ...]]:
-    """Each problem with its prompt's token ids, and the problems whose prompt is longer than `max_prompt_tokens`, or a
-    chat that the template refuses.
+    """Return each problem with its prompt's token ids, and the dropped problems: those with more than
+    `max_prompt_tokens`, and chats that the template refuses.
 
-    Raises DataError when no prompt is left, ModelError for a template that fails.
+    Raises DataError if no prompt is left, ModelError for a template that fails.
     """
     kept: list[Prompt] = []
     dropped: list[DroppedRow] = []
@@ -222,14 +220,14 @@ def encode_prompts(
         try:
             ids = encoder.encode(problem.question, problem.turns, at_most=max_prompt_tokens)
         except ModelError as error:
-            if not problem.turns:  # the template has rendered a question before; a chat is the row's own
+            if not problem.turns:  # a single question must work; a chat may be the row's fault
                 raise
             dropped.append(DroppedRow(problem.source or problem.id, f"chat that the template refuses: {error}"))
             continue
         if len(ids) <= max_prompt_tokens:
-            kept.append((replace(problem, prompt=encoder.asked(problem.question, problem.turns)), ids))
+            kept.append((replace(problem, prompt=encoder.prompt(problem.question, problem.turns)), ids))
         else:
-            count = said_count(len(ids), max_prompt_tokens)
+            count = count_words(len(ids), max_prompt_tokens)
             reason = f"prompt too long: {count} tokens, the limit is {max_prompt_tokens}"
             dropped.append(DroppedRow(problem.source or problem.id, reason))
     if not kept:

@@ -1,7 +1,7 @@
-"""From the rows of a table to problems that can be scored, and the rows that were dropped.
+"""Turn the rows of a table into problems that can be scored, and list the dropped rows.
 
-A row is dropped, counted and named, never repaired: no question, no gold answer, or a gold answer that the rewards
-cannot compare with anything (it could never score).
+A row is dropped, counted and reported, never repaired, if it has no question, no gold answer, or a gold answer that the
+rewards cannot compare.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from gtpo_cli.errors import DataError
 from gtpo_cli.text import shown
 from gtpo_cli.types import Problem, Turn
 
-# Rows read between two checks of their gold answers; a limit reads no further than the chunk that reaches it.
+# Gold answers are checked in chunks of this many rows. With a limit, no chunk is read after the limit is reached.
 CHUNK_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSpec:
-    """What makes a benchmark.
+    """The definition of a benchmark.
 
-    `columns`: by what they mean ("question", "answer", "solution") the names of columns of which one must be there; the
-    question is in the first that has text. `hub`: None for benchmarks that only exist as files.
+    `columns` maps a meaning ("question", "answer", "solution") to column names, of which one must be there. The
+    question is in the first column with text. `hub` is None for benchmarks that exist only as files.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -41,7 +41,7 @@ class BenchmarkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One side of a table whose questions are split: `share` of them, chosen by `seed`, is the test side."""
+    """One side of a table with split questions. A `share` of them, chosen by `seed`, is the test side."""
 
     side: Side
     share: float
@@ -59,21 +59,21 @@ def read_table(
 ) -> LoadedProblems:
     """Turn the rows of a table into problems with ids "<id_prefix>/<row>" (rows counted from 1, bad ones included).
 
-    `split`: only the rows of that side; those without a question are on the training side. `with_columns`: the problems
-    keep their rows.
+    With `split`, only the rows of that side are used; rows without a question are on the training side. With
+    `with_columns`, the problems keep their rows.
     """
     if table.columns is not None:
         if fault := _missing_column(spec, table.columns):
             raise DataError(f"{table.where}: {fault}; {_COLUMNS_REMEDY}")
         twice = [name for names in spec.columns.values() for name in names if table.columns.count(name) > 1]
         if twice:
-            raise DataError(f"{table.where}: two columns are called {twice[0]}; rename the one that is not meant")
+            raise DataError(f"{table.where}: two columns are called {twice[0]}; rename one of them")
     problems: list[Problem] = []
     dropped: list[DroppedRow] = []
     held_out = frozenset[str]()
     rows: Iterator[tuple[int, SourcedRow]] = enumerate(table.rows, start=1)
     if split is not None:
-        rows, held_out = _one_side(list(rows), spec, split, table.where)
+        rows, held_out = _rows_of_side(list(rows), spec, split, table.where)
     while limit is None or len(problems) < limit:
         chunk = list(islice(rows, CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - len(problems))))
         if not chunk:
@@ -89,31 +89,33 @@ def read_table(
                 dropped.append(DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}"))
     if not problems:
         alike = len({row.reason for row in dropped}) == 1
-        said = summarise_dropped(dropped, shown=1 if alike else 3)
-        why = f"{said}; {_remedy(dropped)}" if dropped else "it has no rows"
+        summary = summarise_dropped(dropped, shown=1 if alike else 3)
+        why = f"{summary}; {_remedy(dropped)}" if dropped else "it has no rows"
         raise DataError(f"{table.where}: no usable problem; {why}")
     return LoadedProblems(tuple(problems), tuple(dropped), held_out)
 
 
-def _one_side(
+def _rows_of_side(
     rows: Sequence[tuple[int, SourcedRow]], spec: BenchmarkSpec, split: Split, where: str
 ) -> tuple[Iterator[tuple[int, SourcedRow]], frozenset[str]]:
-    """The rows of that side, and the questions of the test side."""
-    questions = [_question_alone(row, spec) for _, (_, row) in rows]
+    """Return the rows of one side, and the questions of the test side."""
+    questions = [_comparable_question(row, spec) for _, (_, row) in rows]
     kept = held_out_questions(filter(None, questions), split.share, split.seed, where=where)
     pairs = zip(questions, rows, strict=True)
     return (row for question, row in pairs if (question in kept) == (split.side == "test")), kept
 
 
 def held_out_questions(questions: Iterable[str], share: float, seed: int, *, where: str) -> frozenset[str]:
-    """That share of the different questions, at least one and never all, rounded to the nearest number.
+    """Choose a share of the different questions, rounded to the nearest number: at least one and never all.
 
-    Which ones depends on the seed and the texts alone, so neither their order nor a question that stands there twice
-    puts one on both sides. Raises DataError where there are fewer than two.
+    The choice depends only on the seed and the texts, so no order and no repeated question can put one on both sides.
+    Raises DataError for fewer than two questions.
     """
     ranked = sorted(set(questions), key=lambda question: (_rank(question, seed), question))
     if len(ranked) < 2:
-        raise DataError(f"{where}: has not two different questions, so none can be held out; set data.held_out to 0")
+        raise DataError(
+            f"{where}: has fewer than two different questions, so none can be held out; set data.held_out to 0"
+        )
     return frozenset(ranked[: min(max(1, round(share * len(ranked))), len(ranked) - 1)])
 
 
@@ -121,13 +123,13 @@ def _rank(question: str, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed}/{question}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def _question_alone(row: Row | str, spec: BenchmarkSpec) -> str | None:
-    """The question `as_compared`, None where there is none."""
+def _comparable_question(row: Row | str, spec: BenchmarkSpec) -> str | None:
+    """Return the question `as_compared`; None without one."""
     try:
-        asked = None if isinstance(row, str) else _asked(row, spec.columns["question"])
+        found = None if isinstance(row, str) else _read_question(row, spec.columns["question"])
     except UnusableRowError:
         return None
-    return None if asked is None else as_compared(asked[0])
+    return None if found is None else as_compared(found[0])
 
 
 def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:
@@ -136,46 +138,46 @@ def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str)
     try:
         if fault := _missing_column(spec, row):
             raise UnusableRowError(fault)
-        asked = _asked(row, spec.columns["question"])
-        if asked is None:
+        found = _read_question(row, spec.columns["question"])
+        if found is None:
             raise UnusableRowError("no question")
-        question, turns, said = asked
+        question, turns, reply = found
         gold, solution = spec.read_gold(row)
     except UnusableRowError as error:
         return DroppedRow(source, str(error))
-    if solution is None and said != gold:
-        solution = said
+    if solution is None and reply != gold:
+        solution = reply
     return Problem(problem_id, question, gold, solution, source, turns)
 
 
-def _asked(row: Row, columns: Sequence[str]) -> tuple[str, tuple[Turn, ...], str | None] | None:
-    """The question, the chat that asks it where it is more than that, and what the assistant says to it there.
+def _read_question(row: Row, columns: Sequence[str]) -> tuple[str, tuple[Turn, ...], str | None] | None:
+    """Return the question, its chat if that has more than the question, and the assistant's reply in the chat.
 
-    None where there is no question.
+    None if there is no question.
     """
     for name in columns:
         turns = turns_in(row, name)
         if not turns:
             continue
-        said = turns.pop()[1] if turns[-1][0] == "assistant" else None
+        reply = turns.pop()[1] if turns[-1][0] == "assistant" else None
         if not turns or turns[-1][0] != "user":
-            raise UnusableRowError(f"no user's message to answer in {name}")
+            raise UnusableRowError(f"no user message to answer in {name}")
         question = "\n\n".join(text for role, text in turns if role != "system")
-        return question, tuple(turns) if len(turns) > 1 else (), said
+        return question, tuple(turns) if len(turns) > 1 else (), reply
     text = text_in(row, columns)
     return None if text is None else (text, (), None)
 
 
 def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:
-    there = list(columns)
-    found = {meaning: [n for n in names if has_column(there, n)] for meaning, names in spec.columns.items()}
+    present = list(columns)
+    found = {meaning: [n for n in names if has_column(present, n)] for meaning, names in spec.columns.items()}
     missing = {meaning: " or ".join(spec.columns[meaning]) for meaning, names in found.items() if not names}
     if not missing:
         return None
     known = {meaning: names[0] for meaning, names in found.items() if names}
-    listed = ", ".join(_listed(name) for name in there[:20]) or "none"
+    listed = ", ".join(_listed(name) for name in present[:20]) or "none"
     plural = "s" if len(missing) > 1 else ""
-    return f"no column{plural} {' and '.join(missing.values())}: there is {listed}{suggestion(missing, there, known)}"
+    return f"no column{plural} {' and '.join(missing.values())}: found {listed}{suggestion(missing, present, known)}"
 
 
 def _listed(column: str) -> str:
@@ -183,21 +185,20 @@ def _listed(column: str) -> str:
     return column if column.isprintable() else ascii(column)
 
 
-_COLUMNS_REMEDY = "with benchmark: local or hub, data.columns says which to read"
+_COLUMNS_REMEDY = "with benchmark: local or hub, set data.columns"
 _REMEDIES = {
-    "not JSON": "write one JSON object a line, as UTF-8",
-    "no JSON object": "write one JSON object a line",
+    "not JSON": "write one JSON object per line, as UTF-8",
+    "no JSON object": "write one JSON object per line",
     "not UTF-8": "save the file as UTF-8",
     "not CSV": 'quote a field with " that holds a comma, a quote or a line break, and double the quotes in it',
     "wrong number of fields": "quote a field that holds a comma",
     "unusable gold answer": (
-        "a gold answer is a number, an expression or a short text; where it is other text, set "
-        "rewards.accuracy.equality: text"
+        "a gold answer is a number, an expression or a short text; for other text, set rewards.accuracy.equality: text"
     ),
 }
 
 
 def _remedy(dropped: Sequence[DroppedRow]) -> str:
-    """What helps against the commonest fault of a file without a usable row."""
+    """Return the remedy for the most frequent fault of a file without a usable row."""
     kind = Counter(row.reason.partition(":")[0] for row in dropped).most_common(1)[0][0]
     return _REMEDIES.get(kind, _COLUMNS_REMEDY if kind.startswith("no column") else "correct the rows")

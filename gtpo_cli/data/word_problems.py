@@ -2,9 +2,9 @@
 
     Tom has 57 marbles and finds 6 more. How many marbles does Tom have now?      57 + 6 = 63, gold answer 63
 
-The operation (plus, minus, times) has to be read from the sentence, and the result calculated. The split
-`test` has sentences of its own: none of its wordings, names and things occurs in `train`. All wordings of a split occur
-equally often. The second number of the solution has one digit, the first at most two, and results are from 2 to 108.
+The model has to read the operation (plus, minus, times) from the sentence and calculate the result. No wording, name or
+thing of the split `test` occurs in `train`. All wordings of a split occur equally often. The second number of the
+solution has one digit, the first at most two. Results are from 2 to 108.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gtpo_cli.errors import DataError
 from gtpo_cli.types import Problem
 
 DEFAULT_COUNTS = {"train": 2000, "test": 240}  # when data.limit is null
-MOST = 4_000  # of a split, so that each wording has as many as it needs: the narrowest of `test` has 480
+MOST = 4_000  # problems per split, so that no wording runs out: the narrowest of `test` has 480
 
 
 def word_problems(count: int, *, split: str, seed: int) -> tuple[Problem, ...]:
-    """`count` different problems of `split` ("train" or "test"), drawn from `seed`.
+    """Return `count` different problems of `split` ("train" or "test"), drawn from `seed`.
 
-    The test split is the same for every seed: runs that differ in their seed are compared on the same problems.
-    A larger count begins with the problems of a smaller one. Raises DataError for an unknown split, or more than MOST.
+    The test split is the same for every seed, so runs with different seeds are compared on the same problems. A larger
+    count begins with the problems of a smaller one. Raises DataError for an unknown split, or for more than MOST.
     """
     if split not in DEFAULT_COUNTS:
         raise DataError(f"word_problems has no split {split}; it has {' and '.join(DEFAULT_COUNTS)}")

@@ -1,1 +1,1 @@
-"""Measuring a policy without training it."""
+"""Measure a policy without training it."""

@@ -1,4 +1,4 @@
-"""Loading what is evaluated: the untrained model of a recipe, or one of a run's checkpoints."""
+"""Load a policy for evaluation: the untrained model of a recipe, or one of a run's checkpoints."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from gtpo_cli.models.loading import set_threads
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.recipe import Recipe
 
-# Of a model's folder: weights, configurations, tokenizer, chat template.
+# Files of a model's folder that decide its answers: weights, configurations, tokenizer, chat template.
 _DECISIVE_FILES = ("*.safetensors", "*model*.bin", "*config.json", "*.jinja", "tokenizer.*", "vocab.*", "merges.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyAndSampler:
-    """What is evaluated; the policy's temperature is the evaluation's."""
+    """A policy at the evaluation's temperature, and its sampler."""
 
     policy: Policy
     sampler: Sampler
 
 
-def _measuring(recipe: Recipe, temperature: float) -> Recipe:
+def _with_temperature(recipe: Recipe, temperature: float) -> Recipe:
     return recipe.with_values({"rollout.temperature": temperature})
 
 
@@ -43,23 +43,23 @@ def load_frozen(
     engines: Engines | None = None,
     streaming: bool = False,
 ) -> Policy:
-    """The recipe's policy at a checkpoint (full weights, or an adapter on its base) or untrained, to measure.
+    """Load the recipe's policy for measuring: at a checkpoint (full weights, or an adapter on its base) or untrained.
 
-    It measures at `temperature`. `engines`: as in `load_policy`. `streaming`: on transformers whatever the recipe says,
-    for `gtpo_cli.generation.stream`, which asks the model token by token. Raises ModelError, CheckpointError.
+    It measures at `temperature`. `engines`: as in `load_policy`. `streaming` always uses transformers, because
+    `gtpo_cli.generation.stream` calls the model for every token. Raises ModelError, CheckpointError.
     """
     full_weights = checkpoint is not None and checkpoint.has_full_weights
     try:
         with _relative_names_explained(recipe):
-            of_checkpoint = _of_checkpoint(recipe, checkpoint)
-            measured = on_transformers(of_checkpoint) if streaming else of_checkpoint
-            without_reference = _measuring(measured, temperature).with_values({"objective.kl_coef": 0.0})
+            resolved = _resolve_weights(recipe, checkpoint)
+            resolved = on_transformers(resolved) if streaming else resolved
+            without_reference = _with_temperature(resolved, temperature).with_values({"objective.kl_coef": 0.0})
             policy = load_policy(without_reference, engines=engines, trains=False)
         if checkpoint is not None and not full_weights:
             policy.load(checkpoint.model)
     except ModelError as error:
         if checkpoint is None or not full_weights:
-            raise  # it is about the base model
+            raise  # the base model is at fault
         raise CheckpointError(
             f"{checkpoint.model}: the weights cannot be read ({error}); choose another checkpoint"
         ) from error
@@ -68,10 +68,10 @@ def load_frozen(
 
 
 class PolicyLoader:
-    """Loads what is evaluated, the untrained model before the trained one, and one model in memory at a time.
+    """Loads the untrained model and then the trained one, with one model in memory at a time.
 
-    Where the checkpoint is an adapter its base is loaded once, and gets the adapter when its turn comes: loading takes
-    minutes, and two engines that share their policy's weights cannot be in one process.
+    If the checkpoint is an adapter, its base is loaded only once and gets the adapter later. Loading takes minutes, and
+    one process cannot hold two engines that share their policy's weights.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class PolicyLoader:
         start: Checkpoint | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`checkpoint`: None where only the untrained model is evaluated, which is what the run started from (`start`),
-        or the recipe's model. `say` is told what is loaded, and where that takes minutes."""
+        """`checkpoint` is None if only the untrained model is evaluated. The untrained model is the checkpoint `start`
+        that the run started from, or else the recipe's model. `say` prints what is loaded."""
         self._recipe, self._checkpoint, self._start, self._say = recipe, checkpoint, start, say
-        self._loaded: tuple[bool, PolicyAndSampler] | None = None  # whether it is the trained one
+        self._loaded: tuple[bool, PolicyAndSampler] | None = None  # (trained, policy and sampler)
 
     def load(self, *, trained: bool) -> PolicyAndSampler:
-        """Raises ModelError, CheckpointError, GenerationError."""
+        """Load the trained or the untrained model. Raises ModelError, CheckpointError, GenerationError."""
         if self._loaded is not None and self._loaded[0] == trained:
             return self._loaded[1]
         assert trained or self._loaded is None, "the untrained model comes first"
@@ -98,21 +98,23 @@ class PolicyLoader:
             subject.policy.load(checkpoint.model)
             subject.sampler.sync(subject.policy)
         else:
-            self._loaded = None  # frees it
+            self._loaded = None  # free the memory
             temperature, engines = self._recipe.evaluation.temperature, choose_engines(self._recipe)
             self._say(f"loading {self._recipe.model.name} ({engines})")
             if compiling := about_compiling(self._recipe, engines):
                 self._say(compiling)
             policy = load_frozen(self._recipe, checkpoint, temperature=temperature, engines=engines)
-            subject = PolicyAndSampler(policy, load_sampler(policy, _measuring(self._recipe, temperature), engines))
+            subject = PolicyAndSampler(
+                policy, load_sampler(policy, _with_temperature(self._recipe, temperature), engines)
+            )
         self._loaded = trained, subject
         return subject
 
 
 def local_weights(recipe: Recipe, checkpoint: Checkpoint | None = None) -> str:
-    """Sixteen hexadecimal digits of the files that decide what the recipe's model says, where it is a local folder, and
-    of those of a checkpoint on it: a copy has the same, others under the same names have others. "" for a model that is
-    built in or on the hub. Raises ModelError."""
+    """Return a digest (sixteen hexadecimal digits) of the decisive files in the model's local folder and in a
+    checkpoint. A copy of the files has the same digest. It is "" for a model that is built in or on the hub. Raises
+    ModelError."""
     folders = [] if recipe.model.name.startswith(BUILTIN_PREFIX) else [Path(resolve_name(recipe.model.name))]
     folders += [] if checkpoint is None else [checkpoint.model]
     files = [file for folder in folders for pattern in _DECISIVE_FILES for file in sorted(folder.glob(pattern))]
@@ -128,28 +130,28 @@ def _digest(file: Path) -> str:
 
 
 def load_prompting(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[Any, int]:
-    """The tokenizer, and the most tokens of prompt and completion together, without loading weights.
+    """Load the tokenizer, and the limit on tokens of prompt and completion together, without loading weights.
 
     Raises ModelError.
     """
     with _relative_names_explained(recipe):
-        return load_tokenizer(_of_checkpoint(recipe, checkpoint))
+        return load_tokenizer(_resolve_weights(recipe, checkpoint))
 
 
-def _of_checkpoint(recipe: Recipe, checkpoint: Checkpoint | None) -> Recipe:
-    """Full weights need nothing but their own folder: the base model may be gone by now."""
+def _resolve_weights(recipe: Recipe, checkpoint: Checkpoint | None) -> Recipe:
+    """Point the recipe's model to a checkpoint with full weights, so that the base model is not needed."""
     if checkpoint is None or not checkpoint.has_full_weights:
         return recipe
     return recipe.with_values({"model.name": str(checkpoint.model), "model.revision": None})
 
 
 def _relative_names_explained(recipe: Recipe) -> AbstractContextManager[None]:
-    """A model that is not there may be a folder whose relative path counted from where training ran: say so."""
+    """Add to an error about a missing model that it may be a relative path from the folder where training ran."""
     folder = Path(recipe.model.name)
     if recipe.model.name.startswith(BUILTIN_PREFIX) or folder.is_absolute() or folder.exists():
         return nullcontext()
     hint = (
-        "If it is a folder: a relative path counts from the working folder, and for a run from the one it was trained "
-        "in; call gtpo there."
+        "If it is a folder: a relative path starts at the working folder, for a run at the one it was trained in; call "
+        "gtpo there."
     )
     return translated(ModelError, lambda error: ModelError(f"{error} {hint}"), passing=())

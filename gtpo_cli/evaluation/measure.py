@@ -1,4 +1,4 @@
-"""One evaluation: sample, grade, store, score. It continues where it stopped, and a finished one is only read."""
+"""Run one evaluation: sample, grade, store, score. It continues where it stopped; a finished one is only read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gtpo_cli.types import Group
 
 _COMPLETIONS_AT_ONCE = 256  # measured, graded and stored together
 
-Progress = Callable[[int, int], None]  # problems done, problems in all
+Progress = Callable[[int, int], None]  # (problems done, all problems)
 
 
 def find_evaluation(
@@ -45,10 +45,9 @@ def find_evaluation(
     own: Recipe | None = None,
     weights: str = "",
 ) -> StoredEvaluation:
-    """Where the evaluation of "base" or "step-000600" under the recipe's `evaluation` settings is, or will be.
+    """Return the stored or future evaluation of a subject ("base" or "step-000600") with the recipe's settings.
 
-    `own`: the recipe without what was overridden for this evaluation; None where nothing was. `weights`: see
-    `Conditions`.
+    `own` is the recipe without this evaluation's overrides; None without overrides. `weights`: see `Conditions`.
     """
     settings, rewards = recipe.evaluation, recipe.rewards
     before = _decisive(own or recipe)
@@ -78,7 +77,7 @@ def find_evaluation(
 
 
 def _decisive(recipe: Recipe) -> dict[str, object]:
-    """What decides scores beside that which every evaluation notes: how the model is loaded, what is too long."""
+    """Return settings that change scores but are not in every `Conditions`: how the model is loaded, length limits."""
     model, length = recipe.model, recipe.rewards.length
     return {
         "model.revision": model.revision,
@@ -99,14 +98,14 @@ def evaluate(
     again: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Results:
-    """Evaluate what is not on disk yet, and score everything. `load` is called when something has to be sampled.
+    """Evaluate what is not on disk yet, and score everything. `load` is called only if something has to be sampled.
 
-    Everything is asked for at once, and stored as it is finished: a kill costs what is under way, and at most 256
-    completions that are there.
+    All problems are sampled at once and stored as they finish. A kill loses unfinished completions and at most 256
+    finished ones.
 
-    What is sampled for a problem depends on the recipe's seed, the benchmark and the problem's place in it, never on
-    what was sampled before, so an evaluation that was killed ends with the results of one that was not. `again` samples
-    everything anew. Raises EvaluationError, GenerationError, RewardError.
+    The samples of a problem depend on the recipe's seed, the benchmark and the problem's position, not on earlier
+    samples. So a killed evaluation ends with the same results as an undisturbed one. `again` samples everything again.
+    Raises EvaluationError, GenerationError, RewardError.
     """
     settings = recipe.evaluation
     check_settings(settings)
@@ -118,11 +117,11 @@ def evaluate(
     with stored.lock():
         problems = {problem.id: problem for problem in stored.open(again=again)}
         missing = [i for i, (problem, _) in enumerate(benchmark.prompts) if problem.id not in problems]
-        subject = load() if missing else None  # which may take minutes: progress is reckoned from its end
+        subject = load() if missing else None  # may take minutes, so progress starts after it
         progress(len(problems), len(benchmark.prompts))
 
         def keep(evaluated: list[EvaluatedProblem]) -> None:
-            new = [problem for problem in evaluated if problem.id not in problems]  # a kill may have cut a block
+            new = [problem for problem in evaluated if problem.id not in problems]  # a killed block is sampled whole
             stored.append(new)
             problems.update({problem.id: problem for problem in new})
             progress(len(problems), len(benchmark.prompts))
@@ -143,10 +142,10 @@ def _evaluate_problems(
     scorer: Scorer,
     keep: Callable[[list[EvaluatedProblem]], None],
 ) -> None:
-    """Sample all problems with these numbers; `keep` gets them as they are finished, about 256 completions at a time.
+    """Sample the problems with these numbers, and pass them to `keep` about 256 completions at a time.
 
-    Answers are graded as they come, and what is finished is measured between two steps of the engine, which stays
-    full. Problems that were not wanted may come too: see `Sampler.sample_blocks`.
+    Answers are graded as they come. Finished groups are measured between two steps of the engine, which stays full.
+    Other problems may come too: see `Sampler.sample_blocks`.
     """
     samples, prompts = recipe.evaluation.samples, benchmark.prompts
     size = max(1, _COMPLETIONS_AT_ONCE // samples)
@@ -162,8 +161,8 @@ def _evaluate_problems(
         sample_blocks(
             subject.sampler, prompts, samples, _sampling_params(recipe), size=size, seeds=seeds, wanted=wanted
         )
-    ) as coming:
-        for _, group in coming:
+    ) as sampled:
+        for _, group in sampled:
             for completion in group.completions:
                 scorer.begin(group.problem, completion)
             groups.append(group)
@@ -174,7 +173,7 @@ def _evaluate_problems(
 
 
 def _sampling_params(recipe: Recipe, *, seed: int = 0) -> SamplingParams:
-    """As the recipe's section `evaluation` says."""
+    """Return the sampling parameters of the recipe's section `evaluation`."""
     settings = recipe.evaluation
     return SamplingParams(
         settings.temperature, settings.top_p, max_completion_tokens=settings.max_completion_tokens, seed=seed
@@ -184,13 +183,13 @@ def _sampling_params(recipe: Recipe, *, seed: int = 0) -> SamplingParams:
 def sample_and_grade(
     recipe: Recipe, subject: PolicyAndSampler, prompts: list[Prompt], scorer: Scorer, *, samples: int, seed: int
 ) -> list[EvaluatedProblem]:
-    """`samples` completions of each prompt, graded, with their entropies."""
+    """Sample `samples` completions of each prompt, measure their entropies and grade them."""
     groups = sample(subject.sampler, prompts, samples, _sampling_params(recipe, seed=seed))
     return grade(groups, mean_entropies(subject.policy, groups), scorer)
 
 
 def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], scorer: Scorer) -> list[EvaluatedProblem]:
-    """The scorer's verdicts, and which answers can be compared; `mean_entropies`: <H>_i in nats of each completion."""
+    """Grade groups, and check which answers can be compared. `mean_entropies`: <H>_i of each completion in nats."""
     scored = scorer.score_groups(groups)
     answers = dict.fromkeys(verdict.extracted for group in scored for verdict in group.verdicts)
     given = [answer for answer in answers if answer is not None]
@@ -224,12 +223,12 @@ def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], sc
 def score_problems(
     problems: Sequence[EvaluatedProblem], settings: EvaluationRecipe, scorer: Scorer, *, seed: int, dropped: int = 0
 ) -> Results:
-    """All scores of problems that have the same number of completions each; every k must be within that number.
+    """Compute all scores of problems with equal numbers of completions; no k may exceed that number.
 
-    Each score is a mean over problems, with a 95 % bootstrap interval over problems. Names: `records.Results`.
+    Each score is a mean over problems with a 95 % bootstrap interval over problems. Names: `records.Results`.
     """
-    given = [completion.plugins for problem in problems for completion in problem.completions]
-    rewards = [name for name in given[0] if all(name in plugins for plugins in given)]
+    plugin_scores = [completion.plugins for problem in problems for completion in problem.completions]
+    rewards = [name for name in plugin_scores[0] if all(name in scores for scores in plugin_scores)]
     rows = [_scores_of(problem, settings, rewards, scorer, seed) for problem in problems]
     table = [list(row.values()) for row in rows]
     intervals = bootstrap_means(table, seed=derive_seed(seed, "evaluation bootstrap"))
@@ -269,7 +268,7 @@ def _scores_of(
 
 
 def equal_votes(problem: EvaluatedProblem, scorer: Scorer) -> list[int | None]:
-    """The class of equal answers each completion votes for: see `vote_classes`."""
+    """Return the class of equal answers that each completion votes for: see `vote_classes`."""
     return vote_classes(
         [completion.answer for completion in problem.completions],
         [completion.correct for completion in problem.completions],
@@ -278,13 +277,13 @@ def equal_votes(problem: EvaluatedProblem, scorer: Scorer) -> list[int | None]:
 
 
 def check_settings(settings: EvaluationRecipe) -> None:
-    """Raises EvaluationError when a k is larger than the number of completions."""
+    """Raise EvaluationError if a k is larger than the number of completions."""
     if problems := settings.problems():
         raise EvaluationError(problems[0])
 
 
 def _with_stored_ks(settings: EvaluationRecipe, results: Results) -> EvaluationRecipe:
-    """The settings with every k there are scores for already: asking for another k loses none."""
+    """Add every k that already has scores to the settings, so that a new k loses no old scores."""
     return settings.model_copy(
         update={
             "pass_k": tuple(sorted({*settings.pass_k, *results.ks("pass")})),

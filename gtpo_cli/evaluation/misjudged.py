@@ -1,7 +1,7 @@
-r"""What the grader may have missed: answers judged wrong that look right, and answers that cannot be compared.
+r"""Find possible errors of the grader: answers judged wrong that look right, and answers that cannot be compared.
 
-The list is for a person to read, so it is more generous than the grader, which is exact because a model is trained on
-its verdicts. Still an answer is compared whole: 12 does not look like 112, nor (1,2) like (2,1).
+The list is for people, so it is more generous than the grader, whose verdicts train models. Still it compares whole
+answers: 12 does not look like 112, nor (1,2) like (2,1).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _RELATIVE_TOLERANCE = 1e-6
 _COMMANDS = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox|boxed|operatorname|left|right|displaystyle|[,;:! ])")
 _LETTERS = re.compile(r"[a-z]+")
 _FRACTION = re.compile(r"\\[dt]?frac\{?(-?\d+(?:\.\d+)?)\}?\{?(-?\d+(?:\.\d+)?)\}?")
-_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|[, ])(?=\d{3}(?!\d))")  # of (1,200) a person decides
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|[, ])(?=\d{3}(?!\d))")  # (1,200) is ambiguous: people decide
 _MINUS_SIGN = "\N{MINUS SIGN}"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:/-?\d+(?:\.\d+)?)?|-?\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """An answer to a problem that a person should look at; `count` completions gave it."""
+    """An answer that a person should look at. `count` completions gave it."""
 
     problem_id: str
     gold: str
@@ -40,8 +40,8 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`looks_right` and `unparsable` by falling count. `judged_wrong` completions in all, of which `without_answer` had
-    none in tags (or an empty one)."""
+    """The result of an audit. `looks_right` and `unparsable` are sorted by falling count. `judged_wrong` counts
+    completions; `without_answer` of them had no answer in tags, or an empty one."""
 
     looks_right: tuple[AuditEntry, ...]
     unparsable: tuple[AuditEntry, ...]
@@ -50,7 +50,7 @@ class Audit:
 
 
 def audit(problems: Sequence[EvaluatedProblem]) -> Audit:
-    """Go through all completions that were judged wrong."""
+    """Check all completions that were judged wrong."""
     looks_right: list[AuditEntry] = []
     unparsable: list[AuditEntry] = []
     judged_wrong = without_answer = 0
@@ -71,10 +71,10 @@ def audit(problems: Sequence[EvaluatedProblem]) -> Audit:
 
 
 def looks_equal(gold: str, answer: str) -> str | None:
-    r"""Why a person might take `answer` for `gold`: the same text or number after a generous clean-up; else None.
+    r"""Return why a person might accept `answer` for `gold`: the same text or number after a clean-up; else None.
 
-    The clean-up drops case, spaces, dollar signs, `\text{}`-like commands, braces, thousands separators, degree signs
-    and a full stop at the end; for numbers also letters (units), a name before "=" and a percent sign.
+    The clean-up removes case, spaces, dollar signs, `\text{}`-like commands, braces, thousands separators, degree signs
+    and a final full stop; for numbers also letters (units), a name before "=" and a percent sign.
     """
     left, right = _plain(gold), _plain(answer)
     if left and left == right:
@@ -99,7 +99,7 @@ def _plain(text: str) -> str:
 
 
 def _value(text: str) -> float | None:
-    """The number of a text that holds exactly one, besides letters."""
+    """Return the number in a text that has exactly one besides letters; else None."""
     text = _plain(text).rpartition("=")[2].replace("%", "")
     text = _LETTERS.sub(" ", text).strip("()[].,:; ")
     if not _NUMBER.fullmatch(text):
@@ -107,5 +107,5 @@ def _value(text: str) -> float | None:
     numerator, _, denominator = text.partition("/")
     try:
         return float(Fraction(numerator) / Fraction(denominator or "1"))
-    except (ArithmeticError, ValueError):  # by 0, beyond a float, of more digits than Python reads
+    except (ArithmeticError, ValueError):  # division by 0, too large for a float, too many digits
         return None

@@ -1,4 +1,4 @@
-"""<H>_ini: the mean entropy of the untrained policy, which decides whether completions are filtered (Section 6)."""
+"""Measure <H>_ini, the mean entropy of the untrained policy, which decides about the entropy filter (Section 6)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gtpo_cli.rollout import collate, sample_blocks
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Group, Verdict
 
-_BLOCK = 16  # prompts that share a seed, and a measurement
-_TOKENS_AT_ONCE = 16_384  # prompt, completion and padding of one forward: bounds its memory
+_BLOCK = 16  # prompts that share a seed and a measurement
+_TOKENS_AT_ONCE = 16_384  # prompt, completion and padding of one forward pass; bounds its memory
 
 
 @torch.no_grad()
 def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
-    """<H>_i in nats at the policy's temperature, one tuple a group, by one forward pass; 0 for an empty completion.
+    """Measure <H>_i in nats at the policy's temperature, one tuple per group; 0 for an empty completion.
 
-    Raises EvaluationError where memory does not hold that of a single completion.
+    Raises EvaluationError if memory does not suffice for a single completion.
     """
     rows = collate(groups, device=policy.device).rows()
     entropies_N = torch.zeros(len(rows), device=policy.device)
@@ -41,8 +41,8 @@ def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float,
 
     least = rows.ids_NT.shape[1] + rows.prompt_ids_BP.shape[1]
     failure = EvaluationError(
-        "out of memory while the entropy of a single completion is measured: lower rollout.gpu_memory_utilization "
-        "where vLLM shares the GPU, else the completions' length (max_completion_tokens)"
+        "out of memory while measuring the entropy of a single completion: lower rollout.gpu_memory_utilization if "
+        "vLLM shares the GPU, or else the completions' length (max_completion_tokens)"
     )
     budget = Budget(_TOKENS_AT_ONCE, unit="tokens", least=least, words="in measuring", failure=failure)
     budget.run(measure, at_most=rows.size("tokens"))
@@ -51,9 +51,9 @@ def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float,
 
 @dataclass(frozen=True, slots=True)
 class EntropyProbe:
-    """`by_prompt`: <H>_i in nats of every completion, one tuple a prompt. `interval`: mean and 95 % bootstrap interval
-    over prompts. `truncated_share`: completions that ran into the length limit. `mean_tokens`: mean length. `groups`:
-    the completions themselves, not scored."""
+    """The result of a probe. `by_prompt`: <H>_i in nats of every completion, one tuple per prompt. `interval`: mean and
+    95 % bootstrap interval over prompts. `truncated_share`: completions that reached the length limit. `mean_tokens`:
+    mean length. `groups`: the completions, not scored."""
 
     by_prompt: tuple[tuple[float, ...], ...]
     interval: Interval
@@ -63,7 +63,7 @@ class EntropyProbe:
 
     @property
     def initial_entropy(self) -> float:
-        """<H>_ini in nats."""
+        """Return <H>_ini in nats."""
         return self.interval.estimate
 
 
@@ -75,10 +75,10 @@ def probe_entropy(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EntropyProbe:
-    """Sample `objective.probe` completions of the first training problems, in file order, and average their <H>_i.
+    """Sample completions of the first training problems as `objective.probe` says, and average their <H>_i.
 
-    The policy must be the untrained one. Draws from seeds of its own, so probing changes nothing in a later run.
-    Raises EvaluationError when every completion is empty or an entropy is not finite.
+    The policy must be the untrained one. The probe has its own seeds, so it changes nothing in a later run. Raises
+    EvaluationError if every completion is empty or an entropy is not finite.
     """
     probe, rollout = recipe.objective.probe, recipe.rollout
     chosen = list(prompts[: probe.num_prompts])
@@ -89,16 +89,16 @@ def probe_entropy(
     progress(0, len(chosen))
     with closing(
         sample_blocks(sampler, chosen, probe.completions_per_prompt, params, size=_BLOCK, seeds=seeds)
-    ) as coming:
-        for number, group in coming:
+    ) as numbered:
+        for number, group in numbered:
             groups[number] = group
             progress(len(groups), len(chosen))
     sampled = [groups[number] for number in range(len(chosen))]
-    # not before: in a run the engine takes memory while it samples
+    # Only now, because in a run the engine needs memory while it samples.
     by_prompt = [row for start in starts for row in mean_entropies(policy, sampled[start : start + _BLOCK])]
     values = torch.tensor([value for group in by_prompt for value in group])
     if not bool(torch.isfinite(values).all()):
-        raise EvaluationError("the probe's entropies are not finite: the model's weights or their type are broken")
+        raise EvaluationError("the probe's entropies are not finite: the model's weights or their data type are broken")
     interval = bootstrap_mean(by_prompt, seed=derive_seed(recipe.seed, "probe bootstrap"))
     completions = [completion for group in sampled for completion in group.completions]
     truncated = sum(completion.truncated for completion in completions) / len(completions)
@@ -107,11 +107,11 @@ def probe_entropy(
 
 
 def right_at_first(recipe: Recipe, probe: EntropyProbe) -> tuple[list[Verdict], str]:
-    """The verdicts on a probe's completions, and in words how many are right and in the format.
+    """Return the verdicts on a probe's completions, and words that count the right ones and those in the format.
 
-    Of format and accuracy alone: rewards of the user's own may cost money. Raises RewardError.
+    Only format and accuracy are scored, because the user's own rewards may cost money. Raises RewardError.
     """
     with Scorer(recipe.rewards.model_copy(update={"plugins": ()})) as scorer:
         verdicts = [verdict for group in scorer.score_groups(probe.groups) for verdict in group.verdicts]
-    right, formed = sum(v.correct for v in verdicts), sum(v.complete_format for v in verdicts)
-    return verdicts, f"right at first: {right} of {len(verdicts)}, in the format: {formed} of {len(verdicts)}"
+    right, formatted = sum(v.correct for v in verdicts), sum(v.complete_format for v in verdicts)
+    return verdicts, f"right at first: {right} of {len(verdicts)}, in the format: {formatted} of {len(verdicts)}"

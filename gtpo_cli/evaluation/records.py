@@ -1,4 +1,4 @@
-"""What an evaluation leaves on disk, as frozen records: conditions, graded completions, results. No torch."""
+"""The frozen records of an evaluation on disk: conditions, graded completions, results. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from gtpo_cli.types import FinishReason, Problem
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What was measured and how. Two evaluations with equal conditions are one: the second continues the first.
+    """What was measured, and how. An evaluation with the same conditions continues the first one.
 
-    `subject`: "base" (the untrained model) or a checkpoint, "step-000600". `data_digest` covers id, question and gold
-    answer of every problem, in order. `samples`: completions for each problem. `tags`, `equality`, `reject_copied`,
-    `plugins` (names): as in the recipe's `rewards`; evaluations from before there was a `reject_copied` have it false.
-    `changed`: "key=value" where the model was loaded, or length judged, otherwise than by the run's own recipe; of a
-    model without a run, otherwise than as it is. `weights`: `local_weights` of a model that is no checkpoint of
-    this run: its folder may hold another one by now.
+    `subject`: "base" (the untrained model) or a checkpoint such as "step-000600". `data_digest` covers id, question and
+    gold answer of every problem, in order. `samples`: completions per problem. `tags`, `equality`, `reject_copied`,
+    `plugins` (names): as in the recipe's `rewards`; older evaluations without `reject_copied` have it false. `changed`:
+    "key=value" for settings of loading and length that differ from the run's recipe, or, without a run, from the
+    defaults. `weights`: `local_weights` of a model that is no checkpoint of this run, because its folder may change.
     """
 
     benchmark: str
@@ -48,9 +47,9 @@ class Conditions:
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that name these conditions.
+        """Return eight hexadecimal digits that name these conditions.
 
-        What has a default is left out where it has that value: evaluations from before it was there keep their names.
+        Fields with their default value are left out, so that evaluations older than a field keep their names.
         """
         added = {f.name for f in fields(self) if f.default is not MISSING and getattr(self, f.name) == f.default}
         return _digest({key: value for key, value in asdict(self).items() if key not in added})[:8]
@@ -58,13 +57,12 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedCompletion:
-    """One completion with what of its `Verdict` does not depend on weights.
+    """One completion with the parts of its `Verdict` that do not depend on reward weights.
 
-    `tokens`: length, end-of-sequence token included. `mean_entropy`: <H>_i in nats at the evaluation's temperature, 0
-    for an empty completion. `answer`: what stands in the answer tags, None without a well-formed answer.
-    `parsable`: the answer can be compared (a number, mathematics, or text); false where there is none. `timed_out`: it
-    ran out of time or memory while it was compared, and counts as wrong. `plugins`: the unweighted score of each user
-    reward by name.
+    `tokens`: length with the end-of-sequence token. `mean_entropy`: <H>_i in nats at the evaluation's temperature, 0
+    for an empty completion. `answer`: the text in the answer tags, None without a well-formed answer. `parsable`: the
+    answer can be compared (a number, mathematics, or text); false without an answer. `timed_out`: the comparison ran
+    out of time or memory, so the answer counts as wrong. `plugins`: the unweighted score of each user reward by name.
     """
 
     text: str
@@ -86,7 +84,7 @@ class EvaluatedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedProblem:
-    """A problem with its graded completions, in the order in which they were sampled: one line of samples.jsonl."""
+    """A problem with its graded completions in sampling order: one line of samples.jsonl."""
 
     id: str
     question: str
@@ -104,13 +102,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything that is reported of a finished evaluation.
+    """All reported results of a finished evaluation.
 
     `scores`: metric -> Score, in the order of display. Names: `accuracy` (mean over all completions), `pass@K`
     (unbiased), `first_pass@K` (the first K completions), `maj@K`, `format_rate`, `strict_format_rate`,
-    `truncated_share`, `unparsable_share`, `timed_out_share`, `mean_entropy` (nats), `mean_length` (tokens), and of each
-    user reward its name with the mean of its unweighted score (points): see `is_reward`.
-    `problem_ids` and `problem_digests` (of question and gold answer) go with the values of each score.
+    `truncated_share`, `unparsable_share`, `timed_out_share`, `mean_entropy` (nats), `mean_length` (tokens), and the
+    name of each user reward with the mean of its unweighted score (points): see `is_reward`.
+    `problem_ids` and `problem_digests` (of question and gold answer) are in the order of each score's values.
     `dropped`: problems of the benchmark that could not be used.
     """
 
@@ -120,17 +118,17 @@ class Results:
     dropped: Count = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError where the scores are not of these problems."""
+        """Raise ValueError if the scores do not belong to these problems."""
         lengths = {len(self.problem_digests), *(len(score.values) for score in self.scores.values())}
         if lengths != {len(self.problem_ids)} or len(set(self.problem_ids)) != len(self.problem_ids):
-            raise ValueError("scores: each needs one value for each problem, and each problem an id of its own")
+            raise ValueError("scores: each needs one value per problem, and each problem needs its own id")
         if self.problem_ids and "accuracy" not in self.scores:
             raise ValueError("scores: accuracy is missing")
         if not all(math.isfinite(value) for score in self.scores.values() for value in score.interval):
             raise ValueError("scores: an interval is not finite")
 
     def ks(self, family: str) -> list[int]:
-        """The k for which there are scores of a family (`pass`, `first_pass`, `maj`), ascending."""
+        """List every k with scores of a family (`pass`, `first_pass`, `maj`), ascending."""
         found = (_K.fullmatch(name) for name in self.scores)
         return sorted(int(match[2]) for match in found if match and match[1] == family)
 
@@ -143,17 +141,17 @@ _K = re.compile(r"(\w+)@([1-9][0-9]{0,8})")
 
 
 def is_reward(score: str) -> bool:
-    """Whether a score is a reward's, in points: what is no accuracy, share, entropy or length of all evaluations."""
+    """Whether a score is the points of a user reward, not one of the scores that all evaluations have."""
     return score not in FIXED_SCORES and not _K.fullmatch(score)
 
 
 def problem_digest(question: str, gold: str) -> str:
-    """Sixteen hexadecimal digits that change when the question or its gold answer does."""
+    """Return sixteen hexadecimal digits that identify a question and its gold answer."""
     return _digest([question, gold])[:16]
 
 
 def data_digest(problems: Sequence[Problem]) -> str:
-    """Sixteen hexadecimal digits of all problems in their order."""
+    """Return sixteen hexadecimal digits that identify all problems in their order."""
     return _digest([[problem.id, problem.question, problem.gold] for problem in problems])[:16]
 
 

@@ -1,4 +1,4 @@
-"""One model that is asked question after question, each answer streamed as it is made."""
+"""Ask one model many questions, and stream each answer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gtpo_cli.types import Completion, Turn
 
 
 class Session:
-    """`checkpoint`: None = the recipe's untrained model. `greedy`: always the likeliest token.
+    """Answers questions with a checkpoint, or with the recipe's untrained model if it is None.
 
-    Each answer has a seed of its own, made of `seed` and its number: asking again gives another one.
-    Raises ModelError, CheckpointError.
+    `greedy` always takes the likeliest token. Each answer has its own seed, from `seed` and its number, so a repeated
+    question gets another answer. Raises ModelError, CheckpointError.
     """
 
     def __init__(
@@ -31,17 +31,17 @@ class Session:
 
     @property
     def context(self) -> int:
-        """The most tokens of question and answer together."""
+        """The limit on tokens of question and answer together."""
         return self._policy.max_seq_length
 
-    def asked(self, question: str) -> str | tuple[Turn, ...]:
-        """The question as `Problem.prompt` has it."""
-        return self._encoder.asked(question)
+    def prompt(self, question: str) -> str | tuple[Turn, ...]:
+        """Return the question's prompt as in `Problem.prompt`."""
+        return self._encoder.prompt(question)
 
     def answer(self, question: str) -> Generator[str, None, Completion]:
         """Yield the answer's text as it comes; the completion is the generator's return value.
 
-        Raises GenerationError for a question that is too long.
+        Raises GenerationError if the question is too long.
         """
         prompt = self._encoder.encode(question, at_most=self.context)
         params = replace(self._params, seed=derive_seed(self._seed, "generate", self._answered))

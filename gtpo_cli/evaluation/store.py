@@ -1,11 +1,11 @@
-"""Evaluations on disk, inside a run folder, so that a killed one continues and a finished one is not sampled again.
+"""Store evaluations in a run folder, so that a killed one continues and a finished one is not sampled again.
 
     evaluation/<benchmark>/<subject>-n<samples>-<digest of the conditions>/
       conditions.json   what is measured, and how
-      samples.jsonl     one problem a line, with its graded completions, appended as they come
-      results.json      the scores; there once the evaluation is finished
+      samples.jsonl     one problem per line with its graded completions, appended as they come
+      results.json      the scores, written when the evaluation is finished
 
-A line that was cut short by a kill is dropped when the evaluation continues.
+An incomplete last line, left by a kill, is dropped when the evaluation continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gtpo_cli.run_folder import RunFolder
 
 
 class StoredEvaluation:
-    """One evaluation's folder. Making one touches nothing."""
+    """The folder of one evaluation. Creating the object does not touch the disk."""
 
     def __init__(self, path: Path, conditions: Conditions) -> None:
         self.path = path
@@ -47,29 +47,29 @@ class StoredEvaluation:
         return self.results_file.is_file()
 
     def problems(self) -> list[EvaluatedProblem]:
-        """The problems evaluated so far. Raises EvaluationError, naming file and line, for a broken line."""
+        """Read the problems evaluated so far. Raises EvaluationError with file and line for a broken line."""
         file = self.samples_file
 
         def wrong(line: int, why: str) -> EvaluationError:
-            return EvaluationError(f"{file}:{line}: is no evaluated problem ({why}); sample it anew with --again")
+            return EvaluationError(f"{file}:{line}: is not an evaluated problem ({why}); sample again with --again")
 
         return list(read_json_lines(file, EvaluatedProblem, wrong, cut=True)) if os.path.lexists(file) else []
 
     def results(self) -> Results:
-        """The scores of a finished evaluation. Raises EvaluationError where they cannot be read."""
-        remedy = "delete it and evaluate again: nothing is sampled twice"
+        """Read the scores of a finished evaluation. Raises EvaluationError if they cannot be read."""
+        remedy = "delete it and evaluate again: no completion is sampled again"
         wrong = f"{self.results_file}: cannot be read"
         return read_json(self.results_file, Results, lambda why: EvaluationError(f"{wrong} ({why}); {remedy}"))
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from the same evaluation. Raises EvaluationError where one is at it."""
-        held = EvaluationError(f"{self.path}: another process is at this evaluation; wait for it, or stop it")
+        """Keep other processes from the same evaluation. Raises EvaluationError if another process works on it."""
+        held = EvaluationError(f"{self.path}: another process is working on this evaluation; wait for it, or stop it")
         return locked(self.path / ".lock", held=held)
 
     def open(self, *, again: bool = False) -> list[EvaluatedProblem]:
-        """Make the folder ready to append to; the problems that are already there. `again` forgets them.
+        """Prepare the folder for appending, and return its problems. `again` deletes them first.
 
-        Raises EvaluationError when the folder cannot be written.
+        Raises EvaluationError if the folder cannot be written.
         """
         with self._writing():
             own_folder(self.path)
@@ -77,13 +77,13 @@ class StoredEvaluation:
                 self.results_file.unlink(missing_ok=True)
                 self.samples_file.unlink(missing_ok=True)
             write_aside(self.path / "conditions.json", json.dumps(asdict(self.conditions), indent=2) + "\n")
-            if os.path.lexists(self.samples_file):  # drop the line that a kill cut
+            if os.path.lexists(self.samples_file):  # drop a line that a kill left incomplete
                 with append_to(self.samples_file) as stream:
                     stream.truncate(_whole_lines(self.samples_file))
         return self.problems()
 
     def append(self, problems: Sequence[EvaluatedProblem]) -> None:
-        """Add evaluated problems; they are on the disk on return. Raises EvaluationError."""
+        """Add evaluated problems and wait until they are on the disk. Raises EvaluationError."""
         lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
         rest = memoryview("".join(lines).encode())
         with self._writing(), append_to(self.samples_file) as stream:
@@ -100,26 +100,26 @@ class StoredEvaluation:
         return writing_run(
             self.path,
             lambda why, remedy: EvaluationError(
-                f"{self.path}: cannot be written ({why}); {remedy}, then give the same command again: it continues"
+                f"{self.path}: cannot be written ({why}); {remedy}, then run the same command again: it continues"
             ),
         )
 
 
 def evaluation_at(run: RunFolder, conditions: Conditions) -> StoredEvaluation:
-    """Where an evaluation with these conditions is or will be."""
+    """Return the stored or future evaluation with these conditions."""
     name = f"{conditions.subject}-n{conditions.samples}-{conditions.digest}"
     return StoredEvaluation(run.evaluation / conditions.benchmark / name, conditions)
 
 
 def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:
-    """The finished evaluations of a run, oldest first. Raises EvaluationError for conditions that cannot be read."""
-    with guarded(lambda why: EvaluationError(f"{run.evaluation}: cannot be looked through ({why})")):
+    """Return a run's finished evaluations, oldest first. Raises EvaluationError for conditions that cannot be read."""
+    with guarded(lambda why: EvaluationError(f"{run.evaluation}: cannot be searched ({why})")):
         files = sorted(run.evaluation.glob("*/*/results.json"), key=lambda file: (file.lstat().st_mtime, str(file)))
     return [_read(file.parent) for file in files]
 
 
 def _whole_lines(file: Path) -> int:
-    """How many bytes the lines that end take."""
+    """Return the number of bytes up to the last line break."""
     whole = position = 0
     with open_regular(file) as stream:
         while piece := stream.read(2**20):
@@ -129,8 +129,9 @@ def _whole_lines(file: Path) -> int:
 
 
 def largest_evaluations(run: RunFolder) -> list[StoredEvaluation]:
-    """Of a run's finished evaluations the one to show for each benchmark and subject: most problems, then most
-    completions, then the newest. The untrained model first, then checkpoints by step. Raises as `find_evaluations`."""
+    """Return the finished evaluation to show for each benchmark and subject: the one with most problems, then with most
+    completions, then the newest. The untrained model comes first, then checkpoints by step. Raises like
+    `find_evaluations`."""
 
     def size(evaluation: StoredEvaluation) -> tuple[int, int]:
         return evaluation.conditions.problems, evaluation.conditions.samples

@@ -1,1 +1,1 @@
-"""Exports: a run's policy as files that others can load without gtpo."""
+"""Export a run's policy as files that others can load without gtpo."""

@@ -1,7 +1,7 @@
-"""The model card: what the model is, how it was made and measured, how to ask it, and what it is not.
+"""Write the model card: what the model is, how it was made and measured, how to prompt it, and what it is not.
 
-From the run folder alone; the text is in templates/card.md.j2. Nothing that a model wrote is in it. Folders are named
-without what leads to them, except in the lines that load an export where it was written (`gtpo_cli.export.using`).
+The data come only from the run folder; the text is in templates/card.md.j2. It contains nothing that a model wrote.
+Folders are named without their parents, except in the lines that load a local export (`gtpo_cli.export.using`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _SCORES = ("accuracy", "pass@", "maj@", "strict_format_rate", "truncated_share",
 def model_card(
     run: RunFolder, recipe: Recipe, exported: Exported, prompting: Prompting, *, folder: Path, hub_name: str | None
 ) -> str:
-    """The text of README.md for an export in `folder`; `hub_name` is where it will be on the hub, if anywhere.
+    """Return the text of README.md for an export in `folder`. `hub_name` is its future name on the hub, if any.
 
-    Raises EvaluationError for evaluations of the run that cannot be read.
+    Raises EvaluationError if an evaluation of the run cannot be read.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -63,7 +63,7 @@ def model_card(
 
 
 def _data(source: SourceRecipe) -> str:
-    """What was trained on, in a sentence without its end, in Markdown."""
+    """Describe a source of training data in Markdown, as a sentence without its full stop."""
     name = markdown_text(Path(source.path).name if source.path else public_name(source.name))
     words = f"The benchmark {source.benchmark}" + (f", read from files ({name})" if source.path else "")
     if source.benchmark in GENERATED:
@@ -76,7 +76,7 @@ def _data(source: SourceRecipe) -> str:
 
 
 def shown_recipe(recipe: Recipe) -> str:
-    """The recipe as YAML, without what concerns the machine or the account it ran with."""
+    """Return the recipe as YAML, without keys about the machine or the account."""
     document = recipe.model_dump(mode="json", exclude={"output_dir", "tracking"})
     document["model"]["name"] = public_name(document["model"]["name"])
     if document["model"]["start"] is not None:
@@ -88,7 +88,7 @@ def shown_recipe(recipe: Recipe) -> str:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """A code block that the text itself cannot end."""
+    """Return a code block that the text cannot end early."""
     text = printable(text)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -96,7 +96,7 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def _head(recipe: Recipe, exported: Exported) -> dict[str, Any]:
-    """What the hub reads."""
+    """Return the metadata for the hub."""
     head: dict[str, Any] = {}
     if "/" in exported.base and HUB_ID.fullmatch(exported.base):
         relation = "adapter" if exported.format == "adapter" else "finetune"
@@ -113,15 +113,15 @@ def _head(recipe: Recipe, exported: Exported) -> dict[str, Any]:
 
 
 def _evaluations(run: RunFolder, step: int) -> Iterator[tuple[Conditions, Mapping[str, Score], Mapping[str, Score]]]:
-    """Of each benchmark the largest evaluation of this step, its scores, and those of the base where it was asked the
-    same."""
+    """Yield each benchmark's largest evaluation of this step, its scores, and the base's scores under equal conditions
+    (else none)."""
     found = {(stored.conditions.benchmark, stored.conditions.subject): stored for stored in largest_evaluations(run)}
     for (benchmark, subject), stored in found.items():
         if subject != f"step-{step:06d}":
             continue
-        asked, base = stored.conditions, found.get((benchmark, "base"))
-        as_asked = replace(base.conditions, subject=subject, model=asked.model, seed=asked.seed) if base else None
-        yield asked, stored.results().scores, base.results().scores if base and as_asked == asked else {}
+        own, base = stored.conditions, found.get((benchmark, "base"))
+        of_base = replace(base.conditions, subject=subject, model=own.model, seed=own.seed) if base else None
+        yield own, stored.results().scores, base.results().scores if base and of_base == own else {}
 
 
 def _interval(score: Score, name: str) -> str:

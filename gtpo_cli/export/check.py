@@ -1,10 +1,9 @@
-"""Is what was written the model that was trained? Log-probabilities of the policy's own greedy answers say.
+"""Check that an export is the trained model, by log-probabilities of the policy's own greedy answers.
 
-What was written is loaded back as a user would load it. For each token of the answers: how far is its log-probability
-from the policy's, in nats, and is it still the likeliest token? Rounding shows there, and weights of another model. An
-adapter that was lost, applied twice or scaled wrongly may change less than rounding does, so it is looked for by
-itself: how much of what training did to these log-probabilities is in the export? docs/export.md says how the bounds
-were chosen.
+The export is loaded as a user would load it. For each token of the answers, the check measures the difference of
+log-probabilities in nats, and whether the token is still the likeliest. This shows rounding, and weights of another
+model. An adapter that is missing, applied twice or scaled wrongly may change less than rounding does. So a second check
+measures how much of training's change of log-probabilities is in the export. docs/export.md explains the bounds.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from gtpo_cli.models.loading import ROUNDING, dtype_name
 from gtpo_cli.run_folder import RunFolder
 
 PROMPTS = 8
-MAX_TOKENS = 128  # of an answer that are compared; enough for rounding to show
+MAX_TOKENS = 128  # compared tokens per answer, enough to show rounding
 KEPT_TOLERANCE = 0.2  # of LogprobGap.kept around 1
-# Without the 4-bit rounding of its base, or on another base, a policy is another model, but not an unrelated one.
+# Without the 4-bit rounding of its base, or on another base, a policy is a different but related model.
 BOUND_OF_ANOTHER_BASE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt and the policy's greedy completion of it, as token ids."""
+    """The token ids of a prompt and of the policy's greedy completion."""
 
     question: str
     prompt_ids: tuple[int, ...]
@@ -44,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a model gives to N tokens of answers: `logprobs_N` in nats, float32, and the likeliest ids there.
+    """A model's log-probabilities of N answer tokens (nats, float32), and the likeliest ids at their places.
 
     `dtype`: the type the model computed in, e.g. "float32".
     """
@@ -56,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What an export is held against: the model as trained and, for an adapter, the same without it."""
+    """The measurements to compare an export with: of the trained model and, for an adapter, without the adapter."""
 
     trained: Measured
     untrained: Measured | None = None
@@ -64,12 +63,12 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class LogprobGap:
-    """Of an export from its reference over `tokens` tokens: mean and largest |difference| of log-probabilities in nats,
-    and at how many tokens both find the same one likeliest.
+    """The difference between an export and its reference over `tokens` tokens: mean and largest |difference| of
+    log-probabilities in nats, and at how many tokens the likeliest one is the same.
 
-    `effect`: mean |difference| between the reference trained and untrained, nats; None where the reference has no
-    untrained model. `kept`: how much of that is in the export, 1 = all, 0 = none, 2 = twice, fitted by least squares
-    with standard error `kept_error`; None without an effect, or with one of 0.
+    `effect`: mean |difference| between the trained and untrained reference in nats; None without an untrained model.
+    `kept`: how much of the effect is in the export (1 all, 0 none, 2 twice), fitted by least squares with standard
+    error `kept_error`; None without an effect, or if it is 0.
     """
 
     tokens: int
@@ -90,29 +89,29 @@ class LogprobGap:
         if self.kept is None:
             return f"{text}; training changed none of them"
         text += f"; training changed them by {self.effect:.2g}"
-        if 3 * self.kept_error >= 1.0:  # all of it and nothing of it look alike
-            return f"{text}, which is less than rounding, so how much of it is in the export is not seen here"
+        if 3 * self.kept_error >= 1.0:  # too inexact to tell all of it from none of it
+            return f"{text}, which is less than rounding, so the check cannot see how much of it is in the export"
         if self.kept < 0:
-            return f"{text}, the export the other way"
+            return f"{text}, the export in the opposite direction"
         if self.kept > 1.005:
             return f"{text}, the export {self.kept:.2f} times as much"
         return f"{text}, of which {100 * self.kept:.0f} % are in the export"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Sample:
     question: str
 
 
 def sample_questions(run: RunFolder) -> tuple[str, ...]:
-    """Questions the run was trained on, from its newest stored step; without any, of the built-in task.
+    """Return questions from the run's newest stored step, or else from the built-in task.
 
-    From the run folder alone: the data may be on another machine by now.
+    Only the run folder is read, because the data may not be on this machine.
     """
     questions: tuple[str, ...] = ()
     for file in sorted(run.samples.glob("step-*.jsonl"), reverse=True):
-        with contextlib.suppress(ExportError):  # a line that was cut short; an older step will do
-            rows = list(read_json_lines(file, _Asked, lambda _, why: ExportError(f"{file}: {why}")))  # noqa: B023
+        with contextlib.suppress(ExportError):  # an incomplete line; an older step suffices
+            rows = list(read_json_lines(file, _Sample, lambda _, why: ExportError(f"{file}: {why}")))  # noqa: B023
             questions = tuple(dict.fromkeys(row.question for row in rows))[:PROMPTS]
         if questions:
             return questions
@@ -122,7 +121,7 @@ def sample_questions(run: RunFolder) -> tuple[str, ...]:
 def greedy_answers(
     policy: Policy, encoder: PromptEncoder, questions: Sequence[str], *, max_tokens: int
 ) -> tuple[Answer, ...]:
-    """The policy's greedy answers. Questions that fill its context are left out; raises ExportError if all do."""
+    """Sample the policy's greedy answers. Questions that fill its context are skipped; raises ExportError if all do."""
     params = SamplingParams(max_completion_tokens=min(max_tokens, MAX_TOKENS))
     answers = []
     for question in questions:
@@ -137,15 +136,15 @@ def greedy_answers(
             answers.append(Answer(question, prompt, end.value.token_ids))
     if not answers:
         raise ExportError(
-            f"none of the run's questions leaves room within {policy.max_seq_length} tokens, so there is nothing to "
-            "compare the export on"
+            f"none of the run's questions leaves room for an answer within {policy.max_seq_length} tokens, so the "
+            "export cannot be compared"
         )
     return tuple(answers)
 
 
 @torch.no_grad()
 def measure(model: Any, answers: Sequence[Answer]) -> Measured:
-    """One answer at a time, by the model's plain forward; softmax at temperature 1 in float32."""
+    """Measure one answer at a time with the model's plain forward pass; softmax at temperature 1 in float32."""
     model.eval()
     device, dtype = model.device, dtype_name(model.dtype)
     logprobs, likeliest = [], []
@@ -159,7 +158,7 @@ def measure(model: Any, answers: Sequence[Answer]) -> Measured:
 
 
 def measure_both(model: Any, answers: Sequence[Answer]) -> Reference:
-    """The model, and where it has an adapter the same without it."""
+    """Measure the model, and if it has an adapter, also without it."""
     trained = measure(model, answers)
     if not hasattr(model, "peft_config"):
         return Reference(trained)
@@ -168,12 +167,12 @@ def measure_both(model: Any, answers: Sequence[Answer]) -> Reference:
 
 
 def compare(reference: Reference, found: Measured) -> LogprobGap:
-    """Raises ExportError where a log-probability is not finite."""
+    """Compare an export with its reference. Raises ExportError if a log-probability is not finite."""
     gaps_N = (reference.trained.logprobs_N - found.logprobs_N).abs()
     if not bool(torch.isfinite(gaps_N).all()):
         raise ExportError(
-            "the export's log-probabilities are not finite: its weights do not fit the number type; try --dtype "
-            "bfloat16 or float32"
+            "the export's log-probabilities are not finite: its weights do not fit the data type; try --dtype bfloat16 "
+            "or float32"
         )
     same = int((reference.trained.likeliest_N == found.likeliest_N).sum())
     plain = LogprobGap(len(gaps_N), float(gaps_N.mean()), float(gaps_N.max()), same)
@@ -185,25 +184,25 @@ def compare(reference: Reference, found: Measured) -> LogprobGap:
     if power == 0.0:
         return replace(plain, effect=0.0)
     kept = float((effect_N * export_N).sum()) / power
-    left_N = export_N - kept * effect_N
-    error = float((left_N**2).mean() / power) ** 0.5
+    residual_N = export_N - kept * effect_N
+    error = float((residual_N**2).mean() / power) ** 0.5
     return replace(plain, effect=float(effect_N.abs().mean()), kept=kept, kept_error=error)
 
 
 def rounding_bound(*dtypes: str) -> float:
-    """What rounding to these types may cost: the coarsest decides."""
+    """Return the bound for rounding to the coarsest of these types."""
     return max(ROUNDING[dtype] for dtype in dtypes)
 
 
 def require(difference: LogprobGap, *, bound: float, where: str, remedy: str) -> None:
-    """Raise ExportError for a difference that rounding does not explain: above `bound` on average, or where what
-    training did is not in the export once; where rounding hides that, it is taken to be."""
+    """Raise ExportError for a difference that rounding does not explain: above `bound` on average, or if the export
+    does not contain training's effect exactly once. An effect hidden by rounding passes."""
     if difference.mean > bound:
         problem = f"rounding explains {bound:g} nats on average"
     elif difference.kept is not None and abs(difference.kept - 1.0) > KEPT_TOLERANCE + 3 * difference.kept_error:
-        problem = "the adapter is not in it as it was trained"
+        problem = "it does not contain the adapter as trained"
     else:
         return
     raise ExportError(
-        f"{where}: not exported, since what was written is not what was trained: {difference} ({problem}); {remedy}"
+        f"{where}: not exported, because the written model is not the trained one: {difference} ({problem}); {remedy}"
     )

@@ -1,6 +1,6 @@
-"""How an exported policy was asked and judged: kept in export.json, so that gtpo asks the folder as it asked the run.
+"""The prompts and rewards of an exported policy, kept in export.json so that gtpo treats the folder like its run.
 
-Only what cannot name code or a file of the machine is kept and read: an export may be anybody's.
+Only values that cannot name code or local files are kept and read, because an export may come from anybody.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gtpo_cli.recipe.data import GENERATED
 from gtpo_cli.text import one_line
 
 RECORD = "export.json"
-_FORMATS = ("adapter", "merged")  # that can be asked here
+_FORMATS = ("adapter", "merged")  # gtpo can load these
 _MODEL = ("revision", "dtype", "load_in_4bit", "lora", "max_seq_length")
 _DATA = ("benchmark", "columns", "max_prompt_tokens", "system_prompt")
 _REWARDS = ("format", "accuracy", "length", "timeout_seconds")
-_SELF_CONTAINED = (*BENCHMARKS, *GENERATED)  # found by name; other data were files of the run's machine
+_SELF_CONTAINED = (*BENCHMARKS, *GENERATED)  # found by name; other data are local files
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class _Record:
     step: Count
     format: str
     base: str
-    asked: Conditions | None = None  # an older gtpo's has none
+    asked: Conditions | None = None  # missing in exports of older versions
 
 
 class Export(NamedTuple):
-    """What is evaluated: `checkpoint` is the adapter of an adapter export, None where the folder is the model."""
+    """An exported policy. `checkpoint` is the adapter of an adapter export; None if the folder is the model."""
 
     recipe: Recipe
     checkpoint: Checkpoint | None
@@ -60,7 +60,7 @@ class Export(NamedTuple):
 
 
 def conditions_of(recipe: Recipe) -> Conditions:
-    """What of a recipe an export of its run keeps."""
+    """Return the parts of a recipe that an export of its run keeps."""
     document: dict[str, Any] = recipe.model_dump(mode="json")
     data = _only(document["data"], _DATA)
     if data["benchmark"] not in _SELF_CONTAINED:
@@ -72,10 +72,10 @@ def conditions_of(recipe: Recipe) -> Conditions:
 
 
 def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
-    """The recipe by which an exported folder is asked as its run was; None for a folder that says nothing of that.
+    """Return an exported folder with a recipe for the prompts and rewards of its run; None if it has no such record.
 
-    Rewards of the run's own are code, and are left out. Raises ExportError for a record that cannot be read,
-    RecipeError for one that makes no recipe.
+    The run's own rewards are code, so they are left out. Raises ExportError for a record that cannot be read,
+    RecipeError for one that gives no valid recipe.
     """
     file = folder / RECORD
 
@@ -97,10 +97,10 @@ def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
 
 
 def _base(folder: Path, record: _Record) -> str:
-    """The base of an adapter: as its configuration names it where that is a folder here, else as the record does."""
+    """Return the base of an adapter: the one in its configuration if that is a folder here, else the record's."""
     try:
         named = check_adapter_config(folder).base_model_name_or_path
-    except ModelError:  # said where the adapter is loaded
+    except ModelError:  # loading the adapter reports it
         named = None
     is_here = named is not None and Path(named).is_absolute() and Path(named).is_dir()
     return recipe_name(named) if named is not None and is_here else record.base
@@ -112,7 +112,7 @@ def _document(folder: Path, record: _Record, asked: Conditions) -> dict[str, Any
         model = _only(model, ("max_seq_length",)) | {"name": str(folder), "load_in_4bit": False, "lora": None}
     rewards = _only(asked.rewards, _REWARDS)
     if not any(rewards[name]["weight"] for name in ("format", "accuracy", "length")):
-        rewards["format"]["weight"] = 1.0  # the run had rewards of its own alone; a recipe has at least one
+        rewards["format"]["weight"] = 1.0  # the run had only its own rewards; a recipe needs one
     return {
         "seed": asked.seed, "model": model, "data": {"benchmark": "gsm8k"} | _only(asked.data, _DATA),
         "rewards": rewards, "evaluation": asked.evaluation,

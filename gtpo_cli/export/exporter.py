@@ -1,6 +1,6 @@
-"""From a run's checkpoint to a checked folder: the policy answers, the export is written, loaded back and compared.
+"""Export a run's checkpoint: the policy answers questions, then the export is written, loaded again and compared.
 
-One model is in memory at a time; where all weights trained two, while it is asked what training changed.
+One model is in memory at a time; two while the changes of full-weight training are measured.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from gtpo_cli.waiting import stage
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to export and how. `dtype`: "auto" or the type to write. `base`, `revision`: full-precision weights to merge
-    into instead of the recipe's. `converter`: llama.cpp's, for gguf. `hub_name`: where it is to go, so that no path of
-    this machine may be in it. `trust`: which code of others may run."""
+    """What to export, and how. `dtype`: "auto" or the type to write. `base`, `revision`: full-precision weights to
+    merge into instead of the recipe's. `converter`: llama.cpp's, for gguf. `hub_name`: the export's name on the hub;
+    then it contains no path of this machine. `trust`: which code of others may run."""
 
     run: RunFolder
     checkpoint: Checkpoint
@@ -63,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """What is kept of the run's policy: its answers, and what it gave to their tokens."""
+    """The part of the run's policy that stays in memory: its answers and their measurements."""
 
     answers: tuple[Answer, ...]
     reference: Reference
@@ -72,9 +72,9 @@ class _Policy:
 
 
 def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
-    """Write the export and check it; `say` is told what happens. Nothing is left at `out` unless it passed.
+    """Write the export and check it. `say` prints progress. Nothing is left at `out` if the check fails.
 
-    Raises ExportError, and what loading models raises (ModelError, CheckpointError).
+    Raises ExportError, and errors of loading models (ModelError, CheckpointError).
     """
     run, checkpoint = request.run, request.checkpoint
     recipe = run.recipe_to_run(trust=request.trust)
@@ -83,8 +83,8 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
     if request.format == "gguf":
         gguf.check_tokenizer(tokenizer)
     encoder = PromptEncoder(tokenizer, recipe.data.system_prompt)
-    with stage(say, f"loading step {checkpoint.step} of {run.path}, and asking it greedily"):
-        policy = _ask_policy(request, recipe, encoder)
+    with stage(say, f"loading step {checkpoint.step} of {run.path}, and sampling greedy answers"):
+        policy = _measure_policy(request, recipe, encoder)
     plain, text = encoder.uses_plain_format, encoder.render("QUESTION")
     questions = [answer.question for answer in policy.answers]
     prompting = Prompting(text, put_template(tokenizer, encoder, recipe.data.system_prompt, questions), plain)
@@ -94,7 +94,7 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
         with stage(say, "loading it back"):
             _free_memory()
             found = measure(read_back(request.format, aside, recipe.model, policy.device), policy.answers)
-        exported = _judge(request, policy, written, found, conditions_of(recipe))
+        exported = _compare(request, policy, written, found, conditions_of(recipe))
         card = model_card(run, recipe, exported, prompting, folder=request.out, hub_name=request.hub_name)
         (aside / CARD).write_text(card, encoding="utf-8")
         write_record(aside, exported)
@@ -102,7 +102,7 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
 
 
 def _check_request(request: Request) -> None:
-    """Raise ExportError for what cannot be, before a model is loaded for nothing."""
+    """Raise ExportError for an impossible request before a model is loaded."""
     whole = request.checkpoint.has_full_weights
     if request.format == "adapter" and whole:
         raise ExportError(
@@ -110,7 +110,7 @@ def _check_request(request: Request) -> None:
             "whole model"
         )
     if request.format == "adapter" and (request.dtype != AUTO or request.base is not None):
-        raise ExportError("--dtype and --base are for merging; an adapter is exported as it was trained")
+        raise ExportError("--dtype and --base are for merging; an adapter is exported unchanged")
     if request.base is not None and whole:
         raise ExportError(f"--base: {request.run.path} trained all weights, so there is nothing to merge into a base")
     if request.revision is not None and request.base is None:
@@ -123,7 +123,7 @@ def _check_request(request: Request) -> None:
     check_free(request.out)
 
 
-def _ask_policy(request: Request, recipe: Recipe, encoder: PromptEncoder) -> _Policy:
+def _measure_policy(request: Request, recipe: Recipe, encoder: PromptEncoder) -> _Policy:
     policy: Any = load_frozen(recipe, request.checkpoint, temperature=1.0, streaming=True)
     questions = sample_questions(request.run)
     answers = greedy_answers(policy, encoder, questions, max_tokens=recipe.evaluation.max_completion_tokens)
@@ -149,34 +149,35 @@ def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, as
     return written
 
 
-def _judge(request: Request, policy: _Policy, written: Written, found: Measured, asked: Conditions) -> Exported:
-    """The difference from the run's policy, where something else was to be written the rounding from that too, and what
-    this cost. Raises ExportError where what was read back is not what was trained."""
+def _compare(request: Request, policy: _Policy, written: Written, found: Measured, conditions: Conditions) -> Exported:
+    """Compare the export with the run's policy and, if it was merged into another base, with that merge too.
+
+    Raises ExportError if the export is not the trained model."""
     expected, where = written.expected or policy.reference, str(request.out)
     difference, rounding, notes = compare(expected, found), None, written.notes
     require(
         difference, bound=rounding_bound(written.dtype, expected.trained.dtype, found.dtype), where=where,
-        remedy="call the command again; if that does not help, use --format adapter and report this",
+        remedy="run the command again; if that does not help, use --format adapter and report this",
     )  # fmt: skip
     if written.expected is not None:
         difference, rounding = compare(Reference(policy.reference.trained), found), difference
-        again = "is this the base that the run trained on? See --base and --revision"
-        require(difference, bound=BOUND_OF_ANOTHER_BASE, where=where, remedy=again)
+        remedy = "is this the base that the run trained on? See --base and --revision"
+        require(difference, bound=BOUND_OF_ANOTHER_BASE, where=where, remedy=remedy)
         trained, now = "its base rounded to 4 bits (NF4)", "that base in full precision"
         if request.base is not None:
             trained, now = "the run's own base", f"{written.base}, named with --base"
         notes += (
-            f"The adapter was trained on {trained} and is merged into {now}: the difference from the policy "
-            f"({difference.mean:.2g} nats on average) is what this costs, not an error of the export.",
+            f"The adapter was trained on {trained} and is merged into {now}. The difference from the policy "
+            f"({difference.mean:.2g} nats on average) comes from that, not from an error of the export.",
         )
     return Exported(
         request.run.name, request.checkpoint.step, request.format, written.dtype, written.base, len(policy.answers),
-        difference, rounding, notes, asked,
+        difference, rounding, notes, conditions,
     )  # fmt: skip
 
 
 def _free_memory() -> None:
-    """The model before is not referred to any more; a GPU's memory is to be free for the next."""
+    """Free the GPU memory of the last model, which has no references left, for the next one."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
-"""The folder of an export: written aside, and given its name only when it is whole and was checked.
+"""The folder of an export. It is written aside and gets its name only when it is complete and checked.
 
-Beside the model it holds README.md, the model card, and export.json: what was exported, how, what the check found, and
-how the policy was asked.
+Beside the model it holds the model card (README.md) and export.json, which records what was exported and how, the
+result of the check, and the prompts and rewards of the policy.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ Format = Literal["adapter", "merged", "gguf"]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export, as export.json has it. `base`: its public name. `difference_from_policy`: over the answers to
-    `prompts` questions; `rounding`: from the base in full precision with the adapter, where the policy was trained on
-    another base or in 4 bits. `notes`: what the export cost, in sentences. `asked`: for gtpo to ask it as the run."""
+    """A finished export, as in export.json. `base`: its public name. `difference_from_policy`: measured on the answers
+    to `prompts` questions. `rounding`: the difference from the full-precision base with the adapter, if the policy was
+    trained on another base or in 4 bits. `notes`: sentences about losses. `asked`: the prompts and rewards of the
+    run."""
 
     run: str
     step: int
@@ -48,30 +49,30 @@ class _Record:
 
 
 def check_free(folder: Path) -> None:
-    """Raise ExportError where the folder holds anything but an earlier export, which a new one replaces."""
-    own_name = folder.name not in ("", "..")  # which the folder that it is written in first takes after
-    if not own_name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise ExportError(f"{folder}: is no folder of its own; name another with --out")
+    """Raise ExportError if the folder holds anything but an earlier export, which a new one replaces."""
+    has_name = folder.name not in ("", "..")  # the temporary folder is named after it
+    if not has_name or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ExportError(f"{folder}: is not a plain folder; name another with --out")
     if not folder.is_dir():
         return
     try:
         earlier = {*read_json(folder / RECORD, _Record, ExportError).files, RECORD}
-    except ExportError:  # it is no export
+    except ExportError:  # not an export
         earlier = set()
     foreign = sorted(set(_files(folder)) - earlier)
     if foreign:
         more = ", ..." if len(foreign) > 3 else ""
         raise ExportError(
-            f"{folder}: holds files that are of no earlier export ({', '.join(foreign[:3])}{more}) and would be lost; "
-            "name another folder with --out, or empty this one"
+            f"{folder}: holds files that are not from an earlier export ({', '.join(foreign[:3])}{more}) and would be "
+            "lost; name another folder with --out, or empty this one"
         )
 
 
 @contextmanager
 def written_aside(folder: Path) -> Iterator[Path]:
-    """A new empty folder; on leaving it takes the place of `folder`. Nothing of it stays where an error is raised.
+    """Yield a new empty folder that replaces `folder` at the end. After an error, nothing of it stays.
 
-    Raises ExportError where the disk refuses.
+    Raises ExportError if writing fails.
     """
     remedy = "make room, or name another folder with --out"
     with writing(lambda why: ExportError(f"{folder}: cannot be written ({why}); {remedy}")):
@@ -81,7 +82,7 @@ def written_aside(folder: Path) -> Iterator[Path]:
 
 
 def write_record(folder: Path, exported: Exported) -> None:
-    """Write export.json, last of all files: it lists the others."""
+    """Write export.json as the last file, because it lists the others."""
     made = {"made": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "packages": package_versions(), "files": _files(folder)}
     text = json.dumps({"gtpo_export": 1} | asdict(exported) | made, indent=2)
     (folder / RECORD).write_text(text + "\n", encoding="utf-8")

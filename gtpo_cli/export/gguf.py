@@ -1,7 +1,7 @@
-"""GGUF through llama.cpp's own converter, which knows the formats best and is kept by those who read them.
+"""Convert to GGUF with llama.cpp's own converter, which follows the format best.
 
-It is a script of a llama.cpp checkout, in no package: the user names it. It runs in a process of its own on the merged
-export, and needs the package gguf, as loading the result back does.
+The converter is a script in a checkout of llama.cpp and in no package, so the user names it. It runs in a separate
+process on the merged export. The converter and the check of its result need the package gguf.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _GET = "git clone --depth 1 https://github.com/ggml-org/llama.cpp"
 
 
 def find_converter(named: str | None) -> Path:
-    """The converter: a file or the checkout's folder as named by the user, else as found on PATH.
+    """Find the converter: a file or a checkout named by the user, or else a script on PATH.
 
-    Raises ExportError with the remedy where there is none.
+    Raises ExportError with the remedy if there is none.
     """
     if named is None:
         found = shutil.which(SCRIPT)
@@ -38,24 +38,24 @@ def find_converter(named: str | None) -> Path:
     path = Path(named).expanduser()
     path = path / SCRIPT if path.is_dir() else path
     if not path.is_file():
-        raise ExportError(f"--converter {named}: there is no {SCRIPT}; it lies in a checkout of llama.cpp: {_GET}")
+        raise ExportError(f"--converter {named}: there is no {SCRIPT}; it is in a checkout of llama.cpp: {_GET}")
     return path
 
 
 def file_name(run: str, dtype: str) -> str:
-    """What the file of a run's export is called."""
+    """Return the file name of a run's export."""
     return f"{run}-{dtype}.gguf"
 
 
 def check_package() -> None:
-    """Raise ExportError where the package gguf is missing."""
+    """Raise ExportError if the package gguf is missing."""
     if importlib.util.find_spec("gguf") is None:
         raise ExportError(f"--format gguf needs the package gguf, which is not installed: {install('gguf')}")
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Raise ExportError for a tokenizer of whole words or characters: GGUF has no such kind, and the converter would
-    write another in its place."""
+    """Raise ExportError for a tokenizer of whole words or characters. GGUF has no such kind, and the converter would
+    write another kind instead."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     kind = "" if backend is None else json.loads(backend.to_str())["model"]["type"]
     if kind in ("WordLevel", "WordPiece"):
@@ -66,7 +66,7 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def convert(converter: Path, model: Path, target: Path, dtype: str) -> None:
-    """Write the model in the folder `model` as the GGUF file `target`. Raises ExportError: the converter's words."""
+    """Write the model in the folder `model` as the GGUF file `target`. Raises ExportError if the converter fails."""
     command = [sys.executable, str(converter.resolve()), str(model), "--outfile", str(target), "--outtype"]
     try:
         done = subprocess.run(
@@ -75,9 +75,9 @@ def convert(converter: Path, model: Path, target: Path, dtype: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise ExportError(f"{converter}: did not end within {_TIMEOUT // 3600} hours") from error
     if done.returncode != 0 or not target.is_file():
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()] or ["no word"]
-        why = [line for line in lines if "Error" in line] or lines  # the last line that names an error, else the last
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()] or ["no output"]
+        why = [line for line in lines if "Error" in line] or lines
         raise ExportError(
-            f"{converter}: failed (exit code {done.returncode}): {why[-1].strip()[:300]}; does this llama.cpp know the "
-            "model and its tokenizer? Update it, or use --format merged"
+            f"{converter}: failed (exit code {done.returncode}): {why[-1].strip()[:300]}; does this llama.cpp support "
+            "the model and its tokenizer? Update it, or use --format merged"
         )

@@ -1,9 +1,9 @@
-"""The run's prompt as a chat template, so that whoever serves the model need not know how it was prompted.
+"""Put the run's prompt into the chat template, so that users of the export need not know it.
 
-The exported tokenizer renders a lone user message to exactly the token ids that the policy was trained on: the run's
-system prompt is in the template, and a tokenizer that had none gets the plain format of `gtpo_cli.data.prompts`. A
-system message of the caller's own takes the place of the run's. A conversation that ends with the user's message is one
-to answer, so `add_generation_prompt` need not be given.
+The exported tokenizer renders a single user message to exactly the token ids of training. The template contains the
+run's system prompt; a tokenizer without a template gets the plain format of `gtpo_cli.data.prompts`. A system message
+of the caller replaces the run's. After a user message the template always adds the generation prompt, even without
+`add_generation_prompt`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _FOLDED = (
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """The run's prompt as `text`, with QUESTION where the question goes. `has_template`: the exported tokenizer's chat
-    template renders it; `plain`: the tokenizer itself puts special tokens in front, none are in the text."""
+    """The run's prompt as `text`, with QUESTION in place of the question. `has_template`: the exported tokenizer's chat
+    template renders it. `plain`: the text has no special tokens; the tokenizer adds them."""
 
     text: str
     has_template: bool
@@ -52,10 +52,10 @@ class Prompting:
 
 
 def put_template(tokenizer: Any, encoder: PromptEncoder, system_prompt: str | None, questions: Sequence[str]) -> bool:
-    """Give the tokenizer the run's prompt as its chat template; false, and nothing is changed, where it cannot render
-    these questions to the same token ids. Where there are several templates, it takes the place of the default one."""
+    """Make the run's prompt the tokenizer's (default) chat template. If it does not render these questions to the same
+    token ids, change nothing and return False."""
     before = tokenizer.chat_template
-    expected = [list(encoder.encode(question)) for question in questions]  # with the template as it was
+    expected = [list(encoder.encode(question)) for question in questions]  # with the old template
     template = _template(tokenizer, encoder, (system_prompt or "").strip(), expected[0])
     if template is None:
         return False
@@ -68,10 +68,10 @@ def put_template(tokenizer: Any, encoder: PromptEncoder, system_prompt: str | No
 
 
 def _rendered(tokenizer: Any, system_prompt: str | None, question: str) -> list[list[int]]:
-    """The ids of a lone user message, with `add_generation_prompt` and without, and of gtpo's own prompt."""
+    """Return the ids of a single user message, with `add_generation_prompt` and without, and of gtpo's own prompt."""
     messages = [{"role": "user", "content": question}]
-    lone = [tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=a) for a in (True, False)]
-    return [*(list(ids["input_ids"]) for ids in lone), list(PromptEncoder(tokenizer, system_prompt).encode(question))]
+    single = [tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=a) for a in (True, False)]
+    return [*(list(ids["input_ids"]) for ids in single), list(PromptEncoder(tokenizer, system_prompt).encode(question))]
 
 
 def _template(tokenizer: Any, encoder: PromptEncoder, system: str, ids: Sequence[int]) -> str | None:
@@ -80,7 +80,7 @@ def _template(tokenizer: Any, encoder: PromptEncoder, system: str, ids: Sequence
         bos = "bos_token" if starts else "''"
         return _PLAIN.format(system=_quoted(system), bos=bos, blank=_quoted("\n\n"), newline=_quoted("\n"))
     before = tokenizer.chat_template
-    if isinstance(before, dict):  # several by name
+    if isinstance(before, dict):  # several templates by name
         before = before.get("default")
     if not isinstance(before, str):
         return None
@@ -93,5 +93,5 @@ def _template(tokenizer: Any, encoder: PromptEncoder, system: str, ids: Sequence
 
 
 def _quoted(text: str) -> str:
-    """A Jinja string literal: JSON's escapes are Python's, as long as no character needs two of them."""
+    """Return a Jinja string literal. JSON's escapes are Python's if no character needs a surrogate pair."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Upload an export to the hub. The token is read by the hub's own library and goes nowhere else."""
+"""Upload an export to the hub. Only the hub's own library reads the token."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gtpo_cli.text import one_line
 
 
 def check_push(name: str, *, public: bool) -> None:
-    """Raise ExportError where a push would fail for a reason that is known before the work: the name, the network, the
-    token, a repository that is public already though nobody asked for that."""
+    """Raise ExportError before the work if a push would fail: for its name, the network, the token, or a repository
+    that is already public without --public."""
     import httpx
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
@@ -20,33 +20,32 @@ def check_push(name: str, *, public: bool) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ExportError(f"--push {name}: is no name of a model on the hub: {error}") from error
+        raise ExportError(f"--push {name}: is not a valid model name on the hub: {error}") from error
     reason = why_unreachable()
     if reason is not None:
         raise ExportError(
-            f"--push {name}: the hub cannot be reached ({reason}); export without it, put {name} in the place of this "
-            "machine's paths in its README.md and adapter_config.json, then on a machine with network: "
-            f"hf upload {name} FOLDER"
+            f"--push {name}: the hub cannot be reached ({reason}); export without --push, replace this machine's paths "
+            f"in README.md and adapter_config.json by {name}, then on a machine with network: hf upload {name} FOLDER"
         )
     if get_token() is None:
         raise ExportError(f"--push {name}: there is no token; log in with {program('hf')} auth login, or set HF_TOKEN")
     try:
-        there = HfApi().model_info(name)
+        existing = HfApi().model_info(name)
     except RepositoryNotFoundError:
-        return  # it will be made
+        return  # it will be created
     except (HfHubHTTPError, httpx.HTTPError) as error:
         raise _refused(name, error) from error
-    if not there.private and not public:
+    if not existing.private and not public:
         raise ExportError(
-            f"--push {name}: is public already, so everybody would see the export; say --public if that is meant, or "
+            f"--push {name}: is already public, so everybody would see the export; use --public if you want that, or "
             "choose another name"
         )
 
 
 def push(folder: Path, name: str, *, public: bool, message: str) -> str:
-    """Make the repository where it is missing, private unless `public`, and upload the folder. Returns its address.
+    """Create the repository if it is missing, private unless `public`, upload the folder and return its address.
 
-    Raises ExportError; the export stays.
+    Raises ExportError; the local export stays.
     """
     import httpx
     from huggingface_hub import HfApi
@@ -64,9 +63,9 @@ def push(folder: Path, name: str, *, public: bool, message: str) -> str:
 
 
 def _refused(name: str, error: Exception, folder: Path | None = None) -> ExportError:
-    said = one_line(str(error))
+    reason = one_line(str(error))
     hf = program("hf")
-    again = "" if folder is None else f" The export itself is whole, in {folder}: {hf} upload {name} {folder}"
+    retry = "" if folder is None else f" The export itself is complete in {folder}: {hf} upload {name} {folder}"
     return ExportError(
-        f"--push {name}: the hub refused ({said}); may this token write there? See {hf} auth whoami.{again}"
+        f"--push {name}: the hub refused ({reason}); may this token write there? See {hf} auth whoami.{retry}"
     )

@@ -1,4 +1,4 @@
-"""Which type holds what training changed? A change of less than half a step between its numbers is rounded away."""
+"""Choose a data type that keeps training's changes. A change below half a step between its numbers is rounded away."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from gtpo_cli.errors import ExportError
 from gtpo_cli.models.loading import dtype_name
 
-_HELD = 0.9  # least share of what training changed in the weights that is in them after rounding; the most is 1/0.9
+_HELD = 0.9  # smallest share of training's changes that must remain after rounding; the largest is 1/0.9
 
-Changes = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # of each layer, weights before training and what it added
+Changes = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # per layer: weights before training, and their change
 
 
 def adapter_changes(model: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """W and dW = alpha/rank B A of a PeftModel, in float64: float32 would lose what is asked for."""
+    """Yield W and dW = alpha/rank B A of a PeftModel in float64, because float32 is too inexact here."""
     from peft.tuners.lora import LoraLayer
 
     for layer in (module for module in model.modules() if isinstance(module, LoraLayer)):
@@ -27,7 +27,7 @@ def adapter_changes(model: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def changes_of_all(model: Any, base: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same where all weights trained."""
+    """Yield the same for a model with all weights trained."""
     before = dict(base.named_parameters())
     for name, weight in model.named_parameters():
         if name in before and before[name].shape == weight.shape:
@@ -35,28 +35,28 @@ def changes_of_all(model: Any, base: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def dtype_that_holds(changes: Changes, wanted: torch.dtype, *, named: bool) -> tuple[torch.dtype, tuple[str, ...]]:
-    """The type to write weights in that were trained: `wanted`, or a finer one; and a note where it is that, or where
-    nothing was trained. Raises ExportError where a user named a type that does not hold what was trained, and where
-    none does.
+    """Return the type for trained weights, `wanted` or a finer one, with a note if it is finer or nothing was trained.
+
+    Raises ExportError if the type that a user `named` does not hold the changes of training, or if no type does.
     """
     held = share_held(changes(), wanted)
     if held is None:
         return wanted, ("Training changed nothing: these are the weights of the base.",)
-    if holds(held) or not math.isfinite(held):  # what does not fit the type at all is found when it is read back
+    if holds(held) or not math.isfinite(held):  # the check after loading finds weights beyond the type's range
         return wanted, ()
-    lost = f"{dtype_name(wanted)} would hold {in_words(held)} what training changed in the weights"
+    lost = f"{dtype_name(wanted)} would hold {in_words(held)} training's changes of the weights"
     finer = next((t for t in (torch.float16, torch.float32) if t != wanted and holds(share_held(changes(), t))), None)
     if finer is None or wanted == torch.float32:
         raise ExportError(
-            f"not exported: {lost}: the changes are smaller than half a step between the numbers of every type; use "
+            f"not exported: {lost}: in every type, the changes are smaller than half a step between its numbers; use "
             "--format adapter, which holds them, or train longer or at a higher optimizer.learning_rate"
         )
     if named:
         raise ExportError(
-            f"--dtype: {lost}, since most changes are smaller than half a step between its numbers; use --dtype auto, "
-            "which takes a finer type"
+            f"--dtype: {lost}, because most changes are smaller than half a step between its numbers; use --dtype "
+            "auto, which takes a finer type"
         )
-    return finer, (f"The weights are {dtype_name(finer)}, since {lost}: load them as {dtype_name(finer)} too.",)
+    return finer, (f"The weights are {dtype_name(finer)}, because {lost}. Load them as {dtype_name(finer)} too.",)
 
 
 def holds(share: float | None) -> bool:
@@ -64,7 +64,7 @@ def holds(share: float | None) -> bool:
 
 
 def in_words(share: float) -> str:
-    """Rounding may also turn changes round, or make them larger: there a percentage would say nothing."""
+    """Describe a share. Rounding may also reverse or enlarge changes, for which a percentage makes no sense."""
     if share < 0.005:
         return "nothing of"
     return f"{100 * share:.0f} % of" if share <= 1.005 else f"{share:.2f} times"
@@ -72,8 +72,8 @@ def in_words(share: float) -> str:
 
 @torch.no_grad()
 def share_held(changes: Iterable[tuple[Tensor, Tensor]], dtype: torch.dtype) -> float | None:
-    """How much of what training changed, dW, is in the weights W + dW rounded to `dtype`:
-    <dW, round(W + dW) - W> / <dW, dW> over all layers; 1 = all of it. None where nothing was changed."""
+    """Return how much of training's change dW is in the weights W + dW rounded to `dtype`:
+    <dW, round(W + dW) - W> / <dW, dW> over all layers, so 1 is all of it. None if nothing changed."""
     kept = power = 0.0
     for weight, change in changes:
         kept += float((change * ((weight + change).to(dtype).double() - weight)).sum())

@@ -1,7 +1,7 @@
-"""The lines that load and serve an export, for its card and for the terminal: they work as they are copied.
+"""Write lines that load and serve an export, for its card and the terminal. They work when copied.
 
-On the machine that wrote the export they name its folder, and a base that is a folder, by absolute paths. An export for
-the hub holds no path of this machine: there the reader names such a base.
+On the machine that wrote the export, they use absolute paths for its folder and a local base. An export for the hub
+contains no path of this machine, so the reader has to fill in a local base.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_UNNAMED = "BASE"  # in the place of a base that only the reader can name
-_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what it takes for --max-lora-rank
+_UNNAMED = "BASE"  # stands for a base that only the reader can name
+_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of --max-lora-rank
 
 
 def public_name(name: str) -> str:
-    """A model or file as it may be told: a hub id or built-in model as it is, a path by its last part."""
+    """Return a name for a model or file that may be published: a hub id or built-in model, or a path's last part."""
     if name.startswith(BUILTIN_PREFIX) or (HUB_ID.fullmatch(name) and not Path(name).exists()):
         return name
     return Path(name).name or "."
 
 
 def place_of(name: str) -> str:
-    """Where transformers finds a recipe's `model.name`, whatever folder it is called from: the absolute path of a
-    folder, the built-in model's too, else a hub id."""
+    """Return a location of `model.name` for transformers that does not depend on the working folder: an absolute path
+    for a local or built-in model, or else a hub id."""
     path = resolve_name(name)
     return str(Path(path).resolve()) if Path(path).is_dir() else path
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An export as somebody uses it. `place`: its folder or its name on the hub. `base`: what transformers takes for
-    the model under an adapter."""
+    """How to use an export. `place`: its folder or its name on the hub. `base`: the model under an adapter, as
+    transformers finds it."""
 
     exported: Exported
     model: ModelRecipe
@@ -48,17 +48,17 @@ class Use:
 
     @classmethod
     def here(cls, exported: Exported, model: ModelRecipe, folder: Path) -> Use:
-        """On the machine that wrote it."""
+        """Use it on the machine that wrote it."""
         return cls(exported, model, str(folder.resolve()), place_of(model.name))
 
     @classmethod
     def on_hub(cls, exported: Exported, model: ModelRecipe, name: str) -> Use:
-        """On any machine."""
-        there = HUB_ID.fullmatch(model.name) and public_name(model.name) == model.name
-        return cls(exported, model, name, model.name if there else _UNNAMED)
+        """Use it on any machine."""
+        on_hub = HUB_ID.fullmatch(model.name) and public_name(model.name) == model.name
+        return cls(exported, model, name, model.name if on_hub else _UNNAMED)
 
     def loading(self) -> str:
-        """Python that makes `model` and `tokenizer` of an adapter or a merged model."""
+        """Return Python code that loads `model` and `tokenizer` of an adapter or a merged model."""
         place = literal(self.place)
         lines = [
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
@@ -75,7 +75,7 @@ class Use:
         return "\n".join(lines)
 
     def _base(self) -> list[str]:
-        """The base as it was trained on."""
+        """Return the lines that load the base as in training."""
         options, lines = [literal(self.base)], []
         if self.base == _UNNAMED:
             lines.append(f"# BASE: your copy of {public_name(self.model.name)}")
@@ -89,7 +89,7 @@ class Use:
         return [*lines, f"base = AutoModelForCausalLM.from_pretrained({', '.join(options)})"]
 
     def serving(self) -> str:
-        """What a shell takes to serve it."""
+        """Return the shell command that serves it."""
         if self.exported.format == "gguf":
             file = file_name(self.exported.run, self.exported.dtype)
             folder = Path(self.place)
@@ -105,5 +105,5 @@ class Use:
 
 
 def literal(text: str) -> str:
-    """A Python string in double quotes; in single ones, with escapes, where it holds what does not print."""
+    """Return a Python string in double quotes; unprintable characters need single quotes and escapes."""
     return json.dumps(text, ensure_ascii=False) if text.isprintable() else ascii(text)

@@ -1,9 +1,8 @@
-"""Writes the policy's weights, its own or its base's with the adapter merged in, and reads them back as a user would.
+"""Write the policy's weights, full or merged with the adapter, and load them as a user would.
 
-Merging goes into the base as it was published, never into its 4-bit rounding: W + alpha/rank * B A in float32, layer by
-layer, rounded once to the type that is written. So it takes the memory of the base and a few layers more, and gives
-what a merge of the whole model in float32 would give. The base's weights stand on the steps of its own type, and a
-change of less than half a step is rounded away, so a type is written only where it holds what was trained.
+An adapter is merged into the published base, not into its 4-bit rounding. Each layer's W + alpha/rank * B A is computed
+in float32 and rounded once to the written type. So it needs little more memory than the base, and equals a merge of the
+whole model in float32. A change below half a step of the type would be rounded away, so the type must hold the changes.
 """
 
 from __future__ import annotations
@@ -52,19 +51,19 @@ _ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.safetensors")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where the weights come from that an adapter is merged into: `path` is a folder or hub id."""
+    """The base that an adapter is merged into. `path` is a folder or hub id."""
 
     path: str
     revision: str | None
-    prequantized: bool  # there are no other weights than quantised ones
+    prequantized: bool  # only quantised weights exist
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: the weights' type, the base's public name, what it cost in sentences.
+    """What was written: the weights' type, the base's public name, and sentences about losses.
 
-    `expected`: what the model should give to the answers, where that is not what the policy gave: it trained on a base
-    in 4 bits, or on another.
+    `expected`: the expected measurements, if they differ from the policy's because it trained on another base or in 4
+    bits.
     """
 
     dtype: str
@@ -74,7 +73,7 @@ class Written:
 
 
 def write_adapter(folder: Path, checkpoint: Checkpoint, recipe: ModelRecipe, tokenizer: Any, *, base: str) -> Written:
-    """The adapter's weights, byte for byte; its configuration names `base`, from which PEFT and others load it."""
+    """Copy the adapter's weights unchanged. Its configuration names `base`, which PEFT and others load."""
 
     def wrong(why: str) -> ExportError:
         return ExportError(f"{checkpoint.model}: the adapter cannot be read ({why}); choose another checkpoint")
@@ -102,17 +101,17 @@ def write_merged(
     answers: Sequence[Answer],
     eos_token_ids: Sequence[int],
 ) -> Written:
-    """The whole model as safetensors with configuration, generation settings and tokenizer.
+    """Write the whole model as safetensors, with configuration, generation settings and tokenizer.
 
-    `dtype`: a name, or "auto": the base's own where that has 16 bits, else bfloat16; where this does not hold what an
-    adapter changes, float16, else float32. `base`, `revision`: other weights to merge into than the recipe's. Raises
+    `dtype`: a name, or "auto" for the base's type if it has 16 bits, else bfloat16; if that does not hold the adapter's
+    changes, float16 or else float32. `base`, `revision`: weights to merge into instead of the recipe's. Raises
     ExportError, ModelError.
     """
     name, expected = base or recipe.name, None
     notes: tuple[str, ...] = ()
     if checkpoint.has_full_weights:
         model = _load(recipe, str(checkpoint.model), dtype=AUTO)
-        chosen, notes = _dtype_of_all(model, recipe, dtype)
+        chosen, notes = _dtype_of_full_weights(model, recipe, dtype)
         model.to(chosen)
     else:
         found = _find_base(recipe, base, revision)
@@ -121,8 +120,8 @@ def write_merged(
             expected = measure_both(adapted, answers)
         if found.prequantized:
             notes = (
-                f"{public_name(name)} has only quantised weights: they were dequantised, so the rounding of the "
-                "quantisation is in the merged weights. With the base in full precision (--base) it would not be.",
+                f"{public_name(name)} has only quantised weights. They were dequantised, so the merged weights contain "
+                "the rounding of the quantisation. Merge into a base in full precision (--base) to avoid it.",
             )
         chosen, why = dtype_that_holds(
             partial(adapter_changes, adapted),
@@ -130,20 +129,20 @@ def write_merged(
             named=dtype != AUTO,
         )
         model, notes = _merged(adapted, chosen), notes + why
-    _settle(model, tokenizer, eos_token_ids)
+    _set_generation(model, tokenizer, eos_token_ids)
     _save(model, folder)
     _save(tokenizer, folder)
     return Written(dtype_name(model.dtype), public_name(name), notes, expected)
 
 
 def read_back(format: str, folder: Path, recipe: ModelRecipe, device: torch.device) -> Any:
-    """The model in the folder as plain transformers (and PEFT) load it, on `device` where it has room."""
+    """Load the model in the folder with plain transformers (and PEFT), on `device` if it has room."""
     if format == "adapter":
         return _with_adapter(_load_trained_on(recipe, _find_base(recipe, None, None), device), folder)
     model = _read_gguf(folder) if format == "gguf" else _load(recipe, str(folder))
     try:
         return model.to(device)
-    except torch.OutOfMemoryError:  # slower, and just as good
+    except torch.OutOfMemoryError:  # the CPU is slower but equivalent
         torch.cuda.empty_cache()
         return model.to("cpu")
 
@@ -155,16 +154,16 @@ def _read_gguf(folder: Path) -> Any:
 
     def wrong(why: str) -> ExportError:
         return ExportError(
-            f"{file.name}: was converted, but transformers cannot load it back, so it could not be compared ({why}); "
-            "use --format merged, and convert that without the check if you trust the converter"
+            f"{file.name}: was converted, but transformers cannot load it, so it was not compared ({why}); use "
+            "--format merged, and convert that without the check if you trust the converter"
         )
 
-    with guarded(wrong), quiet(), contextlib.redirect_stderr(io.StringIO()):  # its own bar
+    with guarded(wrong), quiet(), contextlib.redirect_stderr(io.StringIO()):  # hides its progress bar
         return AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name)
 
 
 def _find_base(recipe: ModelRecipe, name: str | None, revision: str | None) -> Base:
-    """The base named by the user, else the recipe's. Raises ModelError."""
+    """Find the base that the user named, or else the recipe's. Raises ModelError."""
     path = resolve_name(recipe.name if name is None else name)
     revision = recipe.revision if name is None else revision
     config = load_config(recipe.model_copy(update={"revision": revision}), path)
@@ -172,10 +171,10 @@ def _find_base(recipe: ModelRecipe, name: str | None, revision: str | None) -> B
 
 
 def _load(recipe: ModelRecipe, path: str, revision: str | None = None, **options: Any) -> Any:
-    """A causal language model as transformers loads it; `options` go to from_pretrained. Raises ModelError."""
+    """Load a causal language model with transformers; `options` go to from_pretrained. Raises ModelError."""
     from transformers import AutoModelForCausalLM
 
-    load_config(recipe.model_copy(update={"revision": revision}), path)  # refuses what could not be built
+    load_config(recipe.model_copy(update={"revision": revision}), path)  # refuses a model that cannot be built
     with explained(path):
         model, loading = AutoModelForCausalLM.from_pretrained(
             path, revision=revision, trust_remote_code=recipe.trust_remote_code, output_loading_info=True, **options
@@ -186,10 +185,10 @@ def _load(recipe: ModelRecipe, path: str, revision: str | None = None, **options
 
 
 def _load_full_precision(recipe: ModelRecipe, base: Base) -> Any:
-    """The base's weights in the type they were stored in, on the CPU; quantised ones dequantised to float32."""
+    """Load the base's weights on the CPU in their stored type; quantised ones are dequantised to float32."""
     if not base.prequantized:
         return _load(recipe, base.path, base.revision, dtype=AUTO)
-    nf4_config(torch.float32)  # raises where bitsandbytes is missing
+    nf4_config(torch.float32)  # raises if bitsandbytes is missing
     model = _load(recipe, base.path, base.revision, dtype=torch.float32)
     try:
         with quiet():
@@ -205,7 +204,7 @@ def _load_full_precision(recipe: ModelRecipe, base: Base) -> Any:
 
 
 def _can_be_undone(conversion: Any) -> bool:
-    """Saving undoes what loading did to the weights; quantising, which loading did too, is undone by now."""
+    """Whether saving can undo a conversion of loading. Quantising was already undone and cannot be undone again."""
     try:
         conversion.reverse_transform()
     except NotImplementedError:
@@ -214,7 +213,7 @@ def _can_be_undone(conversion: Any) -> bool:
 
 
 def _load_trained_on(recipe: ModelRecipe, base: Base, device: torch.device) -> Any:
-    """The base as the run trained on it: 4-bit where the recipe says so."""
+    """Load the base as in training, in 4 bits if the recipe says so."""
     dtype = choose_dtype(recipe.dtype, device)
     if not recipe.load_in_4bit:
         return _load(recipe, base.path, base.revision, dtype=dtype).to(device)
@@ -225,7 +224,7 @@ def _load_trained_on(recipe: ModelRecipe, base: Base, device: torch.device) -> A
 
 
 def _with_adapter(model: Any, folder: Path) -> Any:
-    """The model with the adapter in `folder`, not merged. Raises ExportError where it does not fit."""
+    """Put the adapter in `folder` on the model without merging. Raises ExportError if it does not fit."""
     from peft import PeftModel
 
     check_adapter_config(folder)
@@ -236,16 +235,16 @@ def _with_adapter(model: Any, folder: Path) -> Any:
     except GtpoError:
         raise
     except Exception as error:
-        said = describe(error)
-        if isinstance(error, RuntimeError) and "size mismatch" not in said:
-            raise ExportError(f"{folder}: the adapter cannot be put on its base: {said}") from error
+        reason = describe(error)
+        if isinstance(error, RuntimeError) and "size mismatch" not in reason:
+            raise ExportError(f"{folder}: the adapter cannot be put on its base: {reason}") from error
         raise ExportError(
-            f"{folder}: the adapter does not fit this base ({said}); is --base the base that the run trained on?"
+            f"{folder}: the adapter does not fit this base ({reason}); is --base the base that the run trained on?"
         ) from error
 
 
 def _merged(model: Any, dtype: torch.dtype) -> Any:
-    """The base of a PeftModel with the adapter in its weights, in `dtype`. The PeftModel is used up.
+    """Merge the adapter of a PeftModel into its base, and return the base in `dtype`. This consumes the PeftModel.
 
     Raises ExportError for weights that are not finite.
     """
@@ -261,16 +260,16 @@ def _merged(model: Any, dtype: torch.dtype) -> Any:
     return model.unload().to(dtype)
 
 
-def _dtype_of_all(model: Any, recipe: ModelRecipe, name: str) -> tuple[torch.dtype, tuple[str, ...]]:
-    """The type to write all trained weights in, and notes; the run's model as it was tells what training changed."""
+def _dtype_of_full_weights(model: Any, recipe: ModelRecipe, name: str) -> tuple[torch.dtype, tuple[str, ...]]:
+    """Return the type for full weights, and notes. The original model shows the changes of training."""
     wanted = _written_dtype(name, model.dtype)
     if wanted == model.dtype:
         return wanted, ()
     try:
         found = _find_base(recipe, None, None)
         base = _load(recipe, found.path, found.revision, dtype=AUTO)
-    except ModelError:  # it may be gone by now
-        text = f"The model that training started from is not there, so what {dtype_name(wanted)} holds is not known."
+    except ModelError:  # the original model may be gone
+        text = f"The model that training started from is missing, so the losses of {dtype_name(wanted)} are unknown."
         return wanted, (text,)
     return dtype_that_holds(partial(changes_of_all, model, base), wanted, named=name != AUTO)
 
@@ -281,18 +280,18 @@ def _written_dtype(name: str, stored: torch.dtype) -> torch.dtype:
     return stored if stored in (torch.bfloat16, torch.float16) else torch.bfloat16
 
 
-def _settle(model: Any, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:
-    """Let others stop and pad where training did, and forget where the model came from on this machine."""
+def _set_generation(model: Any, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:
+    """Set the stop and pad tokens of training, and remove the local path of the model."""
     model.config._name_or_path = ""
     settings = model.generation_config
     settings.eos_token_id = list(eos_token_ids) if len(eos_token_ids) > 1 else eos_token_ids[0]
     settings.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_token_ids[0]
-    if not settings.do_sample:  # transformers refuses to save what would have no effect
+    if not settings.do_sample:  # transformers refuses to save settings without effect
         settings.temperature = settings.top_p = settings.top_k = None
 
 
 def _save(what: Any, folder: Path) -> None:
-    """Raises OSError where the disk refuses, whatever the libraries call that."""
+    """Save a model or tokenizer. Raises OSError if writing fails, whatever error the libraries raise."""
     try:
         with quiet():
             what.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Samplers: completions from the policy's current weights. `load_sampler` chooses by the recipe."""
+"""Sample completions from the policy's current weights. `load_sampler` chooses the sampler by the recipe."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ __all__ = ["Sampler", "SamplingParams", "load_sampler"]
 def load_sampler(
     policy: Policy, recipe: Recipe, engines: Engines | None = None, *, warn: Callable[[str], None] | None = None
 ) -> Sampler:
-    """The sampler that the recipe asks for, with the policy's weights as they are now.
+    """Return the recipe's sampler with the policy's current weights.
 
-    `engines`: those that the policy was loaded by; by default they are chosen here. `warn` gets a sentence when memory
-    runs out and fewer completions are sampled at a time.
-    Raises ModelError and GenerationError with the remedy.
+    `engines`: the ones that loaded the policy; by default they are chosen here. `warn` gets a sentence if memory runs
+    out and fewer completions are sampled at a time. Raises ModelError and GenerationError with the remedy.
     """
     from gtpo_cli.generation.transformers_sampler import TransformersSampler
     from gtpo_cli.models.transformers_policy import TransformersPolicy

@@ -1,4 +1,4 @@
-"""A batch of completions being written, a token at a time: the contract, and the way through any transformers model."""
+"""Decode a batch of completions token by token: the protocol, and an implementation for any transformers model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 
 
 class Decoder(Protocol):
-    """The state of R rows: what their next token is drawn from."""
+    """The state of R rows, which gives the logits of their next tokens."""
 
     def logits(self) -> Tensor:
-        """Float32 (R, V) for the next token."""
+        """Return float32 logits (R, V) for the next token."""
         ...
 
     def advance(self, token_R: Tensor) -> None:
@@ -23,15 +23,15 @@ class Decoder(Protocol):
         ...
 
     def select(self, keep_R: Tensor) -> None:
-        """Go on with these rows only (bool)."""
+        """Keep only these rows (bool)."""
         ...
 
 
 class Prefill:
-    """The prompts, each encoded once and repeated for its n rows; left-padded where their lengths differ.
+    """The prompts, each encoded once and repeated for its n rows; left-padded if their lengths differ.
 
     hidden: (R, H), the state that predicts the first token. positions: (R,), the first token's position.
-    width: tokens of the longest prompt. mask: (R, width), 1 at real tokens and 0 at padding; None without padding.
+    width: tokens of the longest prompt. mask: (R, width), 1 for tokens and 0 for padding; None without padding.
     """
 
     def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
@@ -43,7 +43,7 @@ class Prefill:
         for row, prompt in enumerate(prompts):
             ids[row, self.width - len(prompt) :] = torch.tensor(prompt)
             mask[row, self.width - len(prompt) :] = 1
-        # Without padding no mask is needed, and attention takes its fast path.
+        # Without a mask, attention takes its fast path.
         padded = not bool(mask.all())
         mask = mask.to(policy.device)
         self.cache = DynamicCache(config=policy.backbone.config)
@@ -61,7 +61,7 @@ class Prefill:
 
 
 class ModelDecoder:
-    """Implements `Decoder` by the model's own forward and cache."""
+    """Implements `Decoder` with the model's own forward pass and cache."""
 
     def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
         from gtpo_cli.generation.cache import make_room

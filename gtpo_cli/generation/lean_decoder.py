@@ -1,8 +1,8 @@
-"""Decoding for the built-in models, where what costs is not the arithmetic but the calls around it.
+"""A fast decoder for the built-in models, where calls cost more than arithmetic.
 
-One token through a block of LLaMA in some fifteen tensor operations: projections of one input are one product,
-the cache is written in place, adapters are added to the weights beforehand. transformers makes several times as many
-calls for the same arithmetic. Prompts still go through transformers; other models go through `ModelDecoder`.
+It decodes a token in about fifteen tensor operations per block of LLaMA: projections of one input are one product, the
+cache is written in place, and adapters are merged beforehand. transformers makes several times as many calls. Prompts
+still go through transformers, and other models through `ModelDecoder`.
 
 Axes: R rows (completions), C places in the cache, H width of the model, d width of a head.
 """
@@ -22,14 +22,11 @@ from gtpo_cli.generation.decoder import Prefill
 from gtpo_cli.models.tiny import is_builtin
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 
-_ROOM = 64  # places the cache gets beyond the prompt; when they are used up it is doubled
+_ROOM = 64  # places in the cache beyond the prompt; a full cache is doubled
 
 
 def can_decode(policy: TransformersPolicy) -> bool:
-    """Whether this is the architecture of the built-in models, of any size, and this decoder can read the weights.
-
-    Others go through their own forward, whatever they look like.
-    """
+    """Whether the model has the built-in models' architecture, in any size, and weights that this decoder can read."""
     return (
         is_builtin(policy.backbone.config)
         and policy.device.type == "cpu"
@@ -39,7 +36,7 @@ def can_decode(policy: TransformersPolicy) -> bool:
 
 
 class LeanDecoder:
-    """Implements `gtpo_cli.generation.decoder.Decoder` with the weights as they are when it is made."""
+    """Implements `gtpo_cli.generation.decoder.Decoder` with the weights at the time of its creation."""
 
     def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
         backbone = policy.backbone
@@ -52,7 +49,7 @@ class LeanDecoder:
 
         prefill = Prefill(policy, prompts, n)
         self._hidden, self._positions, self._used = prefill.hidden, prefill.positions, prefill.width
-        # of each block, (2, R, heads, C, d)
+        # one per block, (2, R, heads, C, d)
         self._cache = [torch.stack((layer.keys, layer.values)) for layer in prefill.cache.layers]
         # -inf at the padding left of short prompts, added to the scores
         self._mask: Tensor | None = None
@@ -83,19 +80,19 @@ class LeanDecoder:
             gate, up = torch.mm(self._direction(x), block.gate_up).chunk(2, dim=-1)
             x = torch.addmm(x, silu(gate) * up, block.down)
         self._hidden = self._direction(x) * self._norm
-        # a row that has ended stays in the batch for a while, and may be at the end of the context
+        # finished rows stay in the batch for a while and may reach the end of the context
         self._positions = (self._positions + 1).clamp_(max=len(self._cos_sin) - 1)
         self._used += 1
 
     def select(self, keep_R: Tensor) -> None:
-        kept = keep_R.nonzero()[:, 0]  # a selection by numbers copies rows whole
+        kept = keep_R.nonzero()[:, 0]  # selecting by index copies whole rows
         self._cache = [cache.index_select(1, kept) for cache in self._cache]
         self._hidden, self._positions = self._hidden[kept], self._positions[kept]
         if self._mask is not None:
             self._mask = self._mask[kept]
 
     def _direction(self, x_RH: Tensor) -> Tensor:
-        """RMSNorm but for its factor, weight sqrt(H), which is in what follows: x / sqrt(sum x^2 + H eps)."""
+        """Return x / sqrt(sum x^2 + H eps): RMSNorm without its factor weight * sqrt(H), which `_stacked` applies."""
         return x_RH / torch.hypot(torch.linalg.vector_norm(x_RH, dim=-1, keepdim=True), self._floor)
 
     def _make_room(self) -> None:
@@ -108,21 +105,21 @@ class LeanDecoder:
             self._mask = pad(self._mask, (0, more))
 
     def _angles(self, backbone: Any, positions: int) -> Tensor:
-        """Cosine and sine for every position and each q, k and v head, (positions, 2, heads, d); v is not turned.
+        """Return cosine and sine for every position and each q, k and v head, (positions, 2, heads, d).
 
-        x cos + roll(x) sin is the rotation: the sign of rotate_half is in the sine.
+        The rotation is x cos + roll(x) sin, so the sine contains the sign of rotate_half. The angle of v is 0.
         """
         cos, sin = backbone.rotary_emb(self._hidden, torch.arange(positions)[None])
-        turned = 2 * self._heads
+        rotated = 2 * self._heads
         angles = torch.zeros(positions, 2, 3 * self._heads, self._d)
         angles[:, 0] = 1.0
-        angles[:, 0, :turned], angles[:, 1, :turned] = cos[0][:, None], sin[0][:, None]
+        angles[:, 0, :rotated], angles[:, 1, :rotated] = cos[0][:, None], sin[0][:, None]
         angles[:, 1, :, : self._d // 2] *= -1
         return angles
 
 
 class _Block(NamedTuple):
-    """The weights of one block, (inputs, outputs); those of the norms and attention's scale are in the product."""
+    """The weights of one block, (inputs, outputs), with the norms' weights and attention's scale multiplied in."""
 
     qkv: Tensor
     output: Tensor
@@ -142,7 +139,7 @@ def _block(layer: Any) -> _Block:
 
 
 def _weight(module: Any) -> Tensor:
-    """The weight of a linear layer, its adapter added."""
+    """Return the weight of a linear layer plus its adapter."""
     weight: Tensor = module.weight
     if hasattr(module, "get_delta_weight") and not module.disable_adapters:
         weight = weight + sum(module.get_delta_weight(name) for name in module.active_adapters)
@@ -150,12 +147,12 @@ def _weight(module: Any) -> Tensor:
 
 
 def _stacked(norm_H: Tensor, *weights: Tensor) -> Tensor:
-    """Weights of layers of one input as one, the factor of the norm before them multiplied in."""
+    """Join the weights of layers with the same input, and multiply by the factor of the norm before them."""
     return (torch.cat(weights) * (norm_H * math.sqrt(len(norm_H)))).T.contiguous()
 
 
 def _is_readable(module: Any) -> bool:
-    """False for a layer whose product is not that of a weight matrix in reach: 4-bit, or an adapter of another kind."""
+    """Whether the layer's weight matrix can be read: not in 4 bits, and with no unsupported adapter."""
     if hasattr(module, "get_delta_weight"):
         return type(module.get_base_layer()) is Linear and not module.merged and not any(module.use_dora.values())
     return not isinstance(module, Linear) or type(module) is Linear

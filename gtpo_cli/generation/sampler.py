@@ -1,4 +1,4 @@
-"""The contract of a sampler: prompts in, completions out, from the policy's current weights."""
+"""The protocol of a sampler, which turns prompts into completions with the policy's current weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gtpo_cli.types import Completion
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample. temperature > 0; top_p in (0, 1], 1 = off; top_k >= 0, 0 = off; the same seed repeats a call."""
+    """How to sample. temperature > 0; top_p in (0, 1], 1 = off; top_k >= 0, 0 = off; equal seeds repeat a call."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -26,15 +26,15 @@ OnCompletion = Callable[[int, Completion], None]
 
 
 class Sampler(Protocol):
-    """A sampler never sees rewards."""
+    """Samples completions; it never sees rewards."""
 
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: OnCompletion | None = None
     ) -> list[list[Completion]]:
-        """n completions of each prompt (token ids), in order. Raises GenerationError.
+        """Sample n completions of each prompt (token ids), in order. Raises GenerationError.
 
-        `ended` is told of each completion once it is there, with its prompt's number, at the latest before `sample`
-        returns; of some more than once where memory ran out and sampling started over.
+        `ended` is called with each completion and its prompt's number, at the latest before `sample` returns. If memory
+        runs out and sampling starts over, some completions are reported again.
         """
         ...
 
@@ -48,32 +48,32 @@ class Sampler(Protocol):
         seeds: Sequence[int],
         wanted: Collection[int],
     ) -> Generator[tuple[int, list[Completion]], None, None]:
-        """The n completions of each wanted prompt (by its number), with that number, as they come.
+        """Yield each wanted prompt's number with its n completions, as they come.
 
-        Block k is the prompts from k * `size` up to (k + 1) * `size`. Its completions are those of `sample` with the
-        seed `seeds[k]` instead of that of `params`, whatever else is wanted (with vLLM up to rounding). Where that
-        takes the whole block, all of its prompts come, one block after another. Raises GenerationError.
+        Block k has the prompts from k * `size` up to (k + 1) * `size`. Its completions are those of `sample` with the
+        seed `seeds[k]`, whatever else is wanted (with vLLM up to rounding). A sampler that needs the whole block for
+        that yields all of its prompts, block by block. Raises GenerationError.
 
-        What is under way is given up when the generator is closed.
+        Closing the generator drops unfinished completions.
         """
         ...
 
     def sync(self, policy: Policy) -> None:
-        """Make the sampler's weights the policy's current ones. Called before each generation."""
+        """Update the sampler to the policy's current weights. Called before each generation."""
         ...
 
     def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:
-        """Take the memory that n completions of the longest prompt at the longest length take, and give it back.
+        """Allocate the memory for n completions of the longest prompt and length, and free it.
 
-        So that memory fails, or the number of rows at once is lowered, before the run and not in its middle.
+        So memory fails, or the number of rows at once is lowered, before the run and not in its middle.
         """
         ...
 
 
-def room_behind(
+def room_after(
     prompt: Sequence[int], max_seq_length: int, *, name: str = "the prompt", remedy: str = "ask a shorter question"
 ) -> int:
-    """How many tokens fit behind a prompt, at least 1. Raises GenerationError for one without tokens or room."""
+    """Return how many tokens fit after a prompt. Raises GenerationError for an empty prompt, or without room."""
     if not prompt:
         raise GenerationError(f"{name} is empty: a model needs at least one token to continue")
     if len(prompt) >= max_seq_length:
@@ -84,7 +84,7 @@ def room_behind(
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], max_seq_length: int) -> None:
-    """Raise GenerationError for a prompt without tokens, or without room for a completion."""
+    """Raise GenerationError for an empty prompt, or without room for a completion."""
     remedy = "lower data.max_prompt_tokens or raise model.max_seq_length"
     for index, prompt in enumerate(prompts):
-        room_behind(prompt, max_seq_length, name=f"prompt {index}", remedy=remedy)
+        room_after(prompt, max_seq_length, name=f"prompt {index}", remedy=remedy)

@@ -1,6 +1,6 @@
-"""One completion as it is written: what a person reads while the model samples.
+"""Stream one completion while the model samples it.
 
-It samples by the same code as the sampler, so that what is read is drawn from what was trained and evaluated.
+It uses the sampler's code, so the text comes from the same distribution as in training and evaluation.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.generation.sampler import SamplingParams, room_behind
+from gtpo_cli.generation.sampler import SamplingParams, room_after
 from gtpo_cli.generation.transformers_sampler import chooser, open_decoder, uniform
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion
 
-_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what tokenizers decode the first bytes of a character to
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
 
 
 @torch.no_grad()
@@ -25,12 +25,12 @@ def stream_text(
 ) -> Generator[str, None, Completion]:
     """Yield pieces of decoded text as tokens come, and return the completion (the generator's return value).
 
-    `greedy` takes the likeliest token each time; temperature then only scales the log-probabilities. The same seed
-    repeats a completion; no global random state is touched. Closing the generator ends it at once.
-    Raises GenerationError for a prompt that leaves no room, and for weights that are not finite.
+    `greedy` always takes the likeliest token; temperature then only scales the log-probabilities. The same seed repeats
+    a completion; the global random state does not change. Closing the generator ends it at once. Raises GenerationError
+    for a prompt that leaves no room, and for weights that are not finite.
     """
     assert isinstance(policy, TransformersPolicy)
-    limit = min(room_behind(prompt_ids, policy.max_seq_length), params.max_completion_tokens)
+    limit = min(room_after(prompt_ids, policy.max_seq_length), params.max_completion_tokens)
     generator = torch.Generator(device=policy.device).manual_seed(params.seed)
     choose = chooser(params, greedy=greedy)
     policy.model.eval()
@@ -54,19 +54,19 @@ def stream_text(
 
 
 class TextPieces:
-    """Token ids, one at a time, to the text that each of them makes certain.
+    """Turns token ids, one at a time, into pieces of text that later tokens cannot change.
 
-    A character may be spread over several tokens, and a token's text may depend on the one before it (a space that is
-    dropped at the start of a text), so what is decoded is a window: the tokens of the last piece and all after it.
+    A character may span several tokens, and a token's text may depend on the one before it (a space is dropped at the
+    start of a text). So a window is decoded: the tokens of the last piece and all after it.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._given: list[int] = []  # the tokens of the last piece
-        self._open: list[int] = []  # tokens after it, whose text is not certain yet
+        self._open: list[int] = []  # later tokens, whose text may still change
 
     def add(self, token_id: int) -> str:
-        """The text that became certain with this token; "" for a special token or within a character."""
+        """Add a token and return the text that is now final; "" for a special token or within a character."""
         self._open.append(token_id)
         piece = self.rest()
         if piece.endswith(_INCOMPLETE):
@@ -76,10 +76,10 @@ class TextPieces:
         return piece
 
     def rest(self) -> str:
-        """The text of tokens that no piece held yet: after the last token, an incomplete character."""
+        """Return the text of tokens that are in no piece yet. After the last token, this is an incomplete character."""
         return self._decode(self._given + self._open)[len(self._decode(self._given)) :]
 
     def _decode(self, ids: list[int]) -> str:
-        # Cleaning up would take back spaces that were given out already.
+        # A clean-up could remove spaces that were already yielded.
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text

@@ -1,8 +1,8 @@
-"""Sampling from the policy's own transformers model: batched, with a key-value cache.
+"""Sample from the policy's own transformers model in batches with a key-value cache.
 
-The prompt of a group is encoded once: its cache is repeated for the group's members. Prompts of different length are
-left-padded. A row that has ended is dropped from the batch as soon as one row in seven has, so that one long
-completion does not carry all others along. Where memory runs out, a call starts over with half the rows at a time.
+The prompt of a group is encoded once, and its cache is repeated for the group's members. Prompts of different length
+are left-padded. Finished rows leave the batch once they are about one in seven, so that one long completion does not
+carry all others along. If memory runs out, a call starts over with half the rows at a time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gtpo_cli.types import Completion
 
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 OpenDecoder = Callable[[TransformersPolicy, Sequence[Sequence[int]], int], Decoder]
-_GO_ON_WITH = 0.85  # share of a batch's rows still alive at which it goes on with those only
-_MAX_ROWS = 256  # completions sampled at once: bounds the cache's memory when an evaluation asks for many
+_SHRINK_AT = 0.85  # share of unfinished rows at which the finished ones are dropped
+_MAX_ROWS = 256  # completions sampled at once; bounds the cache's memory in large evaluations
 
 
 def open_decoder(policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> Decoder:
-    """n rows for each prompt, ready for their first token: the quickest decoder that knows the model."""
+    """Open the fastest decoder for the model, with n rows per prompt, ready for their first token."""
     return LeanDecoder(policy, prompts, n) if can_decode(policy) else ModelDecoder(policy, prompts, n)
 
 
@@ -45,7 +45,7 @@ class TransformersSampler:
         warn: Callable[[str], None] | None = None,
         decoder: OpenDecoder = open_decoder,
     ) -> None:
-        """`max_rows`: most completions sampled at once; `warn` is told when memory allows fewer."""
+        """`max_rows` limits the completions sampled at once; `warn` is called if memory allows fewer."""
         self._policy, self._open_decoder = policy, decoder
         self._budget = Budget(
             max_rows,
@@ -58,10 +58,10 @@ class TransformersSampler:
         )
 
     def sync(self, policy: Policy) -> None:
-        """The weights are the policy's own: nothing to copy."""
+        """Do nothing, because the weights are the policy's own."""
         assert policy is self._policy, "this sampler shares the weights of the policy it was built with"
 
-    @torch.no_grad()  # not inference_mode: its tensors would break the backward pass of shared buffers
+    @torch.no_grad()  # tensors of inference_mode would break the backward pass of shared buffers
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: OnCompletion | None = None
     ) -> list[list[Completion]]:
@@ -87,7 +87,7 @@ class TransformersSampler:
         seeds: Sequence[int],
         wanted: Collection[int],
     ) -> Generator[tuple[int, list[Completion]], None, None]:
-        """Each block by a call of its own: its rows share a generator, and their padding."""
+        """Sample each block with one call, because its rows share a random generator and padding."""
         for block in sorted({number // size for number in wanted}):
             first = block * size
             rows = self.sample(prompts[first : first + size], n, replace(params, seed=seeds[block]))
@@ -133,7 +133,7 @@ class TransformersSampler:
         generator: torch.Generator,
         ended: OnCompletion,
     ) -> list[Completion]:
-        """One batch of len(prompts) * n rows, from prefill to the last token."""
+        """Sample one batch of len(prompts) * n rows, from prefill to the last token."""
         room = torch.tensor([self._policy.max_seq_length - len(prompt) for prompt in prompts]).repeat_interleave(n)
         limits = room.clamp(max=params.max_completion_tokens).to(self._policy.device)
         decoder = self._open_decoder(self._policy, prompts, n)
@@ -152,22 +152,22 @@ class TransformersSampler:
                 done[row] = completion
                 ended(row // n, completion)
 
-        rows = torch.arange(count, device=limits.device)  # which completion each batch row belongs to
+        rows = torch.arange(count, device=limits.device)  # the completion of each batch row
         alive = torch.ones_like(rows, dtype=torch.bool)
         for step in range(steps):
-            # a number for every completion, ended or not: what one is does not depend on when others end
+            # Every completion gets a number, even a finished one, so that none depends on when others end.
             token, logp = choose(decoder.logits(), uniform(count, generator).index_select(0, rows))
-            ids[:, step], logps[:, step] = token, logp  # behind the end of a row it is not read
+            ids[:, step], logps[:, step] = token, logp  # not read after the end of a row
             lengths += alive
             alive = alive & (step + 1 < limits) & (token[:, None] != eos).all(dim=1)
             living = int(alive.sum())
             if living == 0:
                 break
-            if living <= _GO_ON_WITH * len(rows):
+            if living <= _SHRINK_AT * len(rows):
                 collect(*(column[~alive] for column in (rows, ids, logps, lengths)))
                 decoder.select(alive)
-                of_rows = (rows, limits, token, ids, logps, lengths, alive)
-                rows, limits, token, ids, logps, lengths, alive = (column[alive] for column in of_rows)
+                columns = (rows, limits, token, ids, logps, lengths, alive)
+                rows, limits, token, ids, logps, lengths, alive = (column[alive] for column in columns)
             decoder.advance(token)
         collect(rows, ids, logps, lengths)
         return [done[row] for row in range(count)]
@@ -183,22 +183,22 @@ class TransformersSampler:
 
 
 def uniform(rows: int, generator: torch.Generator) -> Tensor:
-    """A number in [0, 1) for each row: what `draw` turns into a token."""
+    """Return a number in [0, 1) for each row, for `draw`."""
     return torch.rand(rows, dtype=torch.float64, device=generator.device, generator=generator)
 
 
 def draw(weights_RV: Tensor, uniform_R: Tensor) -> Tensor:
-    """An index for each row, with probability in proportion to its weight: where a uniform number falls in the sums.
+    """Draw an index for each row in proportion to the weights, by inverting their cumulative sums.
 
-    In float64, so that rare tokens keep their chance. torch.multinomial draws a number for every token instead of one.
+    float64 keeps the chance of rare tokens. torch.multinomial would need a random number for every token.
     """
     sums_RV = weights_RV.cumsum(dim=-1, dtype=torch.float64)
     return torch.searchsorted(sums_RV, uniform_R[:, None] * sums_RV[:, -1:], right=True)[:, 0]
 
 
 def chooser(params: SamplingParams, *, greedy: bool = False) -> Choose:
-    """(logits (R, V), uniform numbers (R)) -> (ids, their log-probabilities before top-k and top-p cut the
-    distribution). `greedy`: the likeliest id, whatever the numbers."""
+    """Return a function (logits (R, V), uniform numbers (R)) -> (ids, their log-probabilities before top-k and top-p).
+    `greedy` takes the likeliest id and ignores the numbers."""
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
     warpers: list[Any] = []
@@ -209,7 +209,7 @@ def chooser(params: SamplingParams, *, greedy: bool = False) -> Choose:
 
     def choose(logits: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
         logp = torch.log_softmax(logits if params.temperature == 1.0 else logits / params.temperature, dim=-1)
-        if bool(logp.sum().isnan()):  # a token may have no chance at all (a bias of minus infinity)
+        if bool(logp.sum().isnan()):  # -inf is valid: a bias may exclude a token
             raise NotFiniteError("the model's log-probabilities are not finite; was the learning rate too high?")
         if greedy:
             best = logp.max(dim=-1)

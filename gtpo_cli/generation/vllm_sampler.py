@@ -1,14 +1,13 @@
-"""Sampling by a vLLM engine that serves the policy's base model with the policy's adapter on top.
+"""Sample with a vLLM engine that serves the policy's base model and adapter.
 
-PlainEngine: a `vllm.LLM` of its own, with its own copy of the base weights, beside any policy.
+PlainEngine: a separate `vllm.LLM` with its own copy of the base weights, for any policy.
 SharedEngine: the engine that Unsloth starts with the policy (`fast_inference`); base weights exist once.
-In both, every update is a new adapter name and id: under a name that is used again, vLLM may serve the key-value cache
-of the old weights.
+Every update gets a new adapter name and id, because vLLM may reuse the key-value cache of old weights for an old name.
 
-The log-probabilities of a completion are vLLM's own. They are those of softmax(logits / temperature) as the contract
-asks, except that top-p and top-k cut the distribution first in a shared engine, and in a plain one where the
-temperature is not 1 (vLLM reports either raw or fully processed ones). They differ from the policy's by the two
-engines' arithmetic: sampler/gap_mean and gap_max.
+The log-probabilities of a completion come from vLLM. They belong to softmax(logits / temperature), as the protocol
+requires. But in a shared engine, and in a plain one at a temperature other than 1, top-p and top-k cut the distribution
+first (vLLM reports either raw or fully processed log-probabilities). They differ from the policy's by the arithmetic of
+the two engines: sampler/gap_mean and gap_max.
 """
 
 from __future__ import annotations
@@ -38,43 +37,43 @@ from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import one_line
 from gtpo_cli.types import Completion
 
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the maxima vLLM takes
-Request = tuple[Sequence[int], Any]  # a prompt's token ids, and its vllm.SamplingParams
-Outputs = Generator[tuple[int, Any], None, None]  # a request's number, and its RequestOutput
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank
+Request = tuple[Sequence[int], Any]  # (token ids of a prompt, vllm.SamplingParams)
+Outputs = Generator[tuple[int, Any], None, None]  # (number of a request, RequestOutput)
 
 
 def _outputs(engine: Any, requests: Iterable[Request], adapter: Any) -> Outputs:
-    """Of each request, once all its completions are there. `engine`: a vllm.LLMEngine.
+    """Yield the output of each request when all its completions are finished. `engine`: a vllm.LLMEngine.
 
-    It is handed twice as many sequences as it runs at once, so that it always has others where some have ended. What
-    is under way when the generator is closed is aborted.
+    The engine gets twice as many sequences as it runs at once, so that others always wait when some end. Closing the
+    generator aborts unfinished requests.
     """
     from vllm.inputs import tokens_input
 
     most = 2 * engine.vllm_config.scheduler_config.max_num_seqs
     waiting = enumerate(requests)
-    under_way: dict[str, int] = {}  # request id -> its sequences
+    running: dict[str, int] = {}  # request id -> number of its sequences
     try:
         while True:
-            while sum(under_way.values()) < most and (following := next(waiting, None)) is not None:
+            while sum(running.values()) < most and (following := next(waiting, None)) is not None:
                 number, (prompt, params) = following
                 engine.add_request(str(number), tokens_input(list(prompt)), params, lora_request=adapter)
-                under_way[str(number)] = params.n
-            if not under_way:
+                running[str(number)] = params.n
+            if not running:
                 return
             for output in engine.step():
                 if output.finished:
-                    del under_way[output.request_id]
+                    del running[output.request_id]
                     yield int(output.request_id), output
     finally:
-        if under_way:
-            engine.abort_request(list(under_way))
+        if running:
+            engine.abort_request(list(running))
 
 
 class PlainEngine:
-    """A `vllm.LLM` that was started with adapters enabled; the adapter travels through a folder.
+    """A `vllm.LLM` with adapters enabled. It reads the adapter from a folder.
 
-    `update`: sample with the policy's current adapter from now on. `generate`: see `_outputs`.
+    `update` switches to the policy's current adapter. `generate`: see `_outputs`.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -90,7 +89,9 @@ class PlainEngine:
         number = next(self._numbers)
         path = Path(self._folder.name) / str(number)
         policy.save_adapter(path, policy.dtype)
-        shutil.rmtree(path.with_name(str(number - 1)), ignore_errors=True)  # loaded long ago; an adapter can be large
+        shutil.rmtree(
+            path.with_name(str(number - 1)), ignore_errors=True
+        )  # the old adapter is no longer read and may be large
         self._adapter = LoRARequest(f"policy-{number}", number, str(path))
 
     def generate(self, requests: Iterable[Request]) -> Outputs:
@@ -100,25 +101,25 @@ class PlainEngine:
 class SharedEngine:
     """The engine inside a model that Unsloth loaded with fast inference; `update` and `generate` as in PlainEngine.
 
-    Started so that it can sleep (rollout.standby), it does from here on, and wakes only to sample: its key-value cache
-    makes room for training. Unsloth and vLLM allow one such engine in a process.
+    With rollout.standby, the engine sleeps from now on and wakes only to sample, so that its key-value cache makes room
+    for training. Unsloth and vLLM allow one such engine per process.
     """
 
     def __init__(self, model: Any) -> None:
         """`model`: what Unsloth returned, with `load_lora` and `vllm_engine`."""
         self._model = model
-        # else two lines at every step: Unsloth has set vLLM's level to INFO, whatever the environment says
+        # Unsloth sets vLLM's log level to INFO, which would print two lines at every step.
         logging.getLogger("vllm.v1.core.sched.scheduler").setLevel(logging.WARNING)
         self._sleeps = bool(self._engine.vllm_config.model_config.enable_sleep_mode)
         self._folder = tempfile.TemporaryDirectory(prefix="gtpo-adapter-")
         self._policy: Policy | None = None
-        self._adapter: Any = None  # from an update to the next sampling
+        self._adapter: Any = None  # set by update, unset after sampling
         self._sleep()
 
     def update(self, policy: Policy) -> None:
-        adapter = self._model.load_lora(self._folder.name, load_tensors=True)  # Unsloth counts name and id up
-        # What it holds are the tensors that train. vLLM multiplies alpha / rank into them in place where their type
-        # is the engine's: that would change the policy. So it gets its own, in the engine's type.
+        adapter = self._model.load_lora(self._folder.name, load_tensors=True)  # Unsloth increments name and id
+        # The adapter holds the trained tensors. If their type is the engine's, vLLM multiplies alpha / rank into them
+        # in place, which would change the policy. So vLLM gets a copy in its type.
         adapter.lora_tensors = {
             name: tensor.detach().to(policy.dtype, copy=True) for name, tensor in adapter.lora_tensors.items()
         }
@@ -135,16 +136,16 @@ class SharedEngine:
             if out_of_memory(error) != "the GPU":
                 raise
             raise NoRoomToSampleError(
-                "rollout.gpu_memory_utilization: the GPU's memory does not hold vLLM's engine beside what else is "
-                f"kept there ({one_line(str(error))}); lower it, or end what else uses the GPU"
+                "rollout.gpu_memory_utilization: the GPU's memory does not hold vLLM's engine and everything else "
+                f"there ({one_line(str(error))}); lower it, or stop other programs that use the GPU"
             ) from error
-        finally:  # whatever happened: training needs the memory, and so does the saving of an interrupted run
+        finally:  # training needs the memory, and so does saving an interrupted run
             self._engine.remove_lora(self._adapter.lora_int_id)
             self._adapter = None
             self._sleep()
 
     def _wake_up(self) -> None:
-        """Where memory does not suffice, once more without what torch holds on to beside the tensors of training."""
+        """Wake the engine. If memory runs out, free torch's cached memory and try again."""
         if not self._sleeps:
             return
         try:
@@ -153,7 +154,7 @@ class SharedEngine:
         except (RuntimeError, MemoryError) as error:
             if out_of_memory(error) != "the GPU":
                 raise
-        # outside the except block: there, the traceback would still hold tensors
+        # After the except block, because the traceback still holds tensors there.
         gc.collect()
         torch.cuda.empty_cache()
         self._model.vllm_engine.wake_up()
@@ -168,7 +169,7 @@ class SharedEngine:
 
 
 class VllmSampler:
-    """Implements `gtpo_cli.generation.sampler.Sampler`; see there for the contract."""
+    """Implements `gtpo_cli.generation.sampler.Sampler`."""
 
     def __init__(self, engine: PlainEngine | SharedEngine, policy: Policy) -> None:
         self._engine = engine
@@ -181,16 +182,16 @@ class VllmSampler:
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: OnCompletion | None = None
     ) -> list[list[Completion]]:
-        everything = range(len(prompts))
+        numbers = range(len(prompts))
         rows: dict[int, list[Completion]] = {}
         notify = ended or (lambda number, completion: None)
-        one = self.sample_blocks(prompts, n, params, size=len(prompts), seeds=[params.seed], wanted=everything)
-        with closing(one) as sampled:
+        blocks = self.sample_blocks(prompts, n, params, size=len(prompts), seeds=[params.seed], wanted=numbers)
+        with closing(blocks) as sampled:
             for number, completions in sampled:
                 rows[number] = completions
                 for completion in completions:
                     notify(number, completion)
-        return [rows[number] for number in everything]
+        return [rows[number] for number in numbers]
 
     def sample_blocks(
         self,
@@ -202,21 +203,21 @@ class VllmSampler:
         seeds: Sequence[int],
         wanted: Collection[int],
     ) -> Generator[tuple[int, list[Completion]], None, None]:
-        """All at once: each completion has a seed of its own."""
+        """Sample all blocks at once, because each completion has its own seed."""
         check_prompts(prompts, self._policy.max_seq_length)
         numbers = sorted(wanted)
 
         def request(number: int) -> Request:
             block, place = divmod(number, size)
-            of_block = replace(params, seed=seeds[block])
-            return prompts[number], self._engine_params(prompts[number], n, of_block, place)
+            seeded = replace(params, seed=seeds[block])
+            return prompts[number], self._engine_params(prompts[number], n, seeded, place)
 
         with closing(self._engine.generate(map(request, numbers))) as outputs:
             for i, output in outputs:
                 yield numbers[i], [self._completion(sampled) for sampled in output.outputs]
 
     def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:
-        """Nothing: the engine took its memory when it started, and queues what does not fit at once."""
+        """Do nothing: the engine allocated its memory at the start, and queues requests that do not fit."""
 
     def _engine_params(self, prompt: Sequence[int], n: int, params: SamplingParams, index: int) -> Any:
         import vllm
@@ -227,9 +228,9 @@ class VllmSampler:
             top_p=params.top_p,
             top_k=params.top_k,
             max_tokens=min(params.max_completion_tokens, self._policy.max_seq_length - len(prompt)),
-            seed=derive_seed(params.seed, "vllm prompt", index) >> 1,  # vLLM adds the completion's number to it
+            seed=derive_seed(params.seed, "vllm prompt", index) >> 1,  # vLLM adds the completion's number
             stop_token_ids=sorted(self._policy.eos_token_ids),
-            logprobs=0,  # that of the sampled token, and no others
+            logprobs=0,  # only of the sampled token
             detokenize=False,
             output_kind=vllm.sampling_params.RequestOutputKind.FINAL_ONLY,
         )
@@ -238,15 +239,12 @@ class VllmSampler:
         ids = tuple(sampled.token_ids)
         logprobs = tuple(step[token].logprob for step, token in zip(sampled.logprobs, ids, strict=True))
         text = self._policy.tokenizer.decode(ids, skip_special_tokens=True)
-        # vLLM also stops at the end tokens of the model's own generation configuration, which may be more than ours.
+        # vLLM also stops at end tokens of the model's generation configuration, which may be more than ours.
         return Completion(ids, logprobs, "stop" if sampled.finish_reason == "stop" else "length", text)
 
 
 def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
-    """The engine that Unsloth shares with the policy, or a new one beside it.
-
-    Raises GenerationError with the remedy.
-    """
+    """Use the engine that Unsloth shares with the policy, or start one. Raises GenerationError with the remedy."""
     if isinstance(policy, UnslothPolicy) and policy.shares_engine:
         return VllmSampler(SharedEngine(policy.model), policy)
     return VllmSampler(PlainEngine(_start(policy, recipe)), policy)
@@ -266,7 +264,7 @@ def _start(policy: Policy, recipe: Recipe) -> Any:
         options["gpu_memory_utilization"] = recipe.rollout.engine_share
     else:
         options["enforce_eager"] = True
-        # a prompt in pieces has its random generator set back, which vLLM cannot do on a CPU
+        # Chunked prefill rewinds the random generator of a prompt, which vLLM cannot do on a CPU.
         options["enable_chunked_prefill"] = False
     if recipe.model.load_in_4bit:
         options["quantization"] = "bitsandbytes"
@@ -292,7 +290,7 @@ def _start(policy: Policy, recipe: Recipe) -> Any:
 
 
 def _engine_options(rollout: RolloutRecipe) -> dict[str, Any]:
-    """`rollout.vllm` and `rollout.max_num_seqs` in vLLM's words; what is not said is left to vLLM."""
+    """Return `rollout.vllm` and `rollout.max_num_seqs` as vLLM's options; unset keys keep vLLM's defaults."""
     options = rollout.vllm.model_dump(exclude={"speculative_config"}, exclude_none=True)
     if rollout.max_num_seqs != "auto":
         options["max_num_seqs"] = rollout.max_num_seqs
@@ -302,6 +300,6 @@ def _engine_options(rollout: RolloutRecipe) -> dict[str, Any]:
 
 
 def _dtype(policy: Policy) -> str:
-    """The type of the base model's arithmetic, as vLLM names it; the adapter's is float32 whatever that is."""
+    """Return vLLM's name for the base model's data type; the adapter is always float32."""
     assert isinstance(policy, TransformersPolicy)
     return dtype_name(policy.dtype)

@@ -1,1 +1,1 @@
-"""The same objective in TRL's trainer, which runs on several GPUs and machines. It needs the extra `trl`."""
+"""GTPO's objective in TRL's trainer, which runs on several GPUs and machines. It needs the extra `trl`."""

@@ -1,11 +1,11 @@
-"""GTPO inside TRL's GRPOTrainer, for what spans more than one GPU: DDP, FSDP, DeepSpeed, a vLLM server.
+"""GTPO inside TRL's GRPOTrainer, for training on more than one GPU: DDP, FSDP, DeepSpeed, a vLLM server.
 
-Everything is TRL's but the advantages: each token gets its own, `delta (A - gamma <H>) lambda` (see coefficients.py),
-made before TRL shuffles the rows, from whole groups, which may lie on several processes. With `loss_type="grpo"` TRL's
-loss is Eq. 11 then. Needs the extra `trl`. A recipe is trained by `trl_run.py`.
+Only the advantages are gtpo's. Each token gets its own, `delta (A - gamma <H>) lambda` (see coefficients.py). They are
+computed before TRL shuffles the rows, from whole groups, which may span several processes. With `loss_type="grpo"`
+TRL's loss is then Eq. 11. `trl_run.py` trains a recipe with this trainer. Needs the extra `trl`.
 
-Departure: entropies are needed before the loss, so there is one more forward pass without gradient for each batch of
-completions. gtpo's own loop needs none.
+Unlike gtpo's own loop, this needs entropies before the loss, and so one more forward pass without gradient for each
+batch of completions.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ except ImportError as error:
 
 __all__ = ["GRPOConfig", "GTPOTrainer", "StepSeen", "check_settings"]
 
-_SAMPLING = "entropies and ratios would be of another distribution than the samples; use temperature, top_p, top_k"
+_SAMPLING = "entropies and ratios would belong to another distribution than the samples; use temperature, top_p, top_k"
 _TOOLS = "conflict tokens are not defined for completions with tokens of tools"
-# Settings of GRPOConfig under which its loss is Eq. 11 once the advantages are ours, and why not otherwise.
+# Settings of GRPOConfig under which its loss is Eq. 11 with gtpo's advantages, and the reason.
 _REQUIRED: dict[str, tuple[Any, str]] = {
     "multi_objective_aggregation": ("sum_then_normalize", "the reward is the weighted sum"),
     "mask_truncated_completions": (
@@ -55,10 +55,10 @@ _REQUIRED: dict[str, tuple[Any, str]] = {
     "neftune_noise_alpha": (None, "entropies are measured without noise"),
     "label_smoothing_factor": (0.0, "the loss has no labels"),
     "data_seed": (None, "GRPOTrainer shuffles by seed"),
-    "train_sampling_strategy": ("random", "GRPOTrainer deals the prompts out; use shuffle_dataset"),
+    "train_sampling_strategy": ("random", "GRPOTrainer distributes the prompts; use shuffle_dataset"),
     "max_tool_calling_iterations": (None, _TOOLS),
 }
-# Settings of what the above switch off: a value of one's own would be ignored.
+# Settings of features that the above switch off. A user's value would be ignored.
 _SWITCHED_OFF = {
     "sapo_temperature_neg": "loss_type sapo", "sapo_temperature_pos": "loss_type sapo",
     "vespo_k_pos": "loss_type vespo", "vespo_lambda_pos": "loss_type vespo", "vespo_k_neg": "loss_type vespo",
@@ -73,14 +73,16 @@ _SAID_TWICE = {"num_iterations": "num_iterations", "epsilon": "clip", "epsilon_h
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """A batch of completions of all processes, before rows are shuffled. B prompts, G completions, N = B G rows, T
-    tokens."""
+    """A batch of completions of all processes before rows are shuffled.
+
+    B prompts, G completions of one prompt, N = B G rows, T tokens.
+    """
 
     ids_NT: Tensor
     mask_NT: Tensor  # bool
     rewards_BG: Tensor
     truncated_BG: Tensor  # bool: no end-of-sequence token
-    logprobs_NT: Tensor  # nats, of the policy before the update, as the entropy
+    logprobs_NT: Tensor  # nats; like the entropy, of the policy before the update
     entropy_NT: Tensor
     of_groups: GroupTerms
     of_rows: RowTerms
@@ -90,15 +92,15 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
     """TRL's GRPOTrainer with GTPO's objective.
 
     Args:
-        objective: the recipe's section; where it is silent of iterations, clipping and KL, GRPOConfig decides
+        objective: the recipe's section. Iterations, clipping and KL that it does not set come from GRPOConfig
             (`num_iterations`, `epsilon`, `epsilon_high`, `beta`). GRPO is `ObjectiveRecipe(conflict={"enabled":
             False}, filter={"enabled": "never"}, entropy_coef=0)`; its `name` is not read.
-        initial_entropy: <H>_ini in nats (`gtpo probe-entropy`); needed where `objective.filter.enabled` is auto.
+        initial_entropy: <H>_ini in nats (`gtpo probe-entropy`); needed if `objective.filter.enabled` is auto.
         mask_truncated: leave completions without an end-of-sequence token out of the loss.
-        All others: GRPOTrainer's. `args` needs what `trl_config.loss_settings(objective)` says: for GTPO
+        All others: GRPOTrainer's. `args` needs the settings of `trl_config.loss_settings(objective)`: for GTPO
             `loss_type="grpo"`, `scale_rewards="group"`, and with a KL term `use_bias_correction_kl=False`.
     Raises:
-        RecipeError: settings under which the loss would not be Eq. 11, all at once; a model with dropout.
+        RecipeError: all settings under which the loss would not be Eq. 11; a model with dropout.
     """
 
     def __init__(
@@ -113,15 +115,15 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         **keywords: Any,
     ) -> None:
         self.objective = objective or ObjectiveRecipe()
-        self.initial_entropy = 0.0 if initial_entropy is None else initial_entropy  # read where the filter is auto
+        self.initial_entropy = 0.0 if initial_entropy is None else initial_entropy  # read if the filter is auto
         self.mask_truncated = mask_truncated
         self.seen: StepSeen | None = None  # the newest batch of completions
-        self._rewards_N: Tensor | None = None  # theirs, of all processes
+        self._rewards_N: Tensor | None = None  # rewards of that batch, from all processes
         check_settings(args, self.objective, initial_entropy)
         _shard_on_cpus_too()
         super().__init__(model, reward_funcs, _with_revision(args, model), *rest, **keywords)
         check_no_dropout(self.model)
-        # before TRL 1.15 only the tokenizer's own ends a completion
+        # before TRL 1.15 only the tokenizer's own token ends a completion
         self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id]
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
@@ -142,7 +144,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         return output
 
     def _gather_step(self, output: dict[str, Any]) -> StepSeen:
-        """The completions of all processes, and what the objective makes of them."""
+        """Gather the completions of all processes and compute the objective's factors."""
         ids, mask = output["completion_ids"], output["completion_mask"]
         logprobs, entropy = self._measure(output)
         ids, logprobs, entropy = (self._gather(rows) for rows in (ids, logprobs, entropy))
@@ -173,7 +175,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
 
     @torch.no_grad()
     def _measure(self, output: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """(log-probability, entropy) of each completion token of this process, (rows, T), nats; no dropout."""
+        """Measure (log-probability, entropy) of this process's completion tokens, (rows, T), nats, without dropout."""
         was_training = self.model.training
         self.model.eval()
         measured = self._get_per_token_logps_and_entropies(
@@ -188,17 +190,17 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         return measured[0], measured[1]
 
     def _gather(self, rows_NT: Tensor) -> Tensor:
-        """The rows of all processes in their order, as wide as the widest."""
+        """Gather the rows of all processes in order, padded to the widest."""
         wide: Tensor = self.accelerator.gather(self.accelerator.pad_across_processes(rows_NT.contiguous(), dim=1))
         return wide
 
 
 def _shard_on_cpus_too() -> None:
-    """Where accelerate launch was asked for FSDP: on CPUs accelerate goes on with DDP, without a word."""
+    """Use FSDP if accelerate launch was asked for it. On CPUs accelerate silently uses DDP."""
     state = PartialState()
     fsdp = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
     if fsdp and state.distributed_type == DistributedType.MULTI_CPU:
-        state.distributed_type = DistributedType.MULTI_GPU  # which it takes to FSDP; the device stays what it is
+        state.distributed_type = DistributedType.MULTI_GPU  # accelerate turns this into FSDP; the device stays the same
 
 
 def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy: float | None) -> None:
@@ -222,26 +224,26 @@ def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy
         if settled and found != wanted:
             problems.append(f"{name}: must be {wanted!r} as the objective has it, is {found!r}")
     if objective.compat != "paper":
-        problems.append("objective.compat: released_code is there in gtpo's own loop only")
+        problems.append("objective.compat: released_code works only in gtpo's own loop")
     if objective.filter.enabled == "auto" and initial_entropy is None:
-        problems.append("initial_entropy: the filter asks for it; measure it with gtpo probe-entropy")
+        problems.append("initial_entropy: the filter needs it; measure it with gtpo probe-entropy")
     if problems:
         raise RecipeError([f"GTPOTrainer: {problem}" for problem in problems])
 
 
 def check_no_dropout(model: Any) -> None:
-    """Raise RecipeError for a model that trains with dropout: the ratio would be that of two random sub-networks."""
+    """Raise RecipeError for a model with dropout, whose ratio would compare two random sub-networks."""
     if found := active_dropout(model):
         names = ", ".join(sorted({f"{type(module).__name__}.{name} = {value:g}" for module, name, value in found}))
         raise RecipeError(
-            f"GTPOTrainer: the model has dropout ({names}), under which the ratio is not 1 where nothing changed and "
-            "<H> is not that of the policy that sampled: use GRPOConfig(disable_dropout=True), lora_dropout=0, and for "
-            "what is left 0 in the model's configuration"
+            f"GTPOTrainer: the model has dropout ({names}), with which the ratio and <H> would be wrong; use "
+            "GRPOConfig(disable_dropout=True), lora_dropout=0, and set any other dropout to 0 in the model's "
+            "configuration"
         )
 
 
 def _with_revision(args: GRPOConfig, model: Any) -> GRPOConfig:
-    """TRL loads the reference of a KL term by the model's name: of the same commit as the model, not of the newest."""
+    """Make TRL load the reference of a KL term from the model's commit. By default it loads the newest."""
     commit = None if isinstance(model, str) else getattr(model.config, "_commit_hash", None)
     if args.beta == 0.0 or commit is None:
         return args

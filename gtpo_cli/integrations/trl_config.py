@@ -1,4 +1,4 @@
-"""A recipe in the words of TRL's GRPOConfig. Imports no TRL: what cannot be said in them is refused before it loads."""
+"""Translate a recipe into TRL's GRPOConfig. Recipes that TRL cannot express are refused before TRL is imported."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gtpo_cli.recipe.yaml_text import parse_yaml
 # Keys without a counterpart in TRL: (key, value that is refused, why and what to do).
 _WITHOUT_COUNTERPART = (
     ("objective.name", "sft", "GRPOTrainer samples; train SFT with gtpo's own loop"),
-    ("objective.compat", "released_code", "its entropy and its sums are there in gtpo's own loop only"),
+    ("objective.compat", "released_code", "only gtpo's own loop has its entropy and its sums"),
     ("model.backend", "unsloth", "Unsloth patches one process; use transformers, or auto"),
-    ("training.guard.action", "rollback", "TRL cannot go back to other weights in mid-run; use warn or stop"),
-    ("training.stress_step", True, "it is not made for several processes; use auto"),
+    ("training.guard.action", "rollback", "TRL cannot return to earlier weights during a run; use warn or stop"),
+    ("training.stress_step", True, "it does not support several processes; use auto"),
 )
-# What --trl may say: what TRL has and a recipe has not, and what changes nothing of what is trained on, or how.
+# Settings that --trl may give: they have no recipe key and do not change the training data or the objective.
 _ANYWHERE = {
     "ds3_gather_for_generation", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "pad_to_multiple_of",
     "torch_empty_cache_steps",
@@ -54,20 +54,20 @@ RECIPE_DECIDES = {
 
 
 def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
-    """The loss of `objective` in the words of GRPOConfig, once the advantages are its coefficients c.
+    """Return the GRPOConfig settings for the loss of `objective`, given its coefficients c as advantages.
 
-    Raises RecipeError for what TRL's losses cannot be.
+    Raises RecipeError if none of TRL's losses matches.
     """
     bounds_weight = objective.clip.of == "weight"
     problems = []
     if bounds_weight and (objective.average, objective.ratio) != ("token", "token"):
         problems.append(
-            "objective.clip.of: weight goes with average: token and ratio: token in TRL, whose cispo is that; use "
+            "objective.clip.of: weight works in TRL only with average: token and ratio: token (its cispo loss); use "
             "those, or gtpo's own loop"
         )
     if objective.ratio == "sequence" and objective.conflict.enabled:
         problems.append(
-            "objective.conflict.enabled: with ratio: sequence TRL has one coefficient for a completion, not one for "
+            "objective.conflict.enabled: with ratio: sequence TRL has one coefficient for each completion, not for "
             "each token; use gtpo's own loop, or ratio: token"
         )
     if problems:
@@ -85,7 +85,7 @@ def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raise RecipeError naming every key whose value TRL has no counterpart for."""
+    """Raise RecipeError with every key whose value has no counterpart in TRL."""
     problems = [
         f"{key}: {refused} has no counterpart with --engine trl: {why}"
         for key, refused, why in _WITHOUT_COUNTERPART
@@ -100,21 +100,21 @@ def check_recipe(recipe: Recipe) -> None:
             problems.append(f"rollout.{key}: TRL starts vLLM without it; remove it, or use {instead}gtpo's own loop")
     if recipe.model.start is not None and recipe.objective.kl_coef:
         problems.append(
-            "model.start: with --engine trl the reference of a KL term is TRL's, which knows the model without that "
-            "start; use objective.kl_coef: 0, or gtpo's own loop"
+            "model.start: with --engine trl the reference of a KL term would be the model without that start; use "
+            "objective.kl_coef: 0, or gtpo's own loop"
         )
     K = recipe.rollout.steps_per_generation
     if recipe.training.save_every % K:
         problems.append(
-            "training.save_every: TRL's checkpoints hold nothing of what was sampled; with --engine trl use a multiple "
-            f"of rollout.steps_per_generation, {K}"
+            "training.save_every: TRL's checkpoints do not hold samples for coming steps; with --engine trl use a "
+            f"multiple of rollout.steps_per_generation, {K}"
         )
     if recipe.rollout.group_size < 2:
         problems.append("rollout.group_size: TRL needs groups of at least 2")
     if recipe.rollout.importance_correction == "truncated" and choose_engine(recipe) != "vllm":
         problems.append(
-            "rollout.importance_correction: truncated needs the sampler's probabilities, which TRL has from vLLM only; "
-            "use rollout.engine: vllm, or none"
+            "rollout.importance_correction: truncated needs the sampler's probabilities, which TRL gets only from "
+            "vLLM; use rollout.engine: vllm, or none"
         )
     try:
         loss_settings(recipe.objective)
@@ -125,7 +125,7 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def check_extra(extra: Mapping[str, Any], recipe: Recipe) -> None:
-    """Raise RecipeError naming every setting of GRPOConfig that --trl cannot say beside this recipe."""
+    """Raise RecipeError with every setting of GRPOConfig that --trl may not give with this recipe."""
     problems = []
     if decided := sorted(extra.keys() & RECIPE_DECIDES):
         problems.append(f"--trl {', '.join(decided)}: the recipe decides that; change it there (docs/trl.md)")
@@ -143,7 +143,7 @@ def check_extra(extra: Mapping[str, Any], recipe: Recipe) -> None:
 
 
 def choose_engine(recipe: Recipe) -> Engine:
-    """Who samples for TRL: auto is vLLM where it and a GPU are."""
+    """Return the engine that samples for TRL. auto is vLLM if it is installed and there is a GPU."""
     if recipe.rollout.engine != "auto":
         return recipe.rollout.engine
     import torch
@@ -153,9 +153,9 @@ def choose_engine(recipe: Recipe) -> Engine:
 
 
 def rows_at_a_time(recipe: Recipe, *, processes: int, prompts_per_step: int, longest_row: int) -> tuple[int, int]:
-    """(completions in one forward of one process, such forwards in a step). Raises RecipeError.
+    """Return (completions in one forward of one process, such forwards in a step). Raises RecipeError.
 
-    TRL cuts by completions, all pieces alike: so the number must divide the step's share of a process.
+    TRL splits a step into equal numbers of completions, so this number must divide a process's share of the step.
     """
     rows = prompts_per_step * recipe.rollout.group_size
     if rows % processes:
@@ -171,8 +171,8 @@ def rows_at_a_time(recipe: Recipe, *, processes: int, prompts_per_step: int, lon
     elif share % setting and setting < share:
         divisors = ", ".join(str(size) for size in range(1, share + 1) if share % size == 0)
         raise RecipeError(
-            f"training.micro_batch_size: TRL cuts a step's {share} completions of a process into equal pieces; choose "
-            f"one of {divisors}, not {setting}"
+            f"training.micro_batch_size: TRL splits a step's {share} completions of a process evenly; choose one of "
+            f"{divisors}, not {setting}"
         )
     else:
         size = min(setting, share)
@@ -192,24 +192,24 @@ def grpo_arguments(
     dtype: str,
     extra: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Keyword arguments of GRPOConfig.
+    """Build the keyword arguments of GRPOConfig.
 
     Args:
-        engine: who samples. processes: in all. prompts_per_step: as the data allow.
+        engine: the engine that samples. processes: their total number. prompts_per_step: as the data allow.
         longest_prompt, max_seq_length: tokens.
         steps: batches of completions in the run; each is `objective.num_iterations` updates.
         dtype: of the model's arithmetic: float32, bfloat16 or float16.
-        extra: further settings of GRPOConfig that `check_extra` lets pass.
+        extra: further settings of GRPOConfig that passed `check_extra`.
     Raises:
-        RecipeError: what TRL cannot do.
+        RecipeError: the recipe needs something that TRL cannot do.
     """
     rollout, objective, optimizer, training = recipe.rollout, recipe.objective, recipe.optimizer, recipe.training
     longest = longest_prompt + rollout.max_completion_tokens
     if longest > max_seq_length:
         raise RecipeError(
             f"rollout.max_completion_tokens: the longest prompt ({longest_prompt} tokens) and "
-            f"{rollout.max_completion_tokens} more exceed model.max_seq_length, {max_seq_length}; TRL has one limit "
-            "for all completions: lower it, or data.max_prompt_tokens"
+            f"{rollout.max_completion_tokens} more exceed model.max_seq_length, {max_seq_length}, but TRL has one "
+            "limit for all completions; lower it, or data.max_prompt_tokens"
         )
     size, pieces = rows_at_a_time(recipe, processes=processes, prompts_per_step=prompts_per_step, longest_row=longest)
     updates = steps * objective.num_iterations
@@ -224,11 +224,11 @@ def grpo_arguments(
         # batches
         "max_steps": updates, "per_device_train_batch_size": size, "gradient_accumulation_steps": pieces,
         "num_generations": rollout.group_size, "shuffle_dataset": False,
-        "steps_per_generation": pieces * rollout.steps_per_generation,  # TRL counts forwards
+        "steps_per_generation": pieces * rollout.steps_per_generation,  # TRL counts forward passes
         # sampling
         "max_completion_length": rollout.max_completion_tokens, "temperature": rollout.temperature,
         "top_p": rollout.top_p, "top_k": rollout.top_k,
-        # conflict, filter, entropy, baseline and scale are in the advantages
+        # the advantages already include conflict, filter, entropy, baseline and scale
         **loss_settings(objective), "disable_dropout": False,
         # update
         "optim": "adamw_torch" if optimizer.name == "adamw" else optimizer.name,
@@ -244,12 +244,12 @@ def grpo_arguments(
             "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": importance.CAP,
         }  # fmt: skip
     if recipe.model.trust_remote_code and objective.kl_coef and recipe.model.lora is None:
-        arguments["model_init_kwargs"] = {"trust_remote_code": True}  # of the reference, which TRL loads
+        arguments["model_init_kwargs"] = {"trust_remote_code": True}  # for the reference, which TRL loads
     return arguments | dict(extra)
 
 
 def parse_extra(settings: Sequence[str]) -> dict[str, Any]:
-    """`name=value` each, the value read as YAML. Raises RecipeError."""
+    """Parse settings `name=value`, with the value as YAML. Raises RecipeError."""
     parsed: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")

@@ -1,6 +1,6 @@
-"""TRL's trainer as a run of ours: a callback that finishes each step by `gtpo_cli.training.run.Run`.
+"""A callback that makes TRL's training a run of gtpo: it finishes each step with `gtpo_cli.training.run.Run`.
 
-The main process writes; what it decides (to stop, to save) all processes follow.
+Only the main process writes. All processes follow its decisions to stop or save.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gtpo_cli.training.run import Run
 from gtpo_cli.training.step import Ratios, StepResult
 from gtpo_cli.training.stopwatch import Stopwatch
 
-# What TRL's checkpoint holds beside the model.
+# Files in TRL's checkpoint beside the model.
 _NOT_THE_MODEL = (
     "optimizer", "scheduler", "rng_state", "trainer_state", "training_args", "README", "scaler", "global_step",
 )  # fmt: skip
@@ -32,29 +32,29 @@ _NOT_THE_MODEL = (
 
 @dataclass
 class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
-    """Drives a run from TRL's events, here in their order within an update."""
+    """Drives a run by TRL's events, listed here in their order within an update."""
 
-    iterations: int  # updates of a step
-    run: Run | None = None  # None in all processes but the main one, as the next two
+    iterations: int  # updates in a step
+    run: Run | None = None  # this and the next two are None outside the main process
     policy: Policy | None = None
-    result: StepResult | None = None  # of the generation that is trained on
-    signals: Sequence[int] = ()  # that came to this process
+    result: StepResult | None = None  # of the current generation
+    signals: Sequence[int] = ()  # received by this process
     clock: Stopwatch = field(default_factory=Stopwatch)
     ratios: list[Ratios] = field(default_factory=list)  # of this update, in the main process
-    sampler_known: bool = False  # whether the sampler's log-probabilities are
+    sampler_known: bool = False  # whether the sampler's log-probabilities are known
     _not_finite: bool = False
-    _due: CheckpointState | None = None  # the checkpoint that is to be written
+    _due: CheckpointState | None = None  # the checkpoint to write
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step % self.iterations == 0:
             self.clock, self._not_finite = Stopwatch(), False
-            if self.result is not None:  # of this step, where no generation comes first
+            if self.result is not None:  # this step may begin without a generation
                 self.result.losses, self.result.grad_norms, self.result.kl, self.result.ratios = [], [], [], []
 
     def on_pre_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, optimizer: Any, **_: Any
     ) -> None:
-        """A gradient that is not finite changes nothing: not the weights, not the moments."""
+        """Drop a gradient that is not finite, so that neither the weights nor the moments change."""
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
             self._not_finite = True
@@ -63,14 +63,14 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, *, logs: dict[str, float], **_: Any
     ) -> TrainerControl:
-        """After an update; TRL's own metrics are left to TRL."""
+        """Finish the step after an update. TRL's own metrics are not logged."""
         if "loss" not in logs:  # the summary at the end
             return control
         if self.result is not None:
             self.result.losses.append(logs["loss"])
             self.result.grad_norms.append(logs.get("grad_norm", math.nan))
             if self.ratios:
-                self.result.ratios.append(Ratios.together(self.ratios))
+                self.result.ratios.append(Ratios.merge(self.ratios))
                 self.ratios = []
             if "kl" in logs:
                 self.result.kl.append(logs["kl"])
@@ -81,11 +81,11 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         return control
 
     def _finish(self, number: int) -> tuple[bool, bool]:
-        """Finish a step in the main process; (whether the run ends, whether a checkpoint is due), in all of them."""
+        """Finish a step in the main process. Return in all of them whether the run ends and a checkpoint is due."""
         signals = [signal for signals in gather_object([list(self.signals)]) for signal in signals]
         decided: list[tuple[bool, bool]] = [(False, False)]
         if self.run is not None:
-            self.run.signals = signals  # of any process
+            self.run.signals = signals  # from all processes
             stop = self.run.finish_step(number, self._metrics(number))
             decided = [(stop is not None or number == self.run.total_steps, self._due is not None)]
         broadcast_object_list(decided)
@@ -102,11 +102,11 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         return {name: value for name, value in metrics.items() if self.sampler_known or "sampler/" not in name}
 
     def save(self, state: CheckpointState) -> None:
-        """As `Run.begin` asks for: TRL writes its own checkpoint first, which `on_save` follows."""
+        """Note that a checkpoint is due (`Run.begin`). TRL writes its own first, then `on_save` runs."""
         self._due = state
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
-        """TRL's checkpoint (`trl/checkpoint-N`) is whole by now: keep its model as one of ours."""
+        """Write gtpo's checkpoint with the model from TRL's (`trl/checkpoint-N`), which is complete by now."""
         if self.run is not None and self._due is not None:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
@@ -115,12 +115,12 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
 
 
 def copy_model(checkpoint: Path, folder: Path) -> None:
-    """The model in a checkpoint of TRL's, without what else it holds. Raises CheckpointError for one without it."""
+    """Copy only the model from a checkpoint of TRL. Raises CheckpointError if it has none."""
     files = [file for file in checkpoint.iterdir() if file.is_file() and not file.name.startswith(_NOT_THE_MODEL)]
     if not any(file.suffix == ".safetensors" for file in files):
         raise CheckpointError(
-            f"{checkpoint}: holds no whole weights; with FSDP ask for fsdp_state_dict_type: FULL_STATE_DICT, with "
-            "DeepSpeed ZeRO-3 for stage3_gather_16bit_weights_on_model_save"
+            f"{checkpoint}: has no complete weights; with FSDP set fsdp_state_dict_type: FULL_STATE_DICT, with "
+            "DeepSpeed ZeRO-3 set stage3_gather_16bit_weights_on_model_save"
         )
     for file in files:
         shutil.copy2(file, folder)

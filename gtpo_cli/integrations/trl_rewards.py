@@ -1,4 +1,4 @@
-"""The recipe's rewards as a reward function of TRL, and what it scored as the records that gtpo logs."""
+"""The recipe's rewards as a reward function of TRL, which keeps its verdicts as the records that gtpo logs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gtpo_cli.types import Completion, Group, Verdict
 class RecipeReward:
     """A reward function of TRL: the recipe's weighted sum, from the same scorer as gtpo's own loop.
 
-    `verdicts`: those of the newest call, of this process's completions. User rewards see no log-probabilities (NaN):
-    TRL has none where it scores.
+    `verdicts`: those of the newest call, for this process's completions. User rewards see NaN as log-probabilities,
+    since TRL does not have them when it scores.
     """
 
     __name__ = "reward"  # as TRL logs it
@@ -36,7 +36,7 @@ class RecipeReward:
         return [verdict.reward for verdict in self.verdicts]
 
     def completions(self, token_ids: list[list[int]], logprobs: list[list[float]]) -> list[Completion]:
-        """Records of completions, with their texts decoded as gtpo's samplers do."""
+        """Make records of completions, decoding their texts as gtpo's samplers do."""
         texts = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
         return [
             Completion(tuple(ids), tuple(logp), "stop" if ids and ids[-1] in self._eos else "length", text)
@@ -52,7 +52,7 @@ class RecipeReward:
         *,
         size: int,
     ) -> list[Group]:
-        """The step's groups, from rows of all processes in their order."""
+        """Build the step's groups from the rows of all processes in order."""
         rows = self.completions(token_ids, logprobs)
         groups = []
         for start in range(0, len(rows), size):

@@ -1,9 +1,9 @@
-"""`gtpo train --engine trl`: a recipe trained by TRL's trainer, on as many processes as it was started with.
+"""`gtpo train --engine trl`: train a recipe with TRL's trainer, on as many processes as it was started with.
 
     accelerate launch --num_processes 4 -m gtpo_cli train --recipe llama8b_gsm8k.yaml --engine trl
 
-Data, prompts, rewards, entropy probe, run folder, guard and metrics are gtpo's; generation, forward, backward, update,
-distribution and the state to resume from (`<run>/trl/`) are TRL's.
+gtpo provides data, prompts, rewards, entropy probe, run folder, guard and metrics. TRL provides generation, forward,
+backward, update, distribution and the state to resume from (`<run>/trl/`).
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ from gtpo_cli.training.step import Ratios, StepResult
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=6)  # of processes that wait for the main one, which measures the initial entropy
+PATIENCE = timedelta(hours=6)  # other processes wait while the main one measures the initial entropy
 
 
 class Processes:
-    """The processes that this one was started with (accelerate launch, torchrun), or itself alone."""
+    """The processes that were started together (accelerate launch, torchrun), or this one alone."""
 
     def __init__(self) -> None:
-        """Raises ModelError where accelerate was asked for several and started one."""
-        # accelerate launch sets the first where it was asked for several; who starts several sets one of the others
+        """Raises ModelError if accelerate was asked for several processes and started one."""
+        # accelerate launch sets the first if asked for several processes; a launcher that starts several sets another
         started = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"} & set(os.environ)
         if "MASTER_ADDR" in os.environ and not started:
             raise ModelError(
-                "accelerate launch started one process though several were asked for: with --cpu it needs mpirun and "
+                "accelerate launch started one process though several were requested: with --cpu it needs mpirun and "
                 "--mpirun_hostfile for that; torchrun --nproc_per_node 2 -m gtpo_cli train ... needs neither"
             )
-        if not torch.cuda.is_available():  # accelerate would say cpu:0, where torch.load cannot put a checkpoint
+        if not torch.cuda.is_available():  # accelerate would use cpu:0, to which torch.load cannot map a checkpoint
             os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "cpu")
         self._state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
 
@@ -80,7 +80,7 @@ class Processes:
         return int(self._state.num_processes)
 
     def agree(self, value: T) -> T:
-        """The main process's value, in all of them. Waits for all."""
+        """Return the main process's value in all processes. Waits for all."""
         agreed: list[T] = broadcast_object_list([value])
         return agreed[0]
 
@@ -88,10 +88,11 @@ class Processes:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Leave together; after an error alone, since the others may be waiting elsewhere: the launcher ends them.
+        """Leave together, or alone after an error, as the others may be waiting elsewhere; the launcher ends them.
 
-        Gloo's threads let go of their last tensors under Python's lock; who ends the group at that moment holds the
-        lock and waits for them, for ever. So they get time first."""
+        Gloo's threads need Python's lock to release their last tensors. Ending the group at that moment would hold the
+        lock and deadlock, so the threads get time first.
+        """
         if error is not None:
             return
         self._state.wait_for_everyone()
@@ -109,11 +110,11 @@ def train(
     say: Callable[[str], None] = lambda text: None,
     extra: Mapping[str, Any] | None = None,
 ) -> Run | None:
-    """Train as the recipe says, in the run folder, which exists; every process calls this, and the main one speaks.
+    """Train as the recipe says in an existing run folder. Every process calls this; only the main one prints.
 
-    `extra`: settings of GRPOConfig that a recipe does not have (`check_extra`). Otherwise, and in what the main process
-    returns, as `gtpo_cli.training.loop.train`; the others return None.
-    Raises GtpoError; RecipeError names the keys that TRL has no counterpart for.
+    `extra`: settings of GRPOConfig without a recipe key (`check_extra`). The other arguments, and the main process's
+    result, are as in `gtpo_cli.training.loop.train`; other processes return None.
+    Raises GtpoError; RecipeError names the keys without a counterpart in TRL.
     """
     extra = extra or {}
     say = say if processes.is_main else lambda text: None
@@ -123,7 +124,7 @@ def train(
     check_extra(extra, recipe)
     engine, recipe = choose_engine(recipe), on_transformers(recipe)
     if recipe.objective.resample:
-        say("objective.resample: TRL samples each group once; those without reward spread are trained on as they are")
+        say("objective.resample: TRL samples each group once, so groups without reward spread are not replaced")
     run = Run(recipe, folder, resume=resume, say=say) if processes.is_main else None
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(recipe.rewards))
@@ -134,7 +135,7 @@ def train(
         assert isinstance(policy, TransformersPolicy)
         start = processes.agree(run.step if run else 0)
         if start and recipe.model.lora is not None:
-            policy.load(Path(_resumed(folder, start, recipe)))  # TRL loads it again, and does not look at it
+            policy.load(Path(_resumed(folder, start, recipe)))  # a check; TRL loads it again without one
         arguments = grpo_arguments(
             recipe, folder.trl, engine, processes=processes.count, prompts_per_step=order.prompts_per_step,
             longest_prompt=setup.data.longest_prompt, max_seq_length=policy.max_seq_length,
@@ -169,10 +170,10 @@ def make_trainer(
     arguments: Mapping[str, Any],
     initial_entropy: float,
 ) -> RecipeTrainer:
-    """The trainer on these prompts in this order, of full steps."""
-    from datasets import Dataset  # TRL's own requirement: where TRL is missing, integrations/trl.py has said so first
+    """Make the trainer for these prompts in this order, in full steps."""
+    from datasets import Dataset  # required by TRL; if TRL is missing, integrations/trl.py has reported it
 
-    policy.model.set_attn_implementation("sdpa")  # the policy's own knows rows without padding only
+    policy.model.set_attn_implementation("sdpa")  # the policy's own attention needs rows without padding
     data = Dataset.from_dict({"prompt": [list(ids) for _, ids in prompts], "problem": range(len(prompts))})
     try:
         args = GRPOConfig(**arguments, use_cpu=not torch.cuda.is_available())
@@ -195,13 +196,13 @@ def make_trainer(
 
 
 class RecipeTrainer(GTPOTrainer):
-    """GTPOTrainer on prompts that are tokens already, which tells the run's keeper what it saw."""
+    """GTPOTrainer on tokenized prompts that passes each step's data to the run's keeper."""
 
     recipe: Recipe
     order: PromptOrder
     reward: RecipeReward
     keeper: RunKeeper
-    logprobs_NT: torch.Tensor  # of the newest forward
+    logprobs_NT: torch.Tensor  # of the latest forward
 
     def _get_train_sampler(self, dataset: Any = None) -> Rows:
         passes = self.num_iterations * self.args.steps_per_generation
@@ -224,7 +225,7 @@ class RecipeTrainer(GTPOTrainer):
         return found
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
-        """TRL's, and what the ratios were: TRL itself logs some of it, by other names."""
+        """Compute TRL's loss and record the ratios. TRL logs some of them by other names."""
         loss = super()._compute_loss(model, inputs)
         old, mask = inputs.get("old_per_token_logps"), inputs["completion_mask"]
         another = self.recipe.rollout.steps_per_generation > 1 or self.state.global_step % self.num_iterations > 0
@@ -239,7 +240,7 @@ class RecipeTrainer(GTPOTrainer):
                 clip=(clip.low, clip.high),
                 clipped=clip.of,
             ).metrics
-            self.keeper.ratios += gather_object([Ratios.of(mask, metrics)])
+            self.keeper.ratios += gather_object([Ratios.from_metrics(mask, metrics)])
         return loss
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -255,8 +256,10 @@ class RecipeTrainer(GTPOTrainer):
         return output
 
     def _step_result(self, problems: list[int], verdicts: list[Any], logprobs_NT: torch.Tensor) -> StepResult:
-        """The step as gtpo's own loop would have seen it; all steps of a generation together, since TRL deals the rows
-        of a generation out to its steps by chance."""
+        """Return the generation as a StepResult of gtpo's own loop.
+
+        It covers all steps of the generation, since TRL distributes the rows to the steps at random.
+        """
         assert self.seen is not None
         seen, (B, G) = self.seen, self.seen.rewards_BG.shape
         ids, mask = seen.ids_NT.cpu(), seen.mask_NT.cpu()
@@ -290,13 +293,15 @@ class RecipeTrainer(GTPOTrainer):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A sampler for TRL's loader: each prompt of a generation `group_size` times, and each generation as often as there
-    are forwards on it (`passes`: steps x updates x micro-batches). The last generation is a whole one too: TRL stops
-    within it where the run's steps end."""
+    """A sampler for TRL's loader that repeats each prompt of a generation `group_size` times.
+
+    Each generation is repeated for every forward on it (`passes`: steps x updates x micro-batches). The last generation
+    is complete too; TRL stops within it when the run's steps end.
+    """
 
     order: PromptOrder
     group_size: int
-    steps: int  # of a generation
+    steps: int  # in a generation
     passes: int
 
     def __iter__(self) -> Iterator[int]:
@@ -311,19 +316,19 @@ class Rows:
 
 
 def _without_reference(recipe: Recipe) -> Recipe:
-    """For loading: the reference model of a KL term is TRL's to load."""
+    """Return the recipe without a KL term, to load the model without a reference, which TRL loads itself."""
     return recipe.with_values({"objective.kl_coef": 0.0})
 
 
 def _resumed(run: RunFolder, step: int, recipe: Recipe) -> str:
     folder = run.trl / f"checkpoint-{step * recipe.objective.num_iterations}"
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: is missing, so TRL cannot go on from step {step}; start a new run")
+        raise CheckpointError(f"{folder}: is missing, so TRL cannot continue from step {step}; start a new run")
     return str(folder)
 
 
 def _facts(arguments: Mapping[str, Any], processes: Processes, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """For environment.json. Of `extra` only the names: a value may be a key."""
+    """Return the facts for environment.json. Of `extra` they have only the names, since a value may be a secret."""
     shown = {name: value for name, value in arguments.items() if name not in extra and name != "output_dir"}
     return {
         "trainer": f"trl {version('trl')}",

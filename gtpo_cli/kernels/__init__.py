@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of tokens without whole logits: chunked matrix products, and a Triton row kernel."""
+"""Token log-probabilities and entropies without full logits: chunked matrix products, and a Triton row kernel."""
 
 from gtpo_cli.kernels.logprobs import token_logprobs_and_entropy
 

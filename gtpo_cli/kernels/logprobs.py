@@ -8,7 +8,7 @@ Departures from the textbook (log_softmax over full logits, autograd behind it):
   one block of them exists, and the gradient with respect to the hidden states is ready when the forward pass ends:
       d logp_t / d h_t = (W[token_t] - softmax(h_t W^T) W) / temperature          (docs/objective.md, section 10)
   One (N, H) tensor is kept for it; backward only scales its rows.
-- On CUDA, where products of whole rows are faster, the rows between them go through a Triton kernel (row_kernel.py).
+- On CUDA products of whole rows are faster. A Triton kernel processes the rows between them (row_kernel.py).
 - The sampled token is kept out of the running sum: log p = -softplus(logsumexp(others) - z_token), and
   1 - p = -expm1(log p). For a confident token the direct 1 - p is rounding noise; this keeps its gradient exact.
 """
@@ -23,10 +23,10 @@ from torch import Tensor
 from gtpo_cli.kernels import row_kernel
 from gtpo_cli.kernels.products import add_matmul, factor_dtype, matmul
 
-# Block of the vocabulary: W's block and the block of exponentials should stay in cache, and the matrix products
-# should stay long. Measured on a CPU with 1 MiB L2 per core; flat between 256 and 2048 (docs/benchmarks.md).
+# Block of the vocabulary: W's block and the block of exponentials should stay in cache, but the matrix products should
+# stay long. On a CPU with 1 MiB L2 per core the speed is flat between 256 and 2048 (docs/benchmarks.md).
 _VOCAB_BLOCK = 1024
-_SLICE = 1 << 17  # numbers worked on between two matrix products while they are in cache
+_SLICE = 1 << 17  # numbers to process at a time between two matrix products, so that they stay in cache
 _MAX_CHUNK_TOKENS = 4096
 _OUT = -1e30  # logit of a token taken out of a sum: its exponential is exactly 0, and 0 * _OUT is finite
 
@@ -41,23 +41,23 @@ def token_logprobs_and_entropy(
     chunk_tokens: int | None = None,
     trained_N: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each given token and entropy of the distribution at its place.
+    """Compute the log-probability of each given token and the entropy of the distribution at its position.
 
         logits = (hidden @ lm_head^T + bias) / temperature,   p = softmax(logits) over the whole vocabulary
         logprobs_t = ln p[token_t]     entropy_t = -sum_v p_v ln p_v     (Section 4.2; docs/objective.md, section 5)
 
     Args:
         hidden_NH: final hidden states, any floating dtype, (N, H). Gets a gradient.
-        lm_head_VH: output embedding, (V, H). Gets a gradient if it asks for one, at the cost of computing the blocks
-            once more in backward; frozen (LoRA on the projections), the logits are computed once.
+        lm_head_VH: output embedding, (V, H). If it requires a gradient, the blocks are computed once more in backward;
+            if it is frozen (LoRA on the projections), the logits are computed only once.
         token_ids_N: integer ids in [0, V), (N,).
         bias_V: bias of the output layer, (V,), or None; minus infinity takes a token out of the vocabulary.
         temperature: > 0; the sampling temperature.
-        chunk_tokens: tokens worked on at a time; None chooses. Changes memory and time, not the result.
-        trained_N: bool; where it is False the log-probability is detached, and the work for its gradient is saved.
+        chunk_tokens: tokens processed at a time; None chooses. Changes memory and time, not the result.
+        trained_N: bool; where it is False the log-probability is detached, which saves the work for its gradient.
     Returns:
         logprobs_N <= 0 in nats, with gradient, and entropy_N in [0, ln V] in nats, detached. Both float32
-        (float64 for float64 hidden states). Sums are accumulated in that type whatever the inputs' type.
+        (float64 for float64 hidden states), which is also the type of all sums.
     Raises:
         ValueError: shapes that do not fit, a temperature that is not positive, or an id outside the vocabulary.
     """
@@ -91,7 +91,7 @@ def token_logprobs_and_entropy(
             for ours, theirs in zip(part(trained_N), others, strict=True)
         )
         return logp_N, H_N
-    ids_N = token_ids_N.long()  # they index; a uint8 tensor would be read as a mask
+    ids_N = token_ids_N.long()  # as an index, a uint8 tensor would be read as a mask
     outputs: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # torch ships it untyped
         hidden_NH, lm_head_VH, bias_V, ids_N, float(temperature), chunk
     )
@@ -99,7 +99,7 @@ def token_logprobs_and_entropy(
 
 
 def _finite(bias_V: Tensor, temperature: float) -> Tensor:
-    """A bias of minus infinity takes a token out of the vocabulary: so does `_OUT`, whose products are no NaN."""
+    """Replace minus infinity by `_OUT`, which also removes a token from the vocabulary but gives no NaN in products."""
     return bias_V.clamp(min=_OUT * min(1.0, temperature))
 
 
@@ -168,9 +168,9 @@ def _forward_chunk(
     temperature: float,
     out: tuple[Tensor, Tensor, Tensor, Tensor | None],
 ) -> None:
-    """One pass over the vocabulary for the rows of a chunk; `out` is of the type that sums are in.
+    """Make one pass over the vocabulary for the rows of a chunk; `out` has the type of the sums.
 
-    Blocks of logits stand as (vocabulary, tokens): the matrix library is faster in that orientation on a CPU.
+    Blocks of logits are laid out as (vocabulary, tokens), in which matrix products are faster on a CPU.
     """
     logprobs_N, entropy_N, lse_N, unit_NH = out
     (N, H), V, dtype = hidden_NH.shape, lm_head_VH.shape[0], logprobs_N.dtype
@@ -223,15 +223,15 @@ class _Others:
         self._slice = like_HN.new_empty(self._rows * N)
 
     def add(self, z_VN: Tensor, W_VH: Tensor) -> None:
-        """Take in a block of logits, which is overwritten, and its rows of the output embedding."""
+        """Add a block of logits, which is overwritten, and its rows of the output embedding."""
         m_new = torch.maximum(self.m, z_VN.amax(dim=0))
         shift = self.m - m_new
         shrink = shift.exp()
-        # what came before, relative to the new maximum; 0 while s is 0
+        # factor that rescales earlier values to the new maximum; 0 while s is 0
         self.u = torch.where(self.s > 0, shrink * (self.u + shift * self.s), 0.0)
         self.s = self.s * shrink
         self.m = m_new
-        for z in torch.split(z_VN, self._rows):  # pieces that stay in cache for the whole of this
+        for z in torch.split(z_VN, self._rows):  # pieces that stay in cache
             z -= m_new
             product = self._slice[: z.numel()].view(z.shape).copy_(z)
             z.exp_()
@@ -251,7 +251,7 @@ def _head_gradients(
     token_ids_N: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of the output layer: sum_t grad_t (onehot_t - p_t) h_t^T, the blocks' p computed again."""
+    """Compute the gradients of the output layer, sum_t grad_t (onehot_t - p_t) h_t^T, recomputing the blocks' p."""
     dtype = lse_N.dtype
     hidden = hidden_NH.to(dtype)
     grad_head = torch.zeros(lm_head_VH.shape, dtype=dtype, device=lm_head_VH.device)

@@ -1,8 +1,8 @@
-"""Matrix products in float32, from 16-bit factors where the hardware multiplies those faster.
+"""Matrix products in float32, from 16-bit factors if the hardware multiplies those faster.
 
-On CUDA the product of 16-bit factors comes out in float32, nothing is rounded. On a CPU that multiplies bfloat16 it
-comes out in bfloat16: logits are then rounded as the model's own output layer rounds them, and what is summed over them
-is summed in float32. Factors of other types are widened first.
+On CUDA the product of 16-bit factors is a float32 without rounding. On a CPU that multiplies bfloat16 it is a bfloat16:
+logits are rounded as in the model's own output layer, but sums over them are in float32. Factors of other types are
+converted first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def factor_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The type in which factors of this type are multiplied here: their own, or float32."""
+    """Return the type in which factors of this type are multiplied here: their own, or float32."""
     if dtype == torch.float64:
         return dtype
     narrow = dtype in (torch.bfloat16, torch.float16) if device.type == "cuda" else _multiplies_bfloat16(dtype, device)
@@ -24,7 +24,7 @@ def _multiplies_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
-    """out = a b, `out` in float32 (float64 for float64 factors)."""
+    """Compute out = a b, with `out` in float32 (float64 for float64 factors)."""
     if a.dtype == out.dtype:
         return torch.mm(a, b, out=out)
     if a.device.type == "cuda":
@@ -33,9 +33,9 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
 
 
 def add_matmul(acc: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """acc += a b, with `b` given in float32 and multiplied in the type of `a`."""
+    """Compute acc += a b. `b` is given in float32 and multiplied in the type of `a`."""
     if a.dtype == acc.dtype:
         return torch.addmm(acc, a, b, out=acc)
-    if a.device.type == "cuda":  # not addmm: that of torch 2.9 wants `acc` in the factors' type
+    if a.device.type == "cuda":  # not addmm, which in torch 2.9 needs `acc` in the factors' type
         return acc.add_(torch.mm(a, b.to(a.dtype), out_dtype=acc.dtype))
     return acc.add_(a @ b.to(a.dtype))

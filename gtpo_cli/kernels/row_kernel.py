@@ -1,11 +1,11 @@
-"""What happens to a row of logits between the two matrix products, as one Triton kernel; for CUDA.
+"""The computation on a row of logits between the two matrix products, as one Triton kernel for CUDA.
 
-The logits of a few hundred tokens over the whole vocabulary come from the first product in float32. The kernel reads
-each row twice: once for log-probability and entropy, by running sums as in logprobs.py, and once to put in their place
-the softmax residual, onehot - p, which the second product turns into the gradient of the hidden state. Residuals are of
-the type of the factors: in the memory of the logits where that is float32.
+The first product gives the float32 logits of a few hundred tokens over the whole vocabulary. The kernel reads each row
+twice: once for log-probability and entropy, by running sums as in logprobs.py, and once for the softmax residual,
+onehot - p, which the second product turns into the gradient of the hidden state. Residuals have the type of the
+factors. If that is float32, they overwrite the logits.
 
-Tested on a CPU: against logprobs.py in Triton's interpreter, and compiled for GPUs of six kinds, without spills
+CPU tests compare it with logprobs.py in Triton's interpreter and compile it for six kinds of GPU without spills
 (scripts/measure/compile_kernel.py). Axes: N tokens, V vocabulary, H hidden width.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from gtpo_cli.kernels.products import factor_dtype, matmul
 
 CHUNK_BYTES = 1 << 29  # of float32 logits at a time
-_BLOCK = 4096  # logits a program works on at once
+_BLOCK = 4096  # logits that a program processes at once
 
 
 def available(device: torch.device) -> bool:

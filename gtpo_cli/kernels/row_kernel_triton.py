@@ -1,4 +1,4 @@
-"""The Triton half of row_kernel.py, apart so that only what launches it needs Triton."""
+"""The Triton part of row_kernel.py, in its own module so that only launching it needs Triton."""
 
 # Triton ships without types, and its language is not Python's: numbers are tensors, `range` is a loop on the device.
 # mypy: ignore-errors
@@ -6,12 +6,12 @@
 import triton
 import triton.language as tl
 
-_OUT = tl.constexpr(-1e30)  # a logit that is in no sum
+_OUT = tl.constexpr(-1e30)  # a logit that counts in no sum
 
 
 @triton.jit
 def _block(row_ptr, bias_ptr, at, V, inverse_temperature, HAS_BIAS: tl.constexpr):
-    """Logits / temperature at these places, 0 beyond the vocabulary."""
+    """Load logits / temperature at these positions, 0 beyond the vocabulary."""
     z = tl.load(row_ptr + at, mask=at < V, other=0.0)
     if HAS_BIAS:
         z += tl.load(bias_ptr + at, mask=at < V, other=0.0)
@@ -24,7 +24,7 @@ def row_kernel(
     logprobs_ptr, entropy_ptr, lse_ptr, V, inverse_temperature,
     HAS_BIAS: tl.constexpr, WITH_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program a token. The sampled token stays out of the sums, so that 1 - p is exact where p is nearly 1."""
+    """Process one token a program. The sampled token stays out of the sums, so 1 - p is exact if p is nearly 1."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * logits_stride
     token = tl.load(token_ids_ptr + row)
@@ -48,7 +48,7 @@ def row_kernel(
         u = shrink * (u + shift * s) + tl.where(other, e * (z - m_new), 0.0)
         s = s * shrink + e
         m = m_new
-    # the lanes together
+    # combine the lanes
     M = tl.max(m, axis=0)
     shift = m - M
     shrink = tl.exp(shift)

@@ -1,4 +1,4 @@
-"""Policies: the models that are trained. `load_policy` chooses by the recipe."""
+"""Policies: the models in training. `load_policy` loads the recipe's."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def load_policy(
 ) -> Policy:
     """Load the recipe's model with its adapter. Raises ModelError with the remedy.
 
-    `engines`: what the recipe comes to here; by default it is chosen here.
+    `engines`: the libraries to use; by default `choose_engines` decides.
 
-    `start`: weights that `Policy.save` wrote, from which training starts: the adapter, or the whole model. The
-    reference of a KL term is the model with them.
+    `start`: weights that `Policy.save` wrote, an adapter or the whole model, to start training from. They are part of
+    the reference model of a KL term.
 
-    `with_engine`: start the engine that shares the policy's weights, where the recipe comes to one; False where nothing
-    will be sampled. `trains`: the weights that are trained are in float32, whatever the type of computation; False
-    where they are only measured.
+    `with_engine`: start the engine that shares the policy's weights, if the recipe uses one; False if nothing will be
+    sampled. `trains`: keep trained weights in float32 for any computation type; False if they are only measured.
     """
     whole = start is not None and (start / "config.json").is_file()
     settings: dict[str, Any] = {
@@ -45,7 +44,7 @@ def load_policy(
 
     if recipe.model.load_in_4bit == "auto":
         raise ModelError(
-            "model.load_in_4bit: is still auto, which planning.open_keys.closed(recipe) replaces by what fits here"
+            "model.load_in_4bit: is still auto; call planning.open_keys.closed(recipe) to resolve it for this machine"
         )
     engines = engines or choose_engines(recipe)
     if engines.backend == "unsloth":
@@ -61,7 +60,7 @@ def load_policy(
 
 
 def load_tokenizer(recipe: Recipe) -> tuple[Any, int]:
-    """The recipe's tokenizer, and the most tokens of prompt and completion together, without loading any weights.
+    """Return the recipe's tokenizer and the most tokens of prompt and completion together, without loading weights.
 
     Raises ModelError with the remedy.
     """

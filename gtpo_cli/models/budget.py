@@ -1,4 +1,4 @@
-"""How much goes through a model at once, and what happens when memory runs out."""
+"""The size of micro-batches, which shrinks when memory runs out."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from gtpo_cli.errors import GtpoError, ModelError, out_of_memory
 from gtpo_cli.objective.batch import Unit
 
-# Tokens of prompts and completions in one training forward when the recipe says auto. Gradients do not depend on it.
+# Tokens of prompts and completions in one training forward with micro_batch_size: auto. It does not change gradients.
 AUTO_TOKENS = 16_384
 
 Result = TypeVar("Result")
 
 
 class Budget:
-    """A number of completions or tokens that is halved whenever memory runs out, and stays so."""
+    """A number of completions or tokens that is halved for good whenever memory runs out."""
 
     def __init__(
         self,
@@ -30,8 +30,10 @@ class Budget:
         failure: GtpoError,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        """`unit` and `words` make the sentence 'out of memory: 4 completions at a time from now on ...'; `failure` is
-        raised when memory runs out at a limit of `least`; `warn` gets the sentence (default: a Python warning)."""
+        """`unit` and `words` form the warning 'out of memory: 4 completions at a time from now on ...'.
+
+        `warn` gets it (default: a Python warning). `failure` is raised when memory runs out at the limit `least`.
+        """
         self.limit, self.unit = limit, unit
         self._least, self._words, self._failure = least, words, failure
         self.warn = warn or (lambda text: warnings.warn(text, RuntimeWarning, stacklevel=3))
@@ -40,10 +42,10 @@ class Budget:
         return f"{self.limit:,} {self.unit}"
 
     def run(self, work: Callable[[int], Result], *, at_most: int) -> Result:
-        """Return `work(limit)`; after an out-of-memory, free what can be freed and start it over with half as much.
+        """Return `work(limit)`. When memory runs out, free what can be freed and start over with half the limit.
 
-        `at_most`: how much there is; the limit itself only changes when memory runs out. `work` must be able to start
-        over. Raises `failure` when not even the least fits.
+        `at_most`: the total amount of work; the limit itself only changes when memory runs out. `work` must be able to
+        start over. Raises `failure` if not even `least` fits.
         """
         while True:
             limit = max(1, min(self.limit, at_most))
@@ -56,14 +58,14 @@ class Budget:
                     raise self._failure from error
                 self.limit = max(self._least, limit // 2)
                 self.warn(f"out of memory: {self} at a time from now on {self._words}")
-            # outside the except block: there, the traceback would still hold the tensors
+            # outside the except block, in which the traceback would still hold the tensors
             torch.cuda.empty_cache()
 
 
 def training_budget(setting: Literal["auto"] | int, *, longest_row: int, warn: Callable[[str], None]) -> Budget:
-    """Of `training.micro_batch_size`: its number of completions; auto is a number of tokens.
+    """Return the budget for `training.micro_batch_size`, in completions; auto is in tokens.
 
-    `longest_row`: most tokens of prompt and completion together that a row can have in this run.
+    `longest_row`: most tokens of prompt and completion together in this run.
     """
     auto = setting == "auto"
     return Budget(
@@ -73,7 +75,7 @@ def training_budget(setting: Literal["auto"] | int, *, longest_row: int, warn: C
         words="in training (same gradient)",
         failure=ModelError(
             "out of memory with a single completion in the forward pass: lower rollout.max_completion_tokens, or "
-            "turn on model.gradient_checkpointing or model.load_in_4bit; gtpo plan says what fits"
+            "turn on model.gradient_checkpointing or model.load_in_4bit; gtpo plan shows what fits"
         ),
         warn=warn,
     )

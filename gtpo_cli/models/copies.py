@@ -1,8 +1,8 @@
-"""Models that the hub gives only after a licence was accepted there, and the copies that it gives to everybody.
+"""Gated models, whose licence users must accept on the hub, and their open copies.
 
-Unsloth keeps copies of the models that the shipped recipes name, under the last part of their names: the weights as
-they are, and in 4 bits (NF4) with `-bnb-4bit` behind it. So says the table of Unsloth's own loader
-(unsloth/models/mapper.py); nothing is asked here.
+Unsloth keeps copies of the models in the shipped recipes, under the last part of their names: the unchanged weights,
+and with the suffix `-bnb-4bit` in 4 bits (NF4). The names follow the table in Unsloth's own loader
+(unsloth/models/mapper.py). This module does not contact the hub.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ _COPIED = re.compile(
 
 
 def open_copy(name: str) -> str | None:
-    """The copy of a model that needs no licence to be accepted first; None where none is known."""
+    """Return the open copy of a gated model; None if none is known."""
     return f"unsloth/{name.rpartition('/')[2]}" if _COPIED.fullmatch(name) else None
 
 
 def quantized_copy(name: str) -> str | None:
-    """The copy of a model in 4 bits; None where none is known."""
+    """Return the 4-bit copy of a model; None if none is known."""
     copy = open_copy(name)
     return copy and f"{copy}-bnb-4bit"
 
 
 def hub_refusal(name: str, error: BaseException | None) -> str | None:
-    """What to tell a user whom the hub does not give a model, or a file of it: where to accept its licence, how to log
-    in, which copy is open. None where the error, and what it came from, is another."""
+    """Return a message with remedies if the hub refused a model or one of its files; None for any other error.
+
+    The remedies are accepting the licence, logging in, and the open copy.
+    """
     while error is not None and not _refuses(error):
         error = error.__cause__ or error.__context__
     if error is None:
@@ -46,11 +48,11 @@ def hub_refusal(name: str, error: BaseException | None) -> str | None:
         )
     else:
         said = (
-            f"model.name: the hub does not give {name} to this login ({one_line(str(error), most=200)}); log in "
-            f"again: {login}; the token needs read access to gated repositories where the model is one"
+            f"model.name: the hub refuses {name} to this login ({one_line(str(error), most=200)}); log in "
+            f"again: {login}; for a gated model the token needs read access to gated repositories"
         )
     if copy := open_copy(name):
-        said += f". Or take Unsloth's open copy, under the same licence: --set model.name={copy}"
+        said += f". Or use Unsloth's open copy, under the same licence: --set model.name={copy}"
     return said
 
 

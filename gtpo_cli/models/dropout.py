@@ -1,8 +1,8 @@
-"""Dropout has no place where probabilities are compared: reinforcement learning trains the network that samples.
+"""Dropout and reinforcement learning, which do not go together: the trained network must be the one that samples.
 
-Two forward passes with dropout are two random sub-networks: exp(ln pi - ln pi_old) is not 1 where nothing changed, and
-<H>, which decides delta and c, is not that of the policy that sampled. So an adapter's dropout is refused outside SFT,
-and what the model's own configuration asks for is switched off, as TRL's `disable_dropout` does.
+Two forward passes with dropout are two random sub-networks. Then exp(ln pi - ln pi_old) is not 1 even if nothing
+changed, and <H>, which decides delta and c, is not that of the policy that sampled. So an adapter's dropout is refused
+outside SFT, and dropout in the model's own configuration is switched off, as TRL's `disable_dropout` does.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ def check_dropout(recipe: Recipe) -> None:
     lora = recipe.model.lora
     if recipe.objective.name != "sft" and lora is not None and lora.dropout > 0:
         raise RecipeError(
-            f"model.lora.dropout: {lora.dropout:g} is for objective.name: sft alone; with {recipe.objective.name} each "
-            "forward pass would be of another random sub-network, so that the ratio is not 1 where nothing changed and "
-            "<H> is not that of the policy that sampled: set it to 0 (a run that has it goes on by gtpo train --from)"
+            f"model.lora.dropout: {lora.dropout:g} works only with objective.name: sft; with {recipe.objective.name} "
+            "each forward pass would use another random sub-network, so the ratio and <H> would be wrong; set it to 0 "
+            "(gtpo train --from continues a run that has it)"
         )
 
 
 def active_dropout(model: Any) -> list[tuple[Any, str, float]]:
-    """(module, attribute, probability) of every dropout of a model that is above 0: of layers, and of functions, whose
-    modules keep it under a name such as `attention_dropout`, `layerdrop` or `resid_pdrop`."""
+    """Return (module, attribute, probability) of every dropout above 0 of a model.
+
+    These are dropout layers, and modules with an attribute such as `attention_dropout`, `layerdrop` or `resid_pdrop`.
+    """
     return [
         (module, name, value)
         for module in model.modules()
@@ -38,7 +40,7 @@ def active_dropout(model: Any) -> list[tuple[Any, str, float]]:
 
 
 def switch_off_dropout(model: Any) -> float:
-    """Set every dropout of a model to 0, for good; its configuration stays as it is. Returns the largest there was."""
+    """Set every dropout of a model to 0 and return the largest former value. The model's configuration stays."""
     found = active_dropout(model)
     for module, name, _ in found:
         setattr(module, name, 0.0)

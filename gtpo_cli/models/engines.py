@@ -1,4 +1,4 @@
-"""Which library holds the policy and which samples, where the recipe says auto; and what none of them can do."""
+"""The choice of the libraries that hold the policy and that sample, and the combinations that none of them support."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gtpo_cli.recipe.schema import BFLOAT16, LARGEST_RANK, Engine, ModelRecipe, 
 
 Backend = Literal["unsloth", "transformers"]
 
-_NAMES = {"unsloth": "Unsloth", "vllm": "vLLM"}  # the others are called as in the recipe
-PLUGIN = "vllm_bnb_plugin"  # what vLLM needs for 4-bit weights since 0.28
+_NAMES = {"unsloth": "Unsloth", "vllm": "vLLM"}  # others have the recipe's name
+PLUGIN = "vllm_bnb_plugin"  # vLLM needs it for 4-bit weights since 0.28
 LIBRARIES = ("unsloth", "vllm", PLUGIN)
 
 
@@ -38,11 +38,10 @@ def choose_engines(
     installed: Collection[str] | None = None,
     capability: tuple[int, int] | None = None,
 ) -> Engines:
-    """What the recipe means on this machine, or on one with or without a GPU (of this compute capability, by default
-    one of the last years) and with these libraries.
+    """Resolve the recipe's engines for this machine, or for a given GPU (by default a recent one) and libraries.
 
-    auto is Unsloth with its shared vLLM engine where that can start (`why_not_shared`), transformers elsewhere.
-    Unsloth on a GPU always samples through vLLM. Raises ModelError for what cannot be.
+    auto means Unsloth with its shared vLLM engine if that can start (`why_not_shared`), else transformers. On a GPU
+    Unsloth always samples with vLLM. Raises ModelError for impossible combinations.
     """
     if gpu is None:
         capability = gpu_capability()
@@ -63,8 +62,8 @@ def choose_engines(
     lora = recipe.model.lora
     if engine == "vllm" and lora is not None and lora.rank > LARGEST_RANK:
         raise ModelError(
-            f"model.lora.rank: vLLM takes adapters of rank {LARGEST_RANK} at most, and this is {lora.rank}; lower it, "
-            "or use rollout.engine: transformers with model.backend: transformers"
+            f"model.lora.rank: vLLM takes adapters up to rank {LARGEST_RANK}, and this one has rank {lora.rank}; lower "
+            "it, or use rollout.engine: transformers with model.backend: transformers"
         )
     if engine == "vllm" and recipe.model.load_in_4bit and "vllm" in installed and PLUGIN not in installed:
         raise ModelError(
@@ -74,34 +73,34 @@ def choose_engines(
         )
     if engine == "vllm" and backend == "transformers" and gpu and is_float32(recipe.model, capability):
         raise ModelError(
-            "rollout.engine: on a GPU vLLM puts adapters on 16-bit models only, and this is float32 (model.dtype); use "
-            "model.dtype: bfloat16 (float16 before compute capability 8.0), or rollout.engine: transformers"
+            "rollout.engine: on a GPU vLLM takes adapters only with 16-bit models, but this is float32 (model.dtype); "
+            "use model.dtype: bfloat16 (float16 before compute capability 8.0), or rollout.engine: transformers"
         )
     if backend == "unsloth" and gpu and (reason := _not_in_unsloth(recipe.model, capability)):
         raise ModelError(
-            f"model.backend: unsloth cannot be used here: {reason}; what works is --set model.backend=transformers "
-            "--set rollout.engine=transformers --set model.dtype=float32, with less speed and more memory"
+            f"model.backend: unsloth cannot be used here: {reason}; --set model.backend=transformers "
+            "--set rollout.engine=transformers --set model.dtype=float32 works, with less speed and more memory"
         )
     return Engines(backend, engine, shared=gpu and (backend, engine) == ("unsloth", "vllm"))
 
 
 def about_compiling(recipe: Recipe, engines: Engines) -> str | None:
-    """Why vLLM's start takes minutes; None where it compiles nothing."""
+    """Explain why vLLM's start takes minutes; None if it compiles nothing."""
     if engines.engine != "vllm" or recipe.rollout.vllm.enforce_eager or gpu_capability() is None:
         return None
     return (
-        "vLLM's first start with a model takes minutes, since it compiles; later ones find the result in "
+        "vLLM's first start with a model takes minutes, because it compiles; later starts reuse the result in "
         "~/.cache/vllm (or $VLLM_CACHE_ROOT)"
     )
 
 
 def on_transformers(recipe: Recipe) -> Recipe:
-    """The recipe with policy and sampling on plain transformers, whatever it says."""
+    """Return the recipe with policy and sampling on plain transformers."""
     return recipe.with_values({"model.backend": "transformers", "rollout.engine": "transformers"})
 
 
 def gpu_capability() -> tuple[int, int] | None:
-    """The compute capability of this machine's GPU, (8, 0) for an A100; None without a GPU."""
+    """Return the compute capability of this machine's GPU, (8, 0) for an A100; None without a GPU."""
     import torch
 
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
@@ -112,7 +111,7 @@ def installed_libraries() -> set[str]:
 
 
 def why_auto_is_slow(recipe: Recipe) -> str | None:
-    """Why `auto` does not come to the shared engine on this machine's GPU; None where it does, or without a GPU."""
+    """Return why `auto` does not use the shared engine on this machine's GPU; None if it does, or without a GPU."""
     capability = gpu_capability()
     if capability is None or recipe.model.backend != "auto" or not _auto_wants_shared(recipe):
         return None
@@ -126,11 +125,11 @@ def _auto_wants_shared(recipe: Recipe) -> bool:
 def why_not_shared(
     model: ModelRecipe, installed: Collection[str], capability: tuple[int, int] | None = None
 ) -> str | None:
-    """Why Unsloth with its shared vLLM engine cannot hold a recipe's model on a GPU; None where it can."""
+    """Return why Unsloth with its shared vLLM engine cannot hold a recipe's model on a GPU; None if it can."""
     if model.lora is None:
         return "it needs an adapter (model.lora)"
     if model.lora.rank > LARGEST_RANK:
-        return f"vLLM takes adapters of rank {LARGEST_RANK} at most (model.lora.rank)"
+        return f"vLLM takes adapters up to rank {LARGEST_RANK} (model.lora.rank)"
     needed = LIBRARIES if model.load_in_4bit else LIBRARIES[:2]
     if missing := [name.replace("_", "-") for name in needed if name not in installed]:
         return f"{', '.join(missing)} not installed"
@@ -138,14 +137,16 @@ def why_not_shared(
 
 
 def is_float32(model: ModelRecipe, capability: tuple[int, int] | None) -> bool:
-    """As models/loading.py chooses the type: auto is bfloat16 where the GPU has it."""
+    """Return whether the model computes in float32. As in models/loading.py, auto is bfloat16 if the GPU has it."""
     lacks_bfloat16 = capability is not None and capability < BFLOAT16
     return model.dtype == "float32" or (model.dtype == "auto" and lacks_bfloat16)
 
 
 def _not_in_unsloth(model: ModelRecipe, capability: tuple[int, int] | None) -> str | None:
-    """Its engine computes in 16 bits (`load_vllm` refuses float32). Before compute capability 8.0 that is float16, in
-    which the gradients of activations fall below its least number: gtpo scales no loss."""
+    """Return why Unsloth's engine cannot compute in the model's type. It uses 16 bits (`load_vllm` refuses float32).
+
+    Before compute capability 8.0 that is float16, in which small gradients of activations become 0.
+    """
     if capability is not None and capability < BFLOAT16:
         return (
             f"a GPU of compute capability {capability[0]}.{capability[1]} has no bfloat16 (8.0 and later have), and in "

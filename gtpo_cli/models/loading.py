@@ -1,4 +1,4 @@
-"""What every policy needs to load a model from a folder or the hub, and how a failure is said."""
+"""Loading a model from a folder or the hub, for every policy, with an explanation of each failure."""
 
 from __future__ import annotations
 
@@ -29,23 +29,22 @@ from gtpo_cli.text import describe, one_line
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
-# Largest mean |difference| in nats between two ways to one log-probability that counts as rounding, by the coarsest
-# type on the way (docs/export.md says how they were chosen).
+# Largest mean |difference| in nats between two computations of a log-probability that counts as rounding, by the
+# coarsest type involved (docs/export.md explains the values).
 ROUNDING = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """torch.bfloat16 -> "bfloat16", as in DTYPES and in what libraries take."""
+    """Return the name of a type: torch.bfloat16 -> "bfloat16", as in DTYPES and in libraries' arguments."""
     return str(dtype).removeprefix("torch.")
 
 
-# What the libraries raise where a model cannot be fetched (OSError: transformers says so of a name or a file that is
-# nowhere).
+# Errors of the libraries for a model that cannot be fetched. transformers raises OSError for an unknown name or file.
 _FETCH_ERRORS = (OSError, httpx.HTTPError, EntryNotFoundError, HFValidationError)
-# Sizes in a config.json that no model has; a library would build that much before it saw that the weights lack it.
+# Upper bounds for sizes in a config.json. A library builds the model before it notices that weights are missing.
 _MAX_LAYERS = 1000
 _MAX_SIZE = 2**27
-_SMALL_MODEL = 20_000_000  # parameters; below it a second thread costs more than it gives on a busy machine
+_SMALL_MODEL = 20_000_000  # parameters; for smaller models a second thread does not pay on a busy machine
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -58,22 +57,24 @@ TOKENIZER_FILES = (
 
 
 def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
-    """The tokenizer alone. Raises ModelError with the remedy."""
+    """Load only the tokenizer. Raises ModelError with the remedy."""
     from transformers import AutoTokenizer
 
     with explained(path):
         folder = Path(path)
         if folder.is_dir() and not any(any(folder.glob(name)) for name in TOKENIZER_FILES):
             raise ModelError(
-                f"model.name: {path} holds no tokenizer (tokenizer.json is missing); copy the tokenizer's files of its "
+                f"model.name: {path} has no tokenizer (tokenizer.json is missing); copy the tokenizer's files of its "
                 "base model into it"
             )
         return AutoTokenizer.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
 
 
 def load_config(recipe: ModelRecipe, path: str) -> Any:
-    """The model's configuration alone. Raises ModelError with the remedy, also for sizes that no model has, and for an
-    adapter beside the weights."""
+    """Load only the model's configuration.
+
+    Raises ModelError with the remedy, also for impossible sizes and for an adapter beside the weights.
+    """
     from transformers import AutoConfig
 
     with explained(path):
@@ -84,19 +85,19 @@ def load_config(recipe: ModelRecipe, path: str) -> Any:
 
 
 def check_no_adapter(path: str, revision: str | None = None) -> None:
-    """Raise ModelError for a model with an adapter beside its weights, which transformers would put on them unasked."""
+    """Raise ModelError for a model with an adapter beside its weights, which transformers would silently apply."""
     from transformers.utils.peft_utils import find_adapter_config_file
 
     if find_adapter_config_file(path, revision=revision) is not None:
         raise ModelError(
-            f"model.name: {path} holds an adapter (adapter_config.json), which transformers would put on the model "
-            "unasked: name the model without it, or merge it in with PEFT (merge_and_unload)"
+            f"model.name: {path} has an adapter (adapter_config.json), which transformers would silently apply; name "
+            "the model without it, or merge it with PEFT (merge_and_unload)"
         )
 
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Load what is in the folder, or on the hub, under the name `path`: quietly, and every failure is a ModelError."""
+    """Load quietly in the block, from the folder or hub id `path`, and turn every failure into a ModelError."""
     _check_folder(path)
     reason = None
     asking = contextlib.nullcontext() if Path(path).is_dir() else only_the_cache_if_unreachable()
@@ -110,7 +111,7 @@ def explained(path: str) -> Iterator[None]:
 
 
 def _check_folder(path: str) -> None:
-    """Raise ModelError for a folder that cannot be a model, before a library looks for what is missing on the hub."""
+    """Raise ModelError for a folder that cannot be a model, before a library searches the hub for missing files."""
     folder = Path(path)
     try:
         is_file, is_folder = folder.is_file(), folder.is_dir()
@@ -124,28 +125,28 @@ def _check_folder(path: str) -> None:
         return
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
-            f"model.name: {path} is an adapter, which is no model by itself; name its base model"
+            f"model.name: {path} is an adapter, not a complete model; name its base model"
             f"{base_of_adapter(folder)} and train the adapter further with model.start (gtpo train --from {path})"
         )
     raise ModelError(f"model.name: {path} is a folder without config.json; name a Hugging Face model folder")
 
 
 def _check_regular(folder: Path) -> None:
-    """Raise ModelError for what is neither a file nor a folder: a library that opens a FIFO waits without an end."""
+    """Raise ModelError for anything but files and folders: a library that opens a FIFO would wait forever."""
     for file in sorted(folder.iterdir()):
         if not (file.is_file() or file.is_dir()):
             raise ModelError(f"model.name: {file} is no regular file; fetch the model again")
 
 
 def _check_sizes(path: str, config: Any) -> None:
-    """Raise ModelError for a configuration larger than any model, before it is built: a billion layers never end."""
+    """Raise ModelError for a configuration larger than any model, before a library tries to build it."""
     for name, value in _numbers(config.to_dict()):
         layered = re.search("layer|expert|block", name)
         most = _MAX_LAYERS if layered and re.match("n_|num_", name) else _MAX_SIZE
         if value > most and re.search("layer|expert|block|size|dim|embd|head|model|position|ctx|rank", name):
             raise ModelError(
-                f"model.name: config.json of {path} asks for {name} = {value:.3g}; no model has more than {most:,}: it "
-                "is damaged, fetch the model again"
+                f"model.name: config.json of {path} has {name} = {value:.3g}, but no model has more than {most:,}, so "
+                "it is damaged; fetch the model again"
             )
 
 
@@ -159,33 +160,35 @@ def _numbers(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 @torch.no_grad()
 def check_finite(path: str, model: Any) -> None:
-    """Raise ModelError for weights that are NaN or infinite. A bias of the output layer may be minus infinity: that is
-    how a model bars tokens."""
+    """Raise ModelError for weights that are NaN or infinite.
+
+    A bias of the output layer may be minus infinity, with which a model bars tokens.
+    """
     output = model.get_output_embeddings()
     bias: Any = getattr(output, "bias", None)
     for name, weight in (*model.named_parameters(), *model.named_buffers()):
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
-            if weight is bias and bool((weight < math.inf).all()):  # which NaN is not
+            if weight is bias and bool((weight < math.inf).all()):  # NaN is not
                 continue
             raise ModelError(
-                f"model.name: the weights of {path} are not finite ({name} holds NaN or infinity): the model is "
+                f"model.name: the weights of {path} are not finite ({name} has NaN or infinity), so the model is "
                 "damaged; fetch it again, or choose another"
             )
 
 
 def check_complete(path: str, missing_keys: Collection[str]) -> None:
-    """Raise ModelError where weights were missing: they would be random numbers, and the model nonsense."""
+    """Raise ModelError if weights were missing, since random numbers would take their place."""
     if missing_keys:
         first = ", ".join(sorted(missing_keys)[:3])
         raise ModelError(
-            f"model.name: the weights of {path} lack {len(missing_keys)} tensors that its config.json asks for ({first}"
-            f"{', ...' if len(missing_keys) > 3 else ''}): it is incomplete, or no causal language model; fetch it "
+            f"model.name: the weights of {path} lack {len(missing_keys)} tensors that its config.json needs ({first}"
+            f"{', ...' if len(missing_keys) > 3 else ''}); it is incomplete or not a causal language model; fetch it "
             "again, or choose another"
         )
 
 
 def context_length(recipe: ModelRecipe, path: str) -> int:
-    """Most tokens of prompt and completion together: the recipe's, or fewer where the model has fewer positions."""
+    """Return the most tokens of prompt and completion together: the recipe's, or the model's positions if fewer."""
     return bounded_context(load_config(recipe, path), recipe.max_seq_length)
 
 
@@ -203,9 +206,9 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def nf4_config(compute_dtype: torch.dtype) -> Any:
-    """The quantisation the paper's setting uses: NF4, double quantisation, computed in `compute_dtype`.
+    """Return the paper's quantisation: NF4 with double quantisation, computed in `compute_dtype`.
 
-    Raises ModelError where bitsandbytes is missing.
+    Raises ModelError if bitsandbytes is missing.
     """
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ModelError(
@@ -223,10 +226,10 @@ def nf4_config(compute_dtype: torch.dtype) -> Any:
 
 
 def keep_weights_differentiable(model: torch.nn.Module) -> int:
-    """Stop bitsandbytes from repacking 4-bit weights on a CPU, and return how many layers were told so.
+    """Stop bitsandbytes from repacking 4-bit weights on a CPU, and return the number of affected layers.
 
     On CPUs with avx512_bf16 the first no-grad forward of a 4-bit layer in eval mode (sampling!) repacks its weights
-    into a layout that backward cannot read: from then on no gradient reaches the layer's input, with only a warning.
+    into a layout that backward cannot read. Then no gradient reaches the layer's input, with only a warning.
     """
     layers = [module for module in model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
     for layer in layers:
@@ -235,16 +238,16 @@ def keep_weights_differentiable(model: torch.nn.Module) -> int:
 
 
 def set_threads(threads: Literal["auto"] | int, policy: Policy) -> None:
-    """CPU threads of torch: `training.threads`, or by the model's size: one for a small model."""
+    """Set torch's CPU threads to `training.threads`. auto means one thread for a small model."""
     if threads == "auto":
         threads = 1 if policy.num_parameters < _SMALL_MODEL else torch.get_num_threads()
     torch.set_num_threads(threads)
 
 
 def load_failure(path: str, error: BaseException, *, unreachable: str | None = None) -> str:
-    """What to tell a user about `error`: what failed, and the remedy that fits that.
+    """Explain to a user why loading failed, with the matching remedy.
 
-    `unreachable`: why the hub was not asked, where it was not.
+    `unreachable`: the reason why the hub was not contacted, if so.
     """
     folder = Path(path)
     said = one_line(str(error))
@@ -255,26 +258,26 @@ def load_failure(path: str, error: BaseException, *, unreachable: str | None = N
     if refusal := hub_refusal(path, error):
         return refusal
     if not said or not isinstance(error, (*_FETCH_ERRORS, ValueError, RuntimeError, ImportError, SafetensorError)):
-        said = describe(error)  # words of a program's, not for users
+        said = describe(error)  # the exception's own message is not meant for users
     if "Unrecognized configuration class" in said:
         said = said.partition(" for this kind")[0]
-        return f"model.name: {path} is no causal language model, such as Llama and Qwen are ({said}); choose another"
+        return f"model.name: {path} is not a causal language model like Llama or Qwen ({said}); choose another"
     if "custom code" in said or "trust_remote_code" in said:
         return (
-            f"model.name: {path} comes with code of its own, which is not run; read it, and if you trust it, set "
+            f"model.name: {path} comes with its own code, which does not run; read it, and if you trust it, set "
             "model.trust_remote_code: true"
         )
     if isinstance(error, UnpicklingError):
         return (
-            f"model.name: the weights of {path} are a pickle that would run code, which is refused; use a model with "
-            "safetensors"
+            f"model.name: the weights of {path} are a pickle, which is refused because it could run code; use a model "
+            "with safetensors"
         )
     if folder.is_dir() and (damaged := damaged_file(folder)):
         return f"model.name: {damaged}"
     if "ignore_mismatched_sizes" in said:
-        said = "its weights have other shapes than its config.json says"
-    elif isinstance(error, (RuntimeError, ImportError)):  # of a library or the machine: the files are what they are
-        return f"model.name: {path} cannot be loaded: {said}; see what gtpo doctor --recipe says of this machine"
+        said = "the shapes of its weights differ from its config.json"
+    elif isinstance(error, (RuntimeError, ImportError)):  # a problem of a library or the machine, not of the files
+        return f"model.name: {path} cannot be loaded: {said}; check this machine with gtpo doctor --recipe"
     if folder.is_dir():
         return f"model.name: {path} cannot be loaded: {said}; fetch it again, or choose another"
     if not isinstance(error, _FETCH_ERRORS):
@@ -293,28 +296,28 @@ def load_failure(path: str, error: BaseException, *, unreachable: str | None = N
 
 
 def _out_of_memory(error: BaseException) -> str | None:
-    """Whose memory ran out, and what to lower; None where it is another failure."""
+    """Return whose memory ran out with the remedy; None for another failure."""
     whose = out_of_memory(error)
     if whose == "the GPU":
         return (
             "the GPU's memory: set model.load_in_4bit: true, lower rollout.gpu_memory_utilization, "
-            "model.max_seq_length or model.lora.rank, end what else uses the GPU, or choose a smaller model; gtpo plan "
-            "says what fits"
+            "model.max_seq_length or model.lora.rank, stop other programs on the GPU, or choose a smaller model; gtpo "
+            "plan shows what fits"
         )
     if whose is not None:
-        return "this machine's main memory: end what else uses it, or choose a smaller model or a larger machine"
+        return "this machine's main memory: stop other programs, or choose a smaller model or a larger machine"
     return None
 
 
 def damaged_file(folder: Path) -> str | None:
-    """The first file of a model's folder that cannot be read, and what to do; None where all can."""
+    """Describe the first file of a model's folder that cannot be read, with the remedy; None if all can."""
     for file in sorted(folder.glob("*.json")):
         try:
             document = json.loads(read_bytes(file).decode())
         except (OSError, ValueError, RecursionError) as error:
             return f"{file} cannot be read ({one_line(str(error))}); fetch the model again"
         if not isinstance(document, dict):
-            return f"{file} cannot be read (no JSON object but a {type(document).__name__}); fetch the model again"
+            return f"{file} cannot be read (a {type(document).__name__}, not a JSON object); fetch the model again"
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with open_regular(file) as stream:
@@ -323,13 +326,13 @@ def damaged_file(folder: Path) -> str | None:
             with safe_open(file, framework="pt"):
                 pass
         except (OSError, SafetensorError) as error:
-            return f"{file} cannot be read ({one_line(str(error))}); it was cut off or damaged: fetch the model again"
+            return f"{file} cannot be read ({one_line(str(error))}); it is cut off or damaged; fetch the model again"
     return None
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars or advice from transformers while it loads: our own display says what matters."""
+    """Suppress progress bars and advice from transformers while it loads."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

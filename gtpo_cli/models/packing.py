@@ -1,15 +1,15 @@
-"""Completions of a few prompts as one row without padding, in which every prompt stands once; or as padded rows, for
-models that cannot be packed.
+"""Packing the completions of a few prompts into one row without padding that holds each prompt once. Models that
+cannot be packed get padded rows.
 
-The completions of a group share their prompt, and under a causal mask the prompt does not see them: its keys and values
-are the same for all. So the row is [prompts | completions], every linear layer works on real tokens only, and attention
-alone knows who may look at whom: a prompt at itself, a completion at its prompt and itself. Exact: only the order of
-summation differs from one padded row for each completion.
+The completions of a group share their prompt. Under a causal mask the prompt does not see them, so its keys and values
+are the same for all. The row is [prompts | completions], and linear layers process only real tokens. Only attention
+treats parts differently: a prompt attends to itself, a completion to its prompt and itself. This is exact; only the
+order of summation differs from one padded row for each completion.
 
-transformers lets an attention function be registered by name; ours gets the `Packed` batch as a keyword that the model
-hands through to its layers, and is scaled dot-product attention as it stands when there is none (sampling). Unsloth's
-forward has a keyword of its own for rows that share their prompts (`prefix_seg_info`), and a place for the function
-that attends with it: ours goes there, and Unsloth's own, which is under the AGPL, is not imported.
+transformers registers attention functions by name. gtpo's gets the `Packed` batch as a keyword that the model passes to
+its layers. Without it (sampling) it is plain scaled dot-product attention. Unsloth's forward has its own keyword for
+rows that share prompts (`prefix_seg_info`) and a hook for the attention function. gtpo's goes there; Unsloth's own,
+which is under the AGPL, is not imported.
 
 Axes: N packed tokens, B prompts, P prompt tokens, R completions, T completion tokens.
 """
@@ -27,26 +27,26 @@ from torch import Tensor
 from gtpo_cli.objective.batch import Rows
 
 ATTENTION = "gtpo_packed"
-# Decoders whose layers mix tokens in attention only, through transformers' attention interface; each has a test.
+# Decoders whose layers mix tokens only in attention, through transformers' attention interface; each has a test.
 _ARCHITECTURES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """One row of N tokens and how attention finds its rectangles in it. Padding of a rectangle points at token 0."""
+    """One row of N tokens with the indices of attention's rectangles. Padding of a rectangle points at token 0."""
 
     ids_N: Tensor
     positions_N: Tensor
     prompt_places_BP: Tensor
     completion_places_RT: Tensor
-    prompt_of_R: Tensor  # which prompt a completion continues
-    mask_R1TK: Tensor  # K = P + T; added to the scores: 0 where a completion's token may look, else -inf; R may be 1
-    unpack_N: Tensor  # where token n is in the flattened rectangles [B*P | R*T]
-    predictors_M: Tensor  # of each completion token, in order of ids[mask]: the token that predicts it
+    prompt_of_R: Tensor  # the prompt of each completion
+    mask_R1TK: Tensor  # K = P + T; added to the scores: 0 where a token may attend, else -inf; R may be 1
+    unpack_N: Tensor  # position of token n in the flattened rectangles [B*P | R*T]
+    predictors_M: Tensor  # the token that predicts each completion token, in order of ids[mask]
 
 
 def can_pack(config: Any, max_seq_length: int) -> bool:
-    """Whether a model of this configuration gives the same hidden states packed: one we know, without a window."""
+    """Return whether a model of this configuration can be packed: a known architecture without a sliding window."""
     if config.model_type not in _ARCHITECTURES:
         return False
     window = getattr(config, "sliding_window", None)
@@ -61,19 +61,19 @@ def use_packed_attention(model: Any) -> None:
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
     AttentionInterface.register(ATTENTION, packed_attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)  # for forwards that are not packed
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)  # for unpacked forwards
     model.set_attn_implementation(ATTENTION)
 
 
 def use_packed_attention_in_unsloth() -> None:
-    """Make models that Unsloth's own forward runs attend through `attend_packed` where they are given a `Packed`."""
+    """Make models with Unsloth's own forward attend through `attend_packed` when they get a `Packed`."""
     from unsloth.utils import attention_dispatch
 
     attention_dispatch._flex_shared_prefix_attention = _attend_in_unsloth
 
 
 def packed_hidden_states(backbone: Any, packed: Packed, *, in_unsloth: bool = False) -> Tensor:
-    """Final hidden states (N, H) of a model that uses packed attention; `in_unsloth`: by Unsloth's own forward."""
+    """Compute the final hidden states (N, H) with packed attention; `in_unsloth`: with Unsloth's own forward."""
     inputs: dict[str, Any] = {"input_ids": packed.ids_N[None], "position_ids": packed.positions_N[None]}
     if in_unsloth:
         inputs |= {"prefix_seg_info": packed}
@@ -84,11 +84,10 @@ def packed_hidden_states(backbone: Any, packed: Packed, *, in_unsloth: bool = Fa
 
 
 def rows_without_gaps(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Input ids (R, W) of the completions that have tokens, as [prompt | completion | padding], and where each real
-    completion token is predicted.
+    """Return the input ids (R, W) of non-empty completions as [prompt | completion | padding], and the predictors.
 
-    The second result indexes the flattened (R * W) hidden states, in the order of ids[mask]: the hidden state at place
-    p predicts the token at p + 1. The last token of a row predicts nothing and is left out.
+    The predictors index the flattened (R * W) hidden states in the order of ids[mask]: the hidden state at position p
+    predicts the token at p + 1. The last token of a row predicts nothing and is left out.
     """
     real_N = rows.mask_NT.any(dim=-1)
     prompt_R = rows.prompt_N[real_N]
@@ -106,9 +105,9 @@ def rows_without_gaps(rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def pack(rows: Rows, *, dtype: torch.dtype) -> Packed:
-    """Lay out the real tokens of some rows; `dtype` is that of the model's arithmetic. One of them has a token.
+    """Pack the real tokens of rows, of which at least one is not empty; `dtype` is that of the model's arithmetic.
 
-    A completion's last token predicts nothing and is left out, as are prompts that no completion continues.
+    A completion's last token predicts nothing and is left out, and so are prompts without completions.
     """
     real_N = rows.mask_NT.any(dim=-1)
     if not bool(real_N.all()):
@@ -119,7 +118,7 @@ def pack(rows: Rows, *, dtype: torch.dtype) -> Packed:
     prompt_places = (prompt_mask.flatten().cumsum(0).view(B, P) - 1).masked_fill(~prompt_mask, 0)
     prompt_tokens = int(prompt_lengths.sum())
 
-    fed_NT = rows.mask_NT[:, 1:]  # a token is fed where there is a next one
+    fed_NT = rows.mask_NT[:, 1:]  # a token is fed if there is a next one
     continued_N = fed_NT.any(dim=-1)
     prompt_of_R, fed_RT = rows.prompt_N[continued_N], fed_NT[continued_N]
     R, T = fed_RT.shape
@@ -141,7 +140,7 @@ def pack(rows: Rows, *, dtype: torch.dtype) -> Packed:
 
 
 def _mask(prompt_lengths_R: Tensor, place_P: Tensor, place_T: Tensor, dtype: torch.dtype) -> Tensor:
-    """Scores' mask of the completions: the whole prompt without its padding, and the completion up to here."""
+    """Build the completions' mask for the scores: the prompt without its padding, and the completion so far."""
     if len(prompt_lengths_R) and bool((prompt_lengths_R == len(place_P)).all()):
         prompt_lengths_R = prompt_lengths_R[:1]  # no padding: one mask serves all rows
     R, P, T = len(prompt_lengths_R), len(place_P), len(place_T)
@@ -152,7 +151,7 @@ def _mask(prompt_lengths_R: Tensor, place_P: Tensor, place_T: Tensor, dtype: tor
 
 
 def _predictors(mask_NT: Tensor, prompt_end_N: Tensor, prompt_tokens: int) -> Tensor:
-    """The prompt's last token predicts a completion's first; each token that is fed predicts the next."""
+    """Index the predictors: the prompt's last token predicts a completion's first, and each fed token the next."""
     places_NT = torch.zeros_like(mask_NT, dtype=torch.long)
     places_NT[:, 0] = prompt_end_N
     fed_NT = mask_NT[:, 1:]
@@ -170,15 +169,18 @@ def packed_attention(
     packed: Packed | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls: (1, heads, N, d) -> (1, N, heads, d); its own attention without `packed`."""
+    """Attend as transformers calls it, (1, heads, N, d) -> (1, N, heads, d); without `packed` as usual."""
     if packed is None:
         return _attend(module, query, key, value, mask, **rest), None
     return attend_packed(query, key, value, packed, lambda q, k, v, m: _attend(module, q, k, v, m, **rest)), None
 
 
 def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **rest: Any) -> Tensor:
-    """transformers' attention, (R, heads, T, d) -> (R, T, heads, d). Where heads share keys and values and there is a
-    mask, it copies those for every head, as some kernels of GPUs need; the CPU's gives the same without copies."""
+    """Run transformers' attention, (R, heads, T, d) -> (R, T, heads, d).
+
+    If heads share keys and values and there is a mask, transformers copies these for every head, as some GPU kernels
+    need. On a CPU this avoids the copies, with the same result.
+    """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
 
     if mask is None or query.device.type != "cpu":
@@ -194,19 +196,19 @@ def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
 def _attend_in_unsloth(
     query: Tensor, key: Tensor, value: Tensor, packed: Packed, *, scale: float | None = None
 ) -> Tensor:
-    """What Unsloth calls: (1, N, heads, d) -> (1, N, heads, d)."""
+    """Attend as Unsloth calls it: (1, N, heads, d) -> (1, N, heads, d)."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
 
     query, key, value = (states.transpose(1, 2) for states in (query, key, value))
     groups = query.shape[1] // key.shape[1]
-    module: Any = SimpleNamespace(num_key_value_groups=groups, is_causal=True)  # what it asks of an attention module
+    module: Any = SimpleNamespace(num_key_value_groups=groups, is_causal=True)  # the attributes it needs
     return attend_packed(query, key, value, packed, lambda q, k, v, m: attend(module, q, k, v, m, scaling=scale)[0])
 
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, packed: Packed, attend: Callable[..., Tensor]) -> Tensor:
-    """Attention of a packed row, (1, heads, N, d) -> (1, N, heads, d).
+    """Compute the attention of a packed row, (1, heads, N, d) -> (1, N, heads, d).
 
-    `attend(query, key, value, mask)` is attention of rectangles, (R, heads, T, d) -> (R, T, heads, d), causal where the
+    `attend(query, key, value, mask)` is attention of rectangles, (R, heads, T, d) -> (R, T, heads, d), causal if the
     mask is None.
     """
     query_p, key_p, value_p = (_rectangle(x, packed.prompt_places_BP) for x in (query, key, value))
@@ -220,6 +222,6 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, packed: Packed, att
 
 
 def _rectangle(states_1hNd: Tensor, places_RT: Tensor) -> Tensor:
-    """(R, heads, T, d)"""
+    """Gather a rectangle, (R, heads, T, d)."""
     (_, heads, _, d), (R, T) = states_1hNd.shape, places_RT.shape
     return states_1hNd[0].index_select(1, places_RT.flatten()).view(heads, R, T, d).transpose(0, 1)

@@ -1,4 +1,4 @@
-"""The contract of a policy: what the training loop may ask of a model, whatever library holds it."""
+"""The interface of a policy, the same for every library that holds the model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from gtpo_cli.objective.batch import Rows
 
-# Bytes of an optimiser's state for each trained weight: two moments in 32 bits, or in 8 bits with a scale for 256 of
-# them.
+# Bytes of optimiser state for each trained weight: two moments in 32 bits, or in 8 bits with a scale for each 256.
 STATE_BYTES = {"adamw": 8.0, "adamw_8bit": 2.04, "paged_adamw_8bit": 2.04}
 
 
@@ -22,13 +21,13 @@ class Policy(Protocol):
 
     tokenizer: a Hugging Face tokenizer.
     device: where its inputs must be.
-    dtype: the type of computation (`model.dtype`); what is trained, and its moments, are float32 whatever that is.
+    dtype: the type of computation (`model.dtype`); trained weights and their moments are always float32.
     temperature: divides the logits of every distribution, as in sampling (docs/objective.md, section 5).
     eos_token_ids: all ids that end a completion.
     max_seq_length: most tokens of prompt and completion together.
-    packs: whether `token_logprobs` lays rows out as one sequence with each prompt once, instead of padded rows.
-    vocabulary: token ids that the model knows are below this.
-    num_parameters: numbers the model and its adapter hold in memory (two 4-bit weights are stored as one).
+    packs: whether `token_logprobs` packs rows into one sequence with each prompt once, instead of padding them.
+    vocabulary: the model's token ids are below this.
+    num_parameters: numbers that the model and its adapter store in memory (two 4-bit weights are stored as one).
     """
 
     tokenizer: Any
@@ -44,38 +43,39 @@ class Policy(Protocol):
     def token_logprobs(
         self, rows: Rows, *, trained_NT: Tensor | None = None, clamp_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """(logprobs_NT with gradient, entropy_NT detached), float32 nats, 0 at padding; one forward, no logits kept.
+        """Return (logprobs_NT with gradient, entropy_NT detached), float32 nats, 0 at padding, from one forward pass.
 
-        `trained_NT` (bool): the tokens whose log-probability will get a gradient; the others' need not be
-        differentiable, which saves work. None means all.
+        No logits are kept. `trained_NT` (bool): the tokens whose log-probability will get a gradient; for the others
+        this saves work. None means all.
 
-        Without gradient (torch.no_grad) nothing random happens: adapter dropout is off. `clamp_entropy` gives the
+        Without gradient (torch.no_grad) adapter dropout is off, so nothing is random. `clamp_entropy` gives the
         released code's entropy instead (docs/objective.md, section 9).
         """
         ...
 
     def reference_logprobs(self, rows: Rows) -> Tensor:
-        """logprobs_NT of the model that training started from (adapter off, or as it started), without gradient."""
+        """Return logprobs_NT of the model at the start of training (adapter off, or as it started), no gradient."""
         ...
 
     def plain_logprobs(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> Tensor:
-        """ln pi of the completion's T tokens, (T), float32 nats, by the own forward of the model that `save` writes,
-        with all its logits, without gradient: slow, and the truth that `token_logprobs` is held against."""
+        """Return ln pi of the completion's T tokens, (T), float32 nats, from a plain forward without gradient.
+
+        It uses all logits of the model that `save` writes. It is slow and serves to check `token_logprobs`.
+        """
         ...
 
     def switch_off_dropout(self) -> float:
-        """Train without dropout from now on; returns the largest probability that there was, 0 for none."""
+        """Train without dropout from now on. Return the largest former probability, 0 for none."""
         ...
 
     def trainable_parameters(self) -> Iterable[torch.nn.Parameter]:
-        """The parameters an optimiser updates, always in the same order."""
+        """Return the parameters that an optimiser updates, always in the same order."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write what is trained (adapter, or all weights) as safetensors, with what is needed to load it again."""
+        """Write the trained weights (adapter, or all) as safetensors, with the files needed to load them again."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Read back what `save` wrote; exact. Raises CheckpointError, and ModelError for an adapter that is not plain
-        LoRA."""
+        """Load exactly what `save` wrote. Raises CheckpointError, and ModelError unless an adapter is plain LoRA."""
         ...

@@ -1,7 +1,7 @@
-"""What vLLM's sleeping allocator lacks once Unsloth has replaced its methods: it does not know what is asleep.
+"""A fix for vLLM's sleeping allocator after Unsloth has replaced its methods: it records which memory is asleep.
 
-So a waking that fails half way cannot be repeated (what is mapped already would be mapped again), and at the end of the
-process what sleeps is given back a second time: vLLM then prints `CUDA Error: invalid argument`.
+Without this record a wake-up that fails half way cannot be repeated, since it would map memory twice. At the end of the
+process sleeping memory would be freed twice, and vLLM would print `CUDA Error: invalid argument`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 
 import torch
 
-_WEIGHTS = "weights"  # the policy trains with them: Unsloth lets them stay
+_WEIGHTS = "weights"  # stay awake in Unsloth, since the policy trains with them
 
 
 @contextmanager
 def recording_what_sleeps() -> Iterator[None]:
-    """Around the start of an engine that can sleep, which has one allocator in a process. The allocator binds what is
-    called when memory is freed as the engine starts; Unsloth replaces the other two methods by then."""
+    """Patch the allocator while an engine that can sleep starts. There is one allocator in a process.
+
+    It binds its function for freeing memory at the start of the engine; until then Unsloth replaces the other two.
+    """
     from vllm.device_allocator import cumem
 
     allocator: Any = cumem.CuMemAllocator
@@ -37,7 +39,7 @@ def _sleep(allocator: Any, offload_tags: Any = None) -> None:
 
 
 def _wake_up(allocator: Any, tags: list[str] | None = None) -> None:
-    """All of it, or, where memory runs out (RuntimeError), none."""
+    """Wake all memory, or none of it if memory runs out (RuntimeError)."""
     from vllm.device_allocator import cumem
 
     gc.collect()
@@ -62,12 +64,12 @@ def _wake_up(allocator: Any, tags: list[str] | None = None) -> None:
 
 
 def _free(allocator: Any, pointer: int) -> Any:
-    """vLLM's C code unmaps what this returns: it must be mapped."""
+    """Return memory for vLLM's C code to unmap, mapping it first if it is asleep."""
     from vllm.device_allocator import cumem
 
     data = allocator.pointer_to_data.get(pointer)
     if data is not None and data.is_asleep:
-        with suppress(RuntimeError):  # no room even for this one: vLLM says so, and goes on
+        with suppress(RuntimeError):  # not even this one fits; vLLM reports that and continues
             cumem.create_and_map(data.handle)
             data.is_asleep = False
     return allocator._free_awake(pointer)

@@ -1,8 +1,7 @@
 """The built-in model `builtin:tiny`: a LLaMA of 167 thousand parameters that reads characters and adds up digits.
 
-It exists so that the whole product runs on any machine with nothing to download. It was warm-started by supervised
-fine-tuning on imperfect demonstrations of the arithmetic task (scripts/models/build_tiny_model.py makes it,
-reproducibly), so that reinforcement has something to improve.
+With it all of gtpo runs on any machine without a download. It was fine-tuned on imperfect demonstrations of the
+arithmetic task, so that reinforcement learning can improve it (scripts/models/build_tiny_model.py reproduces it).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _BUILTIN = Path(__file__).resolve().parent / "builtin"
 
 
 def resolve_name(name: str) -> str:
-    """A recipe's `model.name` as a path or hub id: `builtin:tiny`, a run folder with full weights, or as it is."""
+    """Resolve a recipe's `model.name` to a path or hub id: `builtin:tiny` and run folders with all weights to paths."""
     if name.startswith(BUILTIN_PREFIX):
         folder = _BUILTIN / name.removeprefix(BUILTIN_PREFIX)
         if not (folder / "config.json").is_file():
@@ -31,18 +30,18 @@ def resolve_name(name: str) -> str:
     checkpoints = Path(name) / "checkpoints"
     try:
         is_run = checkpoints.is_dir()
-    except OSError as error:  # a name longer than names can be, a folder that may not be entered
+    except OSError as error:  # the name is too long, or a folder is not accessible
         raise ModelError(f"model.name: {name[:80]} cannot be looked up ({error.strerror})") from error
     return str(_weights_of_run(Path(name), checkpoints)) if is_run else name
 
 
 def recipe_name(path: str) -> str:
-    """A folder or hub id as a recipe names it: the folder of a built-in model by its name, anything else as it is."""
+    """Return a folder or hub id as a recipe names it: a built-in model by its name, anything else unchanged."""
     return f"{BUILTIN_PREFIX}{Path(path).name}" if Path(path).parent == _BUILTIN else path
 
 
 def _weights_of_run(run: Path, checkpoints: Path) -> Path:
-    """The weights of a run's newest checkpoint. Raises ModelError where there are none, or only an adapter."""
+    """Return the weights of a run's newest checkpoint. Raises ModelError if there are none, or only an adapter."""
     saved = {
         step: path for path in checkpoints.glob("step-*") if (step := step_of(path.name)) and (path / "model").is_dir()
     }
@@ -51,7 +50,7 @@ def _weights_of_run(run: Path, checkpoints: Path) -> Path:
     weights = saved[max(saved)] / "model"
     if not (weights / "config.json").is_file():
         raise ModelError(
-            f"model.name: the run {run} trained an adapter, which is no model by itself; name its base model, and "
+            f"model.name: the run {run} trained an adapter, not a complete model; name its base model, and "
             f"train the adapter further with model.start (gtpo train --from {run})"
         )
     return weights
@@ -66,14 +65,16 @@ def _architecture() -> dict[str, Any]:
 
 
 def is_builtin(config: Any) -> bool:
-    """Whether this is the architecture of the built-in models, in any size: LLaMA with keys and values for each head,
-    and every other setting the same."""
+    """Return whether this is the built-in models' architecture in any size.
+
+    That is LLaMA with keys and values for each head and otherwise equal settings.
+    """
     other = config.to_dict()
     same = all(other.get(name) == value for name, value in _architecture().items())
     return same and other["num_key_value_heads"] == other["num_attention_heads"]
 
 
-# What loading writes into a configuration, and what says how it was made.
+# Keys that loading adds to a configuration, and keys about its origin.
 _NOT_THE_ARCHITECTURE = frozenset(
     {"_name_or_path", "architectures", "dtype", "initializer_range", "transformers_version", "use_cache"}
     | {"vocab_size", "max_position_embeddings", "hidden_size", "intermediate_size", "head_dim"}  # sizes

@@ -1,4 +1,4 @@
-"""The policy on plain transformers and PEFT: full weights or LoRA, 32-bit, 16-bit or 4-bit base, on GPU or CPU."""
+"""The policy on plain transformers and PEFT: all weights or LoRA, 32-bit, 16-bit or 4-bit base, on GPU or CPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from gtpo_cli.text import one_line
 
 
 class TransformersPolicy:
-    """Implements `gtpo_cli.models.policy.Policy`; see there for the contract."""
+    """Implements `gtpo_cli.models.policy.Policy`, which documents the methods."""
 
     def __init__(
         self,
@@ -60,10 +60,9 @@ class TransformersPolicy:
     ):
         """Wrap a causal language model (a PeftModel or a plain one) that is ready to train.
 
-        `reference` is a frozen copy of the untrained model, needed for a KL term when all weights train; an adapter
-        is switched off instead. `dtype`: of the computation, where it is not that of the weights. Raises ModelError if
-        the model's logits are not lm_head(hidden states), and for an adapter that is more than plain LoRA inside the
-        decoder.
+        `reference`: a frozen copy of the untrained model, for a KL term when all weights train; an adapter is switched
+        off instead. `dtype`: the type of computation, if not that of the weights. Raises ModelError if the model's
+        logits are not lm_head(hidden states), or if an adapter is more than plain LoRA inside the decoder.
         """
         self.model = model
         self.tokenizer = tokenizer
@@ -74,7 +73,7 @@ class TransformersPolicy:
         self._is_peft = hasattr(model, "peft_config")
         if self._is_peft:
             check_adapted(model)
-        self._start: list[Tensor] | None = None  # of the trained parameters, where the adapter was not new
+        self._start: list[Tensor] | None = None  # start values of an adapter that was not new
         self.max_seq_length = bounded_context(self._causal_lm.config, max_seq_length)
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
@@ -86,7 +85,7 @@ class TransformersPolicy:
                 if packing is not None:
                     self._use_packed_attention(packing)
 
-    # -- the two halves of the model: hidden states, and the output layer (the sampler uses them too) ----------------
+    # -- the decoder and the output layer (the sampler uses them too) ------------------------------------------------
 
     @property
     def _causal_lm(self) -> Any:
@@ -94,7 +93,7 @@ class TransformersPolicy:
 
     @property
     def backbone(self) -> Any:
-        """The decoder without its output layer; called with input_ids, returns last_hidden_state."""
+        """The decoder without its output layer; it maps input_ids to last_hidden_state."""
         return self._causal_lm.base_model
 
     @property
@@ -104,7 +103,7 @@ class TransformersPolicy:
         return layer.weight, getattr(layer, "bias", None)
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Around forwards of the model: in `dtype`, where the weights are float32 to be trained."""
+        """Run forwards of the model in `dtype`, even if its trained weights are float32."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != self.model.dtype)
 
     # -- log-probabilities -------------------------------------------------------------------------------------------
@@ -112,7 +111,7 @@ class TransformersPolicy:
     def token_logprobs(
         self, rows: Rows, *, trained_NT: Tensor | None = None, clamp_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        # Checkpointing and adapter dropout are for training; measuring (without gradient) must not draw at random.
+        # Checkpointing and adapter dropout are for training; measuring (without gradient) must not be random.
         self._set_mode(training=torch.is_grad_enabled())
         return self._logprobs(self._causal_lm, rows, trained_NT=trained_NT, clamp_entropy=clamp_entropy)
 
@@ -122,7 +121,7 @@ class TransformersPolicy:
         if self._is_peft:
             with self._adapter_at_start():
                 return self._logprobs(self._causal_lm, rows)[0]
-        assert self._reference is not None, "a policy that trains all weights was built without its reference"
+        assert self._reference is not None, "the policy trains all weights but has no reference model"
         return self._logprobs(self._reference, rows)[0]
 
     @torch.no_grad()
@@ -137,7 +136,7 @@ class TransformersPolicy:
 
     @contextlib.contextmanager
     def _adapter_at_start(self) -> Iterator[None]:
-        """A new adapter changed nothing at the start; one that was trained before is put back as it was."""
+        """Put the adapter back to its start in the block: a new one is switched off, a trained one restored."""
         if self._start is None:
             with self.model.disable_adapter():
                 yield
@@ -152,7 +151,7 @@ class TransformersPolicy:
             for parameter, data in zip(parameters, now, strict=True):
                 parameter.data = data
 
-    # -- what differs where Unsloth holds the model ------------------------------------------------------------------
+    # -- methods that the policy on Unsloth overrides ----------------------------------------------------------------
 
     def _set_mode(self, *, training: bool) -> None:
         self.model.train(training)
@@ -174,7 +173,7 @@ class TransformersPolicy:
         with self.computing():
             hidden_MH = self._predicting_states(causal_lm, rows)
         weight = head.weight
-        if self.dtype != self.model.dtype:  # as in every other layer
+        if self.dtype != self.model.dtype:  # convert, as in every other layer
             hidden_MH, weight = hidden_MH.to(self.dtype), weight.to(self.dtype)
         logp_M, entropy_M = token_logprobs_and_entropy(
             hidden_MH,
@@ -190,7 +189,7 @@ class TransformersPolicy:
         return zeros.masked_scatter(mask, logp_M), zeros.masked_scatter(mask, entropy_M)
 
     def _predicting_states(self, causal_lm: Any, rows: Rows) -> Tensor:
-        """What the output layer gets to predict each completion token, (M, H) in order of ids[mask]."""
+        """Compute the output layer's input for each completion token, (M, H) in order of ids[mask]."""
         if not bool(rows.mask_NT.any()):
             return torch.zeros(0, causal_lm.config.hidden_size, device=self.device)
         if self.packs:
@@ -201,7 +200,7 @@ class TransformersPolicy:
         hidden_RWH: Tensor = causal_lm.base_model(input_ids=ids_RW, use_cache=False).last_hidden_state
         return hidden_RWH.flatten(0, 1)[places_M]
 
-    # -- what is trained ---------------------------------------------------------------------------------------------
+    # -- trained weights ---------------------------------------------------------------------------------------------
 
     def switch_off_dropout(self) -> float:
         return switch_off_dropout(self.model)
@@ -211,20 +210,20 @@ class TransformersPolicy:
 
     def save(self, folder: Path) -> None:
         for config in getattr(self.model, "peft_config", {}).values():
-            if isinstance(config.target_modules, set):  # which each process writes in an order of its own
+            if isinstance(config.target_modules, set):  # its order differs between processes
                 config.target_modules = sorted(config.target_modules)
         with quiet():
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path, dtype: torch.dtype) -> None:
-        """The adapter alone, in the type of the engine that reads it."""
+        """Write only the adapter, in the type of the engine that reads it."""
         tensors = {name: tensor.detach().to(dtype) for name, tensor in self.model.named_parameters() if "lora_" in name}
         with quiet():
             self.model.save_pretrained(folder, state_dict=tensors, save_embedding_layers=False)
 
     def start_from(self, folder: Path, *, as_reference: bool) -> None:
-        """Load an adapter that is trained further; with `as_reference` the reference is the model with it."""
+        """Load an adapter to train further; with `as_reference` it is also part of the reference model."""
         self.load(folder)
         if as_reference:
             self._start = [parameter.detach().clone() for parameter in self.trainable_parameters()]
@@ -241,11 +240,11 @@ class TransformersPolicy:
     def _load_all(self, folder: Path) -> None:
         if not (folder / "config.json").is_file():
             raise CheckpointError(
-                f"{folder}: holds no full weights (config.json is missing); was it trained with LoRA?"
+                f"{folder}: has no complete weights (config.json is missing); was it trained with LoRA?"
             )
         check_no_adapter(str(folder))
         model = self._causal_lm
-        with quiet():  # as the model that is here: the checkpoint's own configuration decides nothing
+        with quiet():  # with the loaded model's configuration, not the checkpoint's
             saved, loading = type(model).from_pretrained(
                 folder, config=model.config, dtype=model.dtype, output_loading_info=True
             )
@@ -259,7 +258,7 @@ class TransformersPolicy:
 
         file = folder / "adapter_model.safetensors"
         if not file.is_file():
-            raise CheckpointError(f"{folder}: holds no adapter (adapter_model.safetensors is missing)")
+            raise CheckpointError(f"{folder}: has no adapter (adapter_model.safetensors is missing)")
         saved, own = check_adapter_config(folder), self.model.active_peft_config
         if (saved.r, saved.lora_alpha, saved.target_modules) != (
             own.r, own.lora_alpha, tuple(sorted(own.target_modules))
@@ -268,12 +267,12 @@ class TransformersPolicy:
                 f"{folder / 'adapter_config.json'}: does not fit the recipe's adapter: rank {saved.r}, alpha "
                 f"{saved.lora_alpha:g}, layers {', '.join(saved.target_modules)}; was model.lora changed since?"
             )
-        with open_regular(file):  # which a device or a FIFO is not
+        with open_regular(file):  # refuses devices and FIFOs
             tensors = load_file(file, device=str(self.device))
-        # PEFT would put others into the base: a trained embedding or output layer, a bias
+        # PEFT would load other tensors into the base: a trained embedding or output layer, a bias
         if foreign := sorted(name for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight"))):
             raise CheckpointError(
-                f"{file}: holds more than an adapter ({one_line(foreign[0])}), which would change the base; merge it "
+                f"{file}: has more than an adapter ({one_line(foreign[0])}), which would change the base; merge it "
                 "into its base with PEFT (merge_and_unload) and name the result as model.name"
             )
         result = set_peft_model_state_dict(self.model, tensors)
@@ -290,20 +289,20 @@ def load_transformers_policy(
 ) -> TransformersPolicy:
     """Load model and tokenizer from `path` (a folder or hub id) as the recipe says, and add the adapter.
 
-    `with_reference`: a KL term will ask for the untrained model. `trains`: as in `load_policy`; an adapter is float32
-    anyway. Raises ModelError with the remedy.
+    `with_reference`: a KL term needs the untrained model. `trains`: as in `load_policy`; an adapter is always float32.
+    Raises ModelError with the remedy.
     """
     from transformers import AutoModelForCausalLM
 
     tokenizer = load_tokenizer(recipe, path)
-    gpu = torch.cuda.is_available()  # of several the current one: each process of a launcher has its own
+    gpu = torch.cuda.is_available()  # the current one of several; a launcher gives each process its own
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     dtype = choose_dtype(recipe.dtype, device)
-    stored = torch.float32 if trains and recipe.lora is None else dtype  # an update of 1e-6 is lost in 16 bits
+    stored = torch.float32 if trains and recipe.lora is None else dtype  # 16 bits would lose an update of 1e-6
     kwargs: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
     if recipe.load_in_4bit:
         kwargs |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
-    load_config(recipe, path)  # refuses what could not be built in any time
+    load_config(recipe, path)  # refuses models too large to build
     with explained(path):
         model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=stored, output_loading_info=True, **kwargs)
     check_complete(path, loading["missing_keys"])
@@ -319,7 +318,7 @@ def load_transformers_policy(
         reference = copy.deepcopy(model).eval().requires_grad_(False)
     if recipe.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    with explained(path):  # its first forward: what the configuration says may be impossible
+    with explained(path):  # the first forward may fail if the configuration is impossible
         return TransformersPolicy(
             model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference,
             dtype=dtype,
@@ -327,12 +326,15 @@ def load_transformers_policy(
 
 
 def _check_vocabulary(path: str, tokenizer: Any, model: Any) -> None:
-    """Tokens added beyond the embedding are common and never met in text; a larger vocabulary is another model's."""
+    """Raise ModelError if the tokenizer belongs to another model, as its base vocabulary exceeds the embedding.
+
+    Tokens added beyond the embedding are common and do not occur in text.
+    """
     rows = model.get_input_embeddings().weight.shape[0]
     if tokenizer.vocab_size > rows:
         raise ModelError(
-            f"model.name: the tokenizer of {path} has {tokenizer.vocab_size} tokens, the model {rows}: they are not of "
-            "the same model; fetch both from one place"
+            f"model.name: the tokenizer of {path} has {tokenizer.vocab_size} tokens, but the model {rows}, so they do "
+            "not belong together; fetch both from one place"
         )
 
 
@@ -357,13 +359,13 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     with (
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(action="ignore"),
-    ):  # check_adapted says what is wrong
-        torch.manual_seed(seed)  # the adapter's random half
+    ):  # check_adapted reports problems
+        torch.manual_seed(seed)  # for the adapter's random initial values
         try:
             return get_peft_model(model, config)
         except ValueError as error:
             said = one_line(str(error))
-            raise ModelError(f"model.lora.target_modules: no adapter can be put on that ({said}); {it_has}") from error
+            raise ModelError(f"model.lora.target_modules: cannot take an adapter ({said}); {it_has}") from error
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
@@ -372,15 +374,13 @@ def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     ids.add(tokenizer.eos_token_id)
     ids.discard(None)
     if not ids:
-        raise ModelError(
-            "the model names no end-of-sequence token (generation_config.json, tokenizer): add eos_token_id"
-        )
+        raise ModelError("the model has no end-of-sequence token (generation_config.json, tokenizer); add eos_token_id")
     return frozenset(ids)
 
 
 @torch.no_grad()
 def _check_logits_are_linear(model: Any, device: torch.device) -> None:
-    """The objective computes log-probabilities from hidden states and output weights; make sure the model agrees."""
+    """Raise ModelError unless the model's logits equal output weights times hidden states, as the objective assumes."""
     was_training = model.training
     model.eval()
     ids = torch.arange(1, 5, device=device)[None] % model.get_input_embeddings().weight.shape[0]
@@ -391,14 +391,14 @@ def _check_logits_are_linear(model: Any, device: torch.device) -> None:
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     if not bool(torch.isfinite(hidden).all()):
         raise ModelError(
-            f"{type(model).__name__} computes what is not finite: its weights are damaged, or too large for "
+            f"{type(model).__name__} computes infinite or NaN values: its weights are damaged, or too large for "
             f"{str(model.dtype).removeprefix('torch.')}; fetch it again, or set model.dtype: float32"
         )
     other_end = torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
     if not _close(model.base_model(input_ids=other_end, use_cache=False).last_hidden_state[:, :-1], hidden[:, :-1]):
         raise ModelError(
-            f"{type(model).__name__} sees the tokens that come later, as encoders do; gtpo trains causal language "
-            "models such as Llama and Qwen: choose another model"
+            f"{type(model).__name__} sees later tokens, as encoders do; gtpo trains causal language models such as "
+            "Llama and Qwen: choose another model"
         )
     actual = torch.nn.functional.linear(hidden, layer.weight, getattr(layer, "bias", None)).float()
     model.train(was_training)

@@ -1,8 +1,8 @@
-"""The policy on Unsloth: its loading, its kernels and its switches; the mathematics is that of TransformersPolicy.
+"""The policy on Unsloth: loading, kernels and switches. The mathematics is that of TransformersPolicy.
 
-On a GPU Unsloth replaces the model's forward by kernels of its own, and can start a vLLM engine on the same weights
-(fast inference). Its CPU backend (2026.10.9 and later) is stock transformers with PEFT behind the same calls.
-docs/engines.md says what of both is executed by which test.
+On a GPU Unsloth replaces the model's forward by its own kernels, and can start a vLLM engine on the same weights (fast
+inference). Its CPU backend (2026.10.9 and later) is stock transformers with PEFT behind the same calls. docs/engines.md
+lists which test covers which part.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from gtpo_cli.models.standby import recording_what_sleeps
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import ModelRecipe, RolloutRecipe
 
-# Read by Unsloth when it is imported or starts an engine.
+# Unsloth reads these when it is imported or starts an engine.
 _ENGINE_SETTINGS = {
-    "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # the recipe's gpu_memory_utilization, not 0.71 to 0.88 of Unsloth's own
+    "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",  # use the recipe's gpu_memory_utilization, not 0.71 to 0.88
     "UNSLOTH_VLLM_MERGED_ROLLOUT": "0",  # never fold the adapter into the weights that train
 }
-_UNSET_SEQUENCES = 256  # where Unsloth finds this number it takes one of its own, 8 to 256 by the free memory
+_UNSET_SEQUENCES = 256  # Unsloth replaces this number by one from 8 to 256, depending on free memory
 
 
 class UnslothPolicy(TransformersPolicy):
-    """Implements `gtpo_cli.models.policy.Policy` on a model that Unsloth loaded; see there for the contract."""
+    """Implements `gtpo_cli.models.policy.Policy`, which documents the methods, on a model that Unsloth loaded."""
 
     @property
     def shares_engine(self) -> bool:
-        """Whether the model holds a vLLM engine on the same weights."""
+        """Whether the model has a vLLM engine on the same weights."""
         return getattr(self.model, "vllm_engine", None) is not None
 
     def _set_mode(self, *, training: bool) -> None:
-        # for_inference is for sampling: its kernels expect a cache. Measuring uses the training forward.
+        # for_inference is for sampling, since its kernels expect a cache. Measuring uses the training forward.
         from unsloth import FastLanguageModel
 
         FastLanguageModel.for_training(self.model)
@@ -59,7 +59,7 @@ class UnslothPolicy(TransformersPolicy):
 
 
 def _has_unsloths_forward(causal_lm: Any) -> bool:
-    """False on its CPU backend, which leaves transformers' forward as it is."""
+    """Return whether Unsloth replaced the forward. Its CPU backend keeps that of transformers."""
     module: str = type(causal_lm.base_model).forward.__module__
     return module.startswith("unsloth.")
 
@@ -76,8 +76,8 @@ def load_unsloth_policy(
 ) -> UnslothPolicy:
     """Load model and tokenizer from `path` through Unsloth, and add the adapter; without `lora` all weights train.
 
-    `trains`: as in `load_policy`. `engine`: what a vLLM engine on the same weights is started with; None starts none.
-    It is awake until its sampler puts it to sleep. Raises ModelError with the remedy.
+    `trains`: as in `load_policy`. `engine`: the settings for a vLLM engine on the same weights; None starts none. It is
+    awake until its sampler puts it to sleep. Raises ModelError with the remedy.
     """
     if engine is not None:
         _check_engine(recipe)
@@ -87,12 +87,12 @@ def load_unsloth_policy(
     dtype = choose_dtype(recipe.dtype, device)
     if trains and recipe.lora is None and dtype != torch.float32:
         raise ModelError(
-            "model.lora: null trains all weights, which Unsloth would keep in 16 bits: use model.backend: "
+            "model.lora: null trains all weights, which Unsloth would keep in 16 bits; use model.backend: "
             "transformers, or model.dtype: float32"
         )
     fast = _fast_language_model(engine)
-    tokenizer = load_tokenizer(recipe, path)  # our own: Unsloth's may get other special tokens
-    longest = context_length(recipe, path)  # beyond the model's positions Unsloth would stretch them (RoPE scaling)
+    tokenizer = load_tokenizer(recipe, path)  # not Unsloth's, which may have other special tokens
+    longest = context_length(recipe, path)  # for longer rows Unsloth would stretch positions (RoPE scaling)
     can_sleep = (
         recording_what_sleeps() if engine is not None and engine.standby != "never" else contextlib.nullcontext()
     )
@@ -106,7 +106,7 @@ def load_unsloth_policy(
             revision=recipe.revision,
             trust_remote_code=recipe.trust_remote_code,
             use_gradient_checkpointing=_checkpointing(recipe),
-            use_exact_model_name=True,  # else a repository of Unsloth's in the place of the one that the recipe names
+            use_exact_model_name=True,  # otherwise Unsloth may load its own repository instead
             **({} if engine is None else _engine_options(recipe, engine)),
         )
         check_finite(path, model)
@@ -127,19 +127,22 @@ def load_unsloth_policy(
     if recipe.load_in_4bit and not any(type(module).__name__ == "Linear4bit" for module in model.modules()):
         raise ModelError(
             f"model.load_in_4bit: Unsloth loaded {path} without quantising it (bitsandbytes does not work here); "
-            "set load_in_4bit: false, or install a bitsandbytes that fits"
+            "set load_in_4bit: false, or install a bitsandbytes that works here"
         )
     return UnslothPolicy(model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, dtype=dtype)
 
 
 def _check_engine(recipe: ModelRecipe) -> None:
-    """What Unsloth's shared engine cannot do. Unsloth would warn, or load another revision than was asked for."""
+    """Raise ModelError for settings that Unsloth's shared engine does not support.
+
+    Unsloth would only warn, or load another revision.
+    """
     if recipe.lora is None:
         raise ModelError("model.lora: Unsloth's shared vLLM engine samples with an adapter; set model.lora")
     if recipe.revision is not None:
         raise ModelError(
-            "model.revision: Unsloth's shared vLLM engine takes no revision; download that revision and give its "
-            "folder as model.name, or use model.backend: transformers"
+            "model.revision: Unsloth's shared vLLM engine cannot load a revision; download it and give its folder as "
+            "model.name, or use model.backend: transformers"
         )
     if recipe.trust_remote_code:
         raise ModelError(
@@ -149,23 +152,23 @@ def _check_engine(recipe: ModelRecipe) -> None:
 
 
 def _check_started(model: Any, longest: int) -> None:
-    """Unsloth goes on without an engine, or with one for shorter rows, and prints that. Raise ModelError instead."""
+    """Raise ModelError if Unsloth started no engine or one for shorter rows; Unsloth itself only prints a warning."""
     engine = getattr(model, "vllm_engine", None)
     if engine is None:
         raise ModelError(
-            "rollout.engine: vllm was asked for, but Unsloth started no vLLM engine (it goes on without one where vLLM "
-            "is missing or too old for this GPU): see gtpo doctor, or use model.backend: transformers"
+            "rollout.engine: vllm was requested, but Unsloth started no vLLM engine (it continues without one if vLLM "
+            "is missing or too old for this GPU); see gtpo doctor, or use model.backend: transformers"
         )
     rows = engine.llm_engine.vllm_config.model_config.max_model_len
     if rows < longest:
         raise ModelError(
-            f"rollout.gpu_memory_utilization: the engine's share holds rows of {rows:,} tokens only, and "
-            f"model.max_seq_length is {longest:,}; raise the one or lower the other (gtpo plan says what fits)"
+            f"rollout.gpu_memory_utilization: the engine's share only fits rows of {rows:,} tokens, but "
+            f"model.max_seq_length is {longest:,}; raise the share or lower the length (gtpo plan shows what fits)"
         )
 
 
 def _engine_options(recipe: ModelRecipe, rollout: RolloutRecipe) -> dict[str, Any]:
-    """In the words of Unsloth's `from_pretrained` and `load_vllm`."""
+    """Return the engine's settings as arguments of Unsloth's `from_pretrained` and `load_vllm`."""
     assert recipe.lora is not None
     options = {
         "fast_inference": True,
@@ -174,7 +177,7 @@ def _engine_options(recipe: ModelRecipe, rollout: RolloutRecipe) -> dict[str, An
         "float8_kv_cache": rollout.vllm.kv_cache_dtype == "fp8",
         **rollout.vllm.model_dump(include={"enforce_eager", "enable_prefix_caching", "max_num_batched_tokens"}),
     }
-    if rollout.speculation is not None:  # processed log-probabilities, which are the same here, vLLM gets wrong then
+    if rollout.speculation is not None:  # with it vLLM's processed log-probabilities are wrong, raw ones equal
         options["training"] = False
     if rollout.max_num_seqs != "auto":
         options["max_num_seqs"] = rollout.max_num_seqs + (rollout.max_num_seqs == _UNSET_SEQUENCES)
@@ -183,8 +186,10 @@ def _engine_options(recipe: ModelRecipe, rollout: RolloutRecipe) -> dict[str, An
 
 @contextlib.contextmanager
 def _speculation(rollout: RolloutRecipe | None) -> Iterator[None]:
-    """Unsloth's own switch (UNSLOTH_VLLM_SUFFIX_DECODING) knows one method. What it does with the answer is right for
-    all: sequences and tokens at a time are fitted to the guesses."""
+    """Make Unsloth fit sequences and tokens at a time to speculative decoding.
+
+    Its own switch (UNSLOTH_VLLM_SUFFIX_DECODING) supports one method, but the adjustment is right for all.
+    """
     if rollout is None or rollout.speculation is None:
         yield
         return
@@ -199,18 +204,18 @@ def _speculation(rollout: RolloutRecipe | None) -> Iterator[None]:
 
 
 def _checkpointing(recipe: ModelRecipe) -> str | bool:
-    """Unsloth's own checkpointing moves activations off the GPU; on a CPU there is nowhere to move them."""
+    """Return the checkpointing option. Unsloth's own moves activations off the GPU, which makes no sense on a CPU."""
     if not recipe.gradient_checkpointing:
         return False
     return "unsloth" if torch.cuda.is_available() else True
 
 
 def _fast_language_model(engine: RolloutRecipe | None = None) -> Any:
-    """Unsloth's entry point. It patches transformers and PEFT, and wants to be imported before them."""
-    # Unsloth writes the kernels that it generates into the working folder unless told otherwise.
+    """Import Unsloth's entry point. It patches transformers and PEFT, and should be imported before them."""
+    # By default Unsloth writes generated kernels into the working folder.
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path.home() / ".cache" / "gtpo" / "unsloth_compiled_cache"))
-    os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"  # it would ask the hub for a file to be counted
-    # Its kernel for rows that share prompts is under the AGPL; packing.py has another way, and this leaves it out.
+    os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"  # otherwise it fetches a file from the hub to be counted
+    # This excludes its kernel for rows that share prompts, which is under the AGPL; packing.py replaces it.
     os.environ.setdefault("UNSLOTH_GRPO_PREFIX_GROUPER", "0")
     if engine is not None:
         os.environ.update(_ENGINE_SETTINGS)
@@ -229,7 +234,7 @@ def _fast_language_model(engine: RolloutRecipe | None = None) -> Any:
 
 
 class _Chatter(io.TextIOBase):
-    """Stands in for standard output while libraries load. Log handlers may keep it: later it is standard error."""
+    """Replaces standard output while libraries load. Log handlers may keep it; later it writes to standard error."""
 
     def __init__(self) -> None:
         self.kept: list[str] | None = []
@@ -247,8 +252,10 @@ class _Chatter(io.TextIOBase):
 
 @contextlib.contextmanager
 def _library_output() -> Iterator[None]:
-    """Libraries print banners to standard output, which may be piped into another program. What they said is shown, on
-    standard error, where loading fails."""
+    """Catch the banners that libraries print to standard output, which may be piped into another program.
+
+    If loading fails, they are shown on standard error.
+    """
     chatter = _Chatter()
     try:
         with contextlib.redirect_stdout(chatter):

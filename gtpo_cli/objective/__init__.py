@@ -1,4 +1,4 @@
-"""The mathematics of GTPO and its baselines: pure torch, tensors in, tensors out. See docs/objective.md."""
+"""The mathematics of GTPO and its baselines in pure torch: tensors in, tensors out. See docs/objective.md."""
 
 from gtpo_cli.entropy_filter import LN_2, filter_is_on
 from gtpo_cli.objective.advantages import group_advantages

@@ -1,4 +1,4 @@
-"""Group-relative advantages (Eq. 12), and those of the leave-one-out baseline.
+"""Group-relative advantages (Eq. 12), also with the leave-one-out baseline.
 
 Axes: B prompts, G completions of one prompt.
 """
@@ -17,17 +17,17 @@ Baseline = Literal["mean", "leave_one_out"]
 def group_advantages(
     rewards_BG: Tensor, *, scale: AdvantageScale = "std", baseline: Baseline = "mean", eps: float = 1e-4
 ) -> Tensor:
-    """Advantage of each completion within its group.
+    """Compute the advantage of each completion within its group.
 
         A_i = (R_i - mean(R)) / (std(R) + eps)          arXiv 2508.03772, Eq. 12
 
-    `std` is the sample standard deviation (divisor G-1). `scale="none"` leaves the division out (the authors' released
-    code; also "Dr. GRPO", arXiv 2503.20783). `baseline="leave_one_out"` takes off the mean of the *other* rewards
-    (RLOO, arXiv 2402.14740): R_i - mean(R) times G / (G - 1). A group whose rewards are all equal has A_i exactly 0
-    for all i, and so has a reward that equals the mean up to rounding: the sign of A decides about conflicts.
+    `std` is the sample standard deviation (divisor G-1). `scale="none"` skips the division (the authors' released
+    code; also "Dr. GRPO", arXiv 2503.20783). `baseline="leave_one_out"` subtracts the mean of the *other* rewards
+    (RLOO, arXiv 2402.14740), which is R_i - mean(R) times G / (G - 1). If all rewards of a group are equal, every A_i
+    is exactly 0. So is that of a reward that equals the mean up to rounding, since the sign of A decides conflicts.
 
     Args:
-        rewards_BG: rewards, any real dtype, shape (B, G), G >= 2 unless all is 0 anyway.
+        rewards_BG: rewards, any real dtype, shape (B, G); a group of one gets A = 0.
         eps: added to the deviation; same unit as the rewards.
     Returns:
         float32 (B, G). Mean 0 in each group up to rounding.
@@ -43,7 +43,7 @@ def group_advantages(
     rewards = rewards_BG.double()
     G = rewards.shape[1]
     centred = rewards - rewards.mean(dim=1, keepdim=True)
-    # A reward equal to the mean must be neither right nor wrong: what is left of it is rounding of the rewards' type.
+    # A reward equal to the mean must count as neither right nor wrong, so its rounding error is removed.
     kind = rewards_BG.dtype if rewards_BG.is_floating_point() else torch.float64
     rounding = torch.finfo(kind).eps * rewards.abs().amax(dim=1, keepdim=True)
     centred = centred.masked_fill(centred.abs() <= rounding, 0.0)

@@ -1,7 +1,7 @@
-"""The completions of one optimiser step as rectangular tensors: by group (TokenBatch), and one behind the other (Rows).
+"""The completions of one optimiser step as rectangular tensors: in groups (TokenBatch) or as a flat list (Rows).
 
 Axes: B prompts, G completions of one prompt, N = B G rows, P prompt tokens, T completion tokens. Both P and T are
-right-padded; only the masks say what is real (a pad id may equal a real token's id).
+right-padded. Only the masks tell real tokens from padding, since a pad id may equal a real token's id.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Unit = Literal["completions", "tokens"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBatch:
-    """What the objective needs to know of a step. All tensors are on one device.
+    """The tokens and rewards of a step, as the objective needs them. All tensors are on one device.
 
-    prompt_ids_BP, prompt_mask_BP: int64, bool. The prompt of a group stands once.
+    prompt_ids_BP, prompt_mask_BP: int64, bool. One row for each group.
     completion_ids_BGT, completion_mask_BGT: int64, bool. Real tokens are contiguous from position 0.
     sampled_logprobs_BGT: float32, nats, as the sampler reported them; 0 at padding.
-    rewards_BG: float32. truncated_BG: bool, True where the completion has no end-of-sequence token.
+    rewards_BG: float32. truncated_BG: bool, True if the completion has no end-of-sequence token.
     """
 
     prompt_ids_BP: Tensor
@@ -46,26 +46,26 @@ class TokenBatch:
         return self.completion_mask_BGT.sum(dim=-1)
 
     def rows(self) -> Rows:
-        """The completions one behind the other: row b G + g is completion g of prompt b."""
+        """Return the completions as a flat list: row b G + g is completion g of prompt b."""
         B, G = self.shape
         prompt_N = torch.arange(B, device=self.prompt_ids_BP.device).repeat_interleave(G)
         ids_NT, mask_NT = self.completion_ids_BGT.flatten(0, 1), self.completion_mask_BGT.flatten(0, 1)
         return Rows(self.prompt_ids_BP, self.prompt_mask_BP, prompt_N, ids_NT, mask_NT)
 
     def by_group(self, values: Tensor) -> Tensor:
-        """What is known of the rows, (N) or (N, T), as (B, G) or (B, G, T)."""
+        """Reshape values of the rows, (N) or (N, T), to (B, G) or (B, G, T)."""
         return values.view(*self.shape, *values.shape[1:])
 
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """Completions without their groups: what a policy measures. `rows[index]` are some of them, a micro-batch.
+    """A flat list of completions, the input of a policy. `rows[index]` is a micro-batch of them.
 
-    prompt_ids_BP, prompt_mask_BP: int64, bool. Each prompt stands once.
+    prompt_ids_BP, prompt_mask_BP: int64, bool. Each prompt occurs once.
     prompt_N: int64, the prompt of each row.
     ids_NT, mask_NT: int64, bool. Completion tokens; real ones are contiguous from position 0.
 
-    A subclass adds tensors (N, ...) or (N, T), or None, as further fields; they are cut along.
+    A subclass may add fields that are None or tensors (N, ...) or (N, T). Indexing selects from them too.
     """
 
     prompt_ids_BP: Tensor
@@ -78,29 +78,29 @@ class Rows:
         return len(self.prompt_N)
 
     def __getitem__(self, index: Tensor) -> Self:
-        """The rows of these numbers (int64), trimmed to the longest of them, with their own prompts."""
+        """Select rows by number (int64) with their prompts, trimmed to the longest."""
         prompts, prompt_n = torch.unique(self.prompt_N[index], return_inverse=True)
         prompt_mask = self.prompt_mask_BP[prompts]
         P, T = int(prompt_mask.sum(dim=1).max()), int(self.mask_NT[index].sum(dim=1).max())
-        cut = {"prompt_ids_BP": self.prompt_ids_BP[prompts, :P], "prompt_mask_BP": prompt_mask[:, :P]}
-        cut["prompt_N"] = prompt_n
+        chosen = {"prompt_ids_BP": self.prompt_ids_BP[prompts, :P], "prompt_mask_BP": prompt_mask[:, :P]}
+        chosen["prompt_N"] = prompt_n
         for field in fields(self):
             values = getattr(self, field.name)
-            if field.name not in cut and values is not None:
-                cut[field.name] = values[index] if values.ndim == 1 else values[index, :T]
-        return replace(self, **cut)
+            if field.name not in chosen and values is not None:
+                chosen[field.name] = values[index] if values.ndim == 1 else values[index, :T]
+        return replace(self, **chosen)
 
     def write(self, index: Tensor, **values: Tensor) -> None:
-        """Put what was found out for `self[index]`, (n) or (n, T of those), into the fields of these names."""
-        for name, found in values.items():
-            into = getattr(self, name)
-            if found.ndim == 1:
-                into[index] = found.to(into.dtype)
+        """Write values for `self[index]`, (n) or (n, T of these rows), into the fields of these names."""
+        for name, new in values.items():
+            field = getattr(self, name)
+            if new.ndim == 1:
+                field[index] = new.to(field.dtype)
             else:
-                into[index, : found.shape[1]] = found.to(into.dtype)
+                field[index, : new.shape[1]] = new.to(field.dtype)
 
     def size(self, unit: Unit) -> int:
-        """How much there is: completions; or tokens, with its prompt before each completion."""
+        """Count the completions, or the tokens with the prompt repeated for each completion."""
         if unit == "completions":
             return len(self)
         return int(self.mask_NT.sum() + self.prompt_mask_BP.sum(dim=1)[self.prompt_N].sum())
@@ -108,12 +108,12 @@ class Rows:
     def split(
         self, limit: int, *, unit: Unit = "completions", packed: bool = True, only_N: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Cut into micro-batches of at most `limit` completions or tokens, or of one completion that is longer: the
-        numbers of their rows, in order.
+        """Split into micro-batches of at most `limit` completions or tokens, and yield the sorted row numbers of each.
 
-        `only_N` (bool) leaves the others out; an empty completion is in none. `packed`: a micro-batch will be one
-        sequence in which each prompt stands once, so the rows of a prompt stay together; else each completion will
-        stand behind its own prompt, padded to the longest, so rows of like length go together. The longest come first.
+        A completion longer than `limit` gets its own micro-batch. An empty one is in none, nor is one outside `only_N`
+        (bool). With `packed` a micro-batch becomes one sequence that holds each prompt once, so the rows of a prompt
+        stay together. Otherwise each completion follows its own prompt, padded to the longest, so rows of similar
+        length go together. The longest come first.
         """
         length_N = self.mask_NT.sum(dim=1)
         chosen_N = length_N > 0 if only_N is None else (length_N > 0) & only_N
@@ -160,7 +160,7 @@ def pad_rows(rows: list[list[int]] | list[list[float]], *, value: float, dtype: 
 
 
 def real_places(rows: list[list[int]] | list[list[float]]) -> Tensor:
-    """Which places of the padded rows hold a number of theirs; bool."""
+    """Return the mask of the padded rows: True at real values, False at padding."""
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
     width = max(1, int(lengths.max())) if rows else 1
     return torch.arange(width) < lengths[:, None]

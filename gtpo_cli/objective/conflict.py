@@ -1,13 +1,13 @@
-"""Conflict tokens: what right and wrong completions of a group share at the same place (Section 5.1, Eq. 9).
+"""Conflict tokens: tokens that right and wrong completions of a group share at the same place (Section 5.1, Eq. 9).
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded).
 
-Readings of the text that this file settles (docs/objective.md, section 4):
+The paper leaves these points open (docs/objective.md, section 4). Here:
 - a run of conflict tokens is anchored: it starts at the first token (forward) or at the last real one (backward);
-- sharing a token at a position does not ask that what stands before agrees (`alignment="position"`, the paper);
-  `alignment="prefix"` asks it: the two completions agree on every token from the anchored end up to this one;
-- completions with A = 0 make no conflict; a token of theirs can stand in the mask, but its weight stays 1.
-Beyond the paper: `span="all"` does not stop at the first token that is not shared, and so takes in shared tokens in the
+- two completions can share a token even if the tokens before it differ (`alignment="position"`, the paper). With
+  `alignment="prefix"` they must agree on every token from the anchored end up to this one;
+- completions with A = 0 cause no conflict. Their tokens can be in the mask, but the weight stays 1.
+Beyond the paper, `span="all"` does not stop at the first token that is not shared. It also counts shared tokens in the
 middle, which the paper leaves alone.
 """
 
@@ -22,13 +22,13 @@ from torch import Tensor
 Alignment = Literal["position", "prefix"]
 Span = Literal["ends", "all"]
 
-_FIRST_PIECE = 64  # positions looked at before asking whether any run goes on
-# Pairs of tokens compared at once: bounds the memory of a large group at a few times this many bytes.
+_FIRST_PIECE = 64  # positions compared before checking whether any run continues
+# Pairs of tokens compared at once. A large group needs a few times this many bytes.
 _BLOCK_PAIRS = 1 << 25
 
 
 class ConflictSpans(NamedTuple):
-    """The two masks, bool (B, G, T), in the completion's own token order; False at padding."""
+    """The forward and backward masks, bool (B, G, T), both in the completion's token order; False at padding."""
 
     forward_BGT: Tensor
     backward_BGT: Tensor
@@ -42,14 +42,14 @@ def conflict_spans(
     alignment: Alignment = "position",
     span: Span = "ends",
 ) -> ConflictSpans:
-    """The forward and the backward conflict mask of each completion.
+    """Compute the forward and the backward conflict mask of each completion.
 
-    A token is a forward conflict token at position p when the same id stands at position p in at least one completion
-    of G+ = {A > 0} and in at least one of G- = {A < 0}; a backward one at offset r likewise, counted from the last
-    real token. The forward mask covers the first contiguous run from the left, the backward mask that from the right.
+    A token at position p is a forward conflict token if at least one completion of G+ = {A > 0} and at least one of
+    G- = {A < 0} have its id at position p. Backward conflict tokens are the same with offsets r from the last real
+    token. The forward mask covers the first contiguous run from the left, the backward mask that from the right.
 
     Args:
-        completion_ids_BGT: integer token ids, (B, G, T); 0 or more; what stands at padded places is not read.
+        completion_ids_BGT: integer token ids >= 0, (B, G, T); ignored at padding.
         completion_mask_BGT: bool, True at real tokens, which are contiguous from position 0.
         advantages_BG: (B, G); only the sign is read.
         alignment: "position" (the paper) or "prefix" (stricter, see above).
@@ -58,7 +58,7 @@ def conflict_spans(
     Raises:
         ValueError: shapes that do not fit, an unknown alignment or span.
 
-    Memory: at most a few times B*G*G*T booleans, in blocks where G is large; nothing of vocabulary size.
+    Memory: at most a few times B*G*G*T booleans, in blocks if G is large. Nothing has the vocabulary's size.
     """
     if completion_ids_BGT.shape != completion_mask_BGT.shape or completion_ids_BGT.shape[:2] != advantages_BG.shape:
         raise ValueError(
@@ -73,9 +73,9 @@ def conflict_spans(
     (_, G, T), device = mask.shape, mask.device
     length_BG1 = mask.sum(dim=-1, keepdim=True)
     position_T = torch.arange(T, device=device)
-    # Padding gets an id for each completion that nothing else has: it is equal to nothing, and needs no mask below.
+    # Padding gets an id that is unique to its completion. It never matches, so no mask is needed below.
     nothing_G1 = -1 - torch.arange(G, device=device)[:, None]
-    # Booleans as uint8, `any` as `amax`: the same values, several times faster in torch on a CPU.
+    # uint8 for booleans and `amax` for `any` give the same values several times faster in torch on a CPU.
     signs = ((advantages_BG > 0).view(torch.uint8), (advantages_BG < 0).view(torch.uint8))
 
     def from_the_start(piece: slice) -> Tensor:
@@ -115,7 +115,7 @@ def conflict_weights(
     positive_weight: float = 2.0,
     negative_weight: float = 0.0,
 ) -> Tensor:
-    """lambda of each token (Eq. 9): shared tokens are not punished and count double when rewarded.
+    """Compute lambda of each token (Eq. 9): shared tokens are not punished, and count double when rewarded.
 
         lambda = negative_weight  where M and A < 0
                  positive_weight  where M and A > 0
@@ -123,7 +123,7 @@ def conflict_weights(
 
     Args:
         conflict_BGT: M, bool (B, G, T).
-        advantages_BG: (B, G), before any entropy term is taken off; only the sign is read.
+        advantages_BG: (B, G), before the entropy term is subtracted; only the sign is read.
     Returns:
         float32 (B, G, T).
     """
@@ -133,12 +133,12 @@ def conflict_weights(
     return weights.masked_fill(conflict_BGT & (sign < 0), negative_weight)
 
 
-Signs = tuple[Tensor, Tensor]  # who is in G+, who in G-: uint8 (B, G)
+Signs = tuple[Tensor, Tensor]  # membership in G+ and in G-, uint8 (B, G)
 Reader = Callable[[slice], Tensor]  # positions from one end -> ids (B, G, .)
 
 
 def _shared_run(read: Reader, T: int, signs: Signs) -> Tensor:
-    """(B, G): how many tokens in a row, from the end that is read first, are shared with G+ and with G-."""
+    """Return the length, (B, G), of the run of tokens from the anchored end that G+ and G- share."""
     length = torch.zeros_like(signs[0], dtype=torch.long)
     for piece in _growing_pieces(T):
         run = _shared_tokens(read(piece), signs).view(torch.uint8).cummin(dim=-1).values.sum(dim=-1)
@@ -149,7 +149,7 @@ def _shared_run(read: Reader, T: int, signs: Signs) -> Tensor:
 
 
 def _common_prefix(read: Reader, T: int, signs: Signs) -> Tensor:
-    """(B, G): the longest run from there that is shared with one completion of G+ at least and with one of G-."""
+    """Return the length, (B, G), of the longest prefix shared with one completion of G+ and with one of G-."""
     positive, negative = (sign[:, None, :] for sign in signs)
     B, G = signs[0].shape
     agreed = torch.zeros(B, G, G, dtype=torch.long, device=positive.device)  # tokens, for each pair
@@ -169,7 +169,7 @@ def _common_prefix(read: Reader, T: int, signs: Signs) -> Tensor:
 
 
 def _growing_pieces(length: int) -> Iterator[slice]:
-    """The positions in pieces of doubling width: most runs are short, and what lies behind them is not looked at."""
+    """Yield the positions in pieces of doubling width: most runs are short, so later pieces are rarely needed."""
     start, width = 0, _FIRST_PIECE
     while start < length:
         yield slice(start, min(start + width, length))
@@ -177,7 +177,7 @@ def _growing_pieces(length: int) -> Iterator[slice]:
 
 
 def _shared_tokens(ids_BGT: Tensor, signs: Signs) -> Tensor:
-    """bool (B, G, T): tokens that stand at the same position in a completion of G+ and in one of G-."""
+    """Return the mask, bool (B, G, T), of tokens that a completion of G+ and one of G- have at the same position."""
     G = ids_BGT.shape[1]
     positive, negative = (sign[:, None, :, None] for sign in signs)
     shared = torch.empty(ids_BGT.shape, dtype=torch.uint8, device=ids_BGT.device)

@@ -1,4 +1,4 @@
-"""Mean entropy of a completion and the filter it decides (Sections 4.2 and 5.2, Eq. 10).
+"""The mean entropy of a completion and the filter that uses it (Sections 4.2 and 5.2, Eq. 10).
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded). Entropies are in nats.
 The per-token entropy itself comes out of the same forward pass as the log-probabilities: see logprobs.py.
@@ -13,12 +13,12 @@ from gtpo_cli.entropy_filter import LN_2, FilterMode, filter_is_on
 
 
 def mean_entropy(entropy_BGT: Tensor, completion_mask_BGT: Tensor) -> Tensor:
-    """<H>_i: mean over the tokens of completion i of the entropy of the distribution each was sampled from.
+    """Compute <H>_i: the entropy of the sampling distribution, averaged over the tokens of completion i.
 
         <H>_i = 1/|o_i| sum_t H_{i,t}                    Section 4.2
 
     Args:
-        entropy_BGT: H_{i,t} >= 0 in nats, (B, G, T); what stands at padded places is not read (it may be NaN).
+        entropy_BGT: H_{i,t} >= 0 in nats, (B, G, T); ignored at padding, where it may be NaN.
         completion_mask_BGT: bool, True at real tokens.
     Returns:
         float32 (B, G) in nats, detached; 0 for an empty completion.
@@ -37,11 +37,11 @@ def keep_mask(
     only_negative: bool = False,
     advantages_BG: Tensor | None = None,
 ) -> Tensor:
-    """delta_i: which completions the loss keeps.
+    """Compute delta_i: whether the loss keeps completion i.
 
         delta_i = 0  if the filter is on and <H>_i > theta, else 1        Eq. 10
 
-    The filter is on as `filter_is_on` says. Equality with the threshold keeps.
+    `filter_is_on` decides whether the filter is on. A completion exactly at the threshold is kept.
 
     Args:
         mean_entropy_BG: <H>_i in nats, (B, G).

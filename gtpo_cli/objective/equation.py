@@ -1,6 +1,6 @@
-"""Eq. 11 as a recipe sets it: what multiplies each token's log-probability ratio. Own loop and TRL call these two.
+"""The coefficients of Eq. 11 as a recipe configures them, for gtpo's own loop and for the TRL trainer.
 
-`group_terms` makes what needs whole groups: advantages and conflict weights. `row_terms` makes the rest.
+`group_terms` computes what needs whole groups: advantages and conflict weights. `row_terms` computes the rest.
 Axes: B prompts, G completions of one prompt, N completions, T completion tokens (right-padded).
 """
 
@@ -21,9 +21,12 @@ from gtpo_cli.recipe.schema import ConflictRecipe, ObjectiveRecipe
 
 
 class GroupTerms(NamedTuple):
-    """`advantages_BG`: A. `spans`: M, forward and backward, also measured where they weigh nothing. `weights_BGT`:
-    lambda. `shares_BG`: what a token of each completion counts in the step's average, float64. `trains_BG`: bool,
-    False for what the recipe leaves out of the loss whatever its entropy is."""
+    """The factors that depend on whole groups.
+
+    `advantages_BG`: A. `spans`: M, forward and backward, measured even if the objective does not use it.
+    `weights_BGT`: lambda. `shares_BG`: weight of each token of a completion in the step's average, float64.
+    `trains_BG`: bool, False if the recipe leaves the completion out of the loss regardless of its entropy.
+    """
 
     advantages_BG: Tensor
     spans: ConflictSpans
@@ -33,8 +36,11 @@ class GroupTerms(NamedTuple):
 
 
 class RowTerms(NamedTuple):
-    """`mean_entropy_N`: <H>, nats. `filtered_N`: delta = 0 by Eq. 10. `keep_N`: delta; also 0 for what the recipe
-    leaves out. `coefficients_NT`: delta (A - gamma <H>) lambda; 0 at padding. Detached."""
+    """The factors that depend on entropies. All are detached.
+
+    `mean_entropy_N`: <H>, nats. `filtered_N`: delta = 0 by Eq. 10. `keep_N`: delta; also 0 if the recipe leaves the
+    completion out. `coefficients_NT`: delta (A - gamma <H>) lambda; 0 at padding.
+    """
 
     mean_entropy_N: Tensor
     filtered_N: Tensor
@@ -51,12 +57,12 @@ def group_terms(
     left_out_BG: Tensor | None = None,
     max_completion_tokens: int,
 ) -> GroupTerms:
-    """What the rewards and tokens of whole groups decide.
+    """Compute the factors that depend on the rewards and tokens of whole groups.
 
     Args:
-        completion_ids_BGT, completion_mask_BGT: token ids and which are real, contiguous from place 0.
+        completion_ids_BGT, completion_mask_BGT: token ids and their mask; real tokens are contiguous from position 0.
         rewards_BG: weighted sums of the rewards.
-        left_out_BG: bool, completions that the loss leaves out, such as truncated ones; None = none.
+        left_out_BG: bool, completions that the loss leaves out, such as truncated ones; None: the loss uses all.
         max_completion_tokens: the divisor of `objective.average: budget`.
     """
     mask_BGT = completion_mask_BGT.bool()
@@ -80,7 +86,7 @@ def group_terms(
 
 
 def _weights(conflict: ConflictRecipe) -> dict[str, float]:
-    """Both numbers of lambda; 1 where it is off."""
+    """Return both weights of lambda; 1 if conflict weights are off."""
     if not conflict.enabled:
         return {"positive_weight": 1.0, "negative_weight": 1.0}
     return {"positive_weight": conflict.positive_weight, "negative_weight": conflict.negative_weight}
@@ -96,13 +102,13 @@ def row_terms(
     entropy_NT: Tensor,
     initial_entropy: float,
 ) -> RowTerms:
-    """What the entropies decide, for any completions of a step.
+    """Compute the factors that depend on entropies, for any completions of a step.
 
     Args:
-        advantages_N, weights_NT, trains_N: of these completions, as `group_terms` made them.
+        advantages_N, weights_NT, trains_N: the values of `group_terms` for these completions.
         completion_mask_NT: bool, True at real tokens.
-        entropy_NT: H of each token in nats, of the distribution it was sampled from; not read at padding.
-        initial_entropy: <H>_ini, nats; read where `objective.filter.enabled` is auto.
+        entropy_NT: H of each token's sampling distribution, nats; ignored at padding.
+        initial_entropy: <H>_ini, nats; read only if `objective.filter.enabled` is auto.
     """
     H_N = mean_entropy(entropy_NT, completion_mask_NT)  # <H>
     passes_N = keep_mask(  # Eq. 10

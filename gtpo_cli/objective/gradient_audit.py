@@ -1,7 +1,7 @@
-"""Where the policy gradient falls: on what right and wrong completions share, on the end token, or in between.
+"""Where the policy gradient acts: on tokens that right and wrong completions share, on the end token, or in between.
 
-Axes: B prompts, G completions of one prompt, T completion tokens (right-padded). A diagnostic of the paper's Section
-4.1 (shared tokens are pushed down when the wrong completions of a group weigh more); it changes nothing.
+Axes: B prompts, G completions of one prompt, T completion tokens (right-padded). This diagnoses the effect of the
+paper's Section 4.1 (shared tokens are pushed down if a group's wrong completions weigh more); training is unaffected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ROUNDING = 1e-5  # of float32 advantages and their sums, relative
 
 
 def token_places(spans: ConflictSpans, completion_mask_BGT: Tensor, eos_BGT: Tensor) -> dict[str, Tensor]:
-    """A partition of the real tokens, bool (B, G, T) for each of PLACES.
+    """Partition the real tokens: a mask, bool (B, G, T), for each of PLACES.
 
     eos: end-of-sequence tokens; prefix: other tokens of the forward span; suffix: other tokens of the backward span;
     middle: the rest.
@@ -30,19 +30,19 @@ def token_places(spans: ConflictSpans, completion_mask_BGT: Tensor, eos_BGT: Ten
 def gradient_audit(
     coefficient_BGT: Tensor, spans: ConflictSpans, completion_mask_BGT: Tensor, eos_BGT: Tensor
 ) -> dict[str, float]:
-    """Shares of the policy gradient by place and sign, and how often a group pushes its shared tokens down.
+    """Measure the policy gradient by place and sign, and how often a group pushes its shared tokens down.
 
     Args:
-        coefficient_BGT: c = dJ / d ln pi(o_t), (B, G, T): what the objective pulls each token's log-probability with.
+        coefficient_BGT: c = dJ / d ln pi(o_t), (B, G, T): the objective's pull on each token's log-probability.
         spans: the conflict spans, whether or not the objective uses them.
         eos_BGT: bool, True at end-of-sequence tokens.
     Returns:
         "<place>_positive_share" and "<place>_negative_share" for each of PLACES: sum of |c| there with that sign over
-        the sum of |c| of all tokens (the eight add up to 1; all 0 where no token is pulled);
-        "prefix_negative_groups" and "eos_negative_groups": of the groups whose pull on shared tokens of that place does
-        not cancel, the share in which it sums to less than 0 (left out where there is no such group). Shared: in a
-        conflict span. It cancels where completions of one length share a token, since advantages sum to 0; what is left
-        then is rounding, below 1e-5 of the absolute sum, and has no direction.
+        the sum of |c| of all tokens (the eight add up to 1, or are all 0 if no token is pulled);
+        "prefix_negative_groups" and "eos_negative_groups": the share of groups whose pull on the shared tokens of that
+        place sums to less than 0. Shared means in a conflict span. Groups whose pull cancels are not counted, and if no
+        group is left the metric is absent. The pull cancels if completions of one length share a token, since
+        advantages sum to 0; the remainder, below 1e-5 of the absolute sum, is rounding.
     """
     places = token_places(spans, completion_mask_BGT, eos_BGT)
     c_BGT = coefficient_BGT.double().masked_fill(~completion_mask_BGT.bool(), 0.0)

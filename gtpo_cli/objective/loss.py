@@ -1,14 +1,14 @@
-"""The policy loss: ratios, clipping, averaging and KL. What a token's ratio is multiplied with comes from outside.
+"""The policy loss: ratios, clipping, averaging and KL.
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded).
 
     J = sum_{i,t} share_i [ min(r c, clip(r) c) - beta kl_t ],      loss = -J
 
-c_{i,t} is the coefficient (coefficients.py), r = pi / pi_old, share_i the part that a token of completion i has in the
-average. With one iteration on a batch r is exp(logp - logp.detach()): value 1, gradient that of logp, and the clip does
-nothing. Every method's J is one choice of `ratio`, `clip`, `clipped` and `average`: docs/objective.md has the table.
+c_{i,t} is the coefficient (coefficients.py), r = pi / pi_old, and share_i the weight of a token of completion i in the
+average. With one iteration on a batch r is exp(logp - logp.detach()): its value is 1, its gradient that of logp, and
+the clip has no effect. Each method chooses `ratio`, `clip`, `clipped` and `average`: docs/objective.md has the table.
 
-Readings that this file settles: c leaves a completion's KL term alone, as Eq. 11 has it; what is empty contributes 0.
+The KL term is not multiplied by c, as in Eq. 11. An empty completion contributes 0.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Average = Literal["completion", "token", "sum"]
 
 
 class LossResult(NamedTuple):
-    """`loss`: scalar with gradient, in the log-probabilities' type. `metrics`: detached means, see policy_loss."""
+    """The result of `policy_loss`. `loss`: scalar with gradient, in the log-probabilities' dtype."""
 
     loss: Tensor
     metrics: dict[str, float]
 
 
 def token_shares(completion_mask_BGT: Tensor, average: Average | int = "completion") -> Tensor:
-    """What one token of each completion counts in the average over a step, float64 (B, G).
+    """Compute the weight of one token of each completion in the average over a step, float64 (B, G).
 
         completion   1 / (B G |o_i|)     mean over tokens, then over completions      GRPO, Eq. 1; GSPO
         token        1 / sum_i |o_i|     mean over all tokens                         DAPO, CISPO
@@ -68,24 +68,24 @@ def policy_loss(
     average: Average | int = "completion",
     shares_BG: Tensor | None = None,
 ) -> LossResult:
-    """-J for the completions given: a whole step, or a micro-batch of it with the step's `shares_BG`.
+    """Compute -J for a whole step, or for a micro-batch of it with the step's `shares_BG`.
 
     Args:
-        logprobs_BGT: ln pi(o_t), nats, with gradient. Padded places are not read, in this and all (B, G, T) arguments.
+        logprobs_BGT: ln pi(o_t), nats, with gradient. Padding is ignored in this and all (B, G, T) arguments.
         coefficients_BGT: c, no gradient.
         completion_mask_BGT: bool, True at real tokens; |o_i| is its sum.
-        old_logprobs_BGT: ln pi_old(o_t) of the first iteration; None = logprobs detached (one iteration).
+        old_logprobs_BGT: ln pi_old(o_t); None in the first iteration, where it is ln pi, detached.
         ref_logprobs_BGT: ln pi_ref(o_t); needed when kl_coef > 0.
         kl_coef: beta >= 0.
-        ratio: "token": r_t; "sequence": exp(mean_t ln r_t), whose gradient each token gets in its own log-probability
+        ratio: "token": r_t; "sequence": exp(mean_t ln r_t), with the gradient of each token's own log-probability
             (GSPO, arXiv 2507.18071, token form).
         clip: (low, high), >= 0. clipped "objective": min(r c, clip(r, 1 - low, 1 + high) c), Eq. 2. clipped "weight":
-            sg(min(r, high)) c ln pi, which bounds the weight and clips no token's gradient (CISPO, arXiv 2506.13585).
-        average: as `token_shares` has it. shares_BG: of the whole step, in place of `average`.
+            sg(min(r, high)) c ln pi, which bounds the weight and keeps all gradients (CISPO, arXiv 2506.13585).
+        average: as in `token_shares`. shares_BG: the token shares of the whole step, used instead of `average`.
     Returns:
         LossResult. metrics: "kl" (mean over tokens of kl_t, nats; only when kl_coef > 0), "clipped_share" (share of
         tokens whose ratio lies outside the clip range; 0 with one iteration), and with old_logprobs_BGT "ratio_mean"
-        and "ratio_max" over tokens (0 where there is none).
+        and "ratio_max" over tokens (0 if there are none). All are detached.
     Raises:
         ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown ratio, clipped or average.
     """
@@ -95,7 +95,7 @@ def policy_loss(
         raise ValueError("policy_loss: kl_coef > 0 needs ref_logprobs_BGT")
     mask, c = completion_mask_BGT.bool(), coefficients_BGT.detach()
     lengths_BG = mask.sum(dim=-1)
-    logp = logprobs_BGT.masked_fill(~mask, 0.0)  # no gradient, and no NaN, out of padding
+    logp = logprobs_BGT.masked_fill(~mask, 0.0)  # padding gives no gradient and no NaN
     old = logp.detach() if old_logprobs_BGT is None else old_logprobs_BGT.detach().masked_fill(~mask, 0.0)
     shares_BG = token_shares(mask, average) if shares_BG is None else shares_BG
 
@@ -126,5 +126,5 @@ def policy_loss(
 
 
 def _token_mean(values_BGT: Tensor, mask_BGT: Tensor) -> float:
-    """Over real tokens, 0 where there are none; summed in float64, so that padding makes no difference."""
+    """Average over real tokens, 0 if there are none. The sum is in float64, so that padding makes no difference."""
     return float(values_BGT.masked_fill(~mask_BGT, 0).sum(dtype=torch.float64) / mask_BGT.sum().clamp(min=1))

@@ -1,4 +1,4 @@
-"""What the authors' released trainer computes where it departs from the paper (docs/objective.md, section 9).
+"""The computations in which the authors' released trainer departs from the paper (docs/objective.md, section 9).
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded).
 
@@ -20,13 +20,13 @@ from gtpo_cli.kernels.products import factor_dtype, matmul
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_weights
 
 ENTROPY_CLAMP = 1e-6
-_VOCAB_BLOCK = 4096  # rows of the output layer that are widened at once, where they have to be
+_VOCAB_BLOCK = 4096  # rows of the output layer converted to a wider type at once, if needed
 
 
 def released_weights(
     spans: ConflictSpans, advantages_BG: Tensor, *, positive_weight: float = 2.0, negative_weight: float = 0.0
 ) -> Tensor:
-    """Product of the forward and the backward weight, float32 (B, G, T): 4 where both spans of A > 0 overlap."""
+    """Multiply the forward and the backward weight, float32 (B, G, T): 4 where both spans overlap and A > 0."""
     forward, backward = (
         conflict_weights(span, advantages_BG, positive_weight=positive_weight, negative_weight=negative_weight)
         for span in spans
@@ -35,10 +35,10 @@ def released_weights(
 
 
 def released_divisor(spans: ConflictSpans, completion_mask_BGT: Tensor) -> Tensor:
-    """max(1, n) of each completion, int64 (B, G).
+    """Compute max(1, n) of each completion, int64 (B, G).
 
-    n counts the union of the forward mask and the backward mask *still in reversed order* (offset r stands at
-    position r), within the completion.
+    n counts the union of the forward mask and the backward mask *still in reversed order* (offset r is at position r),
+    within the completion.
     """
     mask = completion_mask_BGT.bool()
     # the backward span covers the last k tokens; in reversed order it covers the first k
@@ -48,9 +48,9 @@ def released_divisor(spans: ConflictSpans, completion_mask_BGT: Tensor) -> Tenso
 
 
 def released_shares(completion_mask_BGT: Tensor, divisor_BG: Tensor | None) -> Tensor:
-    """What a token of each completion counts in a step, float64 (B, G): 1 / (B |o_i| divisor_i), summed over G.
+    """Compute the weight of a token of each completion in a step, float64 (B, G): 1 / (B |o_i| divisor_i).
 
-    `divisor_BG`: None = 1, where no conflict weights are used.
+    `divisor_BG`: None means 1, for use without conflict weights.
     """
     lengths_BG = completion_mask_BGT.bool().sum(dim=-1).clamp(min=1).double()
     return 1.0 / (lengths_BG.shape[0] * lengths_BG * (1 if divisor_BG is None else divisor_BG))
@@ -65,11 +65,11 @@ def clamped_entropy(
     temperature: float = 1.0,
     chunk_tokens: int | None = None,
 ) -> Tensor:
-    """-sum_v p_v ln max(p_v, 1e-6) for each token, nats, float32 (N,); p as in `token_logprobs_and_entropy`.
+    """Compute -sum_v p_v ln max(p_v, 1e-6) for each token, nats, float32 (N,); p as in `token_logprobs_and_entropy`.
 
-    The clamp needs the finished normaliser of each token, so the logits are computed once more, `chunk_tokens` at a
-    time (None: as many as `row_kernel.CHUNK_BYTES` hold, with the probabilities beside them): the compat mode pays a
-    third matrix product. Factors are multiplied as in products.py; the output layer is never copied whole.
+    The clamp needs the final normaliser of each token, so the logits are computed once more, for `chunk_tokens` tokens
+    at a time (None: as many as fit into `row_kernel.CHUNK_BYTES` with their probabilities). This costs a third matrix
+    product. Factors are multiplied as in products.py. The output layer is never copied whole.
     """
     (N, _), V = hidden_NH.shape, lm_head_VH.shape[0]
     sums = torch.float64 if hidden_NH.dtype == torch.float64 else torch.float32

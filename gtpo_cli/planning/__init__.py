@@ -1,1 +1,1 @@
-"""What a run needs, and whether this machine has it."""
+"""The needs of a run, and whether this machine meets them."""

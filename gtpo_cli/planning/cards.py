@@ -1,4 +1,4 @@
-"""GPUs that there are, by the names people type. No torch: a shell that completes names reads this."""
+"""A table of GPUs by the names people type. It is torch-free, since shell completion reads it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """As its maker says: memory in GiB, its bandwidth in bytes/s, dense products in operations/s, in 16 bits (bfloat16
-    where the card has it) and in 32; its compute capability, and its multiprocessors (SMs)."""
+    """A GPU by its data sheet.
+
+    Memory in GiB, its bandwidth in bytes/s, dense products in operations/s in 16 bits (bfloat16 if the card has it) and
+    in 32, compute capability, and number of multiprocessors (SMs).
+    """
 
     short: str  # what --gpu takes, as well as the name
     name: str
@@ -24,11 +27,11 @@ class Card:
     operations_32: float
     capability: tuple[int, int]
     multiprocessors: int
-    seen: float | None = None  # GiB that CUDA shows, where error correction takes a part
+    seen: float | None = None  # GiB that CUDA shows if error correction takes a part
 
     @property
     def memory(self) -> float:
-        """Bytes."""
+        """The memory in bytes."""
         return (self.seen or self.size) * GIB
 
 
@@ -49,13 +52,13 @@ CARDS = (
     Card("h100", "H100 SXM", 80, 3350e9, 989e12, 67e12, (9, 0), 132),
     Card("h200", "H200", 141, 4800e9, 989e12, 67e12, (9, 0), 132),
 )
-MOST = 1024  # GiB; a larger number is a card's name that is not in the table
+MOST = 1024  # GiB; a larger number must be the name of an unknown card
 
 
 def find_gpu(text: str) -> Card | float:
-    """A card of the table, by its name, or bytes: 24GiB, 24GB, 24 are gibibytes all, as GPUs are sold.
+    """Return a card of the table by its name, or a size in bytes. 24GiB, 24GB and 24 are all gibibytes.
 
-    Raises ValueError that says what there is, also for the name of cards of two sizes.
+    Raises ValueError with the known cards, also for a name that exists in two sizes.
     """
     asked = _key(text)
     if found := next((card for card in CARDS if asked in (_key(card.short), _key(card.name))), None):
@@ -65,18 +68,18 @@ def find_gpu(text: str) -> Card | float:
     size = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:Gi?B?)?\s*", text, flags=re.IGNORECASE)
     if size is None or not 0 < float(size[1]) <= MOST:
         names = ", ".join(card.short for card in CARDS)
-        raise ValueError(f"{text!r} is no size, and no card in the table ({names}); write e.g. 24GiB")
+        raise ValueError(f"{text!r} is neither a size nor a card in the table ({names}); write e.g. 24GiB")
     return float(size[1]) * GIB
 
 
 def _key(name: str) -> str:
-    """Of "NVIDIA GeForce RTX 4090", "rtx4090" and "4090" the same."""
+    """Normalize a name: "NVIDIA GeForce RTX 4090", "rtx4090" and "4090" have the same key."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     return re.sub(r"^(nvidia)?(geforce|tesla)?(rtx)?|gi?b$", "", plain)
 
 
 def cards_of(gpu: float) -> tuple[Card, ...]:
-    """Those whose memory is nearest to so many bytes; none without bfloat16, which a plan for a size counts on."""
+    """Return the cards whose memory is nearest to a size, except those without bfloat16, which the plan assumes."""
     cards = [card for card in CARDS if card.capability >= BFLOAT16]
     nearest = min((card.size for card in cards), key=lambda size: abs(math.log(size * GIB / gpu)))
     return tuple(card for card in cards if card.size == nearest)

@@ -1,7 +1,7 @@
-"""What a small model's run takes without a GPU: RAM and minutes, of one thread in float32. An estimate, as a range.
+"""Estimate RAM and minutes, as ranges, of a small model's run without a GPU, on one thread in float32.
 
-The rates are those of SmolLM2-135M's step on one core (docs/benchmarks.md); a test holds the ranges against the shipped
-recipes that were measured.
+The rates are those of SmolLM2-135M's step on one core (docs/benchmarks.md). A test compares the ranges with measured
+runs of shipped recipes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gtpo_cli.recipe import Recipe
 
 PLAIN = Engines("transformers", "transformers", False)
 PROCESS = 0.5 * GIB  # Python and its libraries
-OTHER = 1.5  # of the planned memory, what it may come to: torch's allocator keeps what is freed
+OTHER = 1.5  # actual over planned memory at most, since torch's allocator keeps freed memory
 SAMPLING, TRAINING = 37e9, 110e9  # operations a second
-BLOCK = 1e-3  # seconds of a block's small operations, for a token of all sequences
-OFF = 2.0  # the factor by which another core, or its neighbours, may be slower or faster
+BLOCK = 1e-3  # seconds of a block's small operations, for one token of all sequences
+OFF = 2.0  # factor by which another core may be slower or faster
 
 
 class CpuNeed(NamedTuple):
-    """RAM in bytes and minutes, each from least to most."""
+    """RAM in bytes and minutes, each as (least, most)."""
 
     ram: tuple[float, float]
     minutes: tuple[float, float]
@@ -39,7 +39,7 @@ def cpu_need(
     recipe: Recipe, shape: ModelShape, *,
     steps: int, completions: int, prompt_tokens: int, longest_completion: int, mean_completion: int,
 ) -> CpuNeed:  # fmt: skip
-    """Of a whole run of so many steps and completions. `recipe`: with what it leaves open."""
+    """Estimate the needs of a whole run of so many steps and completions."""
     recipe = closed(recipe, Machine(0.0, None, frozenset()), shape)
     memory = memory_of(recipe, shape, PLAIN, prompt_tokens=prompt_tokens, completion_tokens=longest_completion, gpu=0.0)
     taken = memory.peak - CONTEXT
@@ -48,6 +48,6 @@ def cpu_need(
     seconds = tokens * training_operations(recipe, shape) / TRAINING
     if recipe.samples:
         seconds += tokens * 2 * shape.parameters / SAMPLING
-        # For every step, whatever rollout.steps_per_generation: they stand for training's small operations too.
+        # For every step, as in rollout.steps_per_generation: 1, since this covers training's small operations too.
         seconds += steps * longest_completion * shape.layers * BLOCK
     return CpuNeed((PROCESS + taken, PROCESS + OTHER * taken), (seconds / 60 / OFF, seconds / 60 * OFF))

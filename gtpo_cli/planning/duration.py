@@ -1,14 +1,14 @@
-"""How long a run takes on a GPU: an estimate, as a range.
+"""Estimate how long a run takes on a GPU, as a range.
 
-A generation lasts until the longest of the completions in flight ends; one that waits for its turn starts where another
-ends. Each token of all sequences in flight is one pass through the model, and a pass takes an overhead (kernels that
-start, the engine's bookkeeping) and the larger of what it moves to and from memory and what it multiplies. Then come
-K updates: each token times each weight in the forward pass, in the backward pass (twice where the weights themselves
-train), with checkpointing once more, and once more for ln pi_old where K > 1.
+A generation ends with the longest completion in flight; waiting completions start when others end. One pass through the
+model computes one token of every sequence in flight. Its time is an overhead (kernel launches, the engine's
+bookkeeping) plus the larger of memory traffic and arithmetic. Then come K updates. Each multiplies each token by each
+weight in the forward pass, in the backward pass (twice if the weights themselves train), once more with checkpointing,
+and once more for ln pi_old if K > 1.
 
-One run was timed, on one card (MEASURED; docs/benchmarks.md). It gives the time of a pass, not what of it is overhead:
-so there are two readings, each of which repeats that time, and the range is from the faster to the slower of them. Left
-out: attention's arithmetic, rewards that take long, evaluation, checkpoints, loading, compilation.
+Only one run was timed, on one card (MEASURED; docs/benchmarks.md). It gives the time of a pass, but not the overhead in
+it. So there are two readings, both of which reproduce that time, and the range goes from the faster to the slower. Not
+included: attention's arithmetic, slow rewards, evaluation, checkpoints, loading, compilation.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read the measured run. `read`, `multiply`: shares of the bandwidth and of the arithmetic of its data
-    sheet that a card reaches. `grows`: whether a fused 4-bit product takes longer with each row, up to the time of the
-    two-kernel one where that takes its place. `generation`: seconds beside its passes where the engine sleeps between
-    generations (it wakes, takes the adapter, sleeps)."""
+    """One interpretation of the measured run.
+
+    `read`, `multiply`: shares of the data sheet's bandwidth and arithmetic that a card reaches. `grows`: whether a
+    fused 4-bit product takes longer with each row, up to the time of the two-kernel product that replaces it.
+    `generation`: extra seconds if the engine sleeps between generations (it wakes, loads the adapter, sleeps).
+    """
 
     read: float
     multiply: float
@@ -41,14 +43,14 @@ class Reading:
 
 
 READINGS = (Reading(0.5, 0.3, grows=True, generation=0.2), Reading(0.85, 0.5, grows=False, generation=1.0))
-# Weibull shapes of the lengths: 1 is the exponential distribution, whose deviation is its mean; at 2.1 it is half of
-# that. The worked solutions of the training splits have 0.87 (MATH) and 0.50 (GSM8K) of it.
+# Weibull shapes of the lengths. At 1, the exponential distribution, the deviation equals the mean; at 2.1 it is half of
+# the mean. For the worked solutions of the training splits it is 0.87 (MATH) and 0.50 (GSM8K) of the mean.
 SPREADS = (1.0, 2.1)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`seconds`: of sampling in a step, of which each completion was as long as it may be."""
+    """A measured run. `seconds`: sampling time of a step whose completions all had the greatest length."""
 
     card: str
     shape: ModelShape
@@ -67,24 +69,24 @@ MEASURED = Measured(
 # Kernels of a block in vLLM with an adapter: seven 4-bit products, five of them in two kernels, and seven copies of
 # their results, or four products; three for each of four adapters' products; seven more (norms, rotation, attention).
 KERNELS = {True: 38, False: 23}  # with 4-bit weights, without
-# Seconds a block where no CUDA graph spares the launches (transformers, rollout.vllm.enforce_eager): an assumption
+# Assumed seconds of a block's kernel launches without CUDA graphs (transformers, rollout.vllm.enforce_eager)
 LAUNCH = 1e-3
 
 NF4_READ = 0.5 + 4 / 64  # bytes a weight; vLLM keeps a block's scale in 32 bits
-# bitsandbytes 0.50.2 multiplies few rows with 4-bit weights in one kernel; above it writes the weights in 16 bits and
-# reads them again. (least of the outputs by 64 and by the card's multiprocessors, most rows) in the place of
+# bitsandbytes 0.50.2 multiplies few rows with 4-bit weights in one kernel. For more rows it writes the weights in 16
+# bits and reads them again. (least of the outputs by 64 and by the card's multiprocessors, most rows) approximates
 # its own rule (_gemm_4bit_use_custom_cuda in backends/cuda/ops.py), which has 27 cases.
 _FUSED = {
     "HBM": ((2.0, 64), (1.0, 32), (0.0, 7)),
     "GDDR7": ((0.8, 96), (0.0, 8)),
     "GDDR6": ((0.8, 96), (0.5, 32), (0.0, 12)),
 }
-_OFTEN = 40  # points in time of the last completions' end
+_OFTEN = 40  # time points while the last completions end
 
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Of a whole run: the fastest reading on the fastest of the cards, and the slowest on the slowest."""
+    """The hours of a whole run, from the fastest reading on the fastest card to the slowest on the slowest."""
 
     fastest: float
     slowest: float
@@ -92,7 +94,7 @@ class Hours:
 
     @property
     def middle(self) -> float:
-        """Geometric, to compare settings by."""
+        """The geometric mean, for comparing settings."""
         return math.sqrt(self.fastest * self.slowest)
 
     def __str__(self) -> str:
@@ -104,7 +106,7 @@ def estimate(
     recipe: Recipe, shape: ModelShape, engines: Engines, memory: Memory, *,
     cards: Sequence[Card], steps: int, completions: int, prompt_tokens: int, completion_tokens: int,
 ) -> Hours:  # fmt: skip
-    """Hours on these cards for so many steps and completions of this mean length, each step as in `memory`."""
+    """Estimate the hours on these cards for so many steps and completions of this mean length; steps as in `memory`."""
     return _of_cards(cards, lambda card, reading, spread: steps * step_seconds(
         recipe, shape, engines, memory, card, completions=completions / steps, prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens, reading=reading, spread=spread,
@@ -115,7 +117,7 @@ def step_seconds(
     recipe: Recipe, shape: ModelShape, engines: Engines, memory: Memory, card: Card, *,
     completions: float, prompt_tokens: int, completion_tokens: int, reading: Reading, spread: float,
 ) -> float:  # fmt: skip
-    """Of one step with so many completions: its share of a generation, and its update."""
+    """Estimate the seconds of a step with so many completions: its share of a generation, and its update."""
     prompts = completions / recipe.completions_per_prompt
     tokens = completions * completion_tokens + prompts * prompt_tokens
     rate = reading.multiply * _operations(recipe.model, card)
@@ -136,7 +138,7 @@ def generation_seconds(
     completions: float, prompts: float, prompt_tokens: int, completion_tokens: int, limit: int, reading: Reading,
     spread: float,
 ) -> float:  # fmt: skip
-    """Of sampling so many completions of so many prompts, each of at most `limit` tokens."""
+    """Estimate the seconds to sample so many completions of so many prompts, each of at most `limit` tokens."""
     assert memory.sequences is not None
     room = min(limit, recipe.model.max_seq_length - prompt_tokens)
     cached = max(1, memory.sequences) * (prompt_tokens + room)  # tokens in the cache
@@ -158,8 +160,10 @@ def evaluation_hours(
     recipe: Recipe, shape: ModelShape, engines: Engines, memory: Memory, *,
     cards: Sequence[Card], problems: int, prompt_tokens: int, completion_tokens: int,
 ) -> Hours:  # fmt: skip
-    """Of `gtpo eval`: all completions are one generation, and one forward of each measures its entropy while nothing is
-    sampled. `recipe`, `memory`: as `for_measuring` has them; `completion_tokens`: mean."""
+    """Estimate the hours of `gtpo eval`: one generation of all completions, then a forward of each for its entropy.
+
+    `recipe`, `memory`: as from `for_measuring`; `completion_tokens`: mean.
+    """
     settings = recipe.evaluation
     completions = problems * settings.samples
     operations = 2.0 * shape.parameters * (completions * completion_tokens + problems * prompt_tokens)
@@ -170,7 +174,7 @@ def evaluation_hours(
 
 
 def _of_cards(cards: Sequence[Card], seconds: Callable[[Card, Reading, float], float]) -> Hours:
-    """Of these cards, by all readings and spreads."""
+    """Collect the hours on these cards over all readings and spreads."""
     of = []
     for card in cards:
         hours = [seconds(card, reading, spread) / 3600 for reading, spread in product(READINGS, SPREADS)]
@@ -182,11 +186,11 @@ def _of_cards(cards: Sequence[Card], seconds: Callable[[Card, Reading, float], f
 def passes_of(
     completions: float, at_once: float, mean: float, limit: float, spread: float
 ) -> Iterator[tuple[float, float, float]]:
-    """(passes, sequences in them, their mean length by then) of a generation.
+    """Yield (passes, sequences in them, their mean length by then) of a generation.
 
-    First all places are taken: (completions - at_once) mean / at_once passes. Then the last `at_once` end one by one:
-    with S(t) the share longer than t, at least one of n goes on at t with probability 1 - (1 - S(t))^n, and n S(t) do
-    in the mean. S is Weibull's with this shape, cut at `limit`.
+    First all slots are full, for (completions - at_once) mean / at_once passes. Then the last `at_once` end one by one.
+    With S(t) the share longer than t, at least one of n continues at t with probability 1 - (1 - S(t))^n, and n S(t)
+    continue on average. S is Weibull's with this shape, cut at `limit`.
     """
     if completions > at_once:
         yield (completions - at_once) * mean / at_once, at_once, mean / 2
@@ -201,7 +205,7 @@ def passes_of(
 
 @cache
 def _scale(mean: float, limit: float, spread: float) -> float:
-    """Weibull's scale with which min(length, limit) has this mean: by bisection, of the integral of S up to `limit`."""
+    """Find Weibull's scale for which min(length, limit) has this mean, bisecting the integral of S up to `limit`."""
     low, high = 0.0, 1e6 * limit
     for _ in range(60):
         scale = math.sqrt(max(low, 1e-9 * limit) * high)
@@ -214,14 +218,14 @@ def _scale(mean: float, limit: float, spread: float) -> float:
 def pass_seconds(
     model: ModelRecipe, shape: ModelShape, card: Card, *, rows: float, cached: float, reading: Reading
 ) -> float:
-    """A token for each of `rows` sequences, whose caches are so many bytes together; without overhead."""
+    """Estimate a pass, without overhead: a token for each of `rows` sequences, with so many bytes of caches."""
     moved = weight_traffic(model, shape, card, rows, grows=reading.grows) + cached
     multiplied = 2 * shape.parameters * rows
     return max(moved / (reading.read * card.bandwidth), multiplied / (reading.multiply * _operations(model, card)))
 
 
 def overhead(recipe: Recipe, shape: ModelShape, engines: Engines, reading: Reading) -> float:
-    """Of a pass, in seconds: by its kernels in vLLM's CUDA graphs."""
+    """Estimate the overhead of a pass in seconds from its kernels in vLLM's CUDA graphs."""
     if engines.engine == "transformers" or recipe.rollout.vllm.enforce_eager:
         return shape.layers * LAUNCH
     return shape.layers * KERNELS[bool(recipe.model.load_in_4bit)] * _seconds_a_kernel(reading)
@@ -229,7 +233,7 @@ def overhead(recipe: Recipe, shape: ModelShape, engines: Engines, reading: Readi
 
 @cache
 def _seconds_a_kernel(reading: Reading) -> float:
-    """What is left of the measured pass beside what it moves."""
+    """Return the time of the measured pass beyond its memory traffic, for each kernel."""
     card = next(card for card in CARDS if card.short == MEASURED.card)
     cached = MEASURED.completions * (MEASURED.prompt_tokens + MEASURED.completion_tokens / 2)
     cached *= kv_bytes(MEASURED.shape, 2)
@@ -240,15 +244,17 @@ def _seconds_a_kernel(reading: Reading) -> float:
 
 
 def training_operations(recipe: Recipe, shape: ModelShape) -> float:
-    """For each token of a step: 2 a weight and pass."""
+    """Count the operations for each token of a step: 2 for each weight and pass."""
     passes = 2.0 + (recipe.model.lora is None) + bool(recipe.model.gradient_checkpointing)
     without_gradient = (recipe.objective.kl_coef > 0) + (recipe.samples and recipe.rollout.steps_per_generation > 1)
     return 2.0 * shape.parameters * (passes * recipe.objective.num_iterations + without_gradient)
 
 
 def weight_traffic(model: ModelRecipe, shape: ModelShape, card: Card, rows: float, *, grows: bool) -> float:
-    """Bytes to and from memory for a pass of so many rows (what else `grows` counts as bytes); of the embeddings only
-    the output layer; an adapter in 16 bits."""
+    """Count the bytes to and from memory of a pass of so many rows, with the growth by `grows` expressed in bytes.
+
+    Of the embeddings only the output layer counts. An adapter has 16 bits.
+    """
     number = number_bytes(model)
     moved = float(shape.vocabulary * shape.hidden * number)
     if model.lora is not None:
@@ -263,7 +269,7 @@ def weight_traffic(model: ModelRecipe, shape: ModelShape, card: Card, rows: floa
 
 
 def most_fused(card: Card, outputs: int, number: int) -> int:
-    """The most rows that bitsandbytes multiplies with 4-bit weights without writing those in more bits."""
+    """Return the most rows that bitsandbytes multiplies directly with 4-bit weights."""
     if number == 4:
         return 7
     memory = "HBM" if card.capability in ((8, 0), (9, 0)) else "GDDR7" if card.capability[0] == 12 else "GDDR6"
@@ -276,7 +282,7 @@ def _operations(model: ModelRecipe, card: Card) -> float:
 
 
 def _round(hours: float) -> str:
-    """Two figures: more would promise what an estimate cannot hold."""
+    """Round to two digits, since an estimate is not more precise."""
     if hours >= 10:
         return f"{float(f'{hours:.2g}'):,.0f}"
     return f"{hours:.2g}"

@@ -1,5 +1,7 @@
-"""A first recipe for a model, data and a GPU, with comments: the paper's setting where it fits by the plan, else the
-largest that does; without a GPU one that starts on the CPU."""
+"""Write a first recipe, with comments, for a model, data and a GPU.
+
+It has the paper's settings if they fit by the plan, else the largest that fit. Without a GPU it runs on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ from gtpo_cli.recipe.data import OWN, SourceRecipe
 from gtpo_cli.text import one_line
 
 _WHERE = "gtpo init"  # in messages
-_CPU_SHARE = 0.5  # of a machine's memory that 32-bit weights may take, beside what a step of them needs
-_SHARES = tuple(percent / 100 for percent in range(40, 95, 5))  # of the GPU, for the engine that samples
+_CPU_SHARE = 0.5  # share of a machine's memory for 32-bit weights; a step needs the rest
+_SHARES = tuple(percent / 100 for percent in range(40, 95, 5))  # of the GPU, for the sampling engine
 
 Document = dict[str, dict[str, Any]]
 
 
 class Setting(NamedTuple):
-    """What is made smaller until it fits."""
+    """Settings that shrink until they fit."""
 
     rank: int
     prompt: int
@@ -73,7 +75,7 @@ _NOTES = {
 
 
 class FirstRecipe(NamedTuple):
-    """The recipe's text, its plan, in words what it takes, and lines on engines, hours and base weights."""
+    """The recipe's text, its plan, its needs in words, and lines on engines, hours and base weights."""
 
     text: str
     plan: Plan
@@ -82,10 +84,9 @@ class FirstRecipe(NamedTuple):
 
 
 def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) -> FirstRecipe:
-    """`data`: benchmark, and path or dataset where it is none of the known; `gpu`: bytes, or None for a CPU.
+    """Write a recipe. `data`: benchmark, and path or dataset unless it is a known one; `gpu`: None for a CPU.
 
-    Raises RecipeError where nothing fits, or where data that are here cannot be used; ModelError without the model's
-    configuration.
+    Raises RecipeError if nothing fits or local data cannot be used, ModelError without the model's configuration.
     """
     known = _data(data)
     if model.startswith(BUILTIN_PREFIX):
@@ -109,7 +110,7 @@ def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) 
         raise RecipeError(
             f"{_WHERE}: {model} does not fit {plan.gpu / GIB:.4g} GiB, even with an adapter of rank "
             f"{SETTINGS[-1].rank} and completions of {SETTINGS[-1].completion} tokens; choose a smaller model or a "
-            "larger GPU (gtpo plan says what takes the memory)"
+            "larger GPU (gtpo plan shows what takes the memory)"
         )
     estimates: list[str] = []
     if gpu is None and not model.startswith(BUILTIN_PREFIX):
@@ -130,9 +131,9 @@ def _engines_and_hours(plan: Plan) -> str:
 
 
 def _largest(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> Document:
-    """The first setting that fits, else the last."""
+    """Return the first setting that fits, else the last."""
     widest = _document(model, data, SETTINGS[0])
-    plan = make_plan(_recipe(widest), gpu=gpu)  # which reads the data, once, for their longest prompt
+    plan = make_plan(_recipe(widest), gpu=gpu)  # reads the data once, for their longest prompt
     four_bit = plan.shape.quantized or plan.shape.parameters >= LARGE
     for setting in SETTINGS:
         setting = _within(setting, plan)
@@ -147,12 +148,12 @@ def _largest(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> D
                     document["training"]["micro_batch_size"] = taken.rows
                 fitting.append((min(taken.sequences or 0, setting.group), document))
         if fitting:
-            return max(fitting, key=lambda pair: pair[0])[1]  # of several the one with the least share
+            return max(fitting, key=lambda pair: pair[0])[1]  # of several the least share
     return document
 
 
 def _within(setting: Setting, plan: Plan) -> Setting:
-    """With prompts no longer than those of the data, and both within the model's context."""
+    """Limit prompts to the data's longest, and prompt and completion to the model's context."""
     positions = plan.shape.positions or math.inf
     longest = 64 * math.ceil(plan.prompt_tokens / 64) if plan.counts and not plan.published else math.inf
     prompt = int(min(setting.prompt, longest, positions // 2))
@@ -160,8 +161,10 @@ def _within(setting: Setting, plan: Plan) -> Setting:
 
 
 def _on_cpu(model: str, data: Mapping[str, Any]) -> Document:
-    """What starts without a GPU: an adapter on 32-bit weights, sampling by transformers, small steps, and a learning
-    rate and moments for a run of a hundred of them. Raises RecipeError where the weights would fill the memory."""
+    """Write a recipe for a CPU: an adapter on 32-bit weights, sampling by transformers, and small steps.
+
+    Learning rate and betas suit a run of a hundred such steps. Raises RecipeError if the weights would fill the memory.
+    """
     tried = _cpu_document(model, data, CPU_SETTING)
     plan = make_plan(_recipe(tried), gpu=None)
     here, weights = main_memory(), plan.shape.parameters
@@ -205,7 +208,7 @@ def _document(
 
 
 def _builtin(model: str, data: Mapping[str, Any]) -> Document:
-    """As recipes/tiny_arithmetic.yaml: all weights train, on a CPU."""
+    """Write a recipe like recipes/tiny_arithmetic.yaml: all weights train, on a CPU."""
     return {
         "model": {"name": model, "max_seq_length": 512},
         "data": dict(data) | {"max_prompt_tokens": 64},
@@ -217,7 +220,7 @@ def _builtin(model: str, data: Mapping[str, Any]) -> Document:
 
 
 def _data(data: Mapping[str, str]) -> dict[str, Any]:
-    """`data` with what its first rows show, where it is no benchmark."""
+    """Complete `data` from its first rows, unless it is a benchmark."""
     if data["benchmark"] not in OWN:
         return dict(data)
     guessed = guessed_data(SourceRecipe.model_validate(data))
@@ -236,7 +239,7 @@ def _heading(recipe: Recipe, needs: str, estimates: list[str]) -> Iterator[str]:
 
 
 def recipe_lines(document: Mapping[str, Any], notes: Mapping[str, str] = _NOTES) -> Iterator[str]:
-    """A recipe as YAML, a key a line; `notes`: what stands behind a key."""
+    """Format a recipe as YAML with one key a line; `notes`: the comment for each key."""
     for section, values in document.items():
         if not isinstance(values, Mapping):
             yield _line(section, values, notes.get(section))
@@ -251,6 +254,6 @@ def _line(key: str, value: Any, note: str | None) -> str:
 
 
 def _flow(value: Any) -> str:
-    """On one line, quoted where it must be."""
+    """Format a value on one line, with quotes if needed."""
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=False, width=math.inf, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")

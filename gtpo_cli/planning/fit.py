@@ -1,4 +1,4 @@
-"""What a recipe takes (steps, tokens, memory) and what would fit a GPU, from data, tokenizer and configuration."""
+"""Plan a recipe's steps, tokens and memory, and what would fit a GPU, from data, tokenizer and configuration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIZES = tuple(size * GIB for size in (8, 12, 16, 24, 32, 40, 48, 80, 96, 141))  
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A repository with the same weights in 4 bits, in the place of those in 16 bits; sizes in bytes."""
+    """A repository with the same weights in 4 bits instead of 16; sizes in bytes."""
 
     name: str
     size: float
@@ -52,8 +52,11 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`recipe`: as it would run there, with nothing left open. `counts`: None where data or tokenizer cannot be had,
-    for the reason in `notes`, and nothing was counted before."""
+    """The plan of a run.
+
+    `recipe`: as it would run, with all keys resolved. `counts`: None if data or tokenizer are not available (`notes`
+    has the reason) and there are no earlier counts.
+    """
 
     recipe: Recipe
     shape: ModelShape
@@ -64,28 +67,29 @@ class Plan:
     notes: tuple[str, ...]
     prompt_tokens: int  # longest prompt: that of the data, else the recipe's bound
     completion_tokens: int
-    gpu: float  # asked for, found, or the smallest on which the recipe fits
-    card: Card | None  # that was asked for
+    gpu: float  # requested, found, or the smallest on which the recipe fits
+    card: Card | None  # the requested card
     memory: Memory
     fits: bool
     longest_completion: int  # one completion at a time in training; 0 where nothing fits
-    better_share: float | None  # of the GPU's memory for the shared engine, with which all of a step is sampled at once
-    downloads: tuple[str, ...]  # what the hub is asked for
-    smaller: Copy | None  # the same weights in fewer bits, where the run has them in 4 bits anyway
-    hours: tuple[tuple[int, Hours], ...]  # mean completion -> of the whole run; empty where steps are not known
-    changes: tuple[Change, ...]  # that fit, shortest first, at the first of those means
-    evaluation: Evaluation | None  # of the first benchmark, where its size is known and vLLM samples
+    better_share: float | None  # of GPU memory for the shared engine, to sample a step at once
+    downloads: tuple[str, ...]  # from the hub
+    smaller: Copy | None  # the same weights in 4 bits, if the run loads them in 4 bits anyway
+    hours: tuple[tuple[int, Hours], ...]  # mean completion -> hours of the whole run; empty if steps are unknown
+    changes: tuple[Change, ...]  # those that fit, fastest first, at the first of those means
+    evaluation: Evaluation | None  # of the first benchmark, if its size is known and vLLM samples
     cpu: tuple[tuple[int, CpuNeed], ...]  # mean completion -> without a GPU; empty for large models, or without data
 
 
 def make_plan(
     recipe: Recipe, *, gpu: Card | float | None, engines: Engines | None = None, read_data: bool = True
 ) -> Plan:
-    """Plan for a card, or a GPU of so many bytes; None for the smallest that would do. `engines`: by
-    default what the recipe comes to where all libraries are. Without `read_data` prompts count as nothing: the least
-    that is needed, at once.
+    """Plan for a card, or a GPU of so many bytes; None means the smallest that fits.
 
-    Raises ModelError where not even the model's configuration can be had.
+    `engines`: by default the recipe's choice with all libraries installed. Without `read_data` prompts count as empty,
+    which quickly gives a lower bound.
+
+    Raises ModelError if not even the model's configuration is available.
     """
     shape, source = read_shape(recipe.model)
     counts, published, notes = None, False, list[str]()
@@ -101,7 +105,7 @@ def make_plan(
         on(card or gpu or SIZES[-1]), gpu=True, installed=LIBRARIES, capability=card.capability if card else None
     )
     if shape.positions and shape.positions < recipe.model.max_seq_length:
-        notes.append(f"the model's context is {shape.positions} tokens, so model.max_seq_length is that")
+        notes.append(f"model.max_seq_length is lowered to the model's context, {shape.positions} tokens")
         recipe = recipe.with_values({"model.max_seq_length": shape.positions})
     context = recipe.model.max_seq_length
     if read_data:
@@ -130,7 +134,7 @@ def make_plan(
     best = best_memory(need, completion, gpu)
     memory = best or need(completion_tokens=completion, gpu=gpu, limit=1)
     longest = 0
-    if read_data:  # the last length that fits with one completion in a forward
+    if read_data:  # the greatest length that fits with one completion in a forward
         room = range(1, context - prompt + 1)
         longest = bisect(
             room, False, key=lambda length: not fits(need(completion_tokens=length, gpu=gpu, limit=1), gpu)
@@ -145,7 +149,7 @@ def make_plan(
         for mean in means if counts and shape.parameters < LARGE
     )  # fmt: skip
     if best is None or recipe.model.name.startswith(BUILTIN_PREFIX):
-        means = []  # it does not fit, or nobody trains it on a GPU
+        means = []  # it does not fit, or is not for a GPU
 
     def hours(of: Recipe, memory: Memory, mean: int) -> Hours:
         assert counts is not None
@@ -170,8 +174,10 @@ def make_plan(
 
 
 def _counted_before(recipe: Recipe, why: GtpoError) -> Prepared | None:
-    """Of a model and training data of the paper what was counted once; its prompts are empty. None for others. `why`:
-    they cannot be counted here."""
+    """Return the earlier counts, with empty prompts, for a model and data of the paper; None for others.
+
+    `why`: the reason why they cannot be counted here.
+    """
     data = recipe.data
     found = PUBLISHED_PROMPTS.get((recipe.model.name, data.benchmark))
     whole = data.path is None and data.limit is None and data.split == DEFAULT_SPLIT
@@ -181,8 +187,8 @@ def _counted_before(recipe: Recipe, why: GtpoError) -> Prepared | None:
     prompts: list[Prompt] = [(Problem(id="", question="", gold=""), ())] * problems
     order = PromptOrder(recipe, prompts)
     note = (
-        f"steps and prompts as they were counted once, {problems:,} of at most {longest:,} tokens, since tokenizer or "
-        f"data cannot be had here: {why}"
+        f"steps and prompts use earlier counts, {problems:,} of at most {longest:,} tokens, since tokenizer or data "
+        f"are not available here: {why}"
     )
     sampled = order.total_prompts * recipe.rollout.group_size
     row = min(recipe.model.max_seq_length, longest + recipe.rollout.max_completion_tokens)
@@ -215,8 +221,10 @@ def _better_share(
     recipe: Recipe, shape: ModelShape, engines: Engines, memory: Memory, *,
     prompt_tokens: int, completion_tokens: int, gpu: float,
 ) -> float | None:  # fmt: skip
-    """The least rollout.gpu_memory_utilization with which a step's completions are sampled in one turn, where the
-    recipe's is too small for that; it costs nothing where the engine sleeps. None where none fits."""
+    """Return the least rollout.gpu_memory_utilization that samples a step at once, if the recipe's is too small.
+
+    It costs nothing if the engine sleeps during training. None if no share fits.
+    """
     wanted = recipe.rollout.completions_at_once
     if not engines.shared or memory.sequences is None or memory.sequences >= wanted:
         return None
@@ -232,7 +240,7 @@ def _better_share(
 
 
 def downloads(recipe: Recipe, shape: ModelShape) -> tuple[str, ...]:
-    """What is fetched from the hub unless it is in the cache: the names that the recipe says, and no others."""
+    """List the downloads from the hub unless they are cached: exactly the names in the recipe."""
     names = []
     if _is_fetched(recipe.model):
         bits = "4-bit" if shape.quantized else "16-bit"
@@ -244,7 +252,7 @@ def downloads(recipe: Recipe, shape: ModelShape) -> tuple[str, ...]:
 
 
 def smaller_copy(recipe: Recipe, shape: ModelShape) -> Copy | None:
-    """The known copy in 4 bits of a model that is fetched in 16 bits and loaded in 4; None without one."""
+    """Return the known 4-bit copy of a model that is fetched in 16 bits and loaded in 4; None without one."""
     name = quantized_copy(recipe.model.name)
     if name is None or shape.quantized or not recipe.model.load_in_4bit or not _is_fetched(recipe.model):
         return None
@@ -252,7 +260,7 @@ def smaller_copy(recipe: Recipe, shape: ModelShape) -> Copy | None:
 
 
 def stored_bytes(shape: ModelShape, *, quantized: bool) -> float:
-    """Of a model's weights on a disk: 16 bits, or NF4, which leaves embeddings, output layer and norms in 16 bits."""
+    """Return the size of weights on disk in 16 bits, or in NF4 with 16-bit embeddings, output layer and norms."""
     return shape.linear_parameters * (NF4_BYTES if quantized else 2) + 2 * shape.other_parameters
 
 

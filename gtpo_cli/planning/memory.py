@@ -1,6 +1,6 @@
-"""The GPU memory of a run, by part: docs/memory.md explains the arithmetic and says what was checked against what.
+"""The GPU memory of a run by part. docs/memory.md explains the arithmetic and how it was checked.
 
-All sizes in bytes. Nothing here asks a GPU or loads weights.
+All sizes are in bytes. This module neither queries a GPU nor loads weights.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gtpo_cli.recipe.schema import ModelRecipe
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight; its block's scale in 8 bits; that scale's own scale
 USABLE = 0.95  # of a GPU's memory; the rest is lost between allocations
-CONTEXT = 0.8 * GIB  # CUDA, its libraries and their kernels: an assumption
-ENGINE_WORK = 1.0 * GIB  # of vLLM's share beside weights, adapter and cache; stays while it sleeps: an assumption
+CONTEXT = 0.8 * GIB  # assumed for CUDA, its libraries and their kernels
+ENGINE_WORK = 1.0 * GIB  # assumed part of vLLM's share beside weights, adapter and cache; it stays while vLLM sleeps
 # Bytes that vLLM's sampler takes for each sequence and entry of the vocabulary: the slope of Unsloth's measurements of
 # an 8B model (load_vllm in unsloth_zoo/vllm_utils.py: 1.45 GiB for 256 sequences, 11.11 for 2,048; 128,256 entries)
 SAMPLER_BYTES = 45.1
 
-# Bytes for each token of one block, as (factor of the width, factor of the intermediate width): most of them in its
-# backward pass, and kept by its forward pass where nothing is recomputed. Fitted to traces of every allocation of
-# thirteen shapes; a test makes such traces again.
+# Bytes for each token of one block, as (factor of the width, factor of the intermediate width): the most in its
+# backward pass, and those that its forward pass keeps without recomputation. Fitted to allocation traces of thirteen
+# shapes; a test repeats such traces.
 _BLOCK_BYTES = {
     # (adapter, bytes of a number): backward, kept
     (True, 2): ((51.6, 15.8), (35.6, 11.5)),
@@ -40,7 +40,7 @@ _BLOCK_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One line of the table: what takes memory while sampling and while training."""
+    """One line of the table: memory of a part while sampling and while training."""
 
     name: str
     sampling: float
@@ -49,13 +49,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A run's memory on one GPU. `rows`: completions in one training forward; `limit`: the same in the unit of the
-    recipe's micro_batch_size (completions, or tokens where it is auto)."""
+    """A run's memory on one GPU.
+
+    `rows`: completions in one training forward; `limit`: the same in the unit of the recipe's micro_batch_size
+    (completions, or tokens if it is auto).
+    """
 
     parts: tuple[Part, ...]
     rows: int
     limit: int
-    sequences: int | None  # sampled at the same time; more wait for their turn; None where nothing is sampled
+    sequences: int | None  # sampled at the same time, while more wait; None without sampling
 
     @property
     def sampling(self) -> float:
@@ -80,8 +83,11 @@ def memory_of(
     gpu: float,
     limit: int | None = None,
 ) -> Memory:
-    """Memory at the longest row. `gpu`: the GPU's memory; `limit`: completions in a forward, or tokens where the
-    recipe's micro_batch_size is auto; by default the recipe's."""
+    """Compute the memory at the longest row.
+
+    `gpu`: the GPU's memory; `limit`: completions in a forward, or tokens if micro_batch_size is auto; default: the
+    recipe's.
+    """
     row = prompt_tokens + completion_tokens
     rows, tokens = rows_and_tokens(recipe, prompt_tokens, completion_tokens, limit)
     weights = weight_bytes(recipe.model, shape)
@@ -123,12 +129,12 @@ def memory_of(
 
 
 def fits(memory: Memory, gpu: float) -> bool:
-    """Both halves of a step fit, and at least one sequence can be sampled where any is."""
+    """Return whether sampling and training fit, with room to sample at least one sequence, if any."""
     return memory.peak <= USABLE * gpu and memory.sequences != 0
 
 
 def best_memory(need: Callable[..., Memory], completion: int, gpu: float) -> Memory | None:
-    """With as many completions in a forward as the recipe asks for and memory allows (training halves them)."""
+    """Return the memory with the most completions in a forward that fit, halving the recipe's as training does."""
     limit: int | None = None
     while True:
         memory = need(completion_tokens=completion, gpu=gpu, limit=limit)
@@ -140,9 +146,9 @@ def best_memory(need: Callable[..., Memory], completion: int, gpu: float) -> Mem
 
 
 def rows_and_tokens(recipe: Recipe, prompt_tokens: int, completion_tokens: int, limit: int | None) -> tuple[int, int]:
-    """Completions and tokens of the largest training forward: as `Rows.split` cuts a step of longest rows.
+    """Return completions and tokens of the largest training forward, as `Rows.split` forms it from longest rows.
 
-    They are laid out with the prompt of a group once.
+    A group's prompt counts once.
     """
     setting = recipe.training.micro_batch_size
     group = recipe.completions_per_prompt
@@ -160,12 +166,12 @@ def rows_and_tokens(recipe: Recipe, prompt_tokens: int, completion_tokens: int, 
 
 
 def number_bytes(model: ModelRecipe) -> int:
-    """Bytes of a number in the model's arithmetic; auto is 16 bits, as on every GPU of the last years."""
+    """Return the bytes of a number in the model's arithmetic; auto is 16 bits, as on all recent GPUs."""
     return 4 if model.dtype == "float32" else 2
 
 
 def weight_bytes(model: ModelRecipe, shape: ModelShape) -> float:
-    """Weights that are trained are in 32 bits; where the arithmetic has 16, a copy in those stands beside them."""
+    """Return the bytes of the weights. Trained weights have 32 bits, plus a copy if the arithmetic has 16 bits."""
     number = number_bytes(model)
     if model.lora is None:
         return float(shape.parameters * (4 if number == 4 else 4 + number))
@@ -174,45 +180,45 @@ def weight_bytes(model: ModelRecipe, shape: ModelShape) -> float:
 
 
 def trained_weights(model: ModelRecipe, shape: ModelShape) -> tuple[int, float]:
-    """How many weights train, and their bytes (their gradients take as much), in 32 bits."""
+    """Return the number of trained weights and their bytes in 32 bits. Gradients take as much."""
     lora = model.lora
     count = shape.parameters if lora is None else shape.adapter_parameters(lora)
     return count, 4.0 * count
 
 
 def cache_bytes(recipe: Recipe, shape: ModelShape, engines: Engines) -> int:
-    """Keys and values of one token in all blocks."""
+    """Return the bytes of one token's keys and values in all blocks."""
     fp8 = engines.engine == "vllm" and recipe.rollout.vllm.kv_cache_dtype == "fp8"
     return kv_bytes(shape, 1 if fp8 else number_bytes(recipe.model))
 
 
 def kv_bytes(shape: ModelShape, number: int) -> int:
-    """The same with so many bytes a number."""
+    """Return the same for a given number of bytes a number."""
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * number
 
 
 def activation_bytes(
     model: ModelRecipe, shape: ModelShape, *, tokens: int, completion_tokens: int
 ) -> tuple[float, float]:
-    """(kept from forward to backward, most work memory beside it) for one forward of so many tokens.
+    """Return (bytes kept from forward to backward, most further work memory) of one forward of so many tokens.
 
-    With checkpointing each block keeps its input; without, everything its backward needs.
+    With checkpointing each block keeps its input, otherwise everything that its backward needs.
     """
     number, adapter = number_bytes(model), model.lora is not None
     backward, kept = (tokens * (h * shape.hidden + i * shape.intermediate) for h, i in _BLOCK_BYTES[adapter, number])
     in_all = shape.layers * (tokens * number * shape.hidden if model.gradient_checkpointing else kept)
     if not model.gradient_checkpointing:
-        backward -= kept  # the last block's own share is among what is kept
+        backward -= kept  # the last block's share is already in `kept`
     if model.load_in_4bit:
         backward += number * max(inputs * outputs for inputs, outputs in shape.linear_layers.values())
     return in_all, max(backward, logits_bytes(shape, number, completion_tokens))
 
 
 def logits_bytes(shape: ModelShape, number: int, completion_tokens: int) -> float:
-    """The path from hidden states to log-probabilities on a GPU, which holds the logits of a chunk of tokens.
+    """Return the bytes from hidden states to log-probabilities on a GPU, which holds the logits of a chunk of tokens.
 
-    For every token its hidden state and, in 32 bits, the gradient direction; for a chunk of them the logits in 32 bits
-    and, where the model's numbers are smaller, the residuals in those.
+    Every token has its hidden state and the gradient direction in 32 bits. A chunk has the logits in 32 bits and, if
+    the model's numbers are smaller, the residuals in the model's type.
     """
     rows = min(completion_tokens, max(16, CHUNK_BYTES // (4 * shape.vocabulary)))
     logits = rows * shape.vocabulary * (4 if number == 4 else 4 + number)

@@ -1,18 +1,18 @@
-"""What a recipe leaves open (`auto`, the keys of OPEN) follows the machine and the model's size, where a run is set up.
+"""Resolve the keys in OPEN that a recipe leaves at `auto`, by the machine and the model's size, when a run is set up.
 
-| key | comes to |
+| key | value |
 |---|---|
 | `model.dtype` | bfloat16 on a GPU that has it, else float32 |
 | `model.load_in_4bit` | true for a billion weights or more under an adapter, on a GPU with bitsandbytes |
 | `optimizer.name` | paged_adamw_8bit for a billion weights or more on a GPU with bitsandbytes, else adamw |
-| `model.gradient_checkpointing` | false where training without takes at most half of the GPU's or the main memory |
-| `rollout.gpu_memory_utilization` | 0.4; more where a shared engine then samples a step at once, and all fits |
-| `rollout.max_num_seqs` | the completions in flight, as far as the cache holds them at a fifth of the greatest length |
-| `rollout.standby` | never where training and a shared engine that is awake take at most 0.85 of the GPU, else always |
+| `model.gradient_checkpointing` | false if training without it takes at most half of the GPU's or the main memory |
+| `rollout.gpu_memory_utilization` | 0.4; more if a shared engine then samples a step at once and everything fits |
+| `rollout.max_num_seqs` | the completions in flight, if the cache holds them at a fifth of the greatest length |
+| `rollout.standby` | never if training and a shared engine that is awake take at most 0.85 of the GPU, else always |
 
-Memory is that of `gtpo plan` at the longest prompt and completion that the recipe allows: no data are read. A model of
-unknown size counts as a large one; a copy that is stored in 4 bits stays so. The recipe in a run's folder has what the
-keys came to, so that another machine changes nothing; the last two stay open where vLLM does not sample.
+Memory is estimated as in `gtpo plan`, at the recipe's longest prompt and completion, without reading data. A model of
+unknown size counts as large; a copy stored in 4 bits stays in 4 bits. The recipe in a run's folder has the resolved
+values, so another machine does not change them. The last two stay open unless vLLM samples.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ from gtpo_cli.recipe.schema import BFLOAT16, OPEN, PAPER_SHARE
 if TYPE_CHECKING:
     from gtpo_cli.planning.cards import Card
 
-LARGE = 10**9  # weights; fewer are not worth 4 bits, and a CPU trains them in a time that somebody waits for
+LARGE = 10**9  # weights; smaller models do not need 4 bits, and a CPU trains them in acceptable time
 QUANTISES = "bitsandbytes"
 _SHARE, _SEQUENCES, _STANDBY = "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby"
-AWAKE = 0.85  # of the GPU's memory, for training beside an engine that is awake: the plan is an estimate
-MOST_SEQUENCES = 512  # in flight at once: vLLM's CUDA graphs end there
-_SHARES = tuple(percent / 100 for percent in range(45, 95, 5))  # of the GPU, for the engine that samples
-_MEASURING_SHARE = 0.85  # of 24 GiB it leaves 3.6 GiB for CUDA and the forward that measures entropies
+AWAKE = 0.85  # of the GPU's memory, for training beside an awake engine, as the plan is only an estimate
+MOST_SEQUENCES = 512  # in flight at once; vLLM's CUDA graphs end there
+_SHARES = tuple(percent / 100 for percent in range(45, 95, 5))  # of the GPU, for the sampling engine
+_MEASURING_SHARE = 0.85  # of 24 GiB this leaves 3.6 GiB for CUDA and the forward that measures entropies
 _CGROUP = Path("/sys/fs/cgroup/memory.max")  # of a container
 
 
 class Machine(NamedTuple):
-    """`memory`: bytes of its GPU, without one of its main memory. `capability`: the GPU's compute capability, None
-    without one. `libraries`: those of LIBRARIES and QUANTISES that are there."""
+    """A machine for training.
+
+    `memory`: bytes of GPU memory, or of main memory without a GPU. `capability`: the GPU's compute capability, None
+    without one. `libraries`: the installed ones of LIBRARIES and QUANTISES.
+    """
 
     memory: float
     capability: tuple[int, int] | None
@@ -69,34 +72,34 @@ def this_machine() -> Machine:
 
 
 def gpu_memory() -> float | None:
-    """Bytes of this machine's GPU; None without one."""
+    """Return the bytes of this machine's GPU; None without one."""
     import torch
 
     return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
 def machine_with(gpu: Card | float) -> Machine:
-    """One with such a card, or a GPU of so many bytes of the last years, and with all libraries."""
+    """Return a machine with this card, or a recent GPU of so many bytes, and with all libraries."""
     memory, capability = (gpu, BFLOAT16) if isinstance(gpu, (int, float)) else (gpu.memory, gpu.capability)
     return Machine(memory, capability, frozenset((*LIBRARIES, QUANTISES)))
 
 
 def main_memory() -> float:
-    """Bytes that this machine, or the container, has."""
+    """Return the bytes of main memory of this machine or container."""
     physical = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     limit = _CGROUP.read_text().strip() if _CGROUP.is_file() else ""
     return min(physical, float(limit)) if limit.isdigit() else physical
 
 
 class Closed(NamedTuple):
-    """`values`: what each open key came to, in the order of OPEN; `why`: by what, in words."""
+    """Resolved keys. `values`: by key, in the order of OPEN; `why`: the machine and model in words."""
 
     values: dict[str, Any]
     why: str
 
     @property
     def words(self) -> str | None:
-        """For who starts the run; None where it is no more than what nearly every recipe leaves open."""
+        """A line for the user; None if only keys that nearly every recipe leaves open were resolved."""
         usual = {_SHARE: PAPER_SHARE, _SEQUENCES: self.values.get(_SEQUENCES), _STANDBY: self.values.get(_STANDBY)}
         told = {key: value for key, value in self.values.items() if key not in usual or usual[key] != value}
         shown = ", ".join(f"{key}: {str(value).lower()}" for key, value in told.items())
@@ -104,8 +107,10 @@ class Closed(NamedTuple):
 
 
 def close(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | None = None) -> Closed:
-    """What the open keys come to on a machine, by default this one. `shape`: by default as the model's configuration
-    says; where that cannot be had the model counts as large."""
+    """Resolve the open keys for a machine, by default this one.
+
+    `shape`: by default from the model's configuration; if that is not available, the model counts as large.
+    """
     open_keys = [key for key in OPEN if _value(recipe, key) == "auto"]
     if not open_keys:
         return Closed({}, "")
@@ -138,13 +143,16 @@ def close(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | No
 
 
 def closed(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | None = None) -> Recipe:
-    """The recipe with what `close` says."""
+    """Return the recipe with the values of `close`."""
     return recipe.with_values(close(recipe, machine, shape).values)
 
 
 def for_measuring(recipe: Recipe, keep: Collection[str] = (), machine: Machine | None = None) -> Recipe:
-    """With what training would need for the shared engine, where there is one, and with as many sequences at once as
-    vLLM's cache holds then: the recipe's own values are for training. `keep`: keys that stay as they are."""
+    """Return the recipe for measuring only. `keep`: keys that do not change.
+
+    A shared engine also gets the memory that training would need, and samples as many sequences as its cache then
+    holds.
+    """
     machine = machine or this_machine()
     engines = _engines(recipe, machine)
     if engines is None or engines.engine != "vllm":
@@ -167,7 +175,7 @@ def _value(recipe: Recipe, key: str) -> Any:
 def _shape_of(recipe: Recipe) -> ModelShape | None:
     try:
         return read_shape(recipe.model)[0]
-    except ModelError:  # who loads the model says it
+    except ModelError:  # loading the model reports it
         return None
 
 
@@ -180,8 +188,8 @@ def _engines(recipe: Recipe, machine: Machine) -> Engines | None:
 
 
 def _share(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines) -> float:
-    """By the longest prompts, or, where those do not fit, by the shortest: the data may have no longer ones."""
-    from gtpo_cli.planning.memory import best_memory, memory_of  # which imports torch
+    """Choose vLLM's share for the longest prompts, or for the shortest if those do not fit: the data may be short."""
+    from gtpo_cli.planning.memory import best_memory, memory_of  # imports torch
 
     wanted = recipe.rollout.completions_at_once
     completion, longest_prompt = _longest(recipe, shape)
@@ -193,20 +201,22 @@ def _share(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines
             if memory := best_memory(need, completion, machine.memory):
                 at_once[share] = min(memory.sequences or 0, wanted)
         if at_once:
-            return max(at_once, key=lambda share: at_once[share])  # of several the least
+            return max(at_once, key=lambda share: at_once[share])  # of several the smallest
     return PAPER_SHARE
 
 
 def _in_flight(recipe: Recipe) -> int:
-    """The most completions that training asks for at once, or the probe before it."""
+    """Return the most completions that training or the probe before it samples at once."""
     probe = recipe.objective.probe
     probed = probe.num_prompts * probe.completions_per_prompt if recipe.objective.initial_entropy is None else 0
     return max(recipe.rollout.completions_at_once, probed)
 
 
 def _sequences(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines, *, wanted: int) -> int:
-    """Of those wanted, what the cache holds at a fifth of the greatest length, the mean that `gtpo plan` reckons its
-    hours with; where they get longer, vLLM lets some wait."""
+    """Return how many of the wanted sequences the cache holds at a fifth of the greatest length.
+
+    This is the mean length in the hours of `gtpo plan`. If sequences get longer, vLLM makes some wait.
+    """
     from gtpo_cli.planning.memory import memory_of
 
     completion, _ = _longest(recipe, shape)
@@ -217,7 +227,7 @@ def _sequences(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Eng
 
 
 def _fits_awake(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines) -> bool:
-    """Whether training fits beside the engine with the recipe's own micro-batch, at the longest prompt."""
+    """Return whether training fits beside the awake engine with the recipe's micro-batch, at the longest prompt."""
     from gtpo_cli.planning.memory import memory_of
 
     awake = recipe.with_values({_STANDBY: "never"})
@@ -227,7 +237,7 @@ def _fits_awake(recipe: Recipe, machine: Machine, shape: ModelShape, engines: En
 
 
 def _has_room(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines) -> bool:
-    """For all activations of the largest forward, in half of the memory: the plan is an estimate."""
+    """Return whether all activations of the largest forward fit in half of the memory, as the plan is an estimate."""
     from gtpo_cli.planning.memory import memory_of
 
     kept = recipe.with_values({"model.gradient_checkpointing": False})
@@ -237,7 +247,7 @@ def _has_room(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engi
 
 
 def _longest(recipe: Recipe, shape: ModelShape) -> tuple[int, int]:
-    """Completion and prompt, in tokens, as they take the most memory together."""
+    """Return the tokens of completion and prompt that take the most memory together."""
     context = min(recipe.model.max_seq_length, shape.positions or recipe.model.max_seq_length)
     completion = min(recipe.rollout.max_completion_tokens, context - 1)
     return completion, min(recipe.data.max_prompt_tokens, context - completion)

@@ -1,7 +1,7 @@
-"""Can this recipe start here? What it needs, held against what the machine has, before anything is made or loaded.
+"""Check, before anything is created or loaded, whether a recipe can start on this machine.
 
-`examine` is `gtpo doctor`: everything, good or bad. `check_ready` is what `gtpo train` does first: the problems among
-it, all together.
+`examine` is for `gtpo doctor` and reports everything. `check_ready` runs first in `gtpo train` and reports all problems
+together.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from gtpo_cli.user_code import missing_module
 
 
 def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
-    """Everything that decides whether training can start here: for the recipe, or for the built-in model without one.
+    """Check everything that training needs here, for the recipe, or for the built-in model without one.
 
-    Loads torch and the reward plug-ins; asks the hub and wandb, with a time limit.
+    Loads torch and the reward plug-ins, and contacts the hub and wandb with a timeout.
     """
     return [
         *machine.software(),
@@ -54,9 +54,9 @@ def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
 
 
 def problems_of(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) -> list[Finding]:
-    """What keeps this recipe from starting here. Less than a tenth of a second for a built-in model on its own task.
+    """List the problems that keep this recipe from starting. A built-in model on its own task takes under 0.1 s.
 
-    Imports the reward plug-ins. `resumed`: memory was enough before, whatever the plan says. `by_trl`: TRL's trainer,
+    Imports the reward plug-ins. `resumed`: skip the memory check, since the run fitted before. `by_trl`: TRL's trainer,
     which holds the policy on transformers.
     """
     findings = _for_recipe(
@@ -76,11 +76,11 @@ def check_ready(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) 
 
 
 def check_recipe(recipe: Recipe) -> list[str]:
-    """Remarks on what a recipe needs that can be seen on any machine: reward modules may be on another.
+    """Check a recipe for any machine, and return remarks on modules that are missing here but may be on another.
 
-    Raises RecipeError for what works on no machine, RewardError and DataError for a reward and a function of
-    `data.gold` that are here and cannot be imported. The columns that rewards ask for are checked where the task is
-    generated: other data need not be here.
+    Raises RecipeError for a recipe that works on no machine, and RewardError or DataError for a reward or a function in
+    `data.gold` that is here but cannot be imported. Columns that rewards need are checked only for generated tasks,
+    since other data may be elsewhere.
     """
     check_keep_best(recipe)
     check_dropout(recipe)
@@ -107,8 +107,10 @@ def check_recipe(recipe: Recipe) -> list[str]:
 def _for_recipe(
     recipe: Recipe, *, with_gpu: bool = True, with_memory: bool = True, read_data: bool = True, resumed: bool = False
 ) -> Iterator[Finding]:
-    """The GPU for the recipe, what its open keys and its engines come to here, and what it then needs. `with_gpu`,
-    `with_memory`: whether these are looked at; `read_data`: as in `memory_finding`."""
+    """Check GPU, resolved keys, engines and further needs of the recipe.
+
+    `with_gpu`, `with_memory`: whether to check these; `read_data`: as in `memory_finding`.
+    """
     left_open = close(recipe)
     here = recipe.with_values(left_open.values)
     engines: Engines | ModelError
@@ -130,7 +132,7 @@ def _for_recipe(
 
 
 def _weights(model: ModelRecipe) -> int:
-    """Of a recipe's model; 0 where that is not known."""
+    """Return the number of weights of a recipe's model; 0 if unknown."""
     try:
         return read_shape(model)[0].parameters
     except ModelError:
@@ -140,9 +142,9 @@ def _weights(model: ModelRecipe) -> int:
 def memory_finding(
     recipe: Recipe, gpu: float, engines: Engines | ModelError | None = None, *, read_data: bool = True
 ) -> Finding:
-    """Whether the recipe fits a GPU of so many bytes, by the plan. `engines`: as they are here, or why there are none.
+    """Check by the plan whether the recipe fits a GPU of so many bytes. `engines`: those here, or why there are none.
 
-    Without `read_data` at once, and a problem only where not even the shortest prompts would fit.
+    Without `read_data` this is immediate, and a problem only if not even the shortest prompts would fit.
     """
     from gtpo_cli.planning.fit import make_plan
 
@@ -163,17 +165,17 @@ def memory_finding(
 
 
 def _libraries_for(recipe: Recipe) -> set[str]:
-    """Those of the GPU path that the recipe names."""
+    """Return the GPU libraries that the recipe names."""
     needed = {str(recipe.model.backend), str(recipe.rollout.engine)} & GPU_LIBRARIES.keys()
     if recipe.model.load_in_4bit or recipe.optimizer.name != "adamw":
         needed.add("bitsandbytes")
     if recipe.model.load_in_4bit and "vllm" in needed and importlib.util.find_spec("vllm") is None:
-        needed.add("vllm-bnb-plugin")  # with vLLM there, `_choice` says it
+        needed.add("vllm-bnb-plugin")  # if vLLM is installed, `_choice` reports it
     return needed
 
 
 def _choice(recipe: Recipe, engines: Engines | ModelError) -> Finding:
-    """What the recipe's backend and engine come to here."""
+    """Report the backend and engine that the recipe would use here."""
     if isinstance(engines, ModelError):
         return Finding("engines", "problem", str(engines))
     if reason := why_auto_is_slow(recipe):
@@ -184,7 +186,7 @@ def _choice(recipe: Recipe, engines: Engines | ModelError) -> Finding:
 
 
 def _needs(recipe: Recipe, *, resumed: bool = False) -> Iterator[Finding]:
-    """The files, names and code that a recipe mentions. A resumed run has what it started from in its folder."""
+    """Check the files, names and code in a recipe. A resumed run has its starting weights in its folder."""
     needs: dict[str, Callable[[], str]] = {
         "recipe": lambda: _rewards(recipe),
         "model": lambda: _model(recipe.model, with_start=not resumed),
@@ -206,7 +208,7 @@ def _rewards(recipe: Recipe) -> str:
 
 
 def _model(model: ModelRecipe, *, with_start: bool = True) -> str:
-    """Configuration and tokenizer are fetched, the weights are not."""
+    """Check the model, fetching configuration and tokenizer but not the weights."""
     from gtpo_cli.models.loading import damaged_file, load_config, load_tokenizer
     from gtpo_cli.training.start import weights_for
 
@@ -233,7 +235,7 @@ def _model(model: ModelRecipe, *, with_start: bool = True) -> str:
 
 
 def check_data(recipe: Recipe) -> str:
-    """The first problem of each source that can be used, so that a large file is not read twice. Raises DataError."""
+    """Check that each source has a usable problem, without reading a large file twice. Raises DataError."""
     from gtpo_cli.data import gold_check, load_problems
 
     names = []

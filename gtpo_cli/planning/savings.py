@@ -1,4 +1,4 @@
-"""What would make a run shorter on the same GPU: other values of a few keys, each with the hours by the same plan."""
+"""Find changes that make a run faster on the same GPU: other values of a few keys, with the hours by the same plan."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gtpo_cli.planning.open_keys import closed, machine_with
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
 
-STEPS_PER_GENERATION = 8  # beyond, samples get too old for what is left to save
+STEPS_PER_GENERATION = 8  # with more, samples get too old for the little time saved
 BASE, AHEAD, SHARE = "model.load_in_4bit", "rollout.steps_per_generation", "rollout.gpu_memory_utilization"
 _SHARES = tuple(percent / 100 for percent in range(10, 95, 5))
-_SHARE_WORTH = 0.95  # of the hours with the recipe's share: another one must get below
-_WORTH = 0.9  # of the hours: what does not get below counts as about as fast
+_SHARE_WORTH = 0.95  # another share of the GPU must save 5 % of the hours
+_WORTH = 0.9  # a change must save 10 % of the hours, else it counts as about as fast
 
 
 class Change(NamedTuple):
-    """`values`: by dotted key, what the recipe would say instead."""
+    """A change of a recipe. `values`: the new values by dotted key."""
 
     values: dict[str, Any]
     hours: Hours
 
     @property
     def keys(self) -> set[str]:
-        """Without the engine's share, which only goes along."""
+        """The changed keys except the engine's share, which only follows."""
         return self.values.keys() - {SHARE}
 
     def __str__(self) -> str:
@@ -40,8 +40,10 @@ def changes(
     recipe: Recipe, shape: ModelShape, engines: Engines, gpu: Card | float, *,
     prompt_tokens: int, completion_tokens: int, hours: Callable[[Recipe, Memory], Hours],
 ) -> tuple[Change, ...]:  # fmt: skip
-    """Those that fit, shortest first, each with the engine's share that suits it. `recipe`: with what it leaves open;
-    `hours`: of a recipe with that memory."""
+    """Return the changes that fit, fastest first, each with a suitable share for the engine.
+
+    `recipe`: with its open keys; `hours`: estimates the hours of a recipe with its memory.
+    """
     size = gpu.memory if isinstance(gpu, Card) else gpu
 
     def tried(values: dict[str, Any]) -> Change | None:
@@ -63,10 +65,10 @@ def changes(
 
 
 def _candidates(recipe: Recipe, shape: ModelShape) -> Iterator[dict[str, Any]]:
-    """None of them changes the length of a completion; docs/memory.md says what they change."""
+    """Yield changes that do not affect the length of completions; docs/memory.md explains them."""
     ahead = {AHEAD: STEPS_PER_GENERATION} if recipe.samples and recipe.rollout.steps_per_generation == 1 else {}
     base = {BASE: not recipe.model.load_in_4bit} if recipe.model.lora is not None and not shape.quantized else {}
-    yield {}  # another share of the engine, perhaps
+    yield {}  # perhaps only another share of the engine
     if ahead:
         yield ahead
     if base:
@@ -78,18 +80,18 @@ def _candidates(recipe: Recipe, shape: ModelShape) -> Iterator[dict[str, Any]]:
 
 
 def most_saving(found: tuple[Change, ...], now: Hours) -> Change | None:
-    """The one key that saves most, where it saves a tenth or more."""
+    """Return the single change that saves most, if it saves a tenth or more."""
     single = (change for change in found if len(change.keys) == 1 or (change.values and not change.keys))
     return next((change for change in single if change.hours.middle < _WORTH * now.middle), None)
 
 
 def faster_base(found: tuple[Change, ...], now: Hours) -> Change | None:
-    """The recipe on base weights of the other kind, where that is faster."""
+    """Return the change to base weights of the other kind (4 or 16 bits), if that is faster."""
     return next((c for c in found if c.keys == {BASE} and c.hours.middle < _WORTH * now.middle), None)
 
 
 def base_words(recipe: Recipe, found: tuple[Change, ...], now: Hours) -> Iterator[str]:
-    """Base weights in 4 bits against 16, for the recipe and for more steps a generation; nothing where one fits not."""
+    """Compare base weights in 4 and 16 bits, for the recipe and for more steps a generation, if both fit."""
     own, other = ("4 bits", "16 bits") if recipe.model.load_in_4bit else ("16 bits", "4 bits")
     for keys in (set[str](), {AHEAD}):
         here = now if not keys else next((change.hours for change in found if change.keys == keys), None)
@@ -101,13 +103,13 @@ def base_words(recipe: Recipe, found: tuple[Change, ...], now: Hours) -> Iterato
 
 
 def in_words(hours: Hours) -> str:
-    """With the unit: minutes where all of it is below an hour."""
+    """Format hours with their unit: minutes if the whole range is below an hour."""
     if hours.slowest >= 1:
         return f"{hours} h"
     return f"{Hours(60 * hours.fastest, 60 * hours.slowest, hours.cards)} min"
 
 
 def compared(one: Hours, other: Hours, first: str, second: str) -> str:
-    """`first` where the one is faster by a tenth or more, `second` where the other is."""
+    """Return `first` if the one is faster by a tenth or more, `second` if the other is."""
     ratio = other.middle / one.middle
     return second if ratio < _WORTH else first if ratio > 1 / _WORTH else "about as fast"

@@ -1,4 +1,4 @@
-"""The dimensions of a model that its memory follows from, read from its configuration; no weights are needed."""
+"""The dimensions of a model, which determine its memory. They are read from its configuration, without weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder of the LLaMA kind (Qwen2 and others are of that kind)."""
+    """The shape of a LLaMA-like decoder (Qwen2 and others are LLaMA-like)."""
 
     layers: int
     hidden: int
@@ -60,12 +60,12 @@ class ModelShape:
         return self.layers * lora.rank * sum(sizes)
 
 
-# What the models of the paper publish in their config.json, for machines that cannot reach the hub.
+# The shapes in the config.json of the paper's models, for machines that cannot reach the hub.
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B-Instruct": ModelShape(32, 4096, 14336, 32, 8, 128, 128256, tied=False),
     "Qwen/Qwen2.5-3B-Instruct": ModelShape(36, 2048, 11008, 16, 2, 128, 151936, tied=True),
 }
-# Of their training data, counted once by `gtpo plan` with their own tokenizers: (longest prompt in tokens, problems).
+# Counts of their training data by `gtpo plan` with their own tokenizers: (longest prompt in tokens, problems).
 PUBLISHED_PROMPTS = {
     ("meta-llama/Llama-3.1-8B-Instruct", "gsm8k"): (287, 7473),
     ("meta-llama/Llama-3.1-8B-Instruct", "math"): (1632, 7497),
@@ -76,8 +76,8 @@ TEST_PROBLEMS = {"gsm8k": 1319, "math": 5000}
 
 
 def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
-    """The shape, and where it is from. Raises ModelError with the remedy."""
-    from gtpo_cli.models.loading import load_config  # which loads torch
+    """Return the shape and its source. Raises ModelError with the remedy."""
+    from gtpo_cli.models.loading import load_config  # loads torch
 
     try:
         config = load_config(recipe, resolve_name(recipe.name))

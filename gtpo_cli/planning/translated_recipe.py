@@ -1,4 +1,4 @@
-"""The recipe that `gtpo init --from-config` writes: a file of another tool, translated, with what it lacks below it."""
+"""Write the recipe of `gtpo init --from-config`: a translated file of another tool, with a list of what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gtpo_cli.text import one_line
 
 
 class TranslatedRecipe(NamedTuple):
-    """`told`: a line for each thing that a user should know, also what has no counterpart; it stands in `text` too."""
+    """A recipe's `text`, and `told`: lines for the user, such as settings without counterpart; `text` has them too."""
 
     text: str
     tool: str
@@ -27,7 +27,7 @@ class TranslatedRecipe(NamedTuple):
 
 
 def translated_recipe(path: Path, *, model: str | None, data: Mapping[str, str] | None) -> TranslatedRecipe:
-    """`model`, `data` (benchmark, and path or dataset): instead of what the file says. The file is read, never run.
+    """Translate a file without running it. `model`, `data` (benchmark, and path or dataset) override the file's.
 
     Raises RecipeError for a file of no known tool, one that names no model or data, and values out of range.
     """
@@ -68,7 +68,7 @@ def _data(sources: list[dict[str, Any]], made: Translation, foreign: Foreign) ->
 
 
 def _source(source: dict[str, Any], made: Translation, foreign: Foreign) -> dict[str, Any]:
-    """A set of data as a recipe has it: by its short name where it is a known benchmark, else with its columns."""
+    """Write a set of data as in a recipe: by name if it is a known benchmark, else with its columns."""
     section = SourceRecipe.model_validate(source)
     known = {spec.hub.id: name for name, spec in BENCHMARKS.items() if spec.hub and "train" in (spec.hub.splits or ())}
     if section.dataset is not None and section.dataset.id in known:
@@ -86,13 +86,13 @@ def _source(source: dict[str, Any], made: Translation, foreign: Foreign) -> dict
         del source["split"]
     if foreign.method == "sft" and isinstance(columns := source.get("columns"), dict):
         answer = columns.get("answer", "answer")
-        if answer != columns.get("question"):  # of a chat the assistant's turn is it anyway
+        if answer != columns.get("question"):  # in a chat the assistant's turn is the answer by default
             columns.setdefault("solution", answer)
     return _in_order(source, SourceRecipe)
 
 
 def _in_order(values: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
-    """Keys as a section of a recipe has them."""
+    """Sort keys as in the recipe's section."""
     inner = {key: info.annotation for key, info in section.model_fields.items()}
     sections = {key: kind for key, kind in inner.items() if isinstance(kind, type) and issubclass(kind, Section)}
     return {

@@ -1,4 +1,4 @@
-"""The section `data` of a recipe: which problems, where they are, how their columns are read, how several are mixed."""
+"""The section `data` of a recipe: the problems, their source, their columns, and mixtures of several sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Then, give the final answer between <answer> and </answer>.
 Benchmark = Literal[
     "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "word_problems", "local", "hub", "mixture"
 ]  # fmt: skip
-GENERATED = {  # made here from a seed: no file, no hub
+GENERATED = {  # generated from a seed, without file or hub
     "arithmetic": "chains of three additions and subtractions of one-digit numbers",
     "word_problems": "word problems of one operation",
 }
@@ -34,7 +34,7 @@ def _known_gold(gold: str) -> str:
     if gold in GOLD:
         return gold
     if not _FUNCTION.fullmatch(gold):
-        raise ValueError(f"is not one of {', '.join(GOLD)}, and no function (file.py:function or pkg.module:function)")
+        raise ValueError(f"is neither one of {', '.join(GOLD)} nor a function (file.py:function, pkg.module:function)")
     return CodeName(gold)
 
 
@@ -46,7 +46,7 @@ def _dataset(written: Any) -> Any:
 class ColumnsRecipe(Section):
     question: NonEmpty = Field("question", description="question, as text or chat messages; a.b: b within a")
     answer: NonEmpty = Field("answer", description="gold answer; in chat messages the assistant's last")
-    solution: NonEmpty | None = Field(None, description="worked solution, for SFT; null = what the answer is read from")
+    solution: NonEmpty | None = Field(None, description="worked solution, for SFT; null = the answer's column")
 
 
 class DatasetRecipe(Section):
@@ -82,7 +82,7 @@ class SourceRecipe(Section):
     held_out: float = Field(
         0.0, ge=0.0, lt=1.0, description="share of questions kept as the test split of local and hub"
     )
-    held_out_seed: int = Field(0, ge=0, lt=2**31, description="chooses them, whatever the run's seed")
+    held_out_seed: int = Field(0, ge=0, lt=2**31, description="seed that chooses them, apart from the run's")
     limit: Count | None = Field(None, description="only this many problems of the split")
 
     @model_validator(mode="before")
@@ -94,11 +94,11 @@ class SourceRecipe(Section):
 
     @property
     def name(self) -> str:
-        """What a reader knows it by: a file, a data set's id, a benchmark."""
+        """The displayed name: a file, a data set's id, or a benchmark."""
         return self.path or (self.dataset.id if self.dataset else self.benchmark)
 
     def problems(self, key: str = "data") -> list[str]:
-        """What is wrong between its keys, each with its key; `key`: where the section stands."""
+        """List contradictions between keys, one line each that begins with the key; `key`: the section's own key."""
         name, found = self.benchmark, []
         if name == "local" and self.path is None:
             found.append(f"{key}.path: benchmark: local needs a file or folder")
@@ -110,16 +110,16 @@ class SourceRecipe(Section):
             found.append(f"{key}.dataset: is for benchmark: hub, not {name}; set {key}.benchmark: hub, or remove it")
         if name not in (*OWN, "mixture"):
             if self.gold != "auto":
-                found.append(f"{key}.gold: {name} has its own way; remove it, or use benchmark: local or hub")
+                found.append(f"{key}.gold: {name} has its own rule; remove the key, or use benchmark: local or hub")
             if self.held_out:
-                found.append(f"{key}.held_out: {name} has a test split of its own; remove it")
+                found.append(f"{key}.held_out: {name} has its own test split; remove the key")
         return found
 
 
 class PartRecipe(SourceRecipe):
     """One of several sets of problems."""
 
-    weight: float = Field(1.0, gt=0.0, le=1000.0, description="share of the prompts, beside the other parts' weights")
+    weight: float = Field(1.0, gt=0.0, le=1000.0, description="share of the prompts, relative to the other weights")
 
 
 class DataRecipe(SourceRecipe):
@@ -150,12 +150,12 @@ class DataRecipe(SourceRecipe):
                 found.append(f"{key}.{name}: each part of a mixture has its own; write it in data.mixture")
         for number, part in enumerate(self.mixture):
             if part.benchmark == "mixture":
-                found.append(f"{key}.mixture.{number}.benchmark: a part is no mixture; list its parts instead")
+                found.append(f"{key}.mixture.{number}.benchmark: a part cannot be a mixture; list its parts instead")
             found += part.problems(f"{key}.mixture.{number}")
         return sorted(found)
 
 
 def implied_benchmark(written: Mapping[str, Any]) -> str | None:
-    """`benchmark` of a section that does not say it."""
+    """Return the implied `benchmark` of a section without that key."""
     names = {"mixture": "mixture", "dataset": "hub", "path": "local"}
     return next((name for key, name in names.items() if written.get(key)), None)

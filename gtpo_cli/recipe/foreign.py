@@ -1,6 +1,7 @@
-"""Training files of other tools: which tool one is for, what it sets, and which data it names.
+"""Read training files of other tools: the tool, the settings and the data.
 
-TRL's and Unsloth's scripts, TRL's, axolotl's and LLaMA-Factory's YAML. `translation.py` makes a recipe of it.
+These are scripts for TRL and Unsloth, and YAML files for TRL, axolotl and LLaMA-Factory. `translation.py` makes a
+recipe of them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from gtpo_cli.text import one_line
 
 _LLAMA_FACTORY = {"stage", "finetuning_type", "dataset_dir", "cutoff_len"}
 _FILES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
-_FORMATS = ("json", "csv", "parquet", "text")  # what stands for a data set's name where data_files are files
+_FORMATS = ("json", "csv", "parquet", "text")  # take the place of a data set's name if data_files are files
 
 
 @dataclass(slots=True)
 class Foreign:
-    """`method`: grpo or sft. `sources`: what each set of data is called in a recipe's `data` (path, dataset, split,
-    columns). `unread`: a line for each thing that cannot be read, and why."""
+    """The content of another tool's training file.
+
+    `method`: grpo or sft. `sources`: each set of data as keys of a recipe's `data` (path, dataset, split, columns).
+    `unread`: a line for each part that cannot be read, with the reason.
+    """
 
     path: Path
     tool: str
@@ -35,7 +39,7 @@ class Foreign:
 
 
 def read_foreign(path: Path) -> Foreign:
-    """Read a file; nothing in it is run. Raises RecipeError for one of no such tool, or of a method without rewards."""
+    """Read a file without running it. Raises RecipeError for files of other tools and for unsupported methods."""
     if path.suffix == ".py":
         return _script(path)
     if path.suffix not in (".yaml", ".yml", ".json"):
@@ -45,7 +49,7 @@ def read_foreign(path: Path) -> Foreign:
         raise RecipeError(f"{path}: --from-config reads {kinds}; {remedy}")
     document = read_mapping(path)
     if isinstance(document.get("model"), Mapping) and isinstance(document.get("data"), Mapping):
-        raise RecipeError(f"{path}: is a recipe already; copy it, or name it in another's extends")
+        raise RecipeError(f"{path}: is already a recipe; copy it, or name it in the extends of another")
     if "base_model" in document:
         return _axolotl(path, document)
     if "model_name_or_path" in document and _LLAMA_FACTORY & document.keys():
@@ -63,7 +67,7 @@ def _script(path: Path) -> Foreign:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
-            raise ValueError(f"is larger than {MAX_BYTES // 2**20} MiB, which no script is")
+            raise ValueError(f"is larger than {MAX_BYTES // 2**20} MiB, too large for a script")
         script = read_script(text.decode("utf-8-sig"))
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -87,7 +91,7 @@ def _script(path: Path) -> Foreign:
 
 
 def _loaded(call: Mapping[str, Any]) -> dict[str, Any]:
-    """What `load_dataset(...)` of a script, or a data set of axolotl, is here."""
+    """Translate the arguments of `load_dataset(...)`, or a data set of axolotl."""
     path, files = str(call["path"]), call.get("data_files")
     files = files.get("train") if isinstance(files, Mapping) else files
     files = files[0] if isinstance(files, list) and len(files) == 1 else files
@@ -165,10 +169,10 @@ def _llama_factory(path: Path, document: dict[str, Any]) -> Foreign:
 
 
 def _dataset_info(*folders: Path) -> tuple[Mapping[str, Any], Path]:
-    """What it holds, and the folder that has one."""
+    """Return the content of `dataset_info.json` and the folder that has it."""
     for folder in folders:
         file = folder / "dataset_info.json"
-        if not file.is_file():  # nor is a device or a FIFO one
+        if not file.is_file():  # also excludes devices and FIFOs
             continue
         try:
             with file.open("rb") as stream:
@@ -181,7 +185,7 @@ def _dataset_info(*folders: Path) -> tuple[Mapping[str, Any], Path]:
 
 
 def _listed_set(entry: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Of `dataset_info.json`."""
+    """Translate an entry of `dataset_info.json`."""
     if isinstance(name := entry.get("file_name"), str):
         source: dict[str, Any] = {"path": str(folder / name)}
     elif isinstance(name := entry.get("hf_hub_url"), str):
@@ -197,7 +201,7 @@ def _listed_set(entry: Mapping[str, Any], folder: Path) -> dict[str, Any] | None
 
 
 def _trl(path: Path, document: dict[str, Any]) -> Foreign:
-    """What `trl grpo --config` reads."""
+    """Read a YAML file for `trl grpo --config`."""
     foreign = Foreign(path, "TRL")
     if name := document.pop("dataset_name", None):
         call = {

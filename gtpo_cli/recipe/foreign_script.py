@@ -1,7 +1,7 @@
-"""The settings of a training script for TRL or Unsloth, read from its text. Nothing of the script is ever run.
+"""Read the settings of a training script for TRL or Unsloth from its text, without running it.
 
-A value counts where it can be read: a number, text, list or dict, a name that the file assigns such a value once, and
-sums of those. All else (`args.lr`, a call, a condition) comes out as not read, with its line.
+Readable values are numbers, text, lists, dicts, names that the file assigns such a value once, and sums of these.
+Everything else (`args.lr`, a call, a condition) is reported as not read, with its line.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 from gtpo_cli.text import one_line
 
-MAX_DEPTH = 50  # of names that stand for names, and of values in values
+MAX_DEPTH = 50  # of names that refer to names, and of nested values
 _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 _DTYPES = ("bfloat16", "float16", "float32")
-# The calls that are read, those whose settings win over the others' first; words that only join objects to each other.
+# The calls to read, in order of precedence, and words that only connect objects.
 _CALLS = ("GRPOConfig", "LoraConfig", "get_peft_model", "BitsAndBytesConfig", "from_pretrained", "GRPOTrainer")
-_FIRST = {"from_pretrained": "model_name", "GRPOTrainer": "model", "GRPOConfig": "output_dir"}  # without a keyword
+_FIRST = {"from_pretrained": "model_name", "GRPOTrainer": "model", "GRPOConfig": "output_dir"}  # positional arguments
 _MODEL_CLASSES = ("Model", "ForCausalLM")
 _WIRING = {"args", "train_dataset", "processing_class", "tokenizer", "peft_config", "quantization_config", "device_map"}
 
@@ -32,7 +32,7 @@ _REMEDIES = {
 
 
 class Setting(NamedTuple):
-    """A word of another tool and its value; `line` of the file, None where that is not known."""
+    """A word of another tool and its value; `line`: its line in the file, None if unknown."""
 
     word: str
     value: Any
@@ -43,8 +43,11 @@ class Setting(NamedTuple):
 
 
 class Script(NamedTuple):
-    """`unread`: a line for each setting whose value cannot be read; `datasets`: the calls of `load_dataset`, as
-    keywords; `unsloth`: whether it imports that."""
+    """The settings of a script.
+
+    `unread`: a line for each setting whose value cannot be read; `datasets`: the arguments of the `load_dataset` calls;
+    `unsloth`: whether the script imports Unsloth.
+    """
 
     settings: list[Setting]
     unread: list[str]
@@ -53,15 +56,15 @@ class Script(NamedTuple):
 
 
 class _NotPlainError(Exception):
-    """A value that only running the script would give."""
+    """A value that is known only by running the script."""
 
 
 def read_script(text: str) -> Script:
-    """Raises ValueError for text that is no Python, or has no `GRPOConfig(...)`."""
+    """Read a script. Raises ValueError for text that is not Python, or has no `GRPOConfig(...)`."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise ValueError(f"line {error.lineno}: is no Python ({error.msg})") from error
+        raise ValueError(f"line {error.lineno}: is not Python ({error.msg})") from error
     except (RecursionError, MemoryError) as error:
         raise ValueError("is nested too deep to be read") from error
     names = _names(tree)
@@ -121,7 +124,7 @@ def _read_dataset(script: Script, call: ast.Call, names: dict[str, ast.expr]) ->
 
 
 def _called(call: ast.Call) -> str | None:
-    """Of `FastLanguageModel.get_peft_model(...)` the last part; `from_pretrained` of a model's class alone."""
+    """Return the last part of a called name. `from_pretrained` counts only for a model's class."""
     if isinstance(call.func, ast.Name):
         return call.func.id
     if not isinstance(call.func, ast.Attribute):
@@ -139,7 +142,7 @@ def _keywords(call: ast.Call) -> Iterator[tuple[str | None, ast.expr]]:
 
 
 def _names(tree: ast.Module) -> dict[str, ast.expr]:
-    """What is assigned to each name that is bound once in the whole file."""
+    """Return the value assigned to each name that is bound only once in the file."""
     bound = Counter(
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )

@@ -1,6 +1,6 @@
-"""From a recipe's file and `--set` overrides to a `Recipe`, or to one `RecipeError` that names every problem.
+"""Make a `Recipe` from a file and `--set` overrides, or raise one `RecipeError` with every problem.
 
-Order, later wins: schema defaults, defaults that follow from the model or the objective, the recipe that the file
+Precedence, later wins: schema defaults, defaults that depend on the model or the objective, the recipe that the file
 `extends`, the file, the overrides.
 """
 
@@ -21,7 +21,7 @@ from gtpo_cli.recipe.section import LARGEST, fields_of
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.text import did_you_mean, nearest_of, shown
 
-MAX_BYTES = 2**20  # of a recipe's file: whoever names the weights of a model by mistake should not wait for them
+MAX_BYTES = 2**20  # of a recipe's file, so that a model's weights named by mistake are not read
 MAX_DOTS = 20  # in the key of an override
 LENGTHS = ("model.max_seq_length", "data.max_prompt_tokens", "rollout.max_completion_tokens")
 _LISTS = {"tuple_type": "expected a list, as [a, b]", "too_short": "expected a list of one or more"}
@@ -31,8 +31,8 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     """Read a recipe, apply overrides, validate.
 
     `name_or_path`: a file, or the name of a shipped recipe, with or without `.yaml`.
-    `overrides`: strings `dotted.key=value`; the value is read as YAML; a mapping is merged into what is there.
-    Raises RecipeError with all problems at once, each with file, key, what is wrong and the nearest right key or value.
+    `overrides`: strings `dotted.key=value`, with the value in YAML; a mapping is merged into the existing section.
+    Raises RecipeError with all problems at once, each with file, key, problem and the nearest valid key or value.
     Imports no torch.
     """
     path = find_recipe(name_or_path)
@@ -40,7 +40,7 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
 
 
 def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The document on top of the recipe that it names in `extends`: a file beside it, or a shipped recipe."""
+    """Merge the document into the recipe that it names in `extends`: a file beside it, or a shipped recipe."""
     named = document.pop("extends", None)
     if named is None:
         return document
@@ -56,7 +56,7 @@ def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path}: extends: the recipe extends itself; name another one, or remove the key")
     below = read_mapping(base)
     if "extends" in below:
-        raise RecipeError(f"{path}: extends: {base} extends another recipe itself; name a recipe that stands alone")
+        raise RecipeError(f"{path}: extends: {base} extends another recipe itself; name one without extends")
     return _merge(_unresolved(below), document)
 
 
@@ -95,20 +95,20 @@ def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, 
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The resolved recipe as YAML text that `load_recipe` reads back to an equal recipe."""
+    """Write the resolved recipe as YAML text, which `load_recipe` reads back to an equal recipe."""
     text: str = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
     return text
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping. Raises RecipeError; never runs what is in the file (safe loader)."""
+    """Read a YAML file with one mapping. Raises RecipeError. The safe loader never runs code from the file."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror or error})") from error
     if len(content) > MAX_BYTES:
-        raise RecipeError(f"{path}: is larger than {MAX_BYTES // 2**20} MiB, which no recipe is; name a YAML file")
+        raise RecipeError(f"{path}: is larger than {MAX_BYTES // 2**20} MiB, too large for a recipe; name a YAML file")
     try:
         document = parse_yaml(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -123,30 +123,30 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path}: a recipe is a mapping of keys (model:, data:, ...), not {type(document).__name__}")
     for key in document:
         if not isinstance(key, str):
-            raise RecipeError(f"{path}: the key {shown(key)} is no text; the keys of a recipe are model:, data:, ...")
+            raise RecipeError(f"{path}: the key {shown(key)} is not text; the keys of a recipe are model:, data:, ...")
     return document
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Name -> file of the recipes that come with gtpo, by name."""
+    """Map the names of the recipes that come with gtpo to their files."""
     return _shipped("*.yaml")
 
 
 def shipped_sweeps() -> dict[str, Path]:
-    """Name -> file of the sweeps that come with gtpo, by name."""
+    """Map the names of the sweeps that come with gtpo to their files."""
     return _shipped("sweeps/*.yaml")
 
 
 def _shipped(pattern: str) -> dict[str, Path]:
     package = Path(__file__).resolve().parent.parent
-    for folder in (package / "_recipes", package.parent / "recipes"):  # a wheel holds the first, a checkout the second
+    for folder in (package / "_recipes", package.parent / "recipes"):  # in a wheel, in a checkout
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob(pattern))}
     return {}
 
 
 def find_recipe(name_or_path: str | Path) -> Path:
-    """A file as given, or with `.yaml` added, or a shipped recipe of that name. Raises RecipeError."""
+    """Find a file as given or with `.yaml` added, or a shipped recipe of that name. Raises RecipeError."""
     given = str(name_or_path)
     for candidate in (Path(given), Path(given + ".yaml")):
         if _is_file(candidate):
@@ -159,13 +159,13 @@ def find_recipe(name_or_path: str | Path) -> Path:
         raise RecipeError(f"{given}: is a folder; name the recipe's file, or a shipped recipe (gtpo recipes list)")
     command = _sweep_instead(Path(name).name, shipped)
     if command is not None:
-        raise RecipeError(f"{_printable(given)}: is no recipe any more but a variant of a sweep: {command}")
+        raise RecipeError(f"{_printable(given)}: is no longer a recipe but a variant of a sweep: {command}")
     hint = did_you_mean(name, shipped, "gtpo recipes list shows the shipped ones")
     raise RecipeError(f"{_printable(given)}: no such file and no shipped recipe of that name; {hint}")
 
 
 def _sweep_instead(name: str, recipes: Iterable[str]) -> str | None:
-    """The command for what 0.1 shipped as the recipe `<recipe>_<variant>`; None for any other name."""
+    """Return the sweep command for a recipe `<recipe>_<variant>` of version 0.1; None for any other name."""
     renamed = {"g12": "gtpo_g12", "betas0.9": "gtpo_betas0.9", "grpo_betas": "grpo_betas0.999999"}
     asked = {recipe: name.removeprefix(f"{recipe}_") for recipe in recipes if name.startswith(f"{recipe}_")}
     for sweep, path in shipped_sweeps().items() if asked else ():
@@ -179,18 +179,18 @@ def _sweep_instead(name: str, recipes: Iterable[str]) -> str | None:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError as error:  # a name longer than names can be, a folder that may not be entered
+    except OSError as error:  # the name is too long, or a folder is not accessible
         raise RecipeError(f"{_printable(str(path))}: cannot be looked up ({error.strerror or error})") from error
 
 
 def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults that follow from `model.name`, `objective.name`, `objective.compat`, and from what is trained on."""
+    """Return the defaults that depend on `model.name`, `objective.name`, `objective.compat` and the data."""
     model, objective = (_section(written, name) for name in ("model", "objective"))
     chosen: dict[str, Any] = {}
     if str(model.get("name", "")).startswith("builtin:"):
         chosen |= BUILTIN_DEFAULTS
     chosen |= METHODS.get(str(objective.get("name", "gtpo")), {})
-    if "clip_epsilon" in objective:  # short for both
+    if "clip_epsilon" in objective:  # sets both
         ends = ("objective.clip.low", "objective.clip.high")
         chosen = {key: value for key, value in chosen.items() if key not in ends}
     if objective.get("compat") == "released_code":
@@ -200,13 +200,16 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lengths(written: Mapping[str, Any]) -> dict[str, int]:
-    """The lengths that a recipe leaves open, where it says others: a short row is shared by prompt and completion, with
-    half of it at least for the prompt; a long prompt or completion makes the row longer. What is written stays."""
+    """Return defaults for the lengths that a recipe does not set but that depend on lengths it sets.
+
+    Prompt and completion share a short row, with at least half of it for the prompt. A long prompt or completion makes
+    the row longer.
+    """
     parts = (key.partition(".") for key in LENGTHS)
     row, prompt, completion = (_length(_section(written, section).get(name)) for section, _, name in parts)
     longest_row, longest_prompt, longest_completion = (fields_of(Recipe)[key].default for key in LENGTHS)
     if not {"model", "data"} <= written.keys():
-        return {}  # what is missing is said, as a whole
+        return {}  # validation reports the missing section
     if row is None:
         return {LENGTHS[0]: max(longest_row, (prompt or longest_prompt) + (completion or longest_completion))}
     half = max(row // 2, 1)
@@ -219,7 +222,7 @@ def _length(written: Any) -> int | None:
 
 
 def _following(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults that are values of other keys, or made of them; what those cannot be is refused where it stands."""
+    """Return the defaults that follow from values of other keys. Validation reports wrong values of those."""
     data, rollout, evaluation = (_section(written, name) for name in ("data", "rollout", "evaluation"))
     follow: dict[str, Any] = {}
     if (benchmark := data.get("benchmark", implied_benchmark(data))) in get_args(Benchmark):
@@ -232,8 +235,7 @@ def _following(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unresolved(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved recipe, which has every key, without those whose values only follow from others: where an override
-    changes the others they follow again."""
+    """Remove the keys of a resolved recipe whose values follow from others, so that they follow an override again."""
     resolved = Recipe.model_fields.keys() <= document.keys()
     for key, value in _following(document).items() if resolved else ():
         document = _without(document, key, value)
@@ -241,7 +243,7 @@ def _unresolved(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without(document: Mapping[str, Any], dotted: str, value: Any) -> dict[str, Any]:
-    """Without a key, where it has that value."""
+    """Return the document without a key if that has this value."""
     first, _, rest = dotted.partition(".")
     if isinstance(inner := document.get(first), Mapping):
         return {**document, first: _without(inner, rest, value)}
@@ -253,7 +255,7 @@ def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key as sections."""
+    """Turn values by dotted key into sections."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         nested = _merge(nested, _nest(key, value))
@@ -278,15 +280,15 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 def describe_problems(
     error: ValidationError, where: str, overridden: Iterable[str] = (), *, model: type[BaseModel] = Recipe
 ) -> Iterator[str]:
-    """A line for each problem of a document that is no `model`: where, key, what is wrong, what is nearest."""
+    """Yield a line for each problem of a document that is not a valid `model`: file, key, problem, suggestion."""
     found = error.errors(include_url=False)
     out_of_range = {_key_of(item) for item in found if item["type"].startswith(("greater_than", "less_than"))}
     for item in found:
         if item["type"] == "too_short" and any(other["loc"][:-1] == item["loc"] for other in found if other["loc"]):
-            continue  # pydantic counts what is left when each wrong one is named
+            continue  # pydantic counts the rest, but each wrong item is reported
         key = _key_of(item)
         if item["type"] == "literal_error" and key in out_of_range:
-            continue  # of auto or a number: it is a number
+            continue  # the other branch of `auto` or a number fits better
         source = _source(key, where, overridden)
         if item["type"] == "extra_forbidden":
             for unknown in _unknown_keys(key, item["input"], model):
@@ -309,20 +311,19 @@ def describe_problems(
 
 
 def _source(key: str, where: str, overridden: Iterable[str]) -> str:
-    """Where a key was written: the file, or an override of it or of what it stands in."""
+    """Return where a key was written: the file, or an override of it or of its section."""
     return "--set" if any(key == o or key.startswith(o + ".") for o in overridden) else where
 
 
 def _key_of(item: Any) -> str:
-    """Without what pydantic adds to a path for the branches of a union (`literal['auto']`, `constrained-int`)."""
+    """Return the dotted key without pydantic's names of union branches (`literal['auto']`, `constrained-int`)."""
     added = ("literal[", "constrained-", "function-", "nullable[")
     parts = [_printable(str(part)) for part in item["loc"]]
     return ".".join(part for part in parts if not part.startswith(added) and part not in ("bool", "int", "nullable"))
 
 
 def nearest_key(key: str, *, model: type[BaseModel] = Recipe) -> str:
-    """What to write instead of an unknown key: as another tool calls it, as it is called elsewhere, or as it is nearly
-    written."""
+    """Suggest a replacement for an unknown key: another tool's word, the same name elsewhere, or a similar one."""
     from gtpo_cli.recipe.synonyms import find_synonym
 
     if model is Recipe and (synonym := find_synonym(key)) is not None:
@@ -344,7 +345,7 @@ def nearest_key(key: str, *, model: type[BaseModel] = Recipe) -> str:
 
 
 def _unknown_keys(key: str, value: Any, model: type[BaseModel]) -> Iterator[str]:
-    """An unknown key; instead of another tool's section (`trl: {beta: 0.1}`) those in it, which have names here."""
+    """Yield an unknown key, or the keys within another tool's section (`trl: {beta: 0.1}`) that have names here."""
     from gtpo_cli.recipe.synonyms import find_synonym
 
     sections = [part for k in fields_of(model) for part in k.split(".")[:-1]]
@@ -357,7 +358,7 @@ def _unknown_keys(key: str, value: Any, model: type[BaseModel]) -> Iterator[str]
 
 
 def _first_key(section: str, model: type[BaseModel]) -> str | None:
-    """The key of a section that names what it is about: its first."""
+    """Return the first key of a section, which names its subject."""
     return next((key for key in fields_of(model) if key.startswith(f"{section}.")), None)
 
 
@@ -374,6 +375,6 @@ def _example(key: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """A key, override or path in a message: as it was written, with what would upset a terminal escaped."""
+    """Format a key, override or path for a message, with terminal control characters escaped."""
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= 200 else text[:197] + "..."

@@ -1,9 +1,8 @@
-"""The methods of `objective.name`: paper, equation, and the switches that each sets where a recipe is silent.
+"""The methods of `objective.name`: paper, equation, and the default switches of each.
 
-A switch that a recipe writes wins, so GTPO's three corrections (`objective.conflict.enabled`,
-`objective.filter.enabled`, `objective.entropy_coef`) can be had on top of every method: c = delta (A - gamma <H>)
-lambda then stands where the method has A. What the switches compute is in `gtpo_cli/objective`; docs/objective.md has
-all of it in one table.
+A recipe can override every switch. So GTPO's three corrections (`objective.conflict.enabled`,
+`objective.filter.enabled`, `objective.entropy_coef`) work with every method: c = delta (A - gamma <H>) lambda then
+replaces A. `gtpo_cli/objective` computes the switches; docs/objective.md has them in one table.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "grpo": _NO_CORRECTIONS,
     # arXiv 2503.20783: 1/G sum_i 1/L sum_t min(r A, clip(r) A), A = R - mean(R), L = rollout.max_completion_tokens
     "dr_grpo": _NO_CORRECTIONS | {"objective.advantage_scale": "none", "objective.average": "budget"},
-    # arXiv 2503.14476: sum_{i,t} min(r A, clip(r) A) / (completion tokens of the step); there a group is sampled again
-    # where all or none of its answers are right, here where its rewards are all equal
+    # arXiv 2503.14476: sum_{i,t} min(r A, clip(r) A) / (completion tokens of the step). The paper resamples a group if
+    # all or none of its answers are right, gtpo if its rewards are all equal.
     "dapo": _NO_CORRECTIONS
     | {
         "objective.average": "token",
         "objective.clip.high": 0.28,
         "objective.resample": 3,
-        "rewards.length.weight": 5.0,  # half of what a right answer is worth, as in the paper (1 of 2)
+        "rewards.length.weight": 5.0,  # half the reward of a right answer, as in the paper (1 of 2)
     },
     # arXiv 2507.18071: 1/G sum_i 1/|o_i| sum_t min(s_t A, clip(s_t) A), s_t = sg(exp(mean_t ln r_t)) pi / sg(pi)
     "gspo": _NO_CORRECTIONS | {"objective.ratio": "sequence", "objective.clip.low": 3e-4, "objective.clip.high": 4e-4},
-    # arXiv 2506.13585: sum_{i,t} sg(min(r, high)) A ln pi / (completion tokens of the step); without the dynamic
-    # sampling and the length penalty that it takes over from DAPO
+    # arXiv 2506.13585: sum_{i,t} sg(min(r, high)) A ln pi / (completion tokens of the step); without its dynamic
+    # sampling and length penalty, which it adopts from DAPO
     "cispo": _NO_CORRECTIONS
     | {"objective.average": "token", "objective.clip.of": "weight", "objective.clip.high": 5.0},
     # arXiv 2402.14740: 1/G sum_i sum_t min(r A, clip(r) A), A_i = R_i - mean of the others; a KL term is in the
-    # loss, as for all, and not in the reward
+    # loss, as in all methods here, and not in the reward
     "rloo": _NO_CORRECTIONS
     | {"objective.baseline": "leave_one_out", "objective.advantage_scale": "none", "objective.average": "sum"},
     # next-token cross-entropy of the reference completion, the prompt masked: 1/N sum over its N tokens of ln pi

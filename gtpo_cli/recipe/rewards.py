@@ -1,4 +1,4 @@
-"""The section `rewards` of a recipe: tags, format, accuracy, and rewards of the user's own."""
+"""The section `rewards` of a recipe: tags, format, accuracy, and the user's own rewards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AccuracyRewardRecipe(Section):
         "mathematics", description="how answers are compared; text: as written, except white space"
     )
     reject_copied: bool = Field(
-        True, description="refuse a formula copied from the question, or not worked out where a number is asked"
+        True, description="reject a formula copied from the question, or one not worked out if a number is asked"
     )
 
 
@@ -39,7 +39,7 @@ class LengthRewardRecipe(Section):
     weight: float = Field(0.0, ge=0.0, le=1000.0, description="factor of DAPO's soft length penalty; 0 = off")
     limit: int = Field(1500, ge=1, description="the penalty is -1 here; default: rollout.max_completion_tokens")
     soft_tokens: int | None = Field(
-        None, ge=0, description="it falls from 0 over these last tokens; null = a fifth of the limit"
+        None, ge=0, description="the penalty falls from 0 over these last tokens; null = a fifth of the limit"
     )
 
 
@@ -52,7 +52,7 @@ class PluginRewardRecipe(Section):
         None,
         ge=1,
         le=1024,
-        description="most calls at one time (in threads); null = one, or 32 of an async def",
+        description="most calls at one time (in threads); null = one, or 32 for an async def",
     )
 
 
@@ -69,25 +69,25 @@ class RewardsRecipe(Section):
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each part of the reward, by the name that its score has in `Verdict.scores`."""
+        """The weight of each part of the reward, by its name in `Verdict.scores`."""
         built_in = {"format": self.format.weight, "accuracy": self.accuracy.weight}
         length = {"length": self.length.weight} if self.length.weight else {}  # not scored without
         return built_in | length | {plugin.name: plugin.weight for plugin in self.plugins}
 
     @property
     def takes_any_gold(self) -> bool:
-        """Whether a gold answer need not be something that compares as mathematics."""
+        """Whether gold answers need not be mathematics."""
         return self.accuracy.weight == 0 or self.accuracy.equality == "text"
 
     def problems(self) -> list[str]:
-        """What is wrong between its keys, each with its key."""
+        """List contradictions between keys, one line each that begins with the key."""
         found = []
         tags, mode = self.format.tags, self.format.mode
         if tags.reasoning == tags.answer:
             found.append(f"rewards.format.tags: reasoning and answer are both {tags.answer}; name two different tags")
         if tags.reasoning is None and mode == "released_code":
             found.append(
-                "rewards.format.tags.reasoning: mode: released_code is about a reasoning block; name one, or use "
+                "rewards.format.tags.reasoning: mode: released_code needs a reasoning block; name its tag, or use "
                 "mode: strict"
             )
         if self.accuracy.equality == "text" and mode == "released_code":
@@ -102,5 +102,7 @@ class RewardsRecipe(Section):
         names = [plugin.name for plugin in self.plugins]
         for number, name in enumerate(names):
             if name in names[:number]:
-                found.append(f"rewards.plugins.{number}.name: {name} is there twice; once, with the sum of the weights")
+                found.append(
+                    f"rewards.plugins.{number}.name: {name} is listed twice; list it once, with the sum of the weights"
+                )
         return found

@@ -1,4 +1,4 @@
-"""What a run is called that nobody named: model, data, method, and when it started."""
+"""The default name of a run: model, data, method and start time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.recipe.schema import Recipe
 
-_LONGEST = 57  # characters; with a number behind it 60
+_LONGEST = 57  # characters; 60 with a number
 _LONGEST_DATA = 14
-# What a model's name says of its format, which a run's need not repeat.
+# Format suffixes of a model's name, which a run's name drops.
 _FORMAT = re.compile(r"[-_](instruct|chat|it|hf|unsloth|bnb|4bit)(?=[-_]|$)")
 
 
 def default_names(recipe: Recipe) -> Iterator[str]:
-    """`smollm2-135m-gsm8k-gtpo-20261123-1832`, then the same with -2, -3, ... for runs that start in the same minute.
+    """Yield `smollm2-135m-gsm8k-gtpo-20261123-1832`, then the same with -2, -3, ... for starts in the same minute.
 
-    Those of one recipe sort by the minute. At most 60 characters of a-z, 0-9, `.`, `_` and `-`.
+    Names of one recipe sort by time. They have at most 60 characters of a-z, 0-9, `.`, `_` and `-`.
     """
     model = Path(recipe.model.name.removeprefix("builtin:")).absolute()
     data = _plain("-".join(map(_of_data, recipe.data.sources)))[:_LONGEST_DATA].strip("-._")

@@ -1,8 +1,8 @@
 """The recipe: every key a user can write, its type, its bounds and its meaning. Torch-free and immutable.
 
-Defaults are the paper's settings (arXiv 2508.03772, Listing 1 and Section 6). `objective.name` changes some of them:
-see `methods.py`. What fits one machine and not another is open (OPEN): `planning/open_keys.py` says what it comes to.
-Reading files, overrides and error messages are in `load.py`.
+Defaults are the paper's settings (arXiv 2508.03772, Listing 1 and Section 6). `objective.name` changes some of them
+(`methods.py`). The keys in OPEN depend on the machine, and `planning/open_keys.py` resolves them. `load.py` reads
+files and overrides and writes the error messages.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
 from gtpo_cli.recipe.rewards import TagsRecipe
 from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
 
-PAPER_SHARE = 0.4  # of the GPU's memory, for vLLM
-LARGEST_RANK = 512  # of an adapter that vLLM takes
-BFLOAT16 = (8, 0)  # the compute capability from which on GPUs have it, which model.dtype: auto asks
-# Keys whose `auto` follows the machine and the model's size; the recipe in a run's folder has what they came to.
+PAPER_SHARE = 0.4  # vLLM's share of GPU memory in the paper
+LARGEST_RANK = 512  # largest adapter rank that vLLM accepts
+BFLOAT16 = (8, 0)  # lowest compute capability with bfloat16, for model.dtype: auto
+# Keys whose `auto` depends on the machine and the model's size. The recipe in a run's folder has the resolved values.
 OPEN = (
     "model.load_in_4bit", "model.dtype", "model.gradient_checkpointing", "optimizer.name",
     "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby",
 )  # fmt: skip
 
-# What `objective.compat: released_code` changes where a recipe is silent (docs/objective.md, section 9).
+# Defaults under `objective.compat: released_code` (docs/objective.md, section 9).
 RELEASED_CODE_DEFAULTS: dict[str, Any] = {
     "objective.advantage_scale": "none",
     "objective.filter.enabled": "always",
     "objective.filter.threshold": 0.7,
 }
 
-# What a built-in model needs no more than a CPU for, where a recipe is silent: all weights train, in float32.
+# Defaults for built-in models, which are small enough to train all weights in float32 on a CPU.
 BUILTIN_DEFAULTS: dict[str, Any] = {
     "model.load_in_4bit": False,
     "model.lora": None,
@@ -83,7 +83,7 @@ class ModelRecipe(Section):
 
     @property
     def before_training(self) -> str:
-        """What the untrained policy is, in words."""
+        """Describe the untrained policy in words."""
         return self.name if self.start is None else f"{self.name} from {self.start}"
 
 
@@ -99,18 +99,18 @@ class SpeculativeRecipe(Section):
     @model_validator(mode="after")
     def _ordered(self) -> SpeculativeRecipe:
         if self.prompt_lookup_min > self.prompt_lookup_max:
-            raise ValueError("prompt_lookup_min is above prompt_lookup_max; lower the one or raise the other")
+            raise ValueError("prompt_lookup_min is above prompt_lookup_max; lower it, or raise prompt_lookup_max")
         return self
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """vLLM's `speculative_config`."""
+        """The section as vLLM's `speculative_config`."""
         lookup = {"prompt_lookup_min", "prompt_lookup_max"} if self.method == "suffix" else None
         return self.model_dump(exclude=lookup)
 
 
 class VllmRecipe(Section):
-    """Arguments of vLLM's engine, by vLLM's names; all others are refused."""
+    """The supported arguments of vLLM's engine, by vLLM's names."""
 
     enforce_eager: bool = Field(False, description="no compiling, no CUDA graphs: starts sooner, samples slower")
     kv_cache_dtype: Literal["auto", "fp8"] = Field(
@@ -151,7 +151,7 @@ class RolloutRecipe(Section):
     )
     standby: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="the engine on the policy's weights sleeps during training, which frees its cache",
+        description="vLLM on the policy's weights sleeps during training, which frees its cache",
     )
     vllm: VllmRecipe = Field(default_factory=VllmRecipe, description="more arguments of vLLM's engine")
     importance_correction: Literal["none", "truncated"] = Field(
@@ -161,18 +161,18 @@ class RolloutRecipe(Section):
 
     @property
     def speculation(self) -> dict[str, Any] | None:
-        """vLLM's `speculative_config`. At another temperature its log-probabilities beside guesses are wrong."""
+        """vLLM's `speculative_config`; None at temperatures other than 1, where it gives wrong log-probabilities."""
         speculative = self.vllm.speculative_config
         return None if speculative is None or self.temperature != 1.0 else speculative.arguments
 
     @property
     def engine_share(self) -> float:
-        """gpu_memory_utilization; where it is open the paper's."""
+        """The value of gpu_memory_utilization; the paper's if it is auto."""
         return PAPER_SHARE if self.gpu_memory_utilization == "auto" else self.gpu_memory_utilization
 
     @property
     def completions_at_once(self) -> int:
-        """What one generation asks for: K steps of B prompts with G completions each."""
+        """The completions of one generation: K steps of B prompts with G completions each."""
         return self.group_size * self.prompts_per_step * self.steps_per_generation
 
 
@@ -203,9 +203,9 @@ class ProbeRecipe(Section):
 
 class ClipRecipe(Section):
     low: float = Field(0.2, ge=0.0, lt=1.0, description="the ratio is clipped at 1 - low (Eq. 2)")
-    high: float = Field(0.2, gt=0.0, le=1e6, description="and at 1 + high; with of: weight at high itself")
+    high: float = Field(0.2, gt=0.0, le=1e6, description="the ratio is clipped at 1 + high; with of: weight, at high")
     of: Literal["objective", "weight"] = Field(
-        "objective", description="weight: bounds the weight of ln pi, and every token keeps its gradient (CISPO)"
+        "objective", description="weight: clip only the weight of ln pi, so every token keeps its gradient (CISPO)"
     )
 
 
@@ -217,7 +217,7 @@ class ObjectiveRecipe(Section):
     baseline: Literal["mean", "leave_one_out"] = Field(
         "mean", description="mean of the group, or of its other completions"
     )
-    ratio: Literal["token", "sequence"] = Field("token", description="whose probability ratio is clipped")
+    ratio: Literal["token", "sequence"] = Field("token", description="clip the ratio of each token or of a completion")
     clip: ClipRecipe = Field(default_factory=ClipRecipe, description="clip range; clip_epsilon: x sets both ends")
     average: Literal["completion", "token", "budget", "sum"] = Field(
         "completion",
@@ -242,7 +242,7 @@ class ObjectiveRecipe(Section):
         None, ge=0.0, le=100.0, description="<H>_ini of the untrained policy, nats; null = probe before step 1"
     )
     probe: ProbeRecipe = Field(default_factory=ProbeRecipe, description="how <H>_ini is measured")
-    audit: bool = Field(False, description="log where the policy gradient falls: shared start, shared end, middle")
+    audit: bool = Field(False, description="log where the policy gradient acts: shared start, shared end, middle")
 
     @model_validator(mode="before")
     @classmethod
@@ -252,7 +252,7 @@ class ObjectiveRecipe(Section):
             return written
         clip = written.get("clip") or {}
         if not isinstance(clip, dict) or {"low", "high"} & clip.keys():
-            raise ValueError("clip_epsilon is short for clip.low and clip.high; write one or the other")
+            raise ValueError("clip_epsilon sets both clip.low and clip.high; write either clip_epsilon or these two")
         if clip.get("of") == "weight":
             raise ValueError("clip_epsilon is a range around 1; with clip.of: weight write clip.high (CISPO: 5)")
         epsilon = written["clip_epsilon"]
@@ -268,40 +268,40 @@ class OptimizerRecipe(Section):
     learning_rate: float = Field(1e-6, gt=0.0, le=10.0, description="peak learning rate")
     betas: tuple[Beta, Beta] = Field((0.999999, 0.999999), description="Adam's decay rates")
     weight_decay: float = Field(0.1, ge=0.0, le=10.0, description="decoupled weight decay")
-    max_grad_norm: float = Field(0.1, gt=0.0, le=1e6, description="the gradient is scaled down to this norm")
+    max_grad_norm: float = Field(0.1, gt=0.0, le=1e6, description="a larger gradient is scaled down to this norm")
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="cosine and linear end at 0")
     warmup_ratio: float = Field(0.005, ge=0.0, le=1.0, description="share of steps in which the rate rises from 0")
 
 
 class GuardRecipe(Section):
     action: Literal["warn", "stop", "rollback"] = Field(
-        "warn", description="on collapse; rollback: best checkpoint, lower learning rate"
+        "warn", description="response to collapse; rollback: best checkpoint, lower learning rate"
     )
-    window: int = Field(50, ge=2, le=100_000, description="steps whose means are compared with earlier ones")
-    format_drop: float = Field(0.2, gt=0.0, le=1.0, description="fall of the strict format rate that counts")
+    window: int = Field(50, ge=2, le=100_000, description="steps in each mean that the guard compares")
+    format_drop: float = Field(0.2, gt=0.0, le=1.0, description="drop of the strict format rate that counts")
     accuracy_drop: float = Field(
-        0.1, gt=0.0, le=1.0, description="fall of the accuracy rate that counts, if it also halves"
+        0.1, gt=0.0, le=1.0, description="drop of the accuracy rate that counts, if the rate also halves"
     )
     entropy_factor: float = Field(
-        3.0, gt=1.0, le=1e6, description="entropy this many times its start counts as one above ln 2"
+        3.0, gt=1.0, le=1e6, description="entropy above this many times its start counts like entropy above ln 2"
     )
     length_factor: float = Field(
-        2.0, gt=1.0, le=1e6, description="growth of completions that counts while format or accuracy falls"
+        2.0, gt=1.0, le=1e6, description="growth of completion length that counts while format or accuracy falls"
     )
     truncated_rise: float = Field(0.3, gt=0.0, le=1.0, description="rise of the truncated share that counts")
     uninformative_share: float = Field(
         0.98,
         gt=0.0,
         le=1.0,
-        description="share of groups with equal rewards that counts while accuracy is below 0.5, if once lower",
+        description="share of groups with equal rewards that counts if it was once lower and accuracy is below 0.5",
     )
-    max_rollbacks: int = Field(2, ge=0, le=1000, description="then the run stops")
+    max_rollbacks: int = Field(2, ge=0, le=1000, description="rollbacks before the run stops")
     rollback_rate: float = Field(0.5, gt=0.0, lt=1.0, description="factor of the learning rate at each rollback")
 
 
 class TrainingRecipe(Section):
     epochs: int = Field(1, ge=1, le=100_000, description="passes over the data")
-    max_steps: Count | None = Field(None, description="this many optimiser steps, whatever the epochs")
+    max_steps: Count | None = Field(None, description="optimiser steps of the run; overrides epochs")
     micro_batch_size: Literal["auto"] | Count = Field(
         "auto", description="completions in one forward pass; auto = by tokens, fewer if memory runs out"
     )
@@ -322,7 +322,7 @@ class TrainingRecipe(Section):
 
 
 def default_ks(samples: int) -> dict[str, tuple[int, ...]]:
-    """What `pass_k` and `majority_k` are where a recipe is silent: 64 completions have all of these k."""
+    """Return the defaults of `pass_k` and `majority_k` up to k = `samples`."""
     ks = {"pass_k": (1, 2, 4, 8, 16, 32, 64), "majority_k": (4, 8, 16, 32, 64)}
     return {key: tuple(k for k in default if k <= samples) for key, default in ks.items()}
 
@@ -342,7 +342,7 @@ class EvaluationRecipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _ks_within_samples(cls, written: Any) -> Any:
-        """The default k end at `samples`, also where a recipe that was resolved by an earlier gtpo has them all."""
+        """Cut the default k at `samples`, also in a recipe that an earlier gtpo resolved with all of them."""
         if not isinstance(written, dict) or not isinstance(samples := written.get("samples"), int):
             return written
         default, within = default_ks(64), default_ks(samples)
@@ -350,9 +350,9 @@ class EvaluationRecipe(Section):
         return written | fit
 
     def problems(self) -> list[str]:
-        """What is wrong between its keys, each with its key."""
+        """List contradictions between keys, one line each that begins with the key."""
         return [
-            f"evaluation.{key}: k = {max(ks)} needs as many completions of each problem, and evaluation.samples is "
+            f"evaluation.{key}: k = {max(ks)} needs {max(ks)} completions of each problem, but evaluation.samples is "
             f"{self.samples}; raise it, or leave that k out"
             for key, ks in (("pass_k", self.pass_k), ("majority_k", self.majority_k))
             if ks and max(ks) > self.samples
@@ -382,12 +382,12 @@ class TrackingRecipe(Section):
 
 def _folder_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]{0,120}", name):
-        raise ValueError("expected letters, digits, _, - and dots, the first no - or dot, and at most 121")
+        raise ValueError("expected at most 121 letters, digits, _, - and dots, not beginning with - or a dot")
     return name
 
 
 class Recipe(Section):
-    """One training run, whole. Loaded by `gtpo_cli.recipe.load_recipe`; saved resolved in the run folder."""
+    """The complete description of a training run. `load_recipe` loads it; the run folder keeps it with all values."""
 
     run_name: Annotated[str, AfterValidator(_folder_name)] | None = Field(
         None, description="folder inside output_dir (--name); null = model, data, method and time"
@@ -406,12 +406,12 @@ class Recipe(Section):
 
     @property
     def samples(self) -> bool:
-        """Whether training samples anything: SFT only where it is evaluated between its steps."""
+        """Whether training samples at all. SFT samples only if it is evaluated between its steps."""
         return self.objective.name != "sft" or self.training.eval_every is not None
 
     @property
     def completions_per_prompt(self) -> int:
-        """In a training step: a group; for SFT the one reference."""
+        """The completions of a prompt in a training step: a group, or the one reference for SFT."""
         return 1 if self.objective.name == "sft" else self.rollout.group_size
 
     @model_validator(mode="after")
@@ -435,39 +435,39 @@ class Recipe(Section):
         if objective.compat == "released_code" and switches != ("completion", "token", "objective"):
             problems.append(
                 "objective.compat: the released code has its own average and ratio; leave average, ratio and clip.of "
-                "as name: gtpo has them, or use compat: paper"
+                "at the defaults of name: gtpo, or use compat: paper"
             )
         if objective.clip.of == "weight" and objective.clip.high < 1:
             problems.append(
-                f"objective.clip.high: {objective.clip.high:g} would shrink every weight, which is 1 at first; with "
-                "clip.of: weight it is the bound itself, 1 or more (CISPO: 5)"
+                f"objective.clip.high: {objective.clip.high:g} would shrink every weight, since weights start at 1; "
+                "with clip.of: weight it is the bound itself, so use 1 or more (CISPO: 5)"
             )
         rewards = self.rewards
         problems += rewards.problems()
         problems += self.evaluation.problems()
         if self.rewards.format.tags != TagsRecipe() and self.data.system_prompt == PAPER_SYSTEM_PROMPT:
             problems.append(
-                "data.system_prompt: the default asks for <reasoning> and <answer>, not for the tags of "
-                "rewards.format.tags; write one that names them, or set it to null"
+                "data.system_prompt: the default asks for <reasoning> and <answer>, but rewards.format.tags has other "
+                "tags; write a prompt that names them, or set it to null"
             )
         if not any(rewards.weights.values()):
             problems.append("rewards: all weights are 0, so nothing can be learned; give one of them a weight")
         if self.training.eval_every is not None and self.evaluation.limit is None:
-            problems.append("training.eval_every: bound these evaluations, e.g. with evaluation.limit: 100 (problems)")
+            problems.append("training.eval_every: limit these evaluations, e.g. with evaluation.limit: 100 (problems)")
         if self.training.eval_every is None and (self.training.keep_best or "").startswith("eval/"):
             problems.append(f"training.keep_best: {self.training.keep_best} is only measured with training.eval_every")
         if self.rollout.engine == "vllm" and self.model.lora is None:
             problems.append(
-                "rollout.engine: vllm gets the policy's weights as an adapter; set model.lora, or engine: transformers"
+                "rollout.engine: vllm takes the policy's weights as an adapter; set model.lora, or engine: transformers"
             )
         if self.rollout.vllm.speculative_config is not None and self.rollout.temperature != 1.0:
             problems.append(
-                "rollout.vllm.speculative_config: at a temperature other than 1 vLLM's log-probabilities are wrong "
-                "with it; set it to null, or rollout.temperature to 1"
+                "rollout.vllm.speculative_config: it makes vLLM's log-probabilities wrong at temperatures other than "
+                "1; set it to null, or rollout.temperature to 1"
             )
         if self.rollout.engine == "vllm" and self.model.lora is not None and self.model.lora.rank > LARGEST_RANK:
             problems.append(
-                f"model.lora.rank: vLLM takes adapters of rank {LARGEST_RANK} at most, and this is "
+                f"model.lora.rank: vLLM takes adapters up to rank {LARGEST_RANK}, and this one has rank "
                 f"{self.model.lora.rank}; lower it, or use rollout.engine: transformers"
             )
         if self.model.load_in_4bit is True and self.model.lora is None:

@@ -1,4 +1,4 @@
-"""What all sections of a recipe share: strict, frozen, and the kinds of values they have."""
+"""The base of all sections of a recipe, which are strict and frozen, and the types of their values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from gtpo_cli.types import CodeName
 
 _UNCOMPARED = {"run_name", "output_dir"}  # every run has its own
-LARGEST = 2**31 - 1  # of any number: none means more, and what counts, allocates or shows it would overflow
+LARGEST = 2**31 - 1  # upper bound for any number, so that nothing overflows
 
 
 def _without_nul(text: str) -> str:
@@ -24,19 +24,21 @@ def _without_nul(text: str) -> str:
 NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True), AfterValidator(_without_nul)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
-Threads = Annotated[int, Field(ge=1, le=1024)]  # OpenMP ends the process where the system gives it no more threads
+Threads = Annotated[int, Field(ge=1, le=1024)]  # OpenMP ends the process if it cannot get enough threads
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values are frozen. A number is finite, at most LARGEST, and not
-    `true` or `false`."""
+    """Base of all sections: unknown keys are errors, values are frozen.
+
+    A number is finite, at most LARGEST, and not `true` or `false`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """Python would take `true` for 1."""
+        """Refuse `true` and `false` as numbers, which Python would take for 1 and 0."""
         kinds = kinds_of(cls.model_fields[info.field_name or ""].annotation)
         if {int, float} & kinds and bool not in kinds and any(isinstance(one, bool) for one in _each(value)):
             raise ValueError("expected a number, not true or false")
@@ -50,7 +52,7 @@ class Section(BaseModel):
         return value
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """The section with other values, by dotted key. They are not checked again."""
+        """Return the section with other values, by dotted key. They are not checked again."""
         changed: dict[str, Any] = {}
         for key, value in values.items():
             name, _, within = key.partition(".")
@@ -59,19 +61,19 @@ class Section(BaseModel):
 
 
 def kinds_of(annotation: Any) -> set[Any]:
-    """The types in an annotation, at any depth."""
+    """Return the types in an annotation, at any depth."""
     inner = get_args(annotation)
     return set[Any]().union(*map(kinds_of, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
 
 
 def _each(value: Any) -> Iterator[Any]:
-    """A value, or those of a list."""
+    """Yield a value, or the values of a list."""
     yield from value if isinstance(value, (list, tuple)) else (value,)
 
 
 @cache
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Every dotted key of a section and of the sections in it, with its field."""
+    """Return every dotted key of a section and of its subsections, with its field."""
     found: dict[str, FieldInfo] = {}
     for name, info in section.model_fields.items():
         found[name] = info
@@ -82,7 +84,7 @@ def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def code_names(value: Any, key: str = "") -> Iterator[tuple[str, CodeName]]:
-    """(dotted key, name) of all the code that a section of a recipe, or what stands in one, asks for."""
+    """Yield (dotted key, name) of all code that a section or value of a recipe names."""
     if isinstance(value, CodeName):
         yield key, value
     elif isinstance(value, BaseModel):
@@ -94,7 +96,7 @@ def code_names(value: Any, key: str = "") -> Iterator[tuple[str, CodeName]]:
 
 
 def recipe_differences(recipes: Sequence[BaseModel]) -> list[tuple[str, list[Any]]]:
-    """(dotted key, its value in each recipe) where not all are equal; run_name and output_dir are left out."""
+    """Return (dotted key, its value in each recipe) for keys that differ, except run_name and output_dir."""
     flat = [dict(_flatten(recipe.model_dump(mode="json"))) for recipe in recipes]
     keys = [key for key in dict.fromkeys(key for recipe in flat for key in recipe) if key not in _UNCOMPARED]
     rows = [(key, [recipe.get(key) for recipe in flat]) for key in keys]

@@ -1,8 +1,7 @@
-"""What other tools call the keys of a recipe: TRL, Unsloth, PEFT, axolotl, LLaMA-Factory, torchtune, verl, the paper.
+"""Other tools' names for the keys of a recipe: TRL, Unsloth, PEFT, axolotl, LLaMA-Factory, torchtune, verl, the paper.
 
-The one table of such words. `load.py` asks it about unknown keys, `cli/app.py` about unknown options,
-`integrations/trl_config.py` about settings of TRL that a recipe's run does not take, and `translation.py` about the
-words of a whole training file.
+`load.py` uses this table for unknown keys, `cli/app.py` for unknown options, `integrations/trl_config.py` for settings
+of TRL that a recipe's run does not take, and `translation.py` for whole training files.
 """
 
 from __future__ import annotations
@@ -15,14 +14,17 @@ from gtpo_cli.recipe.section import fields_of
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """`key`: of the recipe, None where there is nothing to set; `note`: what differs from the other tool, or why."""
+    """A recipe's key for another tool's word.
+
+    `key`: None if there is nothing to set; `note`: the difference from the other tool, or the reason.
+    """
 
     key: str | None
     note: str
 
     @property
     def meaning(self) -> str:
-        """What the key is here."""
+        """The meaning of the key in gtpo."""
         said = fields_of(Recipe)[self.key].description if self.key is not None else None
         return "; ".join(part for part in (said, self.note) if part)
 
@@ -35,7 +37,7 @@ _BY_ENGINE = "the engine decides (rollout.engine, model.backend)"
 _SAMPLING = "use rollout.temperature, top_p, top_k: nothing else shapes sampling"
 _LOGGED = "every step is logged"
 
-# Words, the key, what differs. A word holds anywhere in a recipe; one with dots only behind these sections.
+# Words, key, difference. A word applies anywhere in a recipe, one with dots only in these sections.
 TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("random_state random_seed data_seed train_seed", "seed", ""),
     ("save_dir out_dir output_path default_local_dir", "output_dir", ""),
@@ -256,7 +258,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("flash_attention flash_attn attn_implementation sample_packing packing", None, _BY_ENGINE),
 )
 
-# Values of TRL for a value here: objective.average -> loss_type, objective.advantage_scale -> scale_rewards.
+# gtpo's values and TRL's: objective.average -> loss_type, objective.advantage_scale -> scale_rewards.
 LOSS_TYPES = {"completion": "grpo", "token": "dapo", "budget": "dr_grpo", "sum": "luspo"}
 SCALES = {"std": "group", "none": "none"}
 
@@ -264,15 +266,19 @@ SYNONYMS = {word: Synonym(key, note) for words, key, note in TABLE for word in w
 
 
 def find_synonym(word: str) -> Synonym | None:
-    """What the last part of a dotted key, with or without what stands before it, is called here; case and `-` for `_`
-    do not count."""
+    """Find gtpo's key for the last part of a dotted key, with or without its sections.
+
+    Upper and lower case are equal, and so are `-` and `_`.
+    """
     parts = _plain(word).split(".")
     return next((SYNONYMS[".".join(parts[i:])] for i in range(len(parts)) if ".".join(parts[i:]) in SYNONYMS), None)
 
 
 def keys_for(word: str) -> list[Synonym]:
-    """Keys for a word that stands outside a recipe (`--lr`, `--max-steps`, `--model`): as another tool calls one, or as
-    they are called here, with or without their sections; of a section the key that says what it is about, its first."""
+    """Return the keys for a word outside a recipe (`--lr`, `--max-steps`, `--model`).
+
+    The word may be another tool's or gtpo's, with or without sections. A section stands for its first key.
+    """
     if (synonym := find_synonym(word)) is not None:
         return [synonym]
     word, keys = _plain(word), fields_of(Recipe)

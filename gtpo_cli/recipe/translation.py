@@ -1,6 +1,7 @@
-"""A training file of another tool as a recipe: words by `synonyms.py`, values by `translation_values.py`, and the rest.
+"""Translate a training file of another tool into a recipe, with `synonyms.py` for words and `translation_values.py`
+for values.
 
-What the file leaves open is the other tool's default, not gtpo's: otherwise the recipe would be of another run.
+Settings that the file omits get the other tool's defaults, not gtpo's, so that the recipe describes the same run.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ from gtpo_cli.text import counted, one_line
 
 @dataclass(slots=True)
 class Translation:
-    """`document`: of a recipe, its `data` aside; `origins`: key -> the words that it is from; `lacking`: a line for
-    each setting without a counterpart, with the reason; `unknown`: those of which no more can be said; `remarks`: where
-    a value means something else here. `limit`, `held_out`: of each set of data, where the file says so."""
+    """A translated training file.
+
+    `document`: the recipe without `data`; `origins`: the words that each key comes from; `lacking`: a line for each
+    setting without a counterpart, with the reason; `unknown`: unknown settings; `remarks`: values with another meaning
+    in gtpo. `limit`, `held_out`: of each set of data, if the file sets them.
+    """
 
     document: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -42,7 +46,7 @@ class Translation:
     held_out: float | None = None
 
     def set(self, key: str, value: Any, origin: str) -> None:
-        """The first to say a key wins."""
+        """Set a key unless it is set already."""
         section, _, name = key.rpartition(".")
         values = self.document
         for part in section.split(".") if section else ():
@@ -52,7 +56,7 @@ class Translation:
 
 
 class _Words:
-    """The settings of a file by their words, the tool's defaults below them; what is taken is not translated again."""
+    """The settings of a file by word, with the tool's defaults. Words that are taken are not translated again."""
 
     def __init__(self, foreign: Foreign, lacking: list[str]) -> None:
         self.tool, self.lacking = foreign.tool, lacking
@@ -71,7 +75,7 @@ class _Words:
         return self.defaults.get(word, default) if setting is None else as_number(setting.value)
 
     def number(self, word: str, *, least: float = 0) -> Any:
-        """Taken where it is a number of at least that."""
+        """Take a word if it is a number of at least `least`."""
         value = self.take(word)
         if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= least):
             return value
@@ -79,21 +83,21 @@ class _Words:
         return self.defaults.get(word)
 
     def count(self, word: str) -> Any:
-        """Taken where it is a whole number."""
+        """Take a word if it is a whole number."""
         value = self.number(word, least=1)
         return value if value is None else int(value)
 
     def said(self, word: str) -> str:
-        """What a key's comment says; before it is taken."""
+        """Return the text of a key's comment; call it before the word is taken."""
         return self.left[word].word if word in self.left else f"{self.tool}'s default"
 
     def called(self, word: str) -> str:
-        """As the file calls it; before it is taken."""
+        """Return the file's name for a word; call it before the word is taken."""
         return self.left[word].word if word in self.left else word
 
 
 def translate(foreign: Foreign) -> Translation:
-    """Raises nothing: what cannot be said here is in `lacking` and `unknown`."""
+    """Translate a file. It never raises: settings without a counterpart are in `lacking` and `unknown`."""
     made = Translation(lacking=list(foreign.unread))
     words = _Words(foreign, made.lacking)
     grpo = foreign.method == "grpo"
@@ -103,17 +107,17 @@ def translate(foreign: Foreign) -> Translation:
         words.left.setdefault(word, Setting(word, words.defaults[word], -1))
     for setting in words.left.values():
         _one(setting, foreign.tool, made)
-    if "max_steps" in made.document["training"]:  # which ends the run, there as here
+    if "max_steps" in made.document["training"]:  # ends the run in both tools
         made.document["training"].pop("epochs", None)
     return made
 
 
 def _one(setting: Setting, tool: str, made: Translation) -> None:
-    """A setting that makes a key by itself."""
+    """Translate a setting that corresponds to one key."""
     word, value = setting.word, as_number(setting.value)
     key = next(iter(keys_for(word)), None)
     if word in FALSE_FRIENDS or key is None:
-        if value in (False, 0, [], {}):  # switched off there, and not there at all here
+        if value in (False, 0, [], {}):  # switched off in the other tool, absent in gtpo
             return
         reason = FALSE_FRIENDS.get(word)
         if reason:
@@ -152,7 +156,7 @@ def _model(words: _Words, made: Translation, grpo: bool) -> None:
 
 
 def _adapter(words: _Words, made: Translation, grpo: bool) -> None:
-    """LoRA or all weights, and 4 bits."""
+    """Translate LoRA or all weights, and 4 bits."""
     kind = words.take("adapter") or words.take("finetuning_type")
     wanted = bool(words.take("use_peft")) or kind in ("lora", "qlora")
     bits, four = words.take("quantization_bit"), words.take("load_in_4bit")
@@ -185,7 +189,7 @@ def _adapter(words: _Words, made: Translation, grpo: bool) -> None:
 
 
 def _method(words: _Words, made: Translation, grpo: bool) -> None:
-    """The loss: its average over tokens, its clip range."""
+    """Translate the loss: its average over tokens and its clip range."""
     loss, low, high = words.take("loss_type"), words.number("epsilon"), words.number("epsilon_high")
     scale = words.take("scale_rewards")
     if not grpo:
@@ -207,7 +211,7 @@ def _method(words: _Words, made: Translation, grpo: bool) -> None:
 
 
 def _batch(words: _Words, made: Translation, grpo: bool) -> None:
-    """Completions on a device -> prompts, each with a group. SFT's rows are its prompts."""
+    """Translate completions on a device to prompts with a group each. In SFT each row is a prompt."""
     group = words.count("num_generations") if grpo else 1
     called = words.called("per_device_train_batch_size")
     size, pieces = words.count("per_device_train_batch_size"), words.count("gradient_accumulation_steps")
@@ -247,7 +251,7 @@ def _lengths(words: _Words, made: Translation, grpo: bool) -> None:
 
 
 def _schedule(words: _Words, made: Translation, grpo: bool) -> None:
-    """Adam's moments, the warm-up, and when it is saved."""
+    """Translate Adam's betas, the warm-up and the checkpoints."""
     betas = [words.number("adam_beta1"), words.number("adam_beta2")]
     made.set("optimizer.betas", betas, "adam_beta1, adam_beta2")
     steps, warmup, ratio = words.left.get("max_steps"), words.number("warmup_steps"), words.number("warmup_ratio")

@@ -1,5 +1,5 @@
-"""What the words and values of other tools come to here, beside the words of `synonyms.py`: their defaults, the words
-that share a key or only sound like one, and how values are read.
+"""More about other tools' settings than `synonyms.py` has: their defaults, words that share a key or only resemble one,
+and the conversion of values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HUGGING_FACE = {
     "max_grad_norm": 1.0, "adam_beta1": 0.9, "adam_beta2": 0.999,
 }  # fmt: skip
 _GRPO = {"num_generations": 8, "max_completion_length": 512, "loss_type": "dapo"}
-# What each tool does where its file is silent (TRL 1.16; Unsloth, axolotl and LLaMA-Factory as of 2025).
+# The defaults of each tool (TRL 1.16; Unsloth, axolotl and LLaMA-Factory as of 2025).
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "TRL": _HUGGING_FACE | _GRPO | {"learning_rate": 1e-6, "r": 8, "lora_alpha": 8},
     "Unsloth": _HUGGING_FACE
@@ -34,7 +34,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "LLaMA-Factory": _HUGGING_FACE | {"r": 8, "max_seq_length": 2048, "finetuning_type": "lora"},
 }  # fmt: skip
-# One name for the words that mean the same where several settings make one key.
+# One name for words with the same meaning if several settings form one key.
 ALIKE = {
     "micro_batch_size": "per_device_train_batch_size", "num_epochs": "num_train_epochs",
     "lr_scheduler": "lr_scheduler_type", "optimizer": "optim", "lora_r": "r", "lora_rank": "r",
@@ -44,9 +44,9 @@ ALIKE = {
 _OPTIMIZERS = dict.fromkeys(("adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "paged_adamw_32bit"), "adamw")
 _OPTIMIZERS |= dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit") | {"paged_adamw_8bit": "paged_adamw_8bit"}
 AVERAGES = {loss: average for average, loss in LOSS_TYPES.items()} | {"bnpo": "token"}
-# Words that are called like a key here and mean something else.
+# Words that look like a key of gtpo but have another meaning.
 FALSE_FRIENDS = {
-    "entropy_coef": "it is a bonus in the loss there; here objective.entropy_coef is taken off the advantage",
+    "entropy_coef": "it is a bonus in the loss there; here objective.entropy_coef is subtracted from the advantage",
     "steps_per_generation": "it counts forward passes there; rollout.steps_per_generation counts updates",
     "generation_batch_size": "it counts completions there; rollout.steps_per_generation counts updates",
     "trust_remote_code": "it runs code that comes with the model; write model.trust_remote_code: true if you want that",
@@ -54,7 +54,7 @@ FALSE_FRIENDS = {
     "load_in_8bit": "there are 4 bits or none",
     "max_lora_rank": "vLLM is told the adapter's own rank, model.lora.rank",
 }  # fmt: skip
-# Keys that need more than the other tool's value: said with what they mean here.
+# Keys that need more than the other tool's value; they are reported with their meaning in gtpo.
 BY_HAND = (
     "training.eval_every", "training.keep_best", "training.micro_batch_size", "objective.clip", "model.lora",
     "rewards.", "evaluation.", "data.",
@@ -62,7 +62,7 @@ BY_HAND = (
 
 
 class NoCounterpartError(Exception):
-    """Why a value has none."""
+    """The reason why a value has no counterpart."""
 
 
 def plain(value: Any) -> Any:
@@ -79,7 +79,7 @@ def _choice(known: Mapping[Any, Any]) -> Callable[[Any], Any]:
 
 
 def _whole(value: Any) -> int | None:
-    """A positive whole number; -1 and 0 are `not set` elsewhere."""
+    """Read a positive whole number; -1 and 0 mean `not set` in other tools."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or (value > 0 and value != int(value)):
         raise NoCounterpartError("a whole number is needed here")
     return int(value) if value > 0 else None
@@ -87,7 +87,7 @@ def _whole(value: Any) -> int | None:
 
 def _run_name(value: Any) -> str:
     if not re.fullmatch(r"\w[\w.\-]{0,120}", str(value)):
-        raise NoCounterpartError("a run's name is letters, digits, _ . and -")
+        raise NoCounterpartError("a run's name has only letters, digits, _ . and -")
     return str(value)
 
 
@@ -122,7 +122,7 @@ def _is_float(key: str) -> bool:
 
 
 def as_number(value: Any) -> Any:
-    """YAML reads 1e-5, without a dot, as text."""
+    """Convert text such as 1e-5 to a number, since YAML reads it, without a dot, as text."""
     try:
         return (
             float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+e[+-]?\d+", value, re.IGNORECASE) else value

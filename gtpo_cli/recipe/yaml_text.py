@@ -1,8 +1,8 @@
-"""YAML text to plain values: no objects, no key written twice, and nothing that a few lines could blow up.
+"""Parse YAML text to plain values, without objects, duplicate keys or expansion attacks.
 
-Three things in YAML can end a program instead of giving a value: deep nesting (the C parser's stack overflows and the
-process dies), aliases of aliases (a page of text that stands for billions of values), and an alias inside what it
-stands for (endless). A pass over the text's events finds them before any value is built.
+Three things in YAML can end a program: deep nesting (the C parser's stack overflows and the process dies), aliases of
+aliases (a page of text that expands to billions of values), and an alias inside its own anchor (endless). A pass over
+the text's events finds them before any value is built.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import yaml
 
 MAX_DEPTH = 50
-# Characters that a text may stand for when every alias is written out; a value counts VALUE_SIZE and its own text.
+# Most characters of a text with every alias expanded; a value counts VALUE_SIZE plus its own text.
 MAX_SIZE = 2**20
 VALUE_SIZE = 64
 MAX_INT_BITS = 1024
 
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the faster one where PyYAML has it
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the faster one if available
 
 
 def parse_yaml(text: str) -> Any:
-    """The one document in `text`. Raises ValueError: one line with the place and what is wrong there."""
+    """Parse the one document in `text`. Raises ValueError with the place and the problem in one line."""
     try:
         _check_bounds(text)
         return yaml.load(text, Loader=_StrictLoader)
@@ -30,8 +30,10 @@ def parse_yaml(text: str) -> Any:
 
 
 class _StrictLoader(_SafeLoader):  # type: ignore[misc]  # chosen at run time
-    """SafeLoader that names the line of a value that cannot be read, and refuses what YAML would silently overwrite:
-    a key written twice, and merge keys."""
+    """A SafeLoader that reports the line of an unreadable value.
+
+    It refuses duplicate keys and merge keys, with which YAML would silently overwrite values.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -51,7 +53,7 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]  # chosen at run time
             return super().construct_object(node, deep=deep)
         try:
             value = super().construct_object(node, deep=deep)
-        # What PyYAML's own readers of dates, numbers and tagged texts raise: !!bool maybe, 2001-13-45, !!int "".
+        # PyYAML raises these for bad dates, numbers and tagged texts: !!bool maybe, 2001-13-45, !!int "".
         except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
             kind = node.tag.rpartition(":")[2]
             raise ValueError(
@@ -64,14 +66,14 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]  # chosen at run time
 
 def _check_bounds(text: str) -> None:
     size = 0
-    sizes: dict[str, int] = {}  # of what each anchor stands for
+    sizes: dict[str, int] = {}  # of each anchor's value
     opened: list[tuple[str | None, int]] = []  # anchor of each open list or mapping, size before it
     for event in yaml.parse(text, Loader=_SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             assert event.anchor is not None
             if any(event.anchor == anchor for anchor, _ in opened):
                 raise ValueError(f"line {_line(event)}: *{event.anchor} stands inside &{event.anchor}, without an end")
-            size += sizes.get(event.anchor, VALUE_SIZE)  # an unknown anchor: the loader says so
+            size += sizes.get(event.anchor, VALUE_SIZE)  # the loader reports an unknown anchor
         elif isinstance(event, yaml.ScalarEvent):
             here = VALUE_SIZE + len(event.value)
             size += here

@@ -1,1 +1,1 @@
-"""Finished runs -> pages, pictures, tables (no torch)."""
+"""Write pages, charts and tables about finished runs, without torch."""

@@ -1,7 +1,7 @@
 """The charts of a report: curves over training steps, and pass@k and maj@k over k.
 
-Every run has one colour and one line style on all charts (after Okabe & Ito's palette: legible to the colour-blind, on
-white and on black).
+Every run has the same colour and line style on all charts. The colours follow Okabe & Ito's palette, which colour-blind
+readers can tell apart on white and on black.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gtpo_cli.tracking import find_metric
 COLOURS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":")
 _BASE_COLOUR = "#888888"
-_WINDOWS = 40  # the running mean looks at this part of the run
+_WINDOWS = 40  # the running mean's window is this fraction (1/40) of the run
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A chart of one metric over steps. `share`: its axis is in percent. `line`: a level worth seeing."""
+    """A chart of one metric over steps. `share`: its axis is in percent. `line`: a reference level and its name."""
 
     name: str
     title: str
     metric: str
     share: bool = False
     line: tuple[float, str] | None = None
-    held_out: str | None = None  # last part of the names of evaluations during training, drawn as points
+    held_out: str | None = None  # suffix of the metrics of evaluations during training, drawn as points
 
 
 CURVES = (
@@ -59,10 +59,10 @@ CURVES = (
 
 
 def training_charts(runs: Sequence[RunRecord]) -> list[Chart]:
-    """A chart for each metric that at least one run has; `format` only where it differs from strict format."""
+    """Return a chart for each metric of at least one run; `format` only if it differs from strict format."""
     charts = []
     for curve in CURVES:
-        # Of a policy-gradient loss the level says nothing; only SFT's can be read.
+        # The value of a policy-gradient loss means nothing; only SFT's loss does.
         shown = [None if curve.name == "loss" and run.method != "SFT" else run for run in runs]
         if _worth_drawing(curve, [run for run in shown if run is not None]):
             charts.append(_training_chart(curve, shown))
@@ -70,7 +70,7 @@ def training_charts(runs: Sequence[RunRecord]) -> list[Chart]:
 
 
 def evaluation_charts(runs: Sequence[RunRecord]) -> list[Chart]:
-    """pass@k and maj@k over k for each benchmark, where there is more than one k."""
+    """Return charts of pass@k and maj@k over k for each benchmark with more than one k."""
     charts = []
     for benchmark, shown in evaluated(runs).items():
         for family, title in (("pass", "pass@k"), ("maj", "maj@k")):
@@ -80,28 +80,28 @@ def evaluation_charts(runs: Sequence[RunRecord]) -> list[Chart]:
 
 
 def style(index: int) -> tuple[str, str]:
-    """Colour and line style of the run at this place."""
+    """Return the colour and line style of the run at this place."""
     return COLOURS[index % len(COLOURS)], STYLES[index % len(STYLES)]
 
 
 def window(steps: int) -> int:
-    """Steps of the running mean."""
+    """Return the number of steps in the running mean."""
     return max(1, steps // _WINDOWS)
 
 
 def running_mean(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Mean of the last `size` values at each place (fewer at the start); values that are not finite are left out."""
+    """Return the mean of the last `size` values at each place (fewer at the start), without non-finite values."""
     if not len(values):
         return values
     finite, ones = np.isfinite(values), np.ones(size)
-    # Each sum by itself: differences of cumulative sums would lose what is small after one large value.
+    # Differences of cumulative sums would lose small values after a large one.
     sums = np.convolve(np.where(finite, values, 0.0), ones)[: len(values)]
     counts = np.convolve(finite, ones)[: len(values)]
     with np.errstate(invalid="ignore"):
         return np.where(counts > 0, sums / counts, np.nan)
 
 
-# -- a chart each -----------------------------------------------------------------------------------------------------
+# -- single charts ----------------------------------------------------------------------------------------------------
 
 
 def _worth_drawing(curve: Curve, runs: Sequence[RunRecord]) -> bool:
@@ -112,7 +112,7 @@ def _worth_drawing(curve: Curve, runs: Sequence[RunRecord]) -> bool:
 
 
 def steps_chart(curve: Curve, value: str, how: str, series: Sequence[Series]) -> Chart:
-    """The chart of a curve over steps; `value`: what the lines are; `how` says so in the caption."""
+    """Return the chart of a curve over steps. `value` names the lines, and `how` explains them in the caption."""
     metric = find_metric(curve.metric)
     return Chart(
         name=curve.name,
@@ -127,7 +127,7 @@ def steps_chart(curve: Curve, value: str, how: str, series: Sequence[Series]) ->
 
 
 def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
-    """Runs keep their place, and with it their colour; None is not drawn."""
+    """Return the chart of a curve. Runs keep their place and colour; None is not drawn."""
     drawn = [(style(index), run) for index, run in enumerate(runs) if run is not None]
     size = window(max(len(run.rows) for _, run in drawn))
     how = f"Faint: every step; line: mean of the last {size} steps." if size > 1 else "Every step."
@@ -144,13 +144,13 @@ def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
 
 
 def _held_out(curve: Curve, run: RunRecord) -> list[str]:
-    """The metrics of evaluations during training that belong on a curve's chart."""
+    """List the metrics of evaluations during training that belong on a curve's chart."""
     names = {name for row in run.rows for name in row if name.startswith("eval/")}
     return sorted(name for name in names if curve.held_out and name.endswith(f"/{curve.held_out}"))
 
 
 def _benchmark(metric: str) -> str:
-    """eval/gsm8k/accuracy_rate -> gsm8k test."""
+    """Return the label of a metric: eval/gsm8k/accuracy_rate -> gsm8k test."""
     return f"{metric.removeprefix('eval/').rpartition('/')[0]} test"
 
 
@@ -168,7 +168,7 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[Evaluated]
             label, colour, line = f"{one.name} (base)", _BASE_COLOUR, style(index)[1]
         else:
             label, (colour, line) = one.name, style(one.place)
-            if places.count(one.place) > 1:  # the run's checkpoints: its colour, a line each
+            if places.count(one.place) > 1:  # checkpoints share the run's colour but not its line style
                 label = one.model
                 line = style(one.place + index - places.index(one.place))[1]
         mean, low, high = np.array([scores[f"{family}@{k}"].interval for k in ks], dtype=np.float64).T
@@ -184,7 +184,7 @@ def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[Evaluated]
 
 
 def _column(run: RunRecord, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(steps, values) of a metric."""
+    """Return (steps, values) of a metric."""
     rows = [(row["step"], row[metric]) for row in run.rows if metric in row]
     table = np.array(rows, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1]

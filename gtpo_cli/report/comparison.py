@@ -1,4 +1,4 @@
-"""Two evaluated runs on the problems they share: paired differences, what only one of them solves, recipes.
+"""Compare two evaluated runs on their shared problems: paired differences, and problems that only one run solves.
 
 A side of a comparison is a run folder, or one of its evaluated subjects: `runs/a`, `runs/a@base`, `runs/a@600`.
 """
@@ -24,12 +24,12 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import counted
 
 _SHOWN_IDS = 10
-_FEW_PROBLEMS = 20  # with fewer a percentile bootstrap is too sure of itself
-_ROUNDING = 1e-12  # by so much a resampled mean of differences that cancel may miss 0
+_FEW_PROBLEMS = 20  # with fewer problems, percentile bootstrap intervals are too narrow
+_ROUNDING = 1e-12  # the rounding error of a mean of differences that cancel
 
 
 class Side(NamedTuple):
-    """A run, and the finished evaluations of one of its subjects: benchmark -> oldest first."""
+    """A run and the finished evaluations of one of its subjects by benchmark, oldest first."""
 
     name: str
     run: RunFolder
@@ -38,7 +38,7 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A score on both sides, over the shared problems; `interval` is that of after - before, paired."""
+    """A score of both sides on the shared problems. `interval` is of the paired difference after - before."""
 
     score: str
     before: float
@@ -52,11 +52,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two evaluations of one benchmark. `shared`: problems compared; `left_out`: those that only one side has.
+    """A comparison of two evaluations of one benchmark. `shared`: number of compared problems. `left_out`: number of
+    problems that only one side has.
 
-    McNemar's test and `only_before`, `only_after` (ids) are about the first completion of each problem: solved or not.
-    `never_before`, `never_after`: ids of problems that one side solves with some completion, the other with none.
-    `notes`: conditions of sampling that differ.
+    McNemar's test and `only_before`, `only_after` (ids) are about the first completion of each problem. `never_before`
+    and `never_after` list the ids of problems that this side never solves, but the other side solves. `notes`:
+    conditions of sampling that differ.
     """
 
     benchmark: str
@@ -74,21 +75,21 @@ class Comparison:
 
 
 def find_side(text: str) -> Side:
-    """ "runs/a@base", "runs/a@600" -> that run's side; "runs/a": of its newest evaluated checkpoint, else of the
-    untrained model. Raises EvaluationError when the run or its evaluations are not there."""
+    """Find the side of "runs/a@base" or "runs/a@600". "runs/a" means its newest evaluated checkpoint, or else the
+    untrained model. Raises EvaluationError if the run or its evaluations are missing."""
     path, _, subject = text.rpartition("@") if "@" in text and not Path(text).exists() else (text, "", "")
     step = re.fullmatch(r"(?:step-)?([0-9]{1,12})", subject)
     subject = f"step-{int(step[1]):06d}" if step else subject
     run = RunFolder(Path(path))
     if not run.recipe_file.is_file():
-        raise EvaluationError(f"{path}: is no run folder (recipe.yaml is missing)")
+        raise EvaluationError(f"{path}: is not a run folder (recipe.yaml is missing)")
     found = find_evaluations(run)
-    there = sorted({stored.conditions.subject for stored in found})  # "base" < "step-..."
-    if not there:
+    subjects = sorted({stored.conditions.subject for stored in found})  # "base" < "step-..."
+    if not subjects:
         raise EvaluationError(f"{path}: has no finished evaluation; make one: gtpo eval {path}")
-    subject = subject or there[-1]
-    if subject not in there:
-        raise EvaluationError(f"{path}: nothing was evaluated of {subject}; there is {', '.join(there)}")
+    subject = subject or subjects[-1]
+    if subject not in subjects:
+        raise EvaluationError(f"{path}: {subject} was not evaluated; choose from {', '.join(subjects)}")
     side = Side(text, run, {})
     for stored in found:
         if stored.conditions.subject == subject:
@@ -97,24 +98,24 @@ def find_side(text: str) -> Side:
 
 
 def compare(before: Side, after: Side, *, benchmark: str | None = None) -> list[Comparison]:
-    """All benchmarks (or the one named) that both sides were evaluated on. Raises EvaluationError: see `compare_pair`,
-    and where there is none."""
+    """Compare all benchmarks (or the named one) that both sides were evaluated on. Raises EvaluationError if there is
+    none, or like `compare_pair`."""
     one, other = before.evaluations, after.evaluations
     shared = [name for name in one if name in other and benchmark in (None, name)]
     if not shared:
-        asked = f"on {benchmark}" if benchmark else "on the same benchmark"
+        where = f"on {benchmark}" if benchmark else "on the same benchmark"
         raise EvaluationError(
-            f"{before.name} and {after.name} were not both evaluated {asked}: {before.name} on {', '.join(one)}; "
+            f"{before.name} and {after.name} were not both evaluated {where}: {before.name} on {', '.join(one)}; "
             f"{after.name} on {', '.join(other)}"
         )
     return [compare_pair(*_best_match(one[name], other[name])) for name in shared]
 
 
 def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Comparison:
-    """Compare two finished evaluations of one benchmark on the problems that both have, matched by id.
+    """Compare two finished evaluations of one benchmark on their shared problems, matched by id.
 
-    Raises EvaluationError when a problem's question or gold answer differs, where no problem is shared, and for one
-    evaluation given twice.
+    Raises EvaluationError if a problem's question or gold answer differs, if no problem is shared, and if both are the
+    same evaluation.
     """
     if before.path.resolve() == after.path.resolve():
         raise EvaluationError(
@@ -146,11 +147,11 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
     )
 
 
-# -- in words ---------------------------------------------------------------------------------------------------------
+# -- sentences --------------------------------------------------------------------------------------------------------
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """pass@1 over all completions, the first completion of each problem, how much of the table differs."""
+    """Describe pass@1 of all and of first completions, and how many scores differ."""
     row = next(row for row in comparison.differences if row.score == "accuracy")  # its mean is pass@1
     accuracy = row.interval
     marked, listed = sum(row.excludes_zero for row in comparison.differences), len(comparison.differences)
@@ -175,28 +176,30 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def cautions(comparisons: Sequence[Comparison]) -> list[str]:
-    """How many marks chance alone would make, what the intervals leave out, and whether there are enough problems."""
+    """Warn about chance findings, training seeds, and too few problems."""
     listed = sum(len(comparison.differences) for comparison in comparisons)
-    said = [
-        f"{listed} differences are listed: were there none in truth, by chance about {max(1, round(listed / 20))} "
-        "would be marked *; decide beforehand which score counts. Intervals are over problems: how far another seed of "
-        "the training would fall is not in them."
+    warnings = [
+        f"{listed} differences are listed. Even without a true difference, about {max(1, round(listed / 20))} would be "
+        "marked * by chance, so decide beforehand which score counts. Intervals are over problems; they do not include "
+        "the variation between training seeds."
     ]
     fewest = min(comparison.shared for comparison in comparisons)
     if fewest < _FEW_PROBLEMS:
         shared = f"{fewest} shared problem{'s' if fewest > 1 else ''}"
-        said.append(f"With {shared} the intervals are too narrow and * means little: evaluate {_FEW_PROBLEMS} or more.")
-    return said
+        warnings.append(
+            f"With {shared} the intervals are too narrow and * means little: evaluate {_FEW_PROBLEMS} or more."
+        )
+    return warnings
 
 
-# -- which problems, which evaluations --------------------------------------------------------------------------------
+# -- problems and evaluations -----------------------------------------------------------------------------------------
 
 
 def _best_match(
     before: Sequence[StoredEvaluation], after: Sequence[StoredEvaluation]
 ) -> tuple[StoredEvaluation, StoredEvaluation]:
-    """Of evaluations that differ in their conditions, the pair that says most: most shared problems, then most
-    completions of each, then newest."""
+    """Choose the best pair of evaluations with different conditions: most shared problems, then most completions, then
+    newest."""
 
     def worth(pair: tuple[int, int]) -> tuple[int, int, int]:
         one, other = before[pair[0]], after[pair[1]]
@@ -226,13 +229,13 @@ def _shared_ids(before: StoredEvaluation, one: Results, after: StoredEvaluation,
 
 
 def _values(results: Results, scores: Sequence[str], ids: Sequence[str]) -> NDArray[np.float64]:
-    """(P, M): the values of these scores for these problems."""
+    """Return the values of these scores for these problems, (P, M)."""
     rows = {id_: row for row, id_ in enumerate(results.problem_ids)}
     return np.array([[results.scores[name].values[rows[id_]] for name in scores] for id_ in ids], dtype=np.float64)
 
 
 def _solved(stored: StoredEvaluation, results: Results, ids: Sequence[str], *, first: bool) -> list[bool]:
-    """For each problem: is its first completion right (or any of them)? Raises EvaluationError."""
+    """Return whether each problem's first completion (or any of them) is right. Raises EvaluationError."""
     if not first:
         return [share > 0.0 for share in _values(results, ["accuracy"], ids)[:, 0].tolist()]
     if "first_pass@1" in results.scores:
@@ -240,8 +243,8 @@ def _solved(stored: StoredEvaluation, results: Results, ids: Sequence[str], *, f
     completions = {problem.id: problem.completions for problem in stored.problems()}
     if not completions.keys() >= set(ids):
         raise EvaluationError(
-            f"{stored.samples_file}: completions are missing, and k = 1 was not evaluated, so it is not known which "
-            "problems the first completion solves; sample them anew with gtpo eval --again"
+            f"{stored.samples_file}: completions are missing, and k = 1 was not evaluated, so it is unknown which "
+            "problems the first completion solves; sample again with gtpo eval --again"
         )
     return [completions[id_][0].correct for id_ in ids]
 

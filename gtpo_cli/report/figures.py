@@ -1,7 +1,7 @@
-"""What a chart is, how matplotlib draws it, and the ways out (page, SVG file, PNG file).
+"""Charts: their data, drawing with matplotlib, and output to a page, an SVG file or a PNG file.
 
-A drawing has one colour of text and axes, `ink`: black in files, on the page that of its text. `live.py` draws the same
-chart in the browser.
+Text and axes of a drawing have one colour, `ink`: black in files, and the text colour on a page. `live.py` draws the
+same chart in the browser.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 Values = NDArray[np.float64]
 
-DASHES = {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}  # of matplotlib's line styles, in SVG
-_INK = "#010203"  # stands for the colour of text and axes in an SVG until it is written
+DASHES = {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}  # matplotlib's line styles as SVG dashes
+_INK = "#010203"  # placeholder for the colour of text and axes in an SVG
 _SIZE = (4.6, 3.0)  # inches
-_LEGEND_LINES, _LEGEND_LINE_INCHES = 4, 0.19  # what that height has room for; each line more takes this
+_LEGEND_LINES, _LEGEND_LINE_INCHES = 4, 0.19  # lines that fit this height; the height of each further line
 _LABEL_LENGTH = 80
 
 
 class Points(NamedTuple):
-    """Marks beside a line, with an x of their own: dots, or rings where they are not `filled`."""
+    """Marks beside a line with their own x: dots, or rings if not `filled`."""
 
     name: str
     x: Values
@@ -48,9 +48,9 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """What one name of the legend stands for: a line in its colour and style (matplotlib's: `-`, `--`) through `y` over
-    `x`. `faint`: the values at the same x that the line is a mean of. `band`: from, to, at the same x. Where a value is
-    not finite, the line is broken."""
+    """One entry of the legend: a line of `y` over `x` in its colour and style (matplotlib's `-`, `--`). `faint`: the
+    values that the line averages. `band`: lower and upper values. All have the same x. The line breaks at non-finite
+    values."""
 
     label: str
     colour: str
@@ -64,9 +64,9 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """A chart: its file name (without folder and suffix), title, caption, and its series over `x_name` (step, or k,
-    whose axis is logarithmic). `value`: what the lines are, in a word or two. `unit`: of y, None for a share, which is
-    shown in percent. `level`: a value worth seeing, and its name."""
+    """A chart: its file name (without folder and suffix), title, caption, and its series over `x_name` (step, or k with
+    a logarithmic axis). `value`: a short name of the lines' values. `unit`: of y, None for a share, shown in percent.
+    `level`: a reference value and its name."""
 
     name: str
     title: str
@@ -78,7 +78,7 @@ class Chart:
     level: tuple[float, str] | None = None
 
     def draw(self, ink: str) -> Figure:
-        """The drawing, with text and axes in this colour."""
+        """Draw the chart with text and axes in this colour."""
         figure, axes = _empty(ink, self.title)
         for series in self.series:
             _draw_series(axes, series)
@@ -99,38 +99,38 @@ class Chart:
 
     @cached_property
     def svg(self) -> str:
-        """Drawn once, for the page and for the file, which differ in the ink."""
+        """The SVG drawing with placeholder ink, for both the page and the file."""
         import matplotlib as mpl
 
         stream = io.StringIO()
-        # Text stays text; the same drawing gives the same bytes; of 100,000 steps what the eye can tell apart.
+        # Text stays text, equal drawings give equal bytes, and long curves keep only visible detail.
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
             self.draw(_INK).savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
         return stream.getvalue()
 
 
 def label_text(name: str) -> str:
-    """A name in a legend or title: matplotlib would read $ as mathematics, and hide what begins with _."""
+    """Escape a name for a legend or title. matplotlib reads $ as mathematics, and hides names that begin with _."""
     name = one_line(name, most=_LABEL_LENGTH)
     return (name.lstrip("_") or name).replace("\\", "\u2216").replace("$", r"\$")
 
 
 def write_charts(charts: Sequence[Chart], folder: Path) -> None:
-    """Each chart as SVG and PNG into the folder. Raises OSError, and EvaluationError for one that cannot be drawn."""
+    """Write each chart as SVG and PNG. Raises OSError, and EvaluationError for a chart that cannot be drawn."""
     own_folder(folder)
     for chart in charts:
         what = f"the chart {one_line(chart.title)} cannot be drawn from the run's figures"
-        with guarded(lambda why, what=what: EvaluationError(f"{what} ({why}); is metrics.jsonl as it was?")):  # type: ignore[misc]
+        with guarded(lambda why, what=what: EvaluationError(f"{what} ({why}); was metrics.jsonl changed?")):  # type: ignore[misc]
             svg, png = file_svg(chart).encode(), file_png(chart)
         write_aside(folder / f"{chart.name}.svg", svg)
         write_aside(folder / f"{chart.name}.png", png)
 
 
-# -- ways out --------------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def page_svg(chart: Chart) -> str:
-    """The chart as an SVG element for the page: scales with its box, text in the page's colour and font."""
+    """Return the chart as an SVG element that scales with its box and has the page's text colour and font."""
     svg = chart.svg[chart.svg.index("<svg") :]
     label = html.escape(one_line(chart.title))
 
@@ -149,12 +149,12 @@ def page_svg(chart: Chart) -> str:
 
 
 def file_svg(chart: Chart) -> str:
-    """The chart as an SVG file, black on a transparent ground."""
+    """Return the chart as an SVG file, black on transparent."""
     return chart.svg.replace(_INK, "#000000")
 
 
 def file_png(chart: Chart) -> bytes:
-    """The chart as a PNG of 300 dots an inch on white."""
+    """Return the chart as a PNG with 300 dots per inch on white."""
     stream = io.BytesIO()
     chart.draw("#000000").savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
     return stream.getvalue()
@@ -164,7 +164,7 @@ def file_png(chart: Chart) -> bytes:
 
 
 def _empty(ink: str, title: str) -> tuple[Figure, Axes]:
-    """An empty chart with its title, in the ink's colour, without a ground of its own."""
+    """Create an empty chart with a title in the ink's colour and a transparent background."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE, layout="constrained")
@@ -184,7 +184,7 @@ def _empty(ink: str, title: str) -> tuple[Figure, Axes]:
 
 
 def _draw_series(axes: Axes, series: Series) -> None:
-    """The name stands in the legend once: with the line, or with the first points where there is no line."""
+    """Draw a series. Its name is in the legend once: for the line, or for the first points without a line."""
     label: str | None = label_text(series.label)
     colour = series.colour
     if len(series.x):
@@ -201,7 +201,7 @@ def _draw_series(axes: Axes, series: Series) -> None:
 
 
 def _share_axis(axes: Axes) -> None:
-    """A y axis in percent: from 0 to 100, or closer where everything is small."""
+    """Set the y axis to percent: from 0 to 100, or closer if all values are small."""
     from matplotlib.ticker import PercentFormatter
 
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -214,7 +214,7 @@ def _share_axis(axes: Axes) -> None:
 
 
 def _add_legend(figure: Figure, axes: Axes, ink: str) -> None:
-    """Below the axes, so that it covers nothing; none for a single line."""
+    """Add a legend below the axes, where it covers nothing; none for a single line."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
         longest = max(map(len, labels))
@@ -222,4 +222,4 @@ def _add_legend(figure: Figure, axes: Axes, ink: str) -> None:
         figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=ink,
                       ncols=columns)  # fmt: skip
         more = max(0, math.ceil(len(labels) / columns) - _LEGEND_LINES)
-        figure.set_figheight(_SIZE[1] + _LEGEND_LINE_INCHES * more)  # else many would leave the axes no room
+        figure.set_figheight(_SIZE[1] + _LEGEND_LINE_INCHES * more)  # otherwise a long legend would squeeze the axes

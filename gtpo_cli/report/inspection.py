@@ -1,6 +1,6 @@
-"""A stored step as GTPO saw it: what every token was given, and why (docs/objective.md, sections 3 to 6).
+"""Read a stored step as GTPO saw it: every token's weight, and the reason (docs/objective.md, sections 3 to 6).
 
-Reads samples/step-000050.jsonl, which training writes every `tracking.log_completions_every` steps.
+Training writes samples/step-000050.jsonl every `tracking.log_completions_every` steps.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Token(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """f: forward span, b: backward span, x: both; a blank in neither."""
+        """f: forward span, b: backward span, x: both; a space for neither."""
         return "x" if self.forward and self.backward else "f" if self.forward else "b" if self.backward else " "
 
 
 @dataclass(frozen=True)
 class StoredCompletion:
-    """A line of samples/step-000050.jsonl, as training/samples.py writes it. A step that was skipped is stored too, so
-    what the model computed may be infinite or NaN."""
+    """A line of samples/step-000050.jsonl, written by training/samples.py. Skipped steps are stored too, so values from
+    the model may be infinite or NaN."""
 
     problem: str
     question: str
@@ -67,12 +67,12 @@ class StoredCompletion:
     coefficient: list[float] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError where the columns of the tokens are not of one length."""
+        """Raise ValueError if the columns of the tokens differ in length."""
         if len({len(column) for column in self._columns()}) > 1:
-            raise ValueError("tokens and their figures: there are not as many of each")
+            raise ValueError("tokens and their figures differ in number")
 
     def _columns(self) -> tuple[list[Any], ...]:
-        """What `Token` holds, each for all tokens."""
+        """Return the columns of `Token`'s fields."""
         coefficients = [None] * len(self.token_ids) if self.coefficient is None else self.coefficient
         return (
             self.token_texts, self.token_ids, self.logprobs, self.entropy, self.forward, self.backward, self.weights,
@@ -81,7 +81,7 @@ class StoredCompletion:
 
     @property
     def number(self) -> int:
-        """Counts from 1 within the group."""
+        """The completion's number in the group, counted from 1."""
         return self.completion + 1
 
     @cached_property
@@ -91,19 +91,19 @@ class StoredCompletion:
 
 @dataclass(frozen=True)
 class InspectedGroup:
-    """The completions of one problem. `number` counts from 1 within the step."""
+    """The completions of one problem. `number` is its place in the step, counted from 1."""
 
     number: int
     completions: list[StoredCompletion]
 
     @property
     def first(self) -> StoredCompletion:
-        """Which says what the problem is."""
+        """The first completion, which has the problem's data."""
         return self.completions[0]
 
     @property
     def informative(self) -> bool:
-        """Is there a difference between the rewards?"""
+        """Whether the rewards differ."""
         return any(completion.advantage != 0 for completion in self.completions)
 
     @property
@@ -112,13 +112,13 @@ class InspectedGroup:
 
     @property
     def reward_std(self) -> float:
-        """Divisor G - 1, as in the advantage."""
+        """The standard deviation with divisor G - 1, as in the advantage."""
         return stdev(completion.reward for completion in self.completions) if len(self.completions) > 1 else 0.0
 
     def partners(self, completion: StoredCompletion, place: int, alignment: str, *, backward: bool) -> list[int]:
-        """Numbers of the completions of opposite sign that have this token at the same place from the start (or end).
+        """List the completions of opposite sign that have this token at the same place from the start (or end).
 
-        With `prefix` alignment they must also agree on everything before it (after it).
+        With `prefix` alignment, all tokens before it (after it) must be equal too.
         """
         at = len(completion.token_ids) - 1 - place if backward else place  # counted from that end
 
@@ -134,14 +134,14 @@ class InspectedGroup:
         ]
 
     def reasons(self, completion: StoredCompletion, conflict: ConflictRecipe) -> list[str]:
-        """In words, for each token of a completion: why it has its lambda."""
-        every = None
+        """Explain the lambda of each token of a completion."""
+        common = None
         if not conflict.enabled:
-            every = "conflict correction is off: every lambda is 1"
+            common = "conflict correction is off: every lambda is 1"
         elif completion.advantage == 0:
-            every = "A = 0: this completion is neither rewarded nor punished, so nothing conflicts with it"
+            common = "A = 0: this completion is neither rewarded nor punished, so nothing conflicts with it"
         places = range(len(completion.tokens))
-        return [every or self._reason(completion, place, conflict.alignment) for place in places]
+        return [common or self._reason(completion, place, conflict.alignment) for place in places]
 
     def _reason(self, completion: StoredCompletion, place: int, alignment: str) -> str:
         token = completion.tokens[place]
@@ -166,7 +166,7 @@ class InspectedStep:
     objective: ObjectiveRecipe
 
     def choose(self, problem: str | None) -> list[InspectedGroup]:
-        """Groups by number, problem id, or "all"; by default the first with a difference in reward."""
+        """Choose groups by number, problem id, or "all"; by default the first group with different rewards."""
         if problem is None:
             return [next((group for group in self.groups if group.informative), self.groups[0])]
         if problem == "all":
@@ -174,24 +174,24 @@ class InspectedStep:
         chosen = [group for group in self.groups if problem in (str(group.number), group.first.problem)]
         if not chosen:
             raise EvaluationError(
-                f"step {self.step} has no problem {problem}; there are 1 to {len(self.groups)}: "
+                f"step {self.step} has no problem {problem}; choose 1 to {len(self.groups)}: "
                 + ", ".join(group.first.problem for group in self.groups)
             )
         return chosen
 
 
 def read_step(run: RunFolder, step: int | None = None) -> InspectedStep:
-    """A stored step, by default the newest. Raises EvaluationError when it is not there or cannot be read."""
+    """Read a stored step, by default the newest. Raises EvaluationError if it is missing or cannot be read."""
     objective, stored = run.recipe().objective, stored_steps(run)
     if not stored:
-        sampled = "training stores them at step 1 and every tracking.log_completions_every"
-        why = "SFT samples nothing" if objective.name == "sft" else sampled
-        raise EvaluationError(f"{run.path}: no step was stored to inspect; {why}")
+        when = "training stores step 1 and every tracking.log_completions_every steps"
+        why = "SFT samples nothing" if objective.name == "sft" else when
+        raise EvaluationError(f"{run.path}: there is no stored step to inspect; {why}")
     chosen = stored[-1] if step is None else step
     if chosen not in stored:
         raise EvaluationError(
-            f"{run.path}: step {chosen} was not stored; there is {', '.join(map(str, stored))} "
-            "(tracking.log_completions_every says how often)"
+            f"{run.path}: step {chosen} was not stored; choose from {', '.join(map(str, stored))} "
+            "(tracking.log_completions_every sets how often)"
         )
     groups: list[InspectedGroup] = []
     for row in read_completions(run, chosen):
@@ -204,16 +204,16 @@ def read_step(run: RunFolder, step: int | None = None) -> InspectedStep:
 
 
 def stored_steps(run: RunFolder) -> list[int]:
-    """The steps whose completions are stored, ascending."""
+    """List the steps with stored completions, ascending."""
     found = (step_of(file.stem) for file in run.samples.glob("step-*.jsonl"))
     return sorted(step for step in found if step is not None)
 
 
 def read_completions(run: RunFolder, step: int) -> list[StoredCompletion]:
-    """The stored completions of a step. Raises EvaluationError, naming file and line."""
+    """Read the stored completions of a step. Raises EvaluationError with file and line."""
     file = run.samples / f"step-{step:06d}.jsonl"
 
     def wrong(line: int, why: str) -> EvaluationError:
-        return EvaluationError(f"{file}:{line}: is no stored completion ({why}); was it written by another version?")
+        return EvaluationError(f"{file}:{line}: is not a stored completion ({why}); was it written by another version?")
 
     return list(read_json_lines(file, StoredCompletion, wrong))

@@ -1,7 +1,7 @@
-"""An inspected step on the terminal and as a self-contained page: tokens coloured by lambda, their spans marked.
+"""Show an inspected step on the terminal and as a self-contained page: tokens coloured by lambda, with marked spans.
 
-Colour is never the only carrier: on the terminal the line of marks under the tokens says f (forward span), b (backward
-span) or x (both); on the page lines above and below a token do, and shading shows its entropy.
+Colour is never the only sign. On the terminal, marks under the tokens say f (forward span), b (backward span) or x
+(both). On the page, lines above and below a token mark the spans, and shading shows its entropy.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gtpo_cli.tracking import reward_words
 from gtpo_cli.tracking.console import print_line
 from gtpo_cli.tracking.tables import print_table
 
-# both parts of each pair are given, so that the contrast does not hang on the palette of a terminal; where it has 16
-# colours they become blue and green
+# Both foreground and background are set, so that the contrast does not depend on the terminal's palette. On a terminal
+# with 16 colours they become blue and green.
 LESS, SAME, MORE = "#ffffff on #1f3f99", "", "#ffffff on #0a7a20"
 _INDENT = "  "
-_FULL_SHADE = 2 * LN_2  # nats: the entropy from which a token's shading on the page is full
+_FULL_SHADE = 2 * LN_2  # nats; a token with this entropy or more is fully shaded on the page
 _SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x1b": "␛"}
 
 
-# -- what both say ----------------------------------------------------------------------------------------------------
+# -- shared text ------------------------------------------------------------------------------------------------------
 
 
 def rules(step: InspectedStep) -> list[str]:
-    """What the recipe says about the weights of this step."""
+    """Describe how the recipe sets the weights of this step."""
     objective, initial = step.objective, step.run.initial_entropy()
     conflict, entropy_filter = objective.conflict, objective.filter
     lines = [f"{step.run.path}, step {step.step}: {counted(len(step.groups), 'problem')}; objective {objective.name}"]
@@ -65,7 +65,7 @@ def rules(step: InspectedStep) -> list[str]:
 
 
 def headline(completion: StoredCompletion) -> str:
-    """Two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths."""
+    """Return two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths."""
     rewards = {"format": completion.format, "accuracy": completion.accuracy, **completion.plugins}
     parts = ", ".join(f"{reward_words(name)} {score:g}" for name, score in rewards.items())
     answer = f"answer {NO_ANSWER if completion.extracted is None else repr(completion.extracted)}"
@@ -86,7 +86,7 @@ def shown_coefficient(token: Token) -> str:
 
 
 def visible(text: str) -> str:
-    """A token's text on one line: line breaks and other control characters as signs, never empty."""
+    """Return a token's text on one line, with signs for control characters; never empty."""
     shown = "".join(_SIGNS.get(character, character if character.isprintable() else "·") for character in text)
     return shown or "∅"
 
@@ -95,7 +95,7 @@ def visible(text: str) -> str:
 
 
 def write_page(step: InspectedStep, file: Path) -> Path:
-    """Write the page; its path. Raises EvaluationError when it cannot be written."""
+    """Write the page and return its path. Raises EvaluationError if it cannot be written."""
     with writing(lambda why: EvaluationError(f"{file}: cannot be written ({why}); name another file with --out")):
         own_folder(file.parent)
         write_aside(file, render(step))
@@ -103,7 +103,7 @@ def write_page(step: InspectedStep, file: Path) -> Path:
 
 
 def render(step: InspectedStep) -> str:
-    """The page with all groups of the step."""
+    """Render the page with all groups of the step."""
     from gtpo_cli.report.page import filled
 
     return filled(
@@ -124,7 +124,7 @@ def render(step: InspectedStep) -> str:
 
 
 def print_step(console: Console, step: InspectedStep, groups: Sequence[InspectedGroup]) -> None:
-    """The groups with all their completions."""
+    """Print the groups with all their completions."""
     for line in rules(step):
         print_line(console, line)
     console.print(
@@ -152,7 +152,7 @@ def _print_group(console: Console, group: InspectedGroup) -> None:
 
 
 def token_lines(completion: StoredCompletion, width: int) -> Iterator[Text]:
-    """Tokens in rows of at most `width` cells, each row followed by its marks where there are any."""
+    """Yield tokens in rows of at most `width` cells, each followed by a row of its marks, if any."""
     for row in _rows(completion.tokens, width):
         yield Text.assemble(_INDENT, *((visible(token.text), style_of(token)) for token in row))
         marks = "".join(token.mark * cell_len(visible(token.text)) for token in row)
@@ -161,7 +161,7 @@ def token_lines(completion: StoredCompletion, width: int) -> Iterator[Text]:
 
 
 def _rows(tokens: Sequence[Token], width: int) -> Iterator[list[Token]]:
-    """A row ends at `width` cells, and after a token with a line break."""
+    """Split tokens into rows. A row ends at `width` cells, and after a token with a line break."""
     row: list[Token] = []
     used = 0
     for token in tokens:
@@ -179,14 +179,14 @@ def _rows(tokens: Sequence[Token], width: int) -> Iterator[list[Token]]:
 
 
 def style_of(token: Token) -> str:
-    """The colour of a token's lambda."""
+    """Return the colour of a token's lambda."""
     return LESS if token.weight < 1 else MORE if token.weight > 1 else SAME
 
 
 def print_tokens(
     console: Console, group: InspectedGroup, completion: StoredCompletion, conflict: ConflictRecipe
 ) -> None:
-    """A table of a completion's tokens: every figure, and why lambda is what it is."""
+    """Print a table of a completion's tokens with every figure and the reason for lambda."""
     print_line(console, headline(completion))
     rows = [
         (str(place), Text(visible(token.text), style_of(token)), token.mark, f"{token.weight:g}",

@@ -1,6 +1,6 @@
-"""Charts that answer to the pointer: the page carries each one's figures and one script, and uPlot draws them.
+"""Interactive charts: the page contains their data and one script, and uPlot draws them.
 
-Without scripts, and on paper, the SVG is what one sees. `vendor/` has uPlot as it was published, with its licence.
+Without scripts, and on paper, readers see the SVG. `vendor/` has the published uPlot with its licence.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-MOST = 1000  # values of a curve on the page
+MOST = 1000  # values per curve on the page
 _HERE = Path(__file__).parent
 _UPLOT = _HERE / "vendor" / "uplot-1.6.32"
 
 
 class Script(NamedTuple):
-    """What live charts need on their page: the script, its SHA-256 that the page allows alone, and uPlot's CSS."""
+    """The parts of a page with live charts: the script, its SHA-256 (the page allows no other), and uPlot's CSS."""
 
     text: Markup
     digest: str
@@ -37,11 +37,11 @@ class Script(NamedTuple):
 
 @cache
 def script() -> Script:
-    """The same on every page."""
+    """Return the script, which is the same on every page."""
     from markupsafe import Markup
 
     licence, uplot = ((_UPLOT / name).read_text("utf-8") for name in ("LICENSE", "uPlot.iife.min.js"))
-    _, _, code = uplot.partition("*/")  # its first line, a comment, names version and address
+    _, _, code = uplot.partition("*/")  # its first line is a comment with version and address
     ours = (_HERE / "live.js").read_text("utf-8")
     text = f"/* uPlot 1.6.32\n\n{licence}*/{code}\n{ours}"
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -49,8 +49,8 @@ def script() -> Script:
 
 
 def on_page(charts: Sequence[Chart]) -> dict[str, Any]:
-    """What charts.html.j2 asks for: `charts`, each with its SVG element, which a template need not escape, as it is our
-    own drawing, and its figures; `live`, the script; `most`, where a curve was thinned to so many values."""
+    """Return the values for charts.html.j2: `charts`, each with its data and its SVG element, which is safe unescaped;
+    `live`, the script; `most`, the number of values if a curve was thinned."""
     from markupsafe import Markup
 
     long = any(len(series.x) > MOST for chart in charts for series in chart.series)
@@ -62,7 +62,7 @@ def on_page(charts: Sequence[Chart]) -> dict[str, Any]:
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
-    """The chart as live.js reads it: JSON without NaN. Values have five digits."""
+    """Return the chart's data for live.js, as JSON without NaN. Values have five digits."""
     series = [_series(chart, one) for one in chart.series]
     return {
         "title": one_line(chart.title),
@@ -74,7 +74,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
 
 
 def _series(chart: Chart, series: Series) -> dict[str, Any]:
-    """`parts`: columns of values, by the x that they share."""
+    """Return a series. Its `parts` are columns of values that share an x."""
     columns = [(chart.value, "line", series.y)]
     if series.faint is not None:
         columns.insert(0, (chart.x_name, "faint", series.faint))
@@ -103,8 +103,8 @@ def _short(value: float) -> float | None:
 
 
 def thinned(values: Values) -> NDArray[np.intp]:
-    """Which of a long curve's values the page has: the lowest and the highest of each of MOST / 2 equal parts, and the
-    first and the last value; of a curve with at most MOST values, all."""
+    """Return the indices of the values to show. For more than MOST values, these are the first, the last, and the
+    lowest and highest of each of MOST / 2 equal parts."""
     if len(values) <= MOST:
         return np.arange(len(values))
     low, high = (np.where(np.isfinite(values), values, outside) for outside in (np.inf, -np.inf))

@@ -1,4 +1,4 @@
-"""One self-contained HTML file about one or more runs, and the same charts and tables as files for papers."""
+"""Write a self-contained HTML file about one or more runs, and its charts and tables as files for papers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _KINDS: dict[str, Callable[[EvaluatedCompletion], bool]] = {
 
 
 class Sample(NamedTuple):
-    """A completion worth showing: what it is an example of, the problem, and the text."""
+    """A completion to show: its kind, the problem, and the text."""
 
     kind: str
     question: str
@@ -55,10 +55,10 @@ class Sample(NamedTuple):
 
 
 def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
-    """Write report.html, charts/*.svg and *.png, and table.md, .csv, .tex; the path of the page.
+    """Write report.html, charts/*.svg and *.png, and table.md, .csv, .tex, and return the path of the page.
 
-    Files of an earlier report are replaced, others are left alone. The same runs give the same page, byte for byte.
-    Raises EvaluationError when the folder cannot be written.
+    Files of an earlier report are replaced; others are left alone. The same runs give exactly the same page. Raises
+    EvaluationError if the folder cannot be written.
     """
     charts = [*training_charts(runs), *evaluation_charts(runs)]
     page = folder / "report.html"
@@ -76,7 +76,7 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
 
 
 def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
-    """The page."""
+    """Render the page."""
     return filled(
         "gtpo_cli.report",
         "report.html.j2",
@@ -101,7 +101,7 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
 
 
 def filled(package: str, template: str, **values: Any) -> str:
-    """A page from a package's template. All text is escaped, and a missing value is an error."""
+    """Render a package's template. All text is escaped, and a missing value is an error."""
     return _templates(package).get_template(template).render(values)
 
 
@@ -109,7 +109,7 @@ def filled(package: str, template: str, **values: Any) -> str:
 def _templates(package: str) -> Environment:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    loader = ChoiceLoader([PackageLoader(package), PackageLoader("gtpo_cli.report")])  # here is what all pages share
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader("gtpo_cli.report")])  # the second has the shared parts
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -118,7 +118,7 @@ def _templates(package: str) -> Environment:
 
 
 def _headlines(run: RunRecord) -> Iterator[tuple[str, dict[str, str]]]:
-    """Benchmark, and the accuracy of the untrained model (where that was evaluated) and of the newest checkpoint."""
+    """Yield each benchmark with the accuracy of the untrained model, if evaluated, and of the newest checkpoint."""
     for benchmark in dict.fromkeys(e.conditions.benchmark for e in run.evaluations):
         scores = {
             e.conditions.subject: score_interval("accuracy", e.results.scores["accuracy"].interval, unit=False)
@@ -130,7 +130,7 @@ def _headlines(run: RunRecord) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _samples(run: RunRecord) -> Iterator[Sample]:
-    """A right, a wrong and an unfinished or unparsable completion: of the newest stored step, and of evaluations."""
+    """Yield examples of each kind of completion, from evaluations and from the newest stored step."""
     for evaluation in run.evaluations:
         where = f"{evaluation.conditions.benchmark}, {evaluation.conditions.subject}"
         pairs = [(problem, c) for problem in evaluation.stored.problems() for c in problem.completions]

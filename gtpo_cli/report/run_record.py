@@ -1,4 +1,4 @@
-"""What a report reads of a run folder, as one record."""
+"""Read a run folder for a report, as one record."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as a report shows it. `rows`: metrics.jsonl, empty for a model that was only evaluated. `evaluations`: one
-    for each benchmark and subject."""
+    """A run in a report. `rows`: metrics.jsonl, empty for a model that was only evaluated. `evaluations`: one for each
+    benchmark and subject."""
 
     name: str
     run: RunFolder
@@ -47,13 +47,13 @@ class RunRecord:
 
     @property
     def method(self) -> str:
-        """GTPO, GRPO, SFT: how the run trained."""
+        """The training method, such as GTPO, GRPO or SFT."""
         return self.recipe.objective.name.upper() if self.rows else "untrained"
 
 
 class Evaluated(NamedTuple):
-    """A model that was evaluated on a benchmark. `method`: "base" for an untrained one, whose `name` is the model's and
-    which runs share; else how its run trained, with the run's name and its `place` among the runs."""
+    """A model that was evaluated on a benchmark. A trained one has its run's method and name, and its `place` among the
+    runs. An untrained one has the method "base" and the model's name, and may belong to several runs."""
 
     method: str
     name: str
@@ -66,13 +66,13 @@ class Evaluated(NamedTuple):
 
 
 def read_run(run: RunFolder) -> RunRecord:
-    """Raises GtpoError, naming the file, for what is there and cannot be read."""
+    """Read a run. Raises GtpoError with the file's name for a file that cannot be read."""
     environment, file = {}, run.environment_file
     if os.path.lexists(file):
         environment = read_json(
             file,
             dict[str, JsonValue],
-            lambda why: GtpoError(f"{file}: cannot be read ({why}); delete it: it only informs"),
+            lambda why: GtpoError(f"{file}: cannot be read ({why}); you can delete it: it is only for information"),
         )
     record = RunRecord(
         name=run.name,
@@ -88,21 +88,21 @@ def read_run(run: RunFolder) -> RunRecord:
     return record
 
 
-# How models are asked and graded; which problems, which model and which seed is apart.
-_ASKED = (
+# Conditions of sampling and grading, without those of problems, model and seed.
+_SAMPLING = (
     "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt", "tags",
     "equality", "reject_copied", "changed",
 )  # fmt: skip
 
 
 def differing(one: Conditions, other: Conditions, *more: str) -> list[tuple[str, Any, Any]]:
-    """(condition, its value in each) where two evaluations did not ask or grade alike; `more`: further conditions."""
-    pairs = [(key, getattr(one, key), getattr(other, key)) for key in (*_ASKED, *more)]
-    return [(key, here, there) for key, here, there in pairs if here != there]
+    """List (condition, its two values) for conditions of sampling and grading, and of `more`, that differ."""
+    pairs = [(key, getattr(one, key), getattr(other, key)) for key in (*_SAMPLING, *more)]
+    return [(key, first, second) for key, first, second in pairs if first != second]
 
 
 def evaluated(runs: Sequence[RunRecord]) -> dict[str, list[Evaluated]]:
-    """Benchmark -> what was evaluated on it, in the order of the runs; equal evaluations of an untrained model once."""
+    """Map each benchmark to its evaluated models in the order of the runs, without repeats of an untrained model."""
     found: dict[str, dict[tuple[int | None, str], Evaluated]] = {}
     for place, run in enumerate(runs):
         for evaluation in run.evaluations:

@@ -1,7 +1,7 @@
-"""The benchmark table in the shape of the paper's Table 1, as rows, Markdown, CSV and LaTeX; scores in words.
+"""The benchmark table like the paper's Table 1, as rows, Markdown, CSV and LaTeX, and the formatting of scores.
 
-One row for each benchmark, estimator and model; one column for each k. The paper prints percentages of the first k
-completions; here unbiased pass@k and first-k pass@k are rows of their own, so that neither passes for the other.
+It has a row for each benchmark, estimator and model, and a column for each k. The paper prints percentages of the first
+k completions. Here unbiased pass@k and first-k pass@k have separate rows, so that nobody confuses them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gtpo_cli.text import markdown_table, markdown_text, one_line
 from gtpo_cli.tracking import reward_words
 
 ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"))
-# Scores that belong to no k: words and unit. Shares are shown in percent.
+# Scores without k: name and unit. Shares are shown in percent.
 SCORES = {
     "accuracy": ("accuracy", "%"),
     "format_rate": ("format", "%"),
@@ -34,8 +34,8 @@ _DIGITS = {"%": 1, "tokens": 1, "nats": 3, "points": 3}
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """A model's scores of one estimator on one benchmark: `cells` by column, None where it was not measured; `best`:
-    which are the highest of their column. `note`: number of the table's note, None without one."""
+    """A model's scores of one estimator on one benchmark. `cells` by column, None if not measured. `best`: whether a
+    cell is the highest of its column. `note`: the number of a note below the table."""
 
     benchmark: str
     estimator: str
@@ -48,37 +48,37 @@ class ScoreRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`columns`: k, or names of scores. `notes`: how evaluations differ from the first of their benchmark."""
+    """A table. `columns`: k, or names of scores. `notes`: how evaluations differ from the first of their benchmark."""
 
     columns: tuple[str, ...]
     rows: tuple[ScoreRow, ...]
     notes: tuple[str, ...] = ()
 
 
-# -- scores in words --------------------------------------------------------------------------------------------------
+# -- formatting of scores ---------------------------------------------------------------------------------------------
 
 
 def score_words(name: str) -> str:
-    """A score's name as a user reads it."""
+    """Return a score's name for users."""
     if is_reward(name):
         return reward_words(name)
     return SCORES[name][0] if name in SCORES else name.replace("first_pass@", "first-k pass@")
 
 
 def score_unit(name: str) -> str:
-    """%, nats, tokens, or points for a user reward."""
+    """Return a score's unit: %, nats, tokens, or points for a user reward."""
     return "points" if is_reward(name) else SCORES.get(name, ("", "%"))[1]
 
 
 def score_number(name: str, value: float, *, unit: bool = True, sign: bool = False) -> str:
-    """`93.1 %`, `0.161 nats`; with `sign` always one."""
-    of = score_unit(name)
-    shown = f"{100 * value if of == '%' else value:{'+' if sign else ''}z.{_DIGITS[of]}f}"
-    return f"{shown} {of}" if unit else shown
+    """Format a score: `93.1 %`, `0.161 nats`. `sign` adds a + to positive numbers."""
+    name_of_unit = score_unit(name)
+    shown = f"{100 * value if name_of_unit == '%' else value:{'+' if sign else ''}z.{_DIGITS[name_of_unit]}f}"
+    return f"{shown} {name_of_unit}" if unit else shown
 
 
 def score_interval(name: str, interval: Interval, *, unit: bool = True, sign: bool = False) -> str:
-    """`93.1 % (91.0 to 95.0)`; of a difference, with signs and without the unit: `+2.1 (-0.3 to +4.5)`."""
+    """Format an interval: `93.1 % (91.0 to 95.0)`, or a difference, with signs and no unit: `+2.1 (-0.3 to +4.5)`."""
     low, high = (score_number(name, value, unit=False, sign=sign) for value in interval[1:])
     return f"{score_number(name, interval.estimate, unit=unit, sign=sign)} ({low} to {high})"
 
@@ -87,7 +87,7 @@ def score_interval(name: str, interval: Interval, *, unit: bool = True, sign: bo
 
 
 def benchmark_table(runs: Sequence[RunRecord]) -> Table:
-    """pass@k, first-k pass@k and maj@k of every model that was evaluated."""
+    """Return pass@k, first-k pass@k and maj@k of every evaluated model."""
     results = [evaluation.results for run in runs for evaluation in run.evaluations]
     every_k = sorted({k for result in results for family, _ in ESTIMATORS for k in result.ks(family)})
     rows: list[ScoreRow] = []
@@ -105,7 +105,7 @@ def benchmark_table(runs: Sequence[RunRecord]) -> Table:
 
 
 def other_scores_table(runs: Sequence[RunRecord]) -> Table:
-    """Accuracy, format, truncated, unparsable, entropy, length and user rewards of every model that was evaluated."""
+    """Return the scores without k and the user rewards of every evaluated model."""
     every = (name for run in runs for evaluation in run.evaluations for name in evaluation.results.scores)
     names = (*SCORES, *dict.fromkeys(name for name in every if is_reward(name)))
     rows = (
@@ -117,7 +117,7 @@ def other_scores_table(runs: Sequence[RunRecord]) -> Table:
 
 
 def markdown(table: Table) -> str:
-    """GitHub's table syntax; best of each column bold; intervals in brackets."""
+    """Format a table for GitHub, with the best of each column in bold and intervals in brackets."""
     rows = []
     for row in table.rows:
         names = [markdown_text(name) for name in (row.benchmark, row.estimator, row.method, row.model)]
@@ -130,7 +130,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A booktabs table; best of each column bold; intervals in small print."""
+    """Format a booktabs table, with the best of each column in bold and intervals in small print."""
     header = ("Benchmark", "Estimator", "Method", "Model", *(f"$k={k}$" for k in table.columns))
     lines = ["% needs \\usepackage{booktabs}; percent, 95 % bootstrap intervals over problems"]
     lines += [r"\begin{tabular}{llll" + "r" * len(table.columns) + "}", r"\toprule", " & ".join(header) + r" \\"]
@@ -149,7 +149,7 @@ def latex(table: Table) -> str:
 
 
 def csv_text(runs: Sequence[RunRecord]) -> str:
-    """Every score of every evaluation in full precision, one a line."""
+    """Write every score of every evaluation in full precision, one per line."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(
@@ -168,13 +168,13 @@ def csv_text(runs: Sequence[RunRecord]) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Text on one line that no spreadsheet takes for a formula."""
+    """Put text on one line, and protect it from being read as a formula by spreadsheets."""
     text = one_line(text)
     return "'" + text if text.startswith(("=", "+", "-", "@")) else text
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX prints as it is, on one line."""
+    """Escape text for LaTeX, and put it on one line."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {character: "\\" + character for character in "&%$#_{}"}
     return "".join(special.get(character, character) for character in one_line(text))
@@ -186,7 +186,7 @@ def _cells(evaluation: Evaluation, names: Sequence[str]) -> tuple[Interval | Non
 
 
 def _best(lines: Sequence[Sequence[Interval | None]]) -> list[tuple[bool, ...]]:
-    """Which cells hold the highest estimate of their column, where there is more than one to compare."""
+    """Mark the cells with the highest estimate of their column, if the column has more than one."""
     tops = []
     for column in zip(*lines, strict=True):
         measured = [cell.estimate for cell in column if cell is not None]
@@ -195,7 +195,7 @@ def _best(lines: Sequence[Sequence[Interval | None]]) -> list[tuple[bool, ...]]:
 
 
 def _formatted(row: ScoreRow, bold: str, cell: str) -> list[str]:
-    """The cells in percent; empty where nothing was measured."""
+    """Format the cells in percent; "" for a cell that was not measured."""
     shown = []
     for interval, best in zip(row.cells, row.best, strict=True):
         estimate, low, high = (f"{100 * value:.1f}" for value in interval or (0.0, 0.0, 0.0))
@@ -204,10 +204,10 @@ def _formatted(row: ScoreRow, bold: str, cell: str) -> list[str]:
 
 
 def _note(evaluation: Evaluation, first: Evaluation, notes: list[str]) -> int | None:
-    """The number of the note, added where it is new, that says how conditions differ from the first evaluation's."""
+    """Return the number of the note on how conditions differ from the first evaluation's. Adds the note if new."""
     differ = [
-        "another system prompt" if key == "system_prompt" else f"{key} {here}, not {there}"
-        for key, there, here in differing(first.conditions, evaluation.conditions, "data_digest", "problems")
+        "another system prompt" if key == "system_prompt" else f"{key} {own}, not {other}"
+        for key, other, own in differing(first.conditions, evaluation.conditions, "data_digest", "problems")
     ]
     if not differ:
         return None

@@ -1,4 +1,4 @@
-"""Rewards: what a completion is worth. Importing this is light; computer algebra lives in worker processes."""
+"""Rewards of completions. Importing this is cheap, since computer algebra runs in worker processes."""
 
 from gtpo_cli.rewards.equality import EqualityWorkers, answers_equal, gold_is_usable
 from gtpo_cli.rewards.extract import Tags, extract_answer, format_reward, is_strict_format

@@ -1,15 +1,14 @@
-r"""Has an answer been worked out, or is it what was asked? `8 \div 2 \div 2 + 6` equals 8 and is no answer to itself.
+r"""Tell worked-out answers from copies of the question: `8 \div 2 \div 2 + 6` equals 8 but does not answer itself.
 
-A gold answer that is a number asks for a number; one without variables asks for no function it does not have itself
-(`\cos 30^\circ` for `\frac{\sqrt{3}}{2}`). Whatever the gold answer is, a formula that stands in the question is no
-answer, unless it is the gold answer's own text or a number; and of numbers, a fraction, ratio or repeating decimal out
-of the question only where the gold answer is written with the same digits: `\frac{16}{20}` is not `\frac{4}{5}`
-simplified. Nor is a derivative, an integral, a sum, a product, a limit, a determinant, or a sum or product of matrices
-an answer where the gold answer has none.
+If the gold answer is a number, the answer must be one. If it has no variables, the answer may not use a function that
+the gold answer does not have (`\cos 30^\circ` for `\frac{\sqrt{3}}{2}`). A formula from the question is never an answer
+unless it is a number or the gold answer's own text. A fraction, ratio or repeating decimal from the question counts
+only if the gold answer has the same digits: `\frac{16}{20}` is not `\frac{4}{5}` simplified. Derivatives, integrals,
+sums, products, limits, determinants, and sums or products of matrices count only if the gold answer has them too.
 
-A copy stays one whatever is done to it that does not count: a formula of the question that is worth as much as the gold
-answer, and is not written as it is, may stand nowhere in the answer (`(x+5)^2+0`, `\frac{2(5+x)^2}{2}`). Formulas are
-compared as trees (`formula.py`). Pure standard library.
+Trivial changes do not make a copy an answer. A formula of the question with the gold answer's value but another form
+may not occur anywhere in the answer (`(x+5)^2+0`, `\frac{2(5+x)^2}{2}`). Formulas are compared as trees (`formula.py`).
+Pure standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gtpo_cli.rewards.quantity import REPEATING, exact_number, in_powers_of_ten,
 from gtpo_cli.rewards.trees import Tree, collected, holds, is_plain_number, kind, minus, names, parts, renamed, work
 
 _SEARCHED = 20_000  # characters of a question; the longest of MATH has 4,000
-_MOST_VALUES = 4  # formulas of a question whose value is asked for at one reading of an answer
+_MOST_VALUES = 4  # formulas of a question that are evaluated for one reading of an answer
 _SCIENTIFIC = re.compile(
     r"(?:[0-9]+(?:\.[0-9]+)? ?(?:\\times(?![A-Za-z])|\\cdot(?![A-Za-z])|\*) ?)?10 ?\^ ?(?:\{ ?[+-]?[0-9]+ ?\}|[0-9])"
 )
@@ -48,7 +47,7 @@ _BETWEEN = r"[\s{}]*"
 
 
 def is_worked_out(gold: str, predicted: str, question: str) -> bool:
-    """May `predicted`, which equals `gold` if algebra says so, be an answer? For parts in canonical spelling."""
+    """Return whether `predicted`, which algebra may find equal to `gold`, is an answer. Takes canonical parts."""
     if gold == predicted:
         return True
     if exact_number(split_percent(gold)[0]) is not None:
@@ -62,7 +61,7 @@ def is_worked_out(gold: str, predicted: str, question: str) -> bool:
 
 
 def _is_evaluated(gold: str, predicted: str) -> bool:
-    """Does the answer leave no work undone that the gold answer does not name?"""
+    """Return whether the answer has no unevaluated operation that the gold answer lacks."""
     answer, wanted = _tree(predicted), _tree(gold)
     undone, allowed = work(answer), work(wanted)
     matrices = undone.pop("matrix", 0)
@@ -75,17 +74,17 @@ def _is_evaluated(gold: str, predicted: str) -> bool:
 
 
 def holds_copy(gold: str, predicted: str, question: str, is_worth_it: Callable[[str], bool]) -> bool:
-    """Does `predicted` hold a formula of the question that has the gold answer's value, but is not written as it is?
+    """Return whether `predicted` contains a formula of the question with the gold answer's value but another form.
 
-    `is_worth_it(formula)`: has it the value? It is asked about the few that stand there. A letter that the gold answer
-    does not have may be any other.
+    `is_worth_it(formula)` tells whether a formula has that value; it is called only for the few in the answer. A letter
+    that the gold answer lacks may be any other.
     """
     answer, wanted = _tree(_COLON.sub("/", predicted)), _tree(gold)
     if answer == wanted:
         return False
     kept = names(wanted)
     copied: dict[str, None] = {}
-    for version in (answer, collected(answer)):  # in the second what is taken back again (+A-A) hides nothing
+    for version in (answer, collected(answer)):  # the second one cancels terms such as +A-A
         inside = (text for tree, text in _trees_of(question) if _stands_inside(tree, renamed(version, kept), wanted))
         copied |= dict.fromkeys(itertools.islice(inside, _MOST_VALUES))
     return any(map(is_worth_it, copied))
@@ -99,7 +98,7 @@ def _stands_inside(formula: Tree, answer: Tree, wanted: Tree) -> bool:
 
 
 def is_formula_of(question: str, text: str) -> bool:
-    """Is the text a formula of the question, or a part of one, in whatever order, brackets and spacing?"""
+    """Return whether the text is a formula of the question or a part of one, in any order, brackets and spacing."""
     tree = _tree(text)
     return any(tree == formula for formula, _ in _trees_of(question))
 
@@ -111,20 +110,20 @@ def _tree(text: str) -> Tree:
 
 @functools.lru_cache(maxsize=256)
 def _trees_of(question: str) -> tuple[tuple[Tree, str], ...]:
-    """Every formula of a question and every part of one that is no single name or number, the largest first."""
+    """Return all formulas of a question and their parts, except single names and numbers, the largest first."""
     found: dict[Tree, str] = {}
     for formula in _formulas(question[:_SEARCHED].replace(r"\$", " ")):
         text = in_powers_of_ten(spelled(" ".join(formula.split()).strip(" .,;:")))
         if not is_oversized(text):
             try:
                 read_formula(text, found.__setitem__)
-            except RecursionError:  # nobody can have copied it: such an answer cannot be read either
+            except RecursionError:  # an answer nested as deeply cannot be read either
                 continue
     return tuple(sorted(found.items(), key=lambda item: -sum(1 for _ in parts(item[0]))))
 
 
 def _formulas(question: str) -> Iterator[str]:
-    """What stands between signs for mathematics, and what looks like mathematics outside of them."""
+    """Yield the texts between mathematics delimiters, and texts outside that look like mathematics."""
     question = _DRAWING.sub(" ", question)
     for match in _FORMULA.finditer(question):
         yield match[1] or match[2] or match[3]
@@ -135,9 +134,9 @@ def _formulas(question: str) -> Iterator[str]:
 
 
 def is_copied_number(gold: str, predicted: str, question: str) -> bool:
-    """Is `predicted`, equal to the number `gold`, a fraction, ratio or power of ten out of the question?
+    """Return whether `predicted`, equal to the number `gold`, is a fraction, ratio or power of ten from the question.
 
-    Not where the gold answer has the same digits.
+    It is not if the gold answer has the same digits.
     """
     if re.findall("[0-9]+", gold) == re.findall("[0-9]+", predicted):
         return False
@@ -155,7 +154,7 @@ def is_copied_number(gold: str, predicted: str, question: str) -> bool:
 
 
 def stands_in(question: str, text: str) -> bool:
-    """Does the question hold this text, whatever the spaces, braces and signs of multiplication?"""
+    """Return whether the question contains this text, ignoring spaces, braces and multiplication signs."""
     letters = _letters(text)
     if not letters:
         return False

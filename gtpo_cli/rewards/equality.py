@@ -1,8 +1,8 @@
-"""Is it the same answer? One question, or many at once in processes that are killed when an answer takes too long.
+"""Compare answers, one at a time or many at once, in processes that are killed when an answer takes too long.
 
-The rules are in `same_answer.py` and `mathematics.py`, in `worker.py`. Plain subprocesses and pipes,
-no fork: safe beside the threads of torch, and the caller's main module is not imported again. Anything may be thrown at
-the processes; only one that cannot start at all is an error.
+`same_answer.py` and `mathematics.py` have the rules; `worker.py` applies them. The processes are plain subprocesses
+with pipes. Without a fork they are safe beside torch's threads, and do not import the caller's main module again. They
+survive any input; only a process that cannot start is an error.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from typing import Any, Literal, NamedTuple, Self
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.same_answer import equal, usable
 
-# Gold answer, predicted answer, and the question where an answer copied from it is none.
+# Gold answer, predicted answer, and the question if a copy from it does not count.
 Pair = tuple[str, str] | tuple[str, str, str | None]
 
 PATIENCE = 10  # seconds of wall time for each second of a worker's processor time
-_START_SECONDS = 120.0  # importing sympy on a machine that is busy with something else
+_START_SECONDS = 120.0  # for importing sympy on a busy machine
 _MAX_FAILED_STARTS = 3
 _SEE_WHY = f"to see why, run: {sys.executable} -m gtpo_cli.rewards.worker"
 
 
 def answers_equal(gold: str, predicted: str, *, question: str | None = None, timeout_seconds: float = 5.0) -> bool:
-    r"""Is `predicted` the same answer as `gold`? docs/objective.md, section 2, and docs/rewards.md.
+    r"""Return whether `predicted` is the same answer as `gold` (docs/objective.md, section 2, and docs/rewards.md).
 
     Numbers compare as exact numbers (`1,319`, `$18.00`, `36/2`), LaTeX as mathematics (`\frac{1}{2}` = `0.5`), plain
     text case-folded; never by substring. An answer that takes longer than `timeout_seconds` of processor time, or
     more memory than a worker has, is not equal. A gold answer that is not usable (see `gold_is_usable`) equals nothing.
 
-    With `question`, the answer must be worked out as well: an expression (`9+9`) does not answer a gold answer that is
-    a number, a derivative, integral or other operation does not answer one that has none, and a formula that stands in
-    the question, alone or with a change that changes nothing, answers only a gold answer that is written so.
+    With `question`, the answer must also be worked out. If the gold answer is a number, an expression (`9+9`) is no
+    answer. A derivative, integral or other operation counts only if the gold answer has one. A formula from the
+    question, even with trivial changes, counts only if the gold answer has the same form.
 
     The first answer that needs computer algebra starts a worker process (one to two seconds), which serves all later
-    calls and ends with this process. Raises RewardError when it cannot be started.
+    calls and ends with this process. Raises RewardError if it cannot be started.
     """
     workers = _shared_workers(os.getpid())
     return workers.equal_many([(gold, predicted, question)], timeout_seconds=timeout_seconds)[0].equal
 
 
 def gold_is_usable(gold: str, *, timeout_seconds: float = 5.0) -> bool:
-    r"""Can the gold answer be compared: a number, mathematics that parses, or plain text; or a list of these?
+    r"""Return whether a gold answer can be compared: a number, mathematics that parses, plain text, or a list of these.
 
     Empty, unreadable (NUL) and broken (`\frac{1}{`) gold answers cannot; nothing equals them.
     """
@@ -62,19 +62,19 @@ def gold_is_usable(gold: str, *, timeout_seconds: float = 5.0) -> bool:
 
 @functools.cache
 def _shared_workers(process_id: int) -> EqualityWorkers:
-    """One worker for all single questions of this process; a forked child must not read its parent's replies."""
+    """Return the worker for single questions of this process. A forked child must not read its parent's replies."""
     workers = EqualityWorkers(num_workers=1)
     atexit.register(workers.close)
     return workers
 
 
 def same_text(gold: str, predicted: str) -> bool:
-    """Equal, character by character, but for how much white space stands where there is some. Empty equals nothing."""
+    """Return whether two texts are equal up to the amount of white space. An empty text equals nothing."""
     return bool(gold.split()) and gold.split() == predicted.split()
 
 
 class _NeedsAlgebraError(Exception):
-    """Raised in place of an answer by a comparison that has no algebra at hand."""
+    """Raised by a comparison without algebra that needs it."""
 
 
 def _no_algebra(*_: Any) -> bool:
@@ -82,7 +82,7 @@ def _no_algebra(*_: Any) -> bool:
 
 
 def equal_without_algebra(gold: str, predicted: str, question: str | None = None) -> bool | None:
-    """The verdict where numbers, text or structure decide it (microseconds); None where a worker must."""
+    """Return the verdict if numbers, text or structure decide it (microseconds); None if it needs a worker."""
     try:
         return equal(gold, predicted, _no_algebra, question=question)
     except _NeedsAlgebraError:
@@ -90,7 +90,7 @@ def equal_without_algebra(gold: str, predicted: str, question: str | None = None
 
 
 def usable_without_algebra(gold: str) -> bool | None:
-    """`gold_is_usable` where it needs no parser; None where a worker must."""
+    """Return `gold_is_usable` if it needs no parser; None if it needs a worker."""
     try:
         return usable(gold, _no_algebra)
     except _NeedsAlgebraError:
@@ -102,7 +102,7 @@ def usable_without_algebra(gold: str) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """Are a gold and a predicted answer equal? Never where the question timed out or (twice) killed its worker."""
+    """Whether a gold and a predicted answer are equal. False if the question timed out or killed its worker twice."""
 
     equal: bool
     timed_out: bool = False
@@ -110,7 +110,7 @@ class Equality:
 
 
 class _Question(NamedTuple):
-    """What a worker is asked; without `predicted`: is the gold answer usable?"""
+    """A question to a worker. Without `predicted` it asks whether the gold answer is usable."""
 
     gold: str
     predicted: str | None
@@ -121,10 +121,10 @@ class _Question(NamedTuple):
 class EqualityWorkers:
     """Compares answers in `num_workers` processes (default: one for each CPU), started when first needed.
 
-    A context manager; `close` ends the processes. Answers that need no computer algebra never reach a worker, and none
-    does where `equality` is "text" (`same_text`). `timeout_seconds` bounds each question, in seconds of processor time
-    of its worker, and ten times that in wall time; start-up is not counted. Safe to use from threads. Raises
-    RewardError when workers cannot be started.
+    A context manager; `close` ends the processes. Answers that need no computer algebra never reach a worker, nor does
+    any if `equality` is "text" (`same_text`). `timeout_seconds` limits each question to so much processor time of its
+    worker, and ten times that in wall time, without start-up. Safe to use from threads. Raises RewardError if workers
+    cannot be started.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class EqualityWorkers:
         self.close()
 
     def close(self) -> None:
-        """End all workers; what is not compared yet is not any more. Can be used again: it starts new ones."""
+        """End all workers and drop pending comparisons. A later use starts new workers."""
         with self._lock:
             self._closing = True
             threads, self._threads = self._threads, None
@@ -166,23 +166,23 @@ class EqualityWorkers:
             self._workers, self._idle, self._closing = [], [], False
 
     def process_ids(self) -> list[int]:
-        """The processes that run now, for whoever measures or watches them."""
+        """Return the ids of the running processes, for monitoring."""
         return [worker.process.pid for worker in self._workers]
 
     def begin(self, gold: str, predicted: str, question: str | None = None) -> None:
-        """Start to compare a pair that `equal_many` will be asked for; nothing but time depends on it."""
+        """Start to compare a pair for a later `equal_many`, only to save time."""
         self._answer(_Question(gold, predicted, question, self.timeout_seconds))
 
     def equal_many(self, pairs: Sequence[Pair], *, timeout_seconds: float | None = None) -> list[Equality]:
-        """For each (gold, predicted[, question]): are they the same answer, and with a question, is it worked out?
+        """Compare each (gold, predicted[, question]) as `answers_equal` does, in the order of `pairs`.
 
-        In the order of `pairs`; equal pairs share a grade. See `answers_equal`.
+        Equal pairs share a grade.
         """
         seconds = timeout_seconds or self.timeout_seconds
         return self._answers([_Question(pair[0], pair[1], *(pair[2:] or (None,)), seconds) for pair in pairs])
 
     def usable_many(self, golds: Sequence[str], *, timeout_seconds: float | None = None) -> list[bool]:
-        """For each gold answer: can it be compared at all? See `gold_is_usable`."""
+        """Return for each gold answer whether it can be compared. See `gold_is_usable`."""
         seconds = timeout_seconds or self.timeout_seconds
         return [found.equal for found in self._answers([_Question(gold, None, None, seconds) for gold in golds])]
 
@@ -193,7 +193,7 @@ class EqualityWorkers:
         except CancelledError as error:
             raise _ended() from error
         except BaseException:
-            self.close()  # nobody waits for the rest
+            self.close()  # drop the rest
             raise
         with self._lock:
             for question in answers:
@@ -221,9 +221,9 @@ class EqualityWorkers:
         return equal_without_algebra(gold, predicted, question.question)
 
     def _ask(self, question: _Question) -> Equality:
-        """A worker's answer. One that dies over the question, out of memory or killed, leaves it one more try."""
+        """Ask a worker. If it dies over the question, out of memory or killed, try once more."""
         crashes = 0
-        while crashes < 2 or self._closing:  # then no worker is to be had, which raises
+        while crashes < 2 or self._closing:  # when closing, _take raises
             worker = self._take()
             try:
                 reply = worker.ask(question)
@@ -244,7 +244,7 @@ class EqualityWorkers:
         return Equality(equal=False, crashed=True)
 
     def _take(self) -> _Worker:
-        """A worker that is ready: an idle one, or a new one."""
+        """Return a ready worker, idle or new."""
         for _ in range(_MAX_FAILED_STARTS):
             with self._lock:
                 if self._closing:
@@ -253,7 +253,7 @@ class EqualityWorkers:
                     worker = self._idle.pop()
                     if worker.process.poll() is None:
                         return worker
-                    self._workers.remove(worker)  # died while it was idle: no question is to blame
+                    self._workers.remove(worker)  # it died while idle, so no question is to blame
                     worker.end()
                 worker = _Worker()
                 self._workers.append(worker)
@@ -284,13 +284,13 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal is for the caller alone
+                start_new_session=True,  # Ctrl-C in the terminal goes only to the caller
             )
         except OSError as error:
             raise RewardError(f"a grading worker cannot be started: {error}; free memory or processes") from error
 
     def ask(self, question: _Question) -> dict[str, bool] | None:
-        """As `reply`, to a question."""
+        """Send a question and return the `reply`."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(question._asdict()).encode() + b"\n")
@@ -300,7 +300,7 @@ class _Worker:
         return self.reply(PATIENCE * question.seconds)
 
     def reply(self, seconds: float) -> dict[str, bool] | None:
-        """The next line of the process; None where it died. Raises TimeoutError after so many seconds."""
+        """Return the process's next line; None if it died. Raises TimeoutError after so many seconds."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
         received = b""

@@ -1,8 +1,7 @@
-"""Reading a completion: are the tags there, what is that worth, and what stands between the answer tags.
+"""Read a completion: check its tags, score its format, and extract the text between the answer tags.
 
-A recipe names the tags (`rewards.format.tags`); the paper's are `<reasoning> </reasoning> <answer> </answer>`, and a
-task without reasoning has the two of the answer only. Modes, as in docs/objective.md, section 2 (recipe key
-`rewards.format.mode`):
+A recipe names the tags (`rewards.format.tags`). The paper's are `<reasoning> </reasoning> <answer> </answer>`; a task
+without reasoning has only the answer tags. Modes (recipe key `rewards.format.mode`; docs/objective.md, section 2):
 - strict: all tags once each and in order.
 - presence: the paper's sentence taken literally; each tag occurs somewhere.
 - released_code: the authors' pattern; a reasoning block anywhere, and an answer block that ends the text.
@@ -20,16 +19,16 @@ if TYPE_CHECKING:  # a grading worker does without pydantic
 
 FormatMode = Literal["strict", "presence", "released_code"]
 
-# Said where `extract_answer` gives None: a reader may well see an answer there.
+# Shown if `extract_answer` returns None, since a reader may still see an answer.
 NO_ANSWER = "none read: the tags are not as rewards.format.mode asks"
 FULL_MARKS = 10.0  # for the format, and for the right answer
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The names of the tags, without their angle brackets; `reasoning` None: the completion has no such block.
+    """The names of the tags, without angle brackets; `reasoning`: None if completions have no such block.
 
-    For who has no recipe; whoever has one takes its `rewards.format.tags`.
+    This is for callers without a recipe; others use its `rewards.format.tags`.
     """
 
     reasoning: str | None = "reasoning"
@@ -41,12 +40,12 @@ PAPER_TAGS = Tags()
 
 
 def tag_pair(name: str) -> tuple[str, str]:
-    """`<name>` and `</name>`."""
+    """Return `<name>` and `</name>`."""
     return f"<{name}>", f"</{name}>"
 
 
 def tag_texts(tags: TagNames = PAPER_TAGS) -> tuple[str, ...]:
-    """The tags as they are written, in the order of a completion: four, or two without reasoning."""
+    """Return the tags as written, in the order of a completion: four, or two without reasoning."""
     reasoning = () if tags.reasoning is None else tag_pair(tags.reasoning)
     return (*reasoning, *tag_pair(tags.answer))
 
@@ -55,18 +54,18 @@ TAGS = tag_texts()  # the paper's four
 
 
 def is_strict_format(text: str, *, tags: TagNames = PAPER_TAGS) -> bool:
-    """True when all tags are there once each and in order; text around the blocks is allowed."""
+    """Return whether all tags occur once each and in order; text around the blocks is allowed."""
     texts = tag_texts(tags)
     positions = [text.find(tag) for tag in texts]
     return all(text.count(tag) == 1 for tag in texts) and positions == sorted(positions)
 
 
 def extract_answer(text: str, *, mode: FormatMode = "strict", tags: TagNames = PAPER_TAGS) -> str | None:
-    """The stripped text between the answer tags ("" when nothing is there), or None.
+    """Return the stripped text between the answer tags ("" if there is nothing), or None.
 
     strict: None unless `is_strict_format`. presence: the last complete `<answer>...</answer>` without an answer tag
-    inside. released_code: everything from the first `<answer>` to the `</answer>` that ends the text, but for one line
-    break behind it.
+    inside. released_code: everything from the first `<answer>` to the `</answer>` that ends the text, apart from one
+    line break after it.
     """
     opening_tag, closing_tag = tag_pair(tags.answer)
     if mode == "released_code":
@@ -86,7 +85,7 @@ def extract_answer(text: str, *, mode: FormatMode = "strict", tags: TagNames = P
 
 
 def format_reward(text: str, *, mode: FormatMode = "strict", tags: TagNames = PAPER_TAGS) -> float:
-    """10 if all tags are there, 1 if only some are, 0 if none is. What "there" means depends on the mode.
+    """Return 10 if all tags are present, 1 if only some are, 0 if none is. The mode defines "present".
 
     strict: once each and in order. presence: somewhere. released_code: 10 for a reasoning block and an answer block
     that ends the text; with only one of the two blocks 1.5 if a tag of the other kind occurs too, else 1; with
@@ -105,7 +104,7 @@ def format_reward(text: str, *, mode: FormatMode = "strict", tags: TagNames = PA
 
 
 def _has_reasoning_block(text: str, tags: TagNames) -> bool:
-    """True when a `</reasoning>` follows a `<reasoning>`, or where no such block is asked for."""
+    """Return whether a `</reasoning>` follows a `<reasoning>`, or no such block is needed."""
     if tags.reasoning is None:
         return True
     opening_tag, closing_tag = tag_pair(tags.reasoning)

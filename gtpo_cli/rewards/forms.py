@@ -1,13 +1,13 @@
-"""The forms in which a reward of the user's may be written, told apart by its parameters.
+"""The forms of a user's reward function, told apart by its parameters.
 
     one   (problem, completion) -> float              a completion at a time, whatever the two are called
     all   (problems, completions) -> list[float]      all completions of a step; the first one is called `problems`
     trl   (prompts, completions, **columns) -> list of floats or None      as TRL's GRPOTrainer calls it, by keyword
 
-TRL's form has `prompts`, `completions` or `completion_ids` among its parameters, or `**kwargs` where it could not be
-called with two arguments. Every other parameter is a column of the data. It gets only what it names, or everything
-where it has `**kwargs`. A prompt is a list of messages where the model's chat template renders it, and a completion is
-then a list with the assistant's message; both are texts where the model has no template.
+TRL's form has a parameter `prompts`, `completions` or `completion_ids`, or it has `**kwargs` and cannot be called with
+two arguments. Every other parameter is a column of the data. It gets only the columns it names, or all with `**kwargs`.
+If the model has a chat template, a prompt is a list of messages and a completion a list with the assistant's message;
+otherwise both are texts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXPECTED = (
 
 
 def form_of(function: Callable[..., Any]) -> Form:
-    """Raises ValueError, which says what is expected, for a function that can be called in none of the forms."""
+    """Return a function's form. Raises ValueError with the expected ones if it can be called in none of them."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of a built-in function
@@ -63,14 +63,14 @@ def _check_trl(signature: inspect.Signature) -> None:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call gives a coroutine; also of `functools.partial` and of objects whose `__call__` is async."""
+    """Return whether a call gives a coroutine, also for `functools.partial` and objects with an async `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def missing_columns(function: Callable[..., Any], problems: Iterable[Problem]) -> str | None:
-    """The columns that a function in TRL's form asks for and none of these problems has, in words; None without any."""
+    """Describe the columns that a function in TRL's form needs but none of these problems has; None without any."""
     columns = dict.fromkeys(name for problem in problems for name in _columns(problem))
     there = ", ".join(name for name in columns if name != "gold")
     asked = [name for name in _needed(inspect.signature(function).parameters) if name not in _GIVEN]
@@ -89,7 +89,7 @@ def missing_columns(function: Callable[..., Any], problems: Iterable[Problem]) -
 def trl_arguments(
     function: Callable[..., Any], problems: Sequence[Problem], completions: Sequence[Completion]
 ) -> dict[str, Any]:
-    """What TRL would call it with: one entry for each completion, None where a row lacks a column that others have."""
+    """Return TRL's arguments: one entry for each completion, None if its row lacks a column that others have."""
     rows = [_columns(problem) for problem in problems]
     names = dict.fromkeys(name for row in rows for name in row)
     prompts = [problem.prompt or problem.turns or (("user", problem.question),) for problem in problems]
@@ -107,7 +107,7 @@ def trl_arguments(
 
 
 def trl_score(score: Any) -> Any:
-    """A score as TRL's tensor would hold it: of a truth value 1 or 0, of a tensor with one value that. None is 0."""
+    """Convert a score as TRL's tensor does: a truth value to 1 or 0, a tensor to its one value, None to 0."""
     if score is None:
         return 0.0
     item = getattr(score, "item", None)  # torch, numpy
@@ -133,7 +133,7 @@ def _can_be_called(signature: inspect.Signature, *arguments: object, **named: ob
 
 
 def _columns(problem: Problem) -> Mapping[str, Any]:
-    """Of the row; of a problem without one, by the names that data usually have. With `gold`, where no column is."""
+    """Return the row's columns, or usual ones for a problem without a row; `gold` is added unless it is a column."""
     made = {"question": problem.question, "answer": problem.gold, "solution": problem.solution}
     columns = dict(problem.columns or made)
     columns.setdefault("gold", problem.gold)

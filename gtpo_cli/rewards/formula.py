@@ -1,7 +1,7 @@
-r"""Reads a formula as a tree (`trees.py`): how it is written, whatever its order, brackets, spacing and styles.
+r"""Read a formula as a tree (`trees.py`) that does not depend on order, brackets, spacing and styles.
 
-`(x+5)^2`, `\left(5+x\right)^{2}` and `1\cdot(x+5)^2+0` are one tree, `x^2+10x+25` is another. Every text gives a tree:
-what is no formula gives one that equals little else. Pure standard library.
+`(x+5)^2`, `\left(5+x\right)^{2}` and `1\cdot(x+5)^2+0` give the same tree, `x^2+10x+25` another. Every text gives a
+tree; one that is not a formula equals little else. Pure standard library.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _LONGEST_NUMBER = 40  # digits that are read as a number
 
 
 def read_formula(text: str, found: Callable[[Tree, str], None] = lambda tree, text: None) -> Tree:
-    """The tree of a formula in canonical spelling. `found` is told every tree in it, with the text that it was read of.
+    """Read the tree of a formula in canonical spelling. `found` is called with every tree in it and its text.
 
-    Raises RecursionError for what is nested hundreds deep.
+    Raises RecursionError for formulas nested hundreds deep.
     """
     return _Reader(text, found).all()
 
 
 class _Reader:
-    """Goes through the signs of a formula from left to right. Each method but `all` ends behind what it read."""
+    """Parses a formula from left to right. Each method but `all` stops after the part that it read."""
 
     def __init__(self, text: str, found: Callable[[Tree, str], None]) -> None:
         self._text, self._found = text, found
@@ -84,7 +84,7 @@ class _Reader:
         return tree
 
     def _ends(self) -> bool:
-        """Is this the end of a term, of the formula, a bracket or a cell?"""
+        """Return whether this is the end of a term, of the formula, a bracket or a cell."""
         token = self._next()
         is_end = not token or token in _CLOSERS or token in _BREAKS or token == "&" or token.startswith(r"\end")
         return is_end or (token == "|" and self._inside_bars)
@@ -116,7 +116,7 @@ class _Reader:
         return self._noted(start, sum_of(terms)) if len(terms) > 1 else terms[0]
 
     def _term(self) -> Tree:
-        """Signs, and factors with or without a sign between them."""
+        """Read signs, and factors with or without a sign between them."""
         start, negative = self._at, self._minus_signs()
         after_signs, factors = self._at, [self._factor()]
         while not self._ends() and self._next() not in _SIGNS and self._next() not in _RELATIONS:
@@ -144,7 +144,7 @@ class _Reader:
         return self._noted(start, tree)
 
     def _argument(self) -> Tree:
-        """What stands behind a command, a ^ or a _: a group in braces, or one sign."""
+        """Read the argument of a command, a ^ or a _: a group in braces, or one sign."""
         if self._next() in _SIGNS:
             return minus(self._argument()) if self._minus_signs() else self._argument()
         number = self._next()
@@ -164,7 +164,7 @@ class _Reader:
         return self._noted(start, self._compound(token))
 
     def _compound(self, token: str) -> Tree:
-        """What begins with this sign; the sign itself if nothing does."""
+        """Read the construct that begins with this sign; the sign itself if none does."""
         name = token.lstrip("\\")
         if token in _OPENERS:
             return self._group(token)
@@ -220,7 +220,7 @@ class _Reader:
         return product_of([above, inverse(below)])
 
     def _is_differential(self, at: int) -> bool:
-        r"""Does `{d...`, `{\partial...` or `d` stand here?"""
+        r"""Return whether `{d...`, `{\partial...` or `d` is at this position."""
         signs = [token for token in self._tokens[at : at + 2] if token != "{"]
         return signs[:1] in (["d"], ["\\partial"])
 
@@ -232,7 +232,7 @@ class _Reader:
         return sorted(scripts.items())
 
     def _operand(self) -> Tree:
-        """What a function is of: a group in brackets, or the factors behind it up to the next function or sign."""
+        """Read a function's operand: a group in brackets, or the factors up to the next function or sign."""
         turned, factors = self._minus_signs(), [self._factor()]
         while re.fullmatch(r"[0-9A-Za-z.]+|\\(?:pi|theta|alpha|beta|frac|sqrt)", self._next()):
             if self._next() in _FUNCTIONS:

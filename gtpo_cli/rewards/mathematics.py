@@ -1,7 +1,7 @@
-"""Equality of mathematics through math-verify. Imported by the grading workers only: it can hang and eat memory.
+"""Equality of mathematics through math-verify. Only grading workers import it, since it can hang and use much memory.
 
-math-verify's own `parse` looks for an answer inside a text. Here the whole text is the answer, so it goes straight to
-the LaTeX parser that math-verify is built on, which accepts a text whole or not at all.
+math-verify's own `parse` looks for an answer inside a text. Here the whole text is the answer, so it goes directly to
+math-verify's LaTeX parser, which accepts only complete texts.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
 _CONVERSION = ConversionConfig(lowercase_symbols=False)  # 2X is not 2x
-# Irrational numbers that differ less than this are equal; math-verify's 15 would make 10^-20 equal 10^-21.
+# Decimal places in which irrational numbers must agree. With math-verify's 15, 10^-20 would equal 10^-21.
 _DECIMAL_PLACES = 50
-# f^{-1}, and any other name in front of a bracket but that of a variable: the inverse function, not the reciprocal.
+# f^{-1}, and other names before a bracket except variables, mean the inverse function, not the reciprocal.
 _INVERSE = re.compile(
     r"((?<![A-Za-z\\])[fghFGH](?= ?\^)|(?:(?<![A-Za-z\\])[A-Za-w]|\\[a-z]+)(?= ?\^ ?\{? ?- ?1 ?\}? ?\())"
     r" ?\^ ?\{? ?- ?1 ?\}?"
@@ -33,13 +33,13 @@ _DIGITS = re.compile(r"\{*[0-9.]+\}*")
 
 
 class _Parser(_Latex2Sympy):  # type: ignore[misc]
-    r"""The LaTeX parser, but what stands side by side is a product: `9(9)` is 81. The parser itself adds, and says 18.
+    r"""The LaTeX parser, but with juxtaposition as a product: `9(9)` is 81, where the parser itself would give 18.
 
-    A sum is only the mixed number, `2\frac{1}{2}`. Digits beside digits in braces, `1{8}`, are no mathematics.
+    Only a mixed number, `2\frac{1}{2}`, is a sum. Digits beside digits in braces, `1{8}`, are not mathematics.
     """
 
     def convert_atom_expr(self, atom_expr: Any) -> Any:
-        """Capital letters are matrices or chemical elements until `_commuting` says otherwise: AB is not BA."""
+        """Read capital letters as matrices or chemical elements, so AB is not BA, unless `_commuting` decides so."""
         expression = super().convert_atom_expr(atom_expr)
         capitals = {symbol for symbol in expression.atoms(sympy.Symbol) if symbol.name[:1].isupper()}
         return expression.xreplace({symbol: sympy.Symbol(symbol.name, commutative=False) for symbol in capitals})
@@ -57,13 +57,13 @@ class _Parser(_Latex2Sympy):  # type: ignore[misc]
 
 
 def parses(text: str) -> bool:
-    """Is the text mathematics that stands for something (1/0 does not)? Raises MemoryError."""
+    """Return whether the text is mathematics with a meaning (1/0 has none). Raises MemoryError."""
     expression = _parse(text, real=True)
     return expression is not None and not _stands_for_nothing(expression)
 
 
 def same_mathematics(gold: str, predicted: str) -> bool:
-    """Do two LaTeX texts mean the same? May run for ever; raises MemoryError."""
+    """Return whether two LaTeX texts mean the same. May run forever; raises MemoryError."""
     if gold == predicted:
         return parses(gold)
     # Over the reals x^2 + 1 = 0 and x^2 + 2 = 0 have the same solutions: none.
@@ -123,7 +123,7 @@ def _matrices(expression: Any) -> set[Any]:
 
 
 def _commuting(left: Any, right: Any, *, real: bool | None) -> tuple[Any, Any]:
-    """Both with ordinary symbols for capital letters where there is only one, whose powers commute."""
+    """Return both with ordinary symbols for capital letters if there is only one, as its powers commute."""
     capitals = _matrices(left) | _matrices(right)
     products = [side for side in (left, right) if any(len(_matrices(term)) > 1 for term in side.atoms(sympy.Mul))]
     if products:
@@ -144,7 +144,7 @@ def _same_products(left: Any, right: Any) -> bool:
 
 
 def _same_inequalities(left: Any, right: Any) -> bool:
-    """The same chain of inequalities, in any order, each multiplied by any number."""
+    """Return whether these are the same inequalities, in any order, each multiplied by any number."""
     one, other = (list(side.args) if isinstance(side, sympy.And) else [side] for side in (left, right))
     return len(one) == len(other) and all(
         any(_same_inequality(member, partner) for partner in partners)
@@ -161,7 +161,7 @@ def _same_inequality(left: Any, right: Any) -> bool:
 
 
 def _says_nothing(side: Any) -> bool:
-    """Is it a statement that is true or false whatever its letters stand for, such as 2 < 3, x = x, true?"""
+    """Return whether a statement is true or false for any value of its letters, such as 2 < 3, x = x, true."""
     if isinstance(side, BooleanAtom):
         return True
     relations = side.atoms(sympy.core.relational.Relational) if isinstance(side, sympy.Basic) else set()
@@ -169,12 +169,12 @@ def _says_nothing(side: Any) -> bool:
 
 
 def _stands_for_nothing(value: Any) -> bool:
-    """Is something in it that divides by zero, or has no one value? Two of these are never the same."""
+    """Return whether a value divides by zero or is indeterminate. Two such values are never the same."""
     return bool(value.has(sympy.zoo, sympy.nan, sympy.AccumBounds))
 
 
 def _has_unknown_derivative(side: Any) -> bool:
-    r"""Is there a derivative of what is not known to depend on its variable? sympy says that \frac{dy}{dx} is 0."""
+    r"""Return whether a derivative's function may not depend on its variable; sympy takes \frac{dy}{dx} for 0."""
     return any(
         derivative.expr.free_symbols and not derivative.expr.free_symbols & set(derivative.variables)
         for derivative in side.atoms(sympy.Derivative)
@@ -182,12 +182,12 @@ def _has_unknown_derivative(side: Any) -> bool:
 
 
 def _is_not_finite(value: Any) -> bool:
-    r"""Is infinity in this value? Not in an interval. sympy simplifies 28 - 2^\infty to 0, or does not, by chance."""
+    r"""Return whether infinity is in a value, except in an interval. sympy sometimes simplifies 28 - 2^\infty to 0."""
     return isinstance(value, sympy.Expr) and value.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 
 
 def _exact(expression: Any, *, real: bool | None) -> Any:
-    """Decimals as the fractions they write (0.333 is not 1/3), `i` as the imaginary unit."""
+    """Replace decimals by exact fractions (0.333 is not 1/3), and `i` by the imaginary unit."""
     replacements = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
     imaginary = sympy.Symbol("i", real=real)
     if expression.has(imaginary):

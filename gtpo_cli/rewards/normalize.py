@@ -1,6 +1,6 @@
 r"""One spelling for answers that are written in different ways: `\dfrac{1}{2}` and `\frac{1}{2}`, `$x$` and `x`.
 
-Only spelling is changed here, never meaning; nothing is ever picked out of a longer text. Pure standard library.
+This changes only spelling, never meaning, and picks nothing out of a longer text. Pure standard library.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import unicodedata
 from collections.abc import Callable, Iterator
 
 MAX_LENGTH = 2000  # characters; a longer answer is compared as plain text only
-MAX_DEPTH = 30  # brackets inside brackets (3 in the answers of MATH); the work on 50 takes seconds; as plain text too
+MAX_DEPTH = 30  # nested brackets (3 in MATH; 50 would take seconds); deeper answers are compared as plain text only
 
-_MAX_PEELS = 8  # wrappers around an answer that are looked through: bounds the work on "((((((...))))))"
+_MAX_PEELS = 8  # wrappers around an answer to remove, which bounds the work on "((((((...))))))"
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, halves of surrogate pairs
 
 _SYMBOLS = str.maketrans(
@@ -187,16 +187,16 @@ _BRACKETS = re.compile(
     r"|(?P<union>\\cup(?![A-Za-z]))"
     r"|\\."
 )
-# (3,) and \{1,2;\}: a list that is not finished, or a list of one where one value is asked for.
+# (3,) and \{1,2;\}: an unfinished list, or a list of one if one value is asked for.
 _BREAKS_OFF = re.compile(r"(?<!\\)[,;](?:\s|\\[,;:! ]|\\q?quad(?![A-Za-z]))*\\?[)\]}]")
 
 
 def canonical(answer: str) -> str:
-    r"""The answer in one spelling: white space collapsed, wrappers (`$...$`, `\boxed{...}`, `\text{...}`, redundant
-    parentheses, a full stop at the end) taken off, LaTeX commands that mean the same written the same.
+    r"""Return the canonical spelling of an answer.
 
-    Returns "" for an answer that holds nothing or unreadable characters (NUL, halves of surrogate pairs).
-    An answer longer than `MAX_LENGTH` only has its white space collapsed.
+    White space is collapsed, wrappers (`$...$`, `\boxed{...}`, `\text{...}`, redundant parentheses, a final full stop)
+    are removed, and LaTeX commands with the same meaning are unified. The result is "" for an empty answer or one with
+    unreadable characters (NUL, halves of surrogate pairs). Above `MAX_LENGTH` only white space is collapsed.
     """
     text = " ".join(answer.split())
     if _UNREADABLE.search(text):
@@ -213,7 +213,7 @@ def _canonical(text: str) -> str:
 
 
 def spelled(text: str) -> str:
-    """The text with signs and LaTeX commands that mean the same written the same; nothing is taken off."""
+    """Unify signs and LaTeX commands with the same meaning, without removing anything."""
     text = text.translate(_SYMBOLS)
     for pattern, replacement in _COMPILED_SPELLINGS:
         text = pattern.sub(replacement, text)
@@ -221,7 +221,7 @@ def spelled(text: str) -> str:
 
 
 def peel(text: str) -> str:
-    """Takes off what stands around an answer and is no part of it."""
+    """Remove the wrappers around an answer."""
     for _ in range(_MAX_PEELS):
         peeled = _peel_once(text.strip())
         if peeled == text:
@@ -249,19 +249,19 @@ def _peel_once(text: str) -> str:
 
 
 def breaks_off(text: str) -> bool:
-    """Does a list in brackets end with its separator, as in `(3,)`?"""
+    """Return whether a list in brackets ends with its separator, as in `(3,)`."""
     return _BREAKS_OFF.search(text) is not None
 
 
 def is_oversized(text: str) -> bool:
-    """Is it longer than `MAX_LENGTH`, or are its brackets nested deeper than `MAX_DEPTH`?"""
+    """Return whether a text is longer than `MAX_LENGTH` or nested deeper than `MAX_DEPTH`."""
     return len(text) > MAX_LENGTH or any(depth > MAX_DEPTH for _, depth in _walk(text))
 
 
 def is_enclosed(text: str) -> bool:
-    r"""True when the bracket that opens the text is closed by its last character: `(1,2)`, but not `(1)(2)`.
+    r"""Return whether the text's last character closes its first bracket: `(1,2)`, but not `(1)(2)`.
 
-    `(` may be closed by `]` and `[` by `)`, as half-open intervals are.
+    `]` may close `(`, and `)` may close `[`, as in half-open intervals.
     """
     opening = _BRACKETS.match(text)
     if opening is None or not opening["open"]:
@@ -273,7 +273,7 @@ def is_enclosed(text: str) -> bool:
 
 
 def split_top_level(text: str, separator: str = "separator") -> list[str]:
-    r"""The parts between separators (`,` `;` `and` `or`; or `\cup` for `separator="union"`) outside all brackets.
+    r"""Split at separators (`,` `;` `and` `or`; or `\cup` for `separator="union"`) outside all brackets.
 
     A text with unbalanced brackets, or with nothing between two separators, is one part.
     """
@@ -289,12 +289,12 @@ def split_top_level(text: str, separator: str = "separator") -> list[str]:
 
 
 def connectives(text: str) -> frozenset[str]:
-    """Which of `and` and `or` stand between the parts of the text, and inside their brackets."""
+    """Return which of `and` and `or` occur between the parts of the text and inside their brackets."""
     return frozenset(match["separator"].lstrip(",; ") for match, _ in _walk(text) if match["separator"]) - {""}
 
 
 def _walk(text: str) -> Iterator[tuple[re.Match[str], int]]:
-    """Brackets and separators from left to right, each with the bracket depth after it."""
+    """Yield brackets and separators from left to right, each with the bracket depth after it."""
     depth = 0
     for match in _BRACKETS.finditer(text):
         if match["open"]:

@@ -1,6 +1,6 @@
-r"""Numbers as exact fractions, and the label behind a number: `5\text{ cm}`, `$5`, `5 dollars`, `45^\circ`.
+r"""Read numbers as exact fractions, and labels of numbers: `5\text{ cm}`, `$5`, `5 dollars`, `45^\circ`.
 
-A label is read only where it is all that follows the quantity: "5 cm" is a quantity with its unit, "5 or 6 cm" is not.
+A label is read only if nothing else follows the quantity: "5 cm" is a quantity with its unit, "5 or 6 cm" is not.
 Pure standard library.
 """
 
@@ -30,7 +30,7 @@ _POWER_WORD = {"squared": "square", "cubed": "cubic"}
 _POWER_WORDS = re.compile(r"(?<![A-Za-z])([A-Za-z]+\.?) (squared|cubed)(?![A-Za-z])", re.IGNORECASE)
 _SHORT = {"m": "meter", "s": "second", "h": "hour", "g": "gram", "L": "liter"}
 
-# Unit words: their one name, then its others. A word that is no unit here is no label in a predicted answer.
+# Unit words, each with its synonyms. In a predicted answer only these words are labels.
 _UNIT_NAMES = (
     "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre, in inch inches, "
     "ft foot feet, yd yard, mi mile, mg milligram, g gm gram, kg kilogram, lb lbs pound, oz ounce, ton tonne, "
@@ -46,7 +46,7 @@ _UNITS: dict[str, tuple[str, ...]] = {
     if len(word) > 1  # single letters are variables
 } | {"mph": ("mi", "per", "hour"), "kph": ("km", "per", "hour")}
 
-# Words behind a number that are part of its value, or of a sentence: never a label.
+# Words after a number that are part of its value or of a sentence, and so never a label.
 _NO_LABEL = frozenset(
     "hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens pair pairs "
     "percent pct pi half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths "
@@ -57,7 +57,7 @@ _LABEL_WORD = re.compile(r"[A-Za-z][A-Za-z'-]{2,}\.?")  # shorter ones may be va
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What is left of an answer without its label. `known` is true when every word of the label is a unit."""
+    """An answer without its label. `known`: whether every word of the label is a unit."""
 
     value: str
     label: tuple[str, ...] = ()
@@ -66,11 +66,11 @@ class Quantity:
 
 @functools.lru_cache(maxsize=4096)
 def exact_number(text: str) -> Fraction | None:
-    r"""The number that the whole text writes, or None: `1,319`, `-3`, `.5`, `36/2`, `1e3`, `\frac{1}{2}`, `2 1/2`,
-    `0.1\overline{6}`.
+    r"""Return the number that the whole text writes, or None.
 
-    Thousands commas only where they are well-formed: `1,2` is no number. ASCII digits only. Exponents have at most
-    three digits, so the work is bounded by the length of the text.
+    Examples: `1,319`, `-3`, `.5`, `36/2`, `1e3`, `\frac{1}{2}`, `2 1/2`, `0.1\overline{6}`. Thousands commas must be
+    well-formed: `1,2` is not a number. Only ASCII digits count. Exponents have at most three digits, so the work is
+    bounded by the length of the text.
     """
     if match := _RATIO.fullmatch(text):
         sign, numerator, denominator = match.groups()
@@ -112,8 +112,10 @@ _EULERS_NUMBER = re.compile(r"(?<![A-Za-z\\])e(?![A-Za-z])")
 
 
 def in_powers_of_ten(text: str, *, beside: str = "") -> str:
-    r"""`5e3` as `5 \cdot 10^{3}`. `beside`: what it is compared with; where that has Euler's number in it, `2e+3` is
-    the sum of 2e and 3, and `5e3` stays as it is."""
+    r"""Rewrite `5e3` as `5 \cdot 10^{3}`.
+
+    `beside`: the text to compare with. If it has Euler's number, `2e+3` means 2e + 3, and `5e3` stays unchanged.
+    """
     if not _E_NOTATION.search(text):
         return text
     if _EULERS_NUMBER.search(_E_NOTATION.sub("", beside)):
@@ -122,13 +124,13 @@ def in_powers_of_ten(text: str, *, beside: str = "") -> str:
 
 
 def split_percent(text: str) -> tuple[str, bool]:
-    """The text without its percent sign or word, and whether it had one."""
+    """Return the text without its percent sign or word, and whether it had one."""
     match = _PERCENT.match(text)
     return (match[1], True) if match else (text, False)
 
 
 def split_label(text: str) -> Quantity:
-    """The quantity and its label: a currency sign, a degree sign, units, or any words behind a plain number."""
+    """Split a quantity from its label: a currency sign, a degree sign, units, or any words after a plain number."""
     money: tuple[str, ...] = ()
     if "$" in text:
         bare = _MONEY_BEHIND.sub("", _MONEY_BEFORE.sub(r"\1", text))
@@ -155,12 +157,12 @@ def split_label(text: str) -> Quantity:
 
 
 def _power_before(match: re.Match[str]) -> str:
-    """`meters squared` as `square meters`."""
+    """Rewrite `meters squared` as `square meters`."""
     return f"{_POWER_WORD[match[2].lower()]} {match[1]}" if _unit(match[1]) else match[0]
 
 
 def _unit(word: str) -> tuple[str, ...]:
-    """The names of a unit word, `cm^2` and `km/hour` included; () for any other word."""
+    """Return the names of a unit word, including `cm^2` and `km/hour`; () for any other word."""
     names: tuple[str, ...] = ()
     parts = word.split("/")
     for index, part in enumerate(parts):

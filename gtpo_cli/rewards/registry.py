@@ -1,7 +1,7 @@
-"""User rewards: loading one by its name, one call, and what may come out of it.
+"""User rewards: loading one by name, calling it once, and checking its score.
 
-A plug-in is the user's own code and runs in the training process, without a time limit. How its calls are made for
-many completions: user_reward.py.
+A plug-in is the user's own code. It runs in the training process without a time limit. user_reward.py makes the calls
+for many completions.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from gtpo_cli.user_code import import_function, running
 Plugin = Callable[[Problem, Completion], float]
 
 _SHOWN_CHARACTERS = 200
-MAX_SCORE = 1e100  # beyond it, sums and squares of scores are infinite
+MAX_SCORE = 1e100  # for larger scores, sums and squares could be infinite
 
 
 def load_plugin(dotted: str) -> Plugin:
-    """Import `pkg.module:function`, a CodeName. Raises RewardError that names what is missing, or what its parameters
-    should be."""
+    """Import `pkg.module:function`, a CodeName. Raises RewardError if it is missing or has unsuitable parameters."""
     plugin: Plugin = import_function(dotted, lambda why: RewardError(f"reward {dotted}: {why}"))
     try:
         form_of(plugin)
@@ -36,25 +35,25 @@ def load_plugin(dotted: str) -> Plugin:
 
 
 def check_columns(name: str, plugin: Callable[..., Any], problems: Iterable[Problem]) -> None:
-    """Raise RewardError where a reward in TRL's form asks for a column that none of the problems has."""
+    """Raise RewardError if a reward in TRL's form needs a column that none of the problems has."""
     if form_of(plugin) == "trl" and (why := missing_columns(plugin, problems)) is not None:
         raise RewardError(f"reward {name}: {why}")
 
 
 def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Completion) -> float:
-    """The plug-in's score of one completion. Raises RewardError when it raises, or returns no finite real number."""
+    """Score one completion. Raises RewardError if the plug-in raises, or does not return a finite real number."""
     with told_of(name, problem, completion):
         score: object = plugin(problem, completion)
     return checked_score(name, score, problem, completion)
 
 
 def told_of(name: str, problem: Problem, completion: Completion) -> AbstractContextManager[None]:
-    """What the plug-in's code raises in here is a RewardError that names it and what it was asked about."""
+    """Turn exceptions of the plug-in's code into a RewardError that names it, the problem and the completion."""
     return running(lambda said: RewardError(f"reward {name} raised {said}; {_where(problem, completion)}"))
 
 
 def checked_score(name: str, score: object, problem: Problem, completion: Completion) -> float:
-    """What a plug-in returned, as a float. Raises RewardError where it is no finite real number."""
+    """Return a plug-in's score as a float. Raises RewardError unless it is a finite real number."""
     with told_of(name, problem, completion):
         value, wrong = _checked(score)
     if wrong is not None:
@@ -68,7 +67,7 @@ def _where(problem: Problem, completion: Completion) -> str:
 
 
 def _checked(score: object) -> tuple[float, str | None]:
-    """The score as a float, and what is wrong with it."""
+    """Return the score as a float and the problem with it, if any."""
     if isinstance(score, bool) or not isinstance(score, numbers.Real):
         return 0.0, f"is a {type(score).__name__}, not a float"
     try:

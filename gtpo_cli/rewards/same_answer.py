@@ -1,15 +1,15 @@
-r"""Are two answers the same? Everything that can be said without computer algebra.
+r"""Compare two answers as far as possible without computer algebra.
 
-An answer is a number, a list or set (order is free), a tuple, interval or union (order counts, brackets count), plain
-text, or mathematics. Lists, tuples and sets are compared part by part; each part that needs algebra is handed to the
-`algebra` function of the caller. The rules lean to "not equal": an answer is compared whole, so a number inside a
-sentence, one of several numbers, or a substring is never the answer.
+An answer is a number, a list or set (in any order), a tuple, interval or union (order and brackets count), plain text,
+or mathematics. Lists, tuples and sets are compared part by part; the caller's `algebra` function decides about parts
+that need algebra. In doubt answers are not equal. They are compared as a whole, so a number inside a sentence, one of
+several numbers, or a substring is never the answer.
 
-- Numbers are exact: 0.3333 is not 1/3. A gold answer's percent sign may be left out or carried out (50% = 50 = 0.5).
-- Units, money, degrees, percent: one side may leave them out; two different ones are not equal, and a word that is no
-  unit is left out of the gold answer only (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples"). An angle may be
-  in degrees or radians.
-- `and` is not `or`. Inside a set or a tuple {1} is not 1; (3,) is a list that breaks off, not 3.
+- Numbers are exact: 0.3333 is not 1/3. A gold answer's percent sign may be omitted or evaluated (50% = 50 = 0.5).
+- One side may omit units, money, degrees or percent, but two different ones are not equal. Words that are not units may
+  be omitted only from the gold answer (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples"). An angle may be in
+  degrees or radians.
+- `and` is not `or`. Inside a set or a tuple {1} is not 1; (3,) is an unfinished list, not 3.
 - `x = 5` is 5, but not `y = 5`.
 - An answer whose mathematics cannot be parsed equals nothing, not even itself.
 """
@@ -58,10 +58,10 @@ _SET = re.compile(r"\\emptyset *|\\\{.*\\\}", re.DOTALL)
 _CROSS = re.compile(  # what stands on both sides of a \times that is no multiplication of numbers
     r"([A-Za-z]|\\[a-z]+ ?\{[^{}]*\}|[)\]])(?= ?\\times(?![A-Za-z]) ?([A-Za-z(\[]|\\[a-z]+(?: ?\{[^{}]*\})?))"
 )
-# Where the LaTeX parser would guess: numbers side by side, bases and other subscripts of what has no name (it drops
-# them), dots, quotes, relations it does not know (it drops one side), what is not printed (it reads it), the power T
-# (it transposes), double factorials (it takes two single ones), small words between two numbers (it multiplies their
-# letters: 3 to 4 would be 4 to 3), signs that LaTeX has no meaning for.
+# Cases in which the LaTeX parser would guess: numbers side by side, bases and other subscripts without a name (it drops
+# them), dots, quotes, unknown relations (it drops one side), text that is not printed (it reads it), the power T (it
+# transposes), double factorials (it takes two single ones), small words between two numbers (it multiplies their
+# letters: 3 to 4 would be 4 to 3), signs without a meaning in LaTeX.
 _GUESSWORK = re.compile(
     r"(?<!_)[0-9] +[.0-9]|[0-9]\.[0-9]*\.|\.\.|\\[lcv]?dots|[0-9)] ?_|\^ ?(?:\{[^{}]*\}|[^{}\\]) ?_|[0-9][eE][+-]?[0-9]"
     r"|\\p?mod|\\bmod|\\equiv|\\approx|\\sim|\\ne(?![A-Za-z])|\\(?:log|ln) ?\^|\\[hv]?phantom|\\[hv](?:space|skip)"
@@ -76,7 +76,7 @@ _MATHEMATICAL_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """Decides about parts: numbers that were found equal, and mathematics. `question` None: copying is allowed."""
+    """Decides about parts: equal numbers, and mathematics. `question`: None allows copying."""
 
     algebra: Algebra
     question: str | None
@@ -97,10 +97,10 @@ class _Judge:
 
 
 def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None = None) -> bool:
-    """Is `predicted` the same answer as `gold`? `algebra(gold_part, predicted_part)` decides about mathematics.
+    """Return whether `predicted` is the same answer as `gold`. `algebra(gold_part, predicted_part)` decides the rest.
 
-    Not symmetric: the gold answer is trusted, so only its label of unknown words may be left out. With a question the
-    answer must be worked out, too: see `worked.py`. Raises only what `algebra` raises.
+    This is not symmetric: the gold answer is trusted, so only its label of unknown words may be omitted. With a
+    question the answer must also be worked out (`copied.py`). Raises only what `algebra` raises.
     """
     gold, predicted = canonical(gold), canonical(predicted)
     if not gold or not predicted:
@@ -117,7 +117,7 @@ def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None =
 
 
 def usable(gold: str, parses: Callable[[str], bool]) -> bool:
-    """Can anything equal this gold answer? `parses(part)` says whether a part with LaTeX in it is mathematics."""
+    """Return whether anything can equal this gold answer. `parses(part)` tells whether LaTeX is mathematics."""
     text = canonical(gold)
     if not text or is_oversized(text):
         return bool(text) and _is_plain(text)
@@ -145,7 +145,7 @@ def _usable(text: str, parses: Callable[[str], bool]) -> bool:
 
 
 def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> bool:
-    """`inside` a set or a tuple, {1} is not 1."""
+    """Compare two answers or parts. `inside` a set or a tuple, {1} is not 1."""
     gold_number, number = exact_number(gold), exact_number(predicted)
     if gold_number is not None and number is not None:
         return gold_number == number and judge.may_be(gold, predicted)
@@ -190,7 +190,7 @@ def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> 
 
 
 def _in_radians(gold: Quantity, predicted: Quantity) -> tuple[str, str] | None:
-    r"""An angle in degrees and one in radians (or a bare multiple of pi), both in radians; None for anything else."""
+    r"""Return an angle in degrees and one in radians (or a bare multiple of pi) in radians; None for anything else."""
 
     def is_in_radians(quantity: Quantity) -> bool:
         return quantity.label == ("radian",) or (not quantity.label and bool(_PI.search(quantity.value)))
@@ -206,7 +206,7 @@ def _in_radians(gold: Quantity, predicted: Quantity) -> tuple[str, str] | None:
 
 
 def _same_connectives(gold: str, predicted: str) -> bool:
-    """`and` is not `or`. A comma may be either, but between inequalities it is `and`."""
+    """Compare `and` and `or`. A comma may be either, but between inequalities it means `and`."""
     one, other = (
         connectives(text) or (frozenset({"and"}) if _INEQUALITY.search(text) else frozenset())
         for text in (gold, predicted)
@@ -215,7 +215,7 @@ def _same_connectives(gold: str, predicted: str) -> bool:
 
 
 def _without_names(gold: str, predicted: str) -> tuple[str, str]:
-    """`x = 5` against `5` or `x = 6`: the right-hand sides. Two different names stay."""
+    """Return the right-hand sides of `x = 5` and `5`, or of `x = 5` and `x = 6`. Two different names stay."""
     gold_name = _NAME.fullmatch(gold) if len(_EQUALS.findall(gold)) == 1 else None
     name = _NAME.fullmatch(predicted) if len(_EQUALS.findall(predicted)) == 1 else None
     if gold_name and name:
@@ -229,7 +229,7 @@ def _without_names(gold: str, predicted: str) -> tuple[str, str]:
 
 
 def _same_percentages(gold: str, predicted: str) -> bool | None:
-    """Compares numbers, with or without percent signs; None when the two are not both numbers."""
+    """Compare numbers with or without percent signs; None unless both are numbers."""
     gold, gold_is_percentage = split_percent(gold)
     predicted, is_percentage = split_percent(predicted)
     gold_number, number = exact_number(gold), exact_number(predicted)
@@ -244,9 +244,9 @@ def _same_percentages(gold: str, predicted: str) -> bool | None:
 
 
 def _structure(text: str) -> tuple[str, list[str]]:
-    r"""Kind and parts: ("list", [...]) for lists and sets, ("()", ...) for brackets, ("union", ...) for `A \cup B`.
+    r"""Return kind and parts: ("list", [...]) for lists and sets, ("()", ...) for brackets, ("union", ...) for unions.
 
-    Anything else is a list of one part, itself. `a \pm b` is the list `a + b, a - b`.
+    Anything else is a list with itself as its one part. `a \pm b` is the list `a + b, a - b`.
     """
     if exact_number(text) is not None or breaks_off(text):
         return "list", [text]
@@ -302,7 +302,7 @@ def _same_atom(gold: str, predicted: str, judge: _Judge) -> bool:
 
 
 def _same_sides(gold: Sequence[str], predicted: Sequence[str], judge: _Judge) -> bool:
-    """The two sides of what is said not to be equal, either way round."""
+    """Return whether two statements `a != b` have the same sides, in either order."""
     if len(gold) != 2 or len(predicted) != 2 or not all((*gold, *predicted)):
         return False
     return any(
@@ -311,7 +311,7 @@ def _same_sides(gold: Sequence[str], predicted: Sequence[str], judge: _Judge) ->
 
 
 def _is_plain(text: str) -> bool:
-    """No LaTeX in it, so there is nothing that could fail to parse."""
+    """Return whether a text has no LaTeX, so that nothing can fail to parse."""
     return not _LATEX.search(text) or _BASED.fullmatch(text) is not None
 
 
@@ -323,7 +323,7 @@ def _folded(text: str) -> str:
 
 
 def _is_mathematics(text: str) -> bool:
-    """May algebra look at it? Not at prose, whose letters it would multiply (listen = silent), nor at guesswork."""
+    """Return whether algebra may decide. It may not for prose, whose letters it would multiply, nor for guesses."""
     if not text.isascii() or breaks_off(text) or _GUESSWORK.search(text) or not re.search(r"[0-9\\+*/^=<>|-]", text):
         return False
     words = _WORD.findall(text)

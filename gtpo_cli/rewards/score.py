@@ -1,6 +1,6 @@
-"""Completions -> verdicts: the one place that reads, compares and scores, for training and evaluation alike.
+"""Score completions: training and evaluation both read, compare and score them here.
 
-`R` is the sum of format, accuracy, length penalty and plug-ins, each times its weight: docs/objective.md, section 2.
+`R` is the weighted sum of format, accuracy, length penalty and plug-ins (docs/objective.md, section 2).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ if TYPE_CHECKING:  # a grading worker does without pydantic
 
 
 def check_columns(recipe: RewardsRecipe, problems: Sequence[Problem]) -> None:
-    """Raise RewardError for a plug-in in TRL's form that asks for a column which none of the problems has, or that
-    cannot be loaded."""
+    """Raise RewardError for a plug-in that cannot be loaded, or that needs a column which none of the problems has."""
     if not recipe.plugins:
         return
     from gtpo_cli.rewards import registry
@@ -46,9 +45,9 @@ def accuracy_reward(
     equality: Literal["mathematics", "text"] = "mathematics",
     question: str | None = None,
 ) -> float:
-    """10 if the right answer is enclosed in the answer tags, else 0. See `extract_answer` and `answers_equal`.
+    """Return 10 if the right answer is in the answer tags, else 0. See `extract_answer` and `answers_equal`.
 
-    released_code: only with full marks for the format, and the gold answer anywhere in the answer will do.
+    released_code: the format needs the full score, but the gold answer may be anywhere in the answer.
     `equality="text"`: see `same_text`.
     """
     answer = extract_answer(text, mode=mode, tags=tags)
@@ -66,10 +65,10 @@ def _accuracy(gold: str, answer: str | None, mode: FormatMode, *, equal: bool, f
 
 
 def length_penalty(tokens: int, *, truncated: bool, limit: int, soft_tokens: int | None = None) -> float:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), 0 to -1.
+    """Compute DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), 0 to -1.
 
-    0 up to `limit - soft_tokens` (None: a fifth of the limit), from there falling linearly to -1 at `limit`; -1 for a
-    truncated completion.
+    It is 0 up to `limit - soft_tokens` (None: a fifth of the limit) and falls linearly to -1 at `limit`. A truncated
+    completion gets -1.
     """
     soft = limit // 5 if soft_tokens is None else soft_tokens
     if truncated or tokens >= limit:
@@ -86,9 +85,9 @@ def _user_rewards(recipe: RewardsRecipe) -> list[UserReward]:
 
 
 class Scorer:
-    """Scores completions as a recipe's section `rewards` says. A context manager, which ends the grading processes.
+    """Scores completions by a recipe's section `rewards`. A context manager, which ends the grading processes.
 
-    Raises RewardError at once when a plug-in cannot be loaded, and from the scoring methods when one fails.
+    Raises RewardError at once if a plug-in cannot be loaded, and from the scoring methods if one fails.
     """
 
     def __init__(self, recipe: RewardsRecipe, *, num_workers: int | None = None) -> None:
@@ -106,13 +105,13 @@ class Scorer:
         self.close()
 
     def close(self) -> None:
-        """End the grading processes; rewards of the user's that are under way are given up."""
+        """End the grading processes and abandon running user rewards."""
         self.workers.close()
         for plugin in self._plugins:
             plugin.close()
 
     def begin(self, problem: Problem, completion: Completion) -> None:
-        """Start grading a completion that will be scored soon; nothing but time depends on it."""
+        """Start grading a completion that will be scored soon, only to save time."""
         for plugin in self._plugins:
             plugin.begin(problem, completion)
         pair = self._pair(problem, completion)
@@ -120,12 +119,14 @@ class Scorer:
             self.workers.begin(*pair)
 
     def score(self, problem: Problem, completions: Sequence[Completion]) -> tuple[Verdict, ...]:
-        """One verdict for each completion of one problem, in order."""
+        """Return a verdict for each completion of one problem, in order."""
         return self.score_groups([Group(problem, (), tuple(completions))])[0].verdicts
 
     def score_groups(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups with their verdicts. The answers of all groups are compared in one batch, and each reward of the
-        user's is asked about all of them."""
+        """Return the groups with their verdicts.
+
+        The answers of all groups are compared in one batch, and each user reward scores all groups together.
+        """
         asked = [(group.problem, completion) for group in groups for completion in group.completions]
         waiting = [(plugin.name, plugin.ask(asked)) for plugin in self._plugins]
         pairs = [[self._pair(group.problem, completion) for completion in group.completions] for group in groups]
@@ -147,7 +148,7 @@ class Scorer:
         ]
 
     def _pair(self, problem: Problem, completion: Completion) -> Pair | None:
-        """What the workers are asked: with the question where copying it is no answer. None without an answer."""
+        """Return the pair to compare, with the question if copies do not count. None without an answer."""
         answer = self._answer(completion)
         if answer is None:
             return None

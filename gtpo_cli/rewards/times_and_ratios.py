@@ -1,8 +1,7 @@
-"""What is written with colons: clock times (`8:30`, `4:30 p.m.`) and ratios (`3:2`, `3 to 2`, `1:2:3`).
+"""Compare clock times (`8:30`, `4:30 p.m.`) and ratios (`3:2`, `3 to 2`, `1:2:3`).
 
-`8:30` may be either. As a time it equals only that time, so two answers that may both be times are compared as such,
-and a ratio in lowest terms may still be written as a fraction (`7:32` is 7/32, `8:30` is not 4/15). Pure standard
-library.
+`8:30` may be either. Two answers that may both be times are compared as times, and a time equals only that time. A
+ratio in lowest terms may be written as a fraction (`7:32` is 7/32, `8:30` is not 4/15). Pure standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CANDIDATE = re.compile(r":| to |[0-9] ?[ap]\.? ?m|noon|midnight", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class _Time:
-    """`half` is "a" before noon, "p" after it, "" where it is not said."""
+    """A clock time. `half`: "a" before noon, "p" after it, "" if not given."""
 
     hour: int
     minute: int
@@ -39,7 +38,7 @@ class _Time:
 
 
 def same_time_or_ratio(gold: str, predicted: str) -> bool | None:
-    """Are the two the same time, or the same ratio? None where neither of them is a time or a ratio of numbers."""
+    """Return whether two answers are the same time or ratio; None if neither is a time or a ratio of numbers."""
     if not _CANDIDATE.search(gold) and not _CANDIDATE.search(predicted):
         return None
     gold_time, time = _time(gold), _time(predicted)
@@ -73,13 +72,13 @@ def _same_time(gold: _Time, time: _Time) -> bool:
 
 
 def _terms(text: str) -> tuple[Fraction, ...]:
-    """The numbers of a ratio; one for a plain number, none for anything else."""
+    """Return the numbers of a ratio; one for a plain number, none for anything else."""
     terms = [exact_number(term) for term in _COLON.split(text)]
     return tuple(term for term in terms if term is not None) if None not in terms else ()
 
 
 def _shares(terms: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    """The terms as multiples of the last; of a number, itself."""
+    """Return the terms as multiples of the last; for a number, the number and 1."""
     return (*terms, Fraction(1)) if len(terms) == 1 else tuple(term / terms[-1] for term in terms)
 
 

@@ -1,8 +1,8 @@
-r"""Formulas as trees: the same formula in other words, and one formula inside another.
+r"""Formulas as trees, for recognising the same formula in another form, or one formula inside another.
 
-A tree is a name or a number (a string), or a tuple of its kind and the trees in it: ("+", terms), ("*", factors) in one
-order, ("-", tree), ("/", tree) for one over it, ("^", base, exponent). Building one works nothing out but what changes
-nothing: terms of zero, factors and exponents of one, two minus signs. Pure standard library.
+A tree is a name or a number (a string), or a tuple of its kind and its subtrees: ("+", terms), ("*", factors), both
+sorted, ("-", tree), ("/", tree) for one over it, ("^", base, exponent). Building a tree removes only zero terms,
+factors and exponents of one, and double minus signs. Pure standard library.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 
 Tree = Any  # str, or (str, Tree, ...)
 
-NOTHING = "?"  # stands where a formula breaks off
+NOTHING = "?"  # marks the place where a formula breaks off
 WORK = frozenset(["derivative", "integral", "sum", "product", "limit", "determinant"])
 _CONSTANTS = frozenset(["e", "i", "\\pi", "\\infty", "\\circ", "\\emptyset"])
 
 
 def kind(tree: Tree) -> str:
-    """ "+", "*", "matrix", ...; "" for a name or a number."""
+    """Return the kind of a tree: "+", "*", "matrix", ...; "" for a name or a number."""
     return str(tree[0]) if isinstance(tree, tuple) else ""
 
 
 def sum_of(terms: Sequence[Tree]) -> Tree:
-    """The sum without its zeros; a sum in it is no part of its own."""
+    """Build a sum without zeros; the terms of an inner sum become its own."""
     flat = [inner for term in terms if term != "0" for inner in (term[1:] if kind(term) == "+" else (term,))]
     return _joined("+", flat, "0")
 
 
 def product_of(factors: Sequence[Tree]) -> Tree:
-    """The product without its ones; its sign stands before it, also that of a sum in it: (1-x)y is -((x-1)y)."""
+    """Build a product without ones and with its sign in front, also that of an inner sum: (1-x)y is -((x-1)y)."""
     signs, bare = zip(*(_sign_and_rest(factor) for factor in factors), strict=True) if len(factors) > 1 else ((), ())
     if len(factors) == 1 or sum(factor != "1" for factor in bare) == 1:  # a sum alone keeps its signs
         whole = [factor for factor in factors if factor not in ("1", ("-", "1"))] or ["1"]
@@ -44,7 +44,7 @@ def product_of(factors: Sequence[Tree]) -> Tree:
 
 
 def _sign_and_rest(tree: Tree) -> tuple[int, Tree]:
-    """1 or -1, and a tree such that its product is the tree: of a sum and its negative one is the rest of both."""
+    """Split a tree into 1 or -1 and a rest. A sum and its negative have the same rest."""
     if kind(tree) == "-":
         return -1, tree[1]
     if kind(tree) == "+":
@@ -63,7 +63,7 @@ _IN_ANY_ORDER = frozenset(["\\gcd", "\\lcm", "\\max", "\\min"])
 
 
 def function_of(name: str, *inner: Tree) -> Tree:
-    """The function of what stands last; before it its scripts. An odd function's sign stands before it."""
+    """Build a function of the last argument; the others are scripts. The sign of an odd function moves to the front."""
     *scripts, operand = inner
     if name in _IN_ANY_ORDER:
         factors = operand[1:] if kind(operand) == "*" else (operand,)
@@ -74,7 +74,7 @@ def function_of(name: str, *inner: Tree) -> Tree:
 
 
 def minus(tree: Tree) -> Tree:
-    """The tree with the other sign."""
+    """Negate a tree."""
     if tree == "0":
         return tree
     if kind(tree) == "-":
@@ -83,7 +83,7 @@ def minus(tree: Tree) -> Tree:
 
 
 def inverse(tree: Tree) -> Tree:
-    """One over the tree."""
+    """Build one over a tree."""
     if tree == "1":
         return tree
     if kind(tree) == "/":
@@ -95,7 +95,7 @@ def inverse(tree: Tree) -> Tree:
 
 
 def power_of(base: Tree, exponent: Tree) -> Tree:
-    """The power; the base itself, 1, or one over a power where the exponent says so."""
+    """Build a power. Depending on the exponent it is the base itself, 1, or one over a power."""
     if exponent == "1" or base == "1":
         return base
     if exponent == "0":
@@ -112,7 +112,7 @@ def power_of(base: Tree, exponent: Tree) -> Tree:
 
 
 def collected(tree: Tree) -> Tree:
-    """The tree with what a few steps take back taken back: terms that cancel, equal factors as one power, 1+1 as 2."""
+    """Simplify a tree: cancel terms, combine equal factors into a power, add numbers (1+1 is 2)."""
     if isinstance(tree, str):
         return tree
     children = [collected(child) for child in tree[1:]]
@@ -156,7 +156,7 @@ def _written(value: Fraction) -> Tree:
 
 
 def number(tree: Tree) -> Fraction | None:
-    """The value of a number and of sums, products and quotients of numbers; None for anything else."""
+    """Return the value of a number or of sums, products and quotients of numbers; None for anything else."""
     if isinstance(tree, str):
         return Fraction(tree) if tree.replace(".", "", 1).isdigit() and tree.isascii() else None
     values = [number(child) for child in tree[1:]] if tree[0] in ("+", "-", "*", "/") else [None]
@@ -169,7 +169,7 @@ def number(tree: Tree) -> Fraction | None:
 
 
 def is_plain_number(tree: Tree) -> bool:
-    """An integer, a decimal or one fraction, with or without a sign; nothing that is still to be worked out."""
+    """Return whether a tree is an integer, a decimal or one fraction, with or without a sign."""
     bare = tree[1] if kind(tree) == "-" else tree
     factors = bare[1:] if kind(bare) == "*" else (bare,)
     above = [factor for factor in factors if isinstance(factor, str)]
@@ -180,7 +180,7 @@ def is_plain_number(tree: Tree) -> bool:
 
 
 def parts(tree: Tree) -> Iterator[Tree]:
-    """The tree and all trees in it."""
+    """Yield a tree and all its subtrees."""
     yield tree
     if isinstance(tree, tuple):
         for child in tree[1:]:
@@ -188,7 +188,7 @@ def parts(tree: Tree) -> Iterator[Tree]:
 
 
 def holds(tree: Tree, wanted: Tree) -> bool:
-    """Is the wanted tree in the tree: as a part, or as terms of a sum or factors of a product among others?"""
+    """Return whether a tree contains another as a subtree, or as some terms of a sum or factors of a product."""
     if kind(wanted) not in ("+", "*"):
         return any(part == wanted for part in parts(tree))
     needed = Counter(wanted[1:])
@@ -196,12 +196,12 @@ def holds(tree: Tree, wanted: Tree) -> bool:
 
 
 def names(tree: Tree) -> frozenset[str]:
-    r"""The letters and named signs that stand for something: `x`, `\alpha`; not `e`, `i`, `\pi`."""
+    r"""Return the variables of a tree, such as `x` and `\alpha`, but not `e`, `i`, `\pi`."""
     return frozenset(part for part in parts(tree) if _is_name(part))
 
 
 def renamed(tree: Tree, kept: frozenset[str]) -> Tree:
-    """The tree with one name in place of all names that are not kept."""
+    """Replace all names that are not kept by one name."""
     if isinstance(tree, str):
         return "_" if _is_name(tree) and tree not in kept else tree
     children = [renamed(child, kept) for child in tree[1:]]
@@ -209,7 +209,7 @@ def renamed(tree: Tree, kept: frozenset[str]) -> Tree:
 
 
 def work(tree: Tree) -> Counter[str]:
-    """How many derivatives, integrals, sums, limits, products and determinants, matrices and powers of matrices."""
+    """Count derivatives, integrals, sums, limits, products, determinants, matrices and powers of matrices."""
     found: Counter[str] = Counter()
     for part in parts(tree):
         if not isinstance(part, tuple):

@@ -1,13 +1,12 @@
-"""A reward of the user's, asked in the way in which it is written.
+"""A user's reward, called according to its form.
 
     def score(problem, completion) -> float             one completion after the other; with `concurrency`, in threads
     async def score(problem, completion) -> float       `concurrency` completions at once
     def score(problems, completions) -> list[float]     all completions of a step in one call; may be async too
     def score(prompts, completions, **columns)          the same, in TRL's form (forms.py)
 
-What can run beside other work begins when a completion has ended, while others are still being sampled. It runs in an
-event loop of its own, and threads of that, which do not keep the program from ending: code of the user's may never come
-back.
+Rewards that can run in parallel start when a completion ends, while others are still being sampled. They run in their
+own event loop and its threads, which do not keep the program from ending if the user's code never returns.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     from anyio import CapacityLimiter
     from anyio.from_thread import BlockingPortal
 
-ASYNC_CALLS = 32  # of an async function at once, where the recipe does not say
+ASYNC_CALLS = 32  # default number of parallel calls of an async function
 CLOSE_SECONDS = 5.0
 
 Completions = Sequence[tuple[Problem, Completion]]
 
 
 class UserReward:
-    """`pkg.module:function`, with at most `concurrency` calls at one time. Raises RewardError where it is not there."""
+    """`pkg.module:function` with at most `concurrency` calls at one time. Raises RewardError if it is missing."""
 
     def __init__(self, name: str, *, concurrency: int | None = None) -> None:
         self.name = name
@@ -50,24 +49,24 @@ class UserReward:
         self._resources = contextlib.ExitStack()
 
     def begin(self, problem: Problem, completion: Completion) -> None:
-        """Ask about a completion that will be scored soon, where that runs beside other work."""
+        """Start scoring a completion in advance, if the reward can run in parallel."""
         if self._runs_beside:
             self._under_way[problem, completion].append(self._start(problem, completion))
 
-    def ask(self, asked: Completions) -> Callable[[], list[float]]:
-        """Begin with all that has not begun. What is returned waits for the scores, in order.
+    def ask(self, pairs: Completions) -> Callable[[], list[float]]:
+        """Start all pending calls, and return a function that waits for the scores in order.
 
-        It raises RewardError where the function raises, or gives anything but finite numbers, one for each.
+        That raises RewardError unless the user's function returns one finite number for each completion.
         """
         if self._takes_all:
-            return partial(self._scores_of_all, asked)
+            return partial(self._scores_of_all, pairs)
         if not self._runs_beside:
-            return lambda: [call_plugin(self.name, self._function, *pair) for pair in asked]
-        futures = [self._begun(pair) or self._start(*pair) for pair in asked]
+            return lambda: [call_plugin(self.name, self._function, *pair) for pair in pairs]
+        futures = [self._begun(pair) or self._start(*pair) for pair in pairs]
         return lambda: [future.result() for future in futures]
 
     def close(self) -> None:
-        """What is under way is given up; what then does not end within CLOSE_SECONDS is left to itself."""
+        """Cancel running calls, and abandon those that do not end within CLOSE_SECONDS."""
         closing = threading.Thread(target=self._resources.close, daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
@@ -78,7 +77,7 @@ class UserReward:
 
     def _begun(self, pair: tuple[Problem, Completion]) -> Future[float] | None:
         futures = self._under_way.pop(pair, [])
-        if futures[1:]:  # the same completion was sampled again, and is asked about again
+        if futures[1:]:  # the same completion was sampled again and needs its own call
             self._under_way[pair] = futures[1:]
         return futures[0] if futures else None
 
@@ -96,32 +95,32 @@ class UserReward:
                 score = await self._function(problem, completion)
         return checked_score(self.name, score, problem, completion)
 
-    def _scores_of_all(self, asked: Completions) -> list[float]:
-        if not asked:
+    def _scores_of_all(self, pairs: Completions) -> list[float]:
+        if not pairs:
             return []
-        problems, completions = map(list, zip(*asked, strict=True))
+        problems, completions = map(list, zip(*pairs, strict=True))
         if self._form == "trl":
             if not any(problem.columns for problem in problems):  # no rows of data, which were checked as a whole
                 check_columns(self.name, self._function, problems)
             call = partial(self._function, **trl_arguments(self._function, problems, completions))
         else:
             call = partial(self._function, problems, completions)
-        with told_of(self.name, *asked[0]):
+        with told_of(self.name, *pairs[0]):
             given = self._portal.call(call) if self._is_async else call()
             scores = list(given) if isinstance(given, Iterable) else None
             if scores is not None and self._form == "trl":
                 scores = [trl_score(score) for score in scores]
-        if scores is None:  # as where `return` was forgotten
-            wanted = f"a list with {counted(len(asked), 'score')}, one for each completion"
+        if scores is None:  # for example if `return` was forgotten
+            wanted = f"a list with {counted(len(pairs), 'score')}, one for each completion"
             raise RewardError(f"reward {self.name} returned {shown(given, most=200)}, not {wanted}")
-        if len(scores) != len(asked):
-            found = f"{counted(len(scores), 'score')} for {counted(len(asked), 'completion')}"
+        if len(scores) != len(pairs):
+            found = f"{counted(len(scores), 'score')} for {counted(len(pairs), 'completion')}"
             raise RewardError(f"reward {self.name} returned {found}")
-        return [checked_score(self.name, score, *pair) for score, pair in zip(scores, asked, strict=True)]
+        return [checked_score(self.name, score, *pair) for score, pair in zip(scores, pairs, strict=True)]
 
     @cached_property
     def _portal(self) -> BlockingPortal:
-        """Into an event loop in a thread of its own."""
+        """The portal to an event loop in its own thread."""
         from anyio.from_thread import start_blocking_portal
 
         portal = self._resources.enter_context(start_blocking_portal())

@@ -1,13 +1,13 @@
-"""One grading worker: reads a question a line as JSON, answers a line as JSON. `EqualityWorkers` starts it.
+"""One grading worker, which reads questions and writes answers as lines of JSON. `EqualityWorkers` starts it.
 
     {"gold": "1/2", "predicted": "0.5", "question": null, "seconds": 5.0}  ->  {"verdict": true}  are they equal?
     {"gold": "1/2", "predicted": null, "question": null, "seconds": 5.0}   ->  {"verdict": true}  is the gold usable?
 
-"question", where there is one, is the problem's: an answer copied from it is none.
+"question" is the problem's, if copies from it do not count as answers.
 
-A worker that grew large over an answer says so with it ({"verdict": true, "retires": true}), and is replaced.
+A worker that grew large adds "retires" to its answer ({"verdict": true, "retires": true}) and is replaced.
 
-Before the first answer it says {"ready": true}, so that importing sympy is not counted as time spent on an answer.
+Before the first answer it writes {"ready": true}, so that the time to import sympy does not count.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from typing import TextIO
 from gtpo_cli.rewards.equality import PATIENCE
 
 MEMORY_LIMIT_BYTES = 1024**3  # of address space
-RETIRE_BYTES = 256 * 1024**2  # of memory in use after an answer: what is left in caches is given back
+RETIRE_BYTES = 256 * 1024**2  # of memory in use after an answer; a larger worker retires to free its caches
 _GRACE_SECONDS = 10.0
 
 
 def main() -> None:
-    """Serve until the caller closes our standard input."""
+    """Serve until the caller closes standard input."""
     _limit_memory()
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints must not look like a reply
+    os.dup2(2, 1)  # output of libraries must not look like a reply
     from gtpo_cli.rewards.mathematics import parses, same_mathematics
     from gtpo_cli.rewards.same_answer import equal, usable
 
-    same_mathematics("(x+1)^2", "x^2+2x+1")  # the first answer is not to pay for what sympy loads when first used
+    same_mathematics("(x+1)^2", "x^2+2x+1")  # load what sympy loads on first use before the first answer
     _reply(replies, {"ready": True})
     for line in sys.stdin:
         question = json.loads(line)
-        # Processor time, so that a busy machine changes no grade; the kernel ends us, whatever C code we are in.
+        # Processor time, so that a busy machine changes no grade. The kernel ends the process even inside C code.
         signal.setitimer(signal.ITIMER_PROF, question["seconds"])
-        # The caller kills a worker that got too little of it. Should the caller be dead, the kernel does it.
+        # The caller kills a worker that got too little of it. If the caller is dead, the kernel does.
         signal.setitimer(signal.ITIMER_REAL, PATIENCE * question["seconds"] + _GRACE_SECONDS)
         try:
             if question["predicted"] is None:
@@ -50,7 +50,7 @@ def main() -> None:
                 gold, predicted = question["gold"], question["predicted"]
                 verdict = equal(gold, predicted, same_mathematics, question=question["question"])
         except MemoryError:
-            os._exit(1)  # what is left in caches would starve the next answers: the caller starts a fresh worker
+            os._exit(1)  # full caches would starve the next answers; the caller starts a new worker
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(timer, 0.0)
         retires = {"retires": True} if _resident_bytes() > RETIRE_BYTES else {}
@@ -69,7 +69,7 @@ def _limit_memory() -> None:
 def _resident_bytes() -> int:
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
-    except OSError:  # macOS tells the largest that it ever was
+    except OSError:  # macOS reports only the peak
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(pages) * resource.getpagesize()
 

@@ -1,1 +1,1 @@
-"""Many runs of a recipe: variants, seeds, and what the differences between them are worth."""
+"""Train variants of a recipe with several seeds, and estimate their differences."""

@@ -1,4 +1,4 @@
-"""What a sweep found: each run's figures, each variant's mean over seeds, and its difference to the baseline."""
+"""The results of a sweep: each run's figures, each variant's mean over seeds, and its difference to the baseline."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure of a variant: mean over its finished seeds, and the paired difference to the baseline (same seeds).
+    """A figure of a variant: its mean over finished seeds, and the difference to the baseline, paired by seed.
 
-    `difference` and `p_value` are None for the baseline itself, and where no seed is shared.
+    `difference` and `p_value` are None for the baseline, and without shared seeds.
     """
 
     variant: str
@@ -39,29 +39,29 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """`values[run key][figure name]`; a figure whose metric the run never logged is missing."""
+    """The results of a sweep. `values[run key][figure name]` lacks figures whose metric the run never logged."""
 
     values: dict[str, dict[str, float]]
     cells: tuple[Cell, ...]
 
 
 def estimate(sweep: Sweep) -> Estimates:
-    """Of the runs that are done. Raises EvaluationError when there is none."""
+    """Estimate all figures from the finished runs. Raises EvaluationError if there are none."""
     done = [run for run in sweep.runs if run.is_done]
     if not done:
-        raise EvaluationError(f"{sweep.folder}: no run of the sweep is done yet")
+        raise EvaluationError(f"{sweep.folder}: no run of the sweep is finished yet")
     values = {run.key: values_of(rows_of(run), sweep.figures, sweep.file.window) for run in done}
     cells = (_cell(sweep, values, variant, figure) for figure in sweep.figures for variant in sweep.file.variants)
     return Estimates(values, tuple(cell for cell in cells if cell is not None))
 
 
 def rows_of(run: SweepRun) -> list[dict[str, float]]:
-    """The run's metrics, a mapping a step."""
+    """Read the run's metrics, one mapping per step."""
     return read_metrics(RunFolder(run.path).metrics_file)
 
 
 def values_of(rows: Sequence[Metrics], figures: Mapping[str, Figure], window: float) -> dict[str, float]:
-    """Each figure of one run, by name; without those whose metric it never logged."""
+    """Return the figures of one run by name, without those whose metric it never logged."""
     found = {}
     for name, figure in figures.items():
         column = np.array([row[figure.metric] for row in rows if figure.metric in row], dtype=np.float64)
@@ -102,14 +102,14 @@ def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str
     return Cell(variant, figure, len(own), mean, difference, p_value)
 
 
-# -- ways out ---------------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 COLUMNS = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p")
 
 
 def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
-    """A row for each variant and figure."""
+    """Return a row for each variant and figure."""
     rows: list[tuple[str, ...]] = []
     for cell in estimates.cells:
         difference = "" if cell.difference is None else shown(cell.difference, signed=True)
@@ -123,14 +123,14 @@ def markdown(estimates: Estimates) -> str:
 
 
 def shown(interval: Interval, *, signed: bool = False) -> str:
-    """`0.934 (0.931 to 0.938)`, with as many digits as the size of the numbers asks."""
+    """Format an interval, such as `0.934 (0.931 to 0.938)`; large numbers have fewer digits."""
     digits = 3 if max(map(abs, interval)) < 10 else 1
     estimate, low, high = (f"{value:{'+' if signed else ''}z.{digits}f}" for value in interval)
     return f"{estimate} ({low} to {high})"
 
 
 def runs_csv(sweep: Sweep, estimates: Estimates) -> str:
-    """A row for each finished run: the raw numbers behind everything else."""
+    """Write a row with the raw numbers of each finished run."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["variant", "seed", *sweep.figures])
@@ -142,7 +142,7 @@ def runs_csv(sweep: Sweep, estimates: Estimates) -> str:
 
 
 def as_json(sweep: Sweep, estimates: Estimates) -> str:
-    """Everything, for programs; null where a run diverged."""
+    """Write all results for programs. Numbers that are not finite become null."""
     document = {
         "sweep": sweep.name,
         "baseline": sweep.baseline,

@@ -1,7 +1,7 @@
-"""Running what is missing of a sweep: one process a run, a few at a time; what is done is never run again.
+"""Run the unfinished runs of a sweep, one process per run and a few at a time. Finished runs are not repeated.
 
-A run counts as done when its process ended well; `<folder>/done/<key>.json` says so, with the seconds it took.
-Everything else is started, or continued from its newest checkpoint. A run's recipe must be the one in its folder.
+A run is done when its process succeeded; `<folder>/done/<key>.json` records that with the seconds it took. Other runs
+are started, or continued from their newest checkpoint. A run's recipe must equal the one in its folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gtpo_cli.sweeps.processes import Process, start_training
 from gtpo_cli.sweeps.spec import Sweep, SweepRun
 from gtpo_cli.training.interrupts import interrupt_flag
 
-_STOPPED_BY_GUARD = 3  # exit code of gtpo train: that too is an outcome
+_STOPPED_BY_GUARD = 3  # exit code of gtpo train, which counts as a result
 _POLL_SECONDS = 0.2
 
 
@@ -40,24 +40,24 @@ class _Done:
 
 
 def seconds_of(run: SweepRun) -> float:
-    """Wall-clock seconds of a finished run, from its last start."""
+    """Return the wall-clock seconds of a finished run since its last start."""
     file = run.done_file
     return read_json(file, _Done, lambda why: RecipeError(f"{file}: cannot be read ({why}); delete it")).seconds
 
 
 def seconds_left(sweep: Sweep, *, jobs: int) -> float | None:
-    """For the runs that are missing, by the mean of those that are done, else by the file's `seconds`; None unknown."""
+    """Estimate the time of unfinished runs from finished ones, or else from the file's `seconds`; None if unknown."""
     taken = [seconds_of(run) for run in sweep.runs if run.is_done]
     each = fmean(taken) if taken else sweep.file.seconds
     return None if each is None else each * (len(sweep.runs) - sweep.done) / jobs
 
 
-def check_what_is_there(sweep: Sweep) -> None:
-    """Raise RecipeError where a run's folder holds another recipe: the sweep's file was changed since."""
+def check_folders(sweep: Sweep) -> None:
+    """Raise RecipeError if a run's folder holds another recipe, because the sweep's file was changed."""
     for run in sweep.runs:
         folder = RunFolder(run.path)
         found = recipe_differences([folder.recipe(), run.recipe]) if folder.recipe_file.is_file() else []
-        different = [key for key, (_, asked) in found if not (key in OPEN and asked == "auto")]
+        different = [key for key, (_, value) in found if not (key in OPEN and value == "auto")]
         if different:
             raise RecipeError(
                 f"{run.path}: was run with another {', '.join(different)}; name another folder with "
@@ -68,13 +68,13 @@ def check_what_is_there(sweep: Sweep) -> None:
 def execute(
     sweep: Sweep, *, jobs: int, progress: Callable[[int, int], None]
 ) -> tuple[list[tuple[SweepRun, int]], Terminated | None]:
-    """Run what is missing, at most `jobs` at a time; `progress` gets the runs that are done, and all. Returns the runs
-    whose process ended badly, with its exit code, and the signal that ended the sweep.
+    """Execute the unfinished runs, at most `jobs` at a time. `progress` gets the numbers of finished and of all runs.
+    Returns the runs that failed with their exit codes, and the signal that ended the sweep.
 
-    Ctrl-C, SIGTERM or SIGHUP lets the runs save and ends; one that comes while they do so ends at once. Raises
-    RecipeError when what is there does not belong to this sweep.
+    Ctrl-C, SIGTERM or SIGHUP lets the runs save before the sweep ends; a second one ends it at once. Raises RecipeError
+    if the folder holds runs with other recipes.
     """
-    check_what_is_there(sweep)
+    check_folders(sweep)
     for name in ("done", "logs", "recipes", "runs", "charts"):
         own_folder(sweep.folder / name)
     waiting = [run for run in sweep.runs if not run.is_done]
@@ -97,24 +97,24 @@ def execute(
                         failed.append((job.run, code))
                 time.sleep(_POLL_SECONDS)
         for job in running:
-            job.process.send_signal(signal.SIGTERM)  # a second Ctrl-C would end what a supervisor has told already
+            job.process.send_signal(signal.SIGTERM)  # SIGINT twice would stop a run without saving
         while any(job.process.poll() is None for job in running):
             time.sleep(_POLL_SECONDS)
-    finally:  # they have ended, unless the sweep ends at once
+    finally:  # only a sweep that ends at once still has running processes
         for job in running:
             job.process.send_signal(signal.SIGKILL)
     return failed, Terminated(signals[0]) if signals else None
 
 
 def _start(sweep: Sweep, run: SweepRun) -> _Job:
-    """`gtpo train` of the run's recipe; from its newest checkpoint where its folder is there."""
+    """Start `gtpo train` with the run's recipe, or resume the run if its folder exists."""
     recipe = sweep.folder / "recipes" / f"{run.key}.yaml"
     write_aside(recipe, dump_recipe(run.recipe))
     arguments = ["--quiet"]
-    # The run's recipe is the sweep's, as was checked: what it names is the user's word.
-    goes_on = ["--resume", str(run.path), "--trust-run-code"]
-    arguments += goes_on if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
-    if run.recipe.model.trust_remote_code:  # the sweep's own recipe says so
+    # The run's recipe was checked to be the sweep's, so the user trusts the code that it names.
+    resume = ["--resume", str(run.path), "--trust-run-code"]
+    arguments += resume if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
+    if run.recipe.model.trust_remote_code:
         arguments.append("--trust-remote-code")
     return _Job(run, start_training(arguments, run.log_file), time.monotonic())
 

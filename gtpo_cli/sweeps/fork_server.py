@@ -1,7 +1,7 @@
-"""Imported by the server that a sweep's runs are forked from (processes.py), before anything else, and nowhere else.
+"""Set up the server that forks a sweep's runs (processes.py). Only the server imports this module, before any other.
 
-The server ends with the sweep, and a run with the server. By itself it would stay as long as a run does. A signal that
-asks all processes to end (a pre-empted machine's) it leaves to the sweep and the runs, which save first.
+The server ends with the sweep, and a run ends with the server; otherwise the server would outlive the sweep. It ignores
+signals that end all processes, as on a pre-empted machine, because the sweep and its runs save first.
 """
 
 import logging
@@ -13,4 +13,4 @@ from gtpo_cli.training.interrupts import ending_signals
 end_with_parent()
 for number in ending_signals():
     signal.signal(number, lambda *_: None)
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in the command, which is too late for this import
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in gtpo_cli.cli.app, which comes after this import

@@ -1,7 +1,8 @@
-"""`gtpo train` for a sweep: each run is a process, which ends with the sweep.
+"""Start `gtpo train` for a sweep. Each run is a process that ends with the sweep.
 
-Without a GPU (Linux) it is forked from a server that has imported the libraries, which takes as long as many steps of a
-small model. Elsewhere it is started anew: what drives a GPU must not be there before a fork.
+On Linux without a GPU, it is forked from a server that has already imported the libraries, because importing takes as
+long as many steps of a small model. Elsewhere it is started normally, because a GPU driver must not be loaded before a
+fork.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from gtpo_cli.training.interrupts import ending_signals
 
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))  # CUDA, ROCm, WSL
 _SAFE_PATH = "PYTHONSAFEPATH"
-# What a run imports, but for its model's own classes. The tiny model's, Llama's, bring what all of them need.
-_IMPORTED_ONCE = [
+# The imports of a run, except its model's classes. Llama's classes, for the tiny model, import what all models need.
+_PRELOADED = [
     "gtpo_cli.sweeps.fork_server", "gtpo_cli.cli.app", "gtpo_cli.cli.train", "gtpo_cli.planning.readiness",
     "gtpo_cli.training.loop", "gtpo_cli.training.summary", "gtpo_cli.tracking.display",
     "gtpo_cli.models.transformers_policy", "gtpo_cli.generation.transformers_sampler",
@@ -35,23 +36,23 @@ _IMPORTED_ONCE = [
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`poll`: its exit code, None while it runs."""
+    """A running process. `poll` returns its exit code, or None while it runs."""
 
     pid: int
     poll: Callable[[], int | None]
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Unless it has ended."""
+        """Send a signal unless the process has ended."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # just now
+            with suppress(ProcessLookupError):  # it may end right now
                 os.kill(self.pid, number)
 
 
 def start_training(arguments: list[str], log: Path) -> Process:
-    """`gtpo train` with these arguments, which reads nothing and writes to the end of `log`."""
+    """Start `gtpo train` with these arguments, without input, and with its output appended to `log`."""
     with append_to(log) as output:
         if sys.platform == "linux" and not any(driver.exists() for driver in _GPU_DRIVERS):
-            with suppress(OSError, EOFError):  # no server (a long TMPDIR, a library that ends it): the log will say why
+            with suppress(OSError, EOFError):  # the server fails, e.g. for a long TMPDIR; the log says why
                 return _fork(arguments, log)
         command = [sys.executable, "-P", "-m", "gtpo_cli", "train", *arguments]
         started = subprocess.Popen(
@@ -61,11 +62,11 @@ def start_training(arguments: list[str], log: Path) -> Process:
 
 
 def _fork(arguments: list[str], log: Path) -> Process:
-    forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(_IMPORTED_ONCE)
-    forked = forking.Process(target=_train, args=(arguments, log))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    forked = context.Process(target=_train, args=(arguments, log))
     before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"  # for the server: nothing in the working folder stands before a library
+    os.environ[_SAFE_PATH] = "1"  # the server must not import from the working folder
     try:
         forked.start()
     finally:
@@ -76,9 +77,9 @@ def _fork(arguments: list[str], log: Path) -> Process:
 
 
 def end_with_parent() -> None:
-    """Where the sweep is killed, its runs end too (Linux): two processes must never write one run folder.
+    """End this process with its parent (Linux), because two processes must never write one run folder.
 
-    A session of its own keeps the terminal's Ctrl-C away: the sweep tells its runs to end, once.
+    A new session keeps the terminal's Ctrl-C away, so that runs get only the sweep's signal.
     """
     os.setsid()
     if sys.platform == "linux":
@@ -87,7 +88,7 @@ def end_with_parent() -> None:
 
 
 def _train(arguments: list[str], log: Path) -> None:
-    """In the forked process: what `python -m gtpo_cli train` does in one started anew."""
+    """Do in a forked process what `python -m gtpo_cli train` does in a new one."""
     end_with_parent()
     for number in ending_signals():
         signal.signal(number, signal.SIG_DFL)  # the server's handler
@@ -98,4 +99,4 @@ def _train(arguments: list[str], log: Path) -> None:
     try:
         runpy.run_module("gtpo_cli", run_name="__main__", alter_sys=True)
     finally:
-        atexit._run_exitfuncs()  # multiprocessing would leave them out
+        atexit._run_exitfuncs()  # multiprocessing would skip them

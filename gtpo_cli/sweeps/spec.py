@@ -1,4 +1,4 @@
-"""A sweep's file: named sets of overrides, the recipe they are tried on, seeds, and the figures taken of each run."""
+"""A sweep's file: named sets of overrides, the recipe for them, seeds, and the figures of each run."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 _OWN_KEYS = {
     "seed": "write seeds into its file, or --seeds 1,2,3",
     "run_name": "a run is named by variant and seed",
-    "output_dir": "say where it lives with --out FOLDER",
+    "output_dir": "choose the sweep's folder with --out FOLDER",
 }
 _FIGURE = re.compile(r"(first|last|mean|min|max|trough|peak) (\S+)|ever (\S+) ([<>]) ([-+.\deE]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a run, from one metric over its steps; `text` is how the file writes it.
+    """One number of a run, from one metric over its steps. `text` is its notation in the file.
 
     first, last: mean over the first or last part of the steps (`SweepFile.window`); mean, min, max: over all steps;
-    trough, peak: smallest and largest running mean over that part; ever: 1 where the running mean is at some step
-    beyond `level` (`<` below, `>` above), else 0.
+    trough, peak: smallest and largest running mean over windows of that size; ever: 1 if a running mean is beyond
+    `level` (`<` below, `>` above) at some step, else 0.
     """
 
     text: str
@@ -44,10 +44,10 @@ class Figure:
 
 
 def parse_figure(text: str) -> Figure:
-    """`last train/accuracy_rate`, `ever entropy/mean > 0.69`. Raises ValueError that says what would do."""
+    """Parse `last train/accuracy_rate` or `ever entropy/mean > 0.69`. Raises ValueError with an example."""
     match = _FIGURE.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
-        raise ValueError("is no figure; write e.g. last train/accuracy_rate, or ever entropy/mean > 0.69")
+        raise ValueError("is not a figure; write e.g. last train/accuracy_rate, or ever entropy/mean > 0.69")
     take, metric, ever, sign, level = match.groups()
     find_metric(metric or ever)
     if take:
@@ -58,7 +58,7 @@ def parse_figure(text: str) -> Figure:
 
 
 def default_figures(benchmark: str) -> dict[str, Figure]:
-    """Those of a file that names none. What a run does not log (the audit, a KL term) is left out of the table."""
+    """Return the figures of a file that names none. Metrics that a run does not log are left out of the table."""
     texts = {
         "accuracy": "last train/accuracy_rate",
         "test accuracy": f"last eval/{benchmark}/accuracy_rate",
@@ -83,26 +83,26 @@ class SweepFile(Section):
     """The keys of a sweep's file."""
 
     about: str = Field("", description="one line: the question")
-    recipe: str = Field(description="what the variants are tried on without --recipe: a file, or a shipped recipe")
+    recipe: str = Field(description="the recipe of the variants without --recipe: a file, or a shipped recipe")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides for all runs, by dotted key")
     variants: dict[Name, dict[str, Any]] = Field(description="overrides of each variant", min_length=1)
-    baseline: str | None = Field(None, description="the variant that others are compared with; default: the first")
+    baseline: str | None = Field(None, description="the variant to compare others with; default: the first")
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field(
         (1, 2, 3, 4, 5), min_length=1, description="seed of each run"
     )
     figures: dict[str, Annotated[Figure, BeforeValidator(parse_figure)]] = Field(
         default_factory=dict, description='e.g. {accuracy: "last train/accuracy_rate"}; default: default_figures'
     )
-    window: float = Field(0.05, gt=0.0, le=1.0, description="part of the steps that first, last and running means use")
-    seconds: float | None = Field(None, gt=0, description="what one run of the file's own recipe took when measured")
+    window: float = Field(0.05, gt=0.0, le=1.0, description="share of the steps that first, last and running means use")
+    seconds: float | None = Field(None, gt=0, description="measured time of one run of the file's own recipe")
 
     @model_validator(mode="after")
     def _check(self) -> SweepFile:
         problems = []
         if self.baseline is not None and self.baseline not in self.variants:
-            problems.append(f"baseline: {self.baseline} is no variant; there are {', '.join(self.variants)}")
+            problems.append(f"baseline: {self.baseline} is not a variant; choose from {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds):
-            problems.append("seeds: a seed is named twice, which would be the same run")
+            problems.append("seeds: a seed is named twice, which would be the same run again")
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -126,7 +126,7 @@ class SweepRun:
 
     @property
     def done_file(self) -> Path:
-        """Written when the run's process has ended well; nothing without the run's folder."""
+        """The record of success. It does not count without the run's folder."""
         return self.path.parent.parent / "done" / f"{self.key}.json"
 
     @property
@@ -140,7 +140,7 @@ class SweepRun:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep with every recipe resolved. `shared`: what all runs set on `recipe`, as `key=value`."""
+    """A sweep with every recipe resolved. `shared`: the overrides of all runs, as `key=value`."""
 
     name: str
     folder: Path
@@ -162,7 +162,7 @@ class Sweep:
         return sum(run.is_done for run in self.runs)
 
     def of(self, variant: str) -> list[SweepRun]:
-        """The variant's runs, by seed as in the file."""
+        """Return the variant's runs in the order of the file's seeds."""
         return [run for run in self.runs if run.variant == variant]
 
 
@@ -178,11 +178,11 @@ def load_sweep(
     """Read a sweep's file, or a shipped sweep by name, and resolve the recipe of each run.
 
     Args:
-        recipe: what the variants are tried on, instead of the file's: a file, or the name of a shipped recipe.
-        overrides: `dotted.key=value` for all runs; a variant's own values stand above them.
-        folder: where the sweep lives; default runs/sweeps/<name>, with -<recipe> behind it where one is named.
-        seeds: instead of the file's.
-        only: these of the file's variants.
+        recipe: a recipe instead of the file's: a file, or the name of a shipped recipe.
+        overrides: `dotted.key=value` for all runs; a variant's own values take precedence.
+        folder: the sweep's folder; default runs/sweeps/<name>, or runs/sweeps/<name>-<recipe> for a given recipe.
+        seeds: seeds instead of the file's.
+        only: the variants to keep.
     Raises RecipeError with all problems of the file, or of the first variant whose recipe is wrong.
     """
     path = find_sweep(name_or_path)
@@ -191,14 +191,14 @@ def load_sweep(
         file = SweepFile.model_validate(document if seeds is None else document | {"seeds": seeds})
     except ValidationError as error:
         problems = describe_problems(error, str(path), model=SweepFile)
-        named = f"{path}: seeds" if seeds is None else "--seeds"
-        raise RecipeError([problem.replace(f"{path}: seeds", named, 1) for problem in problems]) from error
+        where = f"{path}: seeds" if seeds is None else "--seeds"
+        raise RecipeError([problem.replace(f"{path}: seeds", where, 1) for problem in problems]) from error
     overrides = tuple(overrides)
     _check_own_keys(path, file, overrides)
     if only is not None:
-        file = _only(file, only)
-    beside = [path.parent / name for name in (file.recipe, f"{file.recipe}.yaml")] if recipe is None else []
-    base = next((found for found in beside if found.is_file()), None) or find_recipe(recipe or file.recipe)
+        file = _keep(file, only)
+    siblings = [path.parent / name for name in (file.recipe, f"{file.recipe}.yaml")] if recipe is None else []
+    base = next((found for found in siblings if found.is_file()), None) or find_recipe(recipe or file.recipe)
     name = path.stem if recipe is None else f"{path.stem}-{base.stem}"
     shared = (*as_overrides(file.set), *overrides)
     if recipe is not None or overrides:
@@ -208,7 +208,7 @@ def load_sweep(
 
 
 def _check_own_keys(path: Path, file: SweepFile, overrides: tuple[str, ...]) -> None:
-    """Raise RecipeError for a key that is the sweep's to set."""
+    """Raise RecipeError for a key that only the sweep may set."""
     written = {"--set": [override.partition("=")[0].strip() for override in overrides], f"{path}: set": list(file.set)}
     written |= {f"{path}: variant {name}": list(changes) for name, changes in file.variants.items()}
     problems = [
@@ -221,16 +221,16 @@ def _check_own_keys(path: Path, file: SweepFile, overrides: tuple[str, ...]) -> 
         raise RecipeError(problems)
 
 
-def _only(file: SweepFile, variants: tuple[str, ...]) -> SweepFile:
+def _keep(file: SweepFile, variants: tuple[str, ...]) -> SweepFile:
     unknown = [name for name in variants if name not in file.variants]
     if unknown:
-        raise RecipeError(f"no variant {', '.join(unknown)}; there are {', '.join(file.variants)}")
+        raise RecipeError(f"no variant {', '.join(unknown)}; choose from {', '.join(file.variants)}")
     kept = {name: changes for name, changes in file.variants.items() if name in variants}
     return file.model_copy(update={"variants": kept, "baseline": file.baseline if file.baseline in kept else None})
 
 
 def _runs(file: SweepFile, path: Path, base: Path, shared: tuple[str, ...], folder: Path) -> Iterator[SweepRun]:
-    """Seed by seed, all variants of one seed together: an unfinished sweep can already be compared."""
+    """Yield runs seed by seed with all variants of a seed together, so that an unfinished sweep can be compared."""
     for seed in file.seeds:
         for variant, changes in file.variants.items():
             own = {"seed": seed, "run_name": f"{variant}-{seed}", "output_dir": str(folder / "runs")}
@@ -241,7 +241,7 @@ def _runs(file: SweepFile, path: Path, base: Path, shared: tuple[str, ...], fold
 
 
 def as_overrides(changes: dict[str, Any]) -> list[str]:
-    """As `--set` takes them: as YAML, which has a form for all that a YAML file holds (JSON has none for a date)."""
+    """Write changes for `--set`, as YAML, because JSON lacks some values of a YAML file, such as dates."""
 
     def written(value: Any) -> str:
         text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6)
@@ -251,7 +251,7 @@ def as_overrides(changes: dict[str, Any]) -> list[str]:
 
 
 def find_sweep(name_or_path: str) -> Path:
-    """A file as given, or with `.yaml` added, or a shipped sweep of that name. Raises RecipeError."""
+    """Find a file, with or without `.yaml`, or a shipped sweep. Raises RecipeError."""
     for candidate in (Path(name_or_path), Path(name_or_path + ".yaml")):
         if candidate.is_file():
             return candidate
@@ -259,6 +259,6 @@ def find_sweep(name_or_path: str) -> Path:
     name = name_or_path.removesuffix(".yaml")
     if name in shipped:
         return shipped[name]
-    twin = name.removesuffix("_llama8b")  # what 0.1 shipped beside each sweep
-    hint = f"gtpo sweep {twin} --recipe llama8b_gsm8k" if twin in shipped else f"there are {', '.join(shipped)}"
+    twin = name.removesuffix("_llama8b")  # version 0.1 shipped such a copy of each sweep
+    hint = f"gtpo sweep {twin} --recipe llama8b_gsm8k" if twin in shipped else f"choose from {', '.join(shipped)}"
     raise RecipeError(f"{name_or_path}: no such file and no shipped sweep; {hint}")

@@ -1,4 +1,4 @@
-"""The files of a sweep's results: tables, charts of the variants' curves as mean and band, and one page with all."""
+"""Write a sweep's results: tables, charts of the variants' curves as mean and band, and one page with all of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gtpo_cli.sweeps.spec import Sweep, as_overrides
 if TYPE_CHECKING:
     from pathlib import Path
 
-_POINTS = 300  # most points of a curve
+_POINTS = 300  # maximum per curve
 
-VariantRows = Mapping[str, Sequence[Sequence[Metrics]]]  # variant -> the metrics of each of its finished runs, if any
+VariantRows = Mapping[str, Sequence[Sequence[Metrics]]]  # variant -> metrics of its finished runs
 
 
 def write_results(sweep: Sweep, estimates: Estimates) -> Path:
-    """Write table.md, runs.csv, results.json, charts/ and report.html into the sweep's folder; the path of the page."""
+    """Write table.md, runs.csv, results.json, charts/ and report.html to the sweep's folder. Return the page's path."""
     rows = {variant: [rows_of(run) for run in sweep.of(variant) if run.is_done] for variant in sweep.file.variants}
     charts = band_charts({variant: found for variant, found in rows.items() if found})
     page = sweep.folder / "report.html"
@@ -45,9 +45,9 @@ def write_results(sweep: Sweep, estimates: Estimates) -> Path:
 
 
 def band_charts(variants: VariantRows) -> list[Chart]:
-    """A chart for each metric that a run has: the variants' means over seeds, and the range between their seeds.
+    """Return a chart for each logged metric: the variants' means over seeds, and the range between their seeds.
 
-    Not of the loss: of a policy-gradient loss the level says nothing.
+    The loss has no chart, because the value of a policy-gradient loss means nothing.
     """
     logged = {metric for runs in variants.values() for rows in runs for row in rows for metric in row}
     return [_band_chart(curve, variants) for curve in CURVES if curve.name != "loss" and curve.metric in logged]
@@ -68,8 +68,8 @@ def _band_chart(curve: Curve, variants: VariantRows) -> Chart:
 
 
 def _stacked(metric: str, runs: Sequence[Sequence[Metrics]], size: int) -> tuple[NDArray[np.float64], Any]:
-    """(steps, values of each run at them), smoothed, masked where there is none; runs without the metric are left out,
-    longer ones cut."""
+    """Return (steps, smoothed values of each run). Missing values are masked, runs without the metric are left out, and
+    longer runs are cut."""
     runs = [rows for rows in runs if any(metric in row for row in rows)]
     if not runs:
         return np.zeros(0), np.zeros((0, 0))
@@ -82,7 +82,7 @@ def _stacked(metric: str, runs: Sequence[Sequence[Metrics]], size: int) -> tuple
 
 
 def _render(sweep: Sweep, estimates: Estimates, charts: Sequence[Chart]) -> str:
-    """The page: it needs no network."""
+    """Render the page, which needs no network."""
     return filled(
         "gtpo_cli.sweeps",
         "sweep.html.j2",

@@ -1,7 +1,7 @@
-"""Where the metrics of a run go: metrics.jsonl always, the console, and wandb and TensorBoard where the recipe asks.
+"""Tracking of a run's metrics: always metrics.jsonl and the console; wandb and TensorBoard if the recipe says so.
 
-`metrics.py` declares every metric once. `opening.py` opens the trackers of a recipe; nothing here imports it, since a
-display is more than most commands need.
+`metrics.py` declares every metric once. `opening.py` opens the trackers of a recipe. It is not imported here, since
+most commands need no display.
 """
 
 from gtpo_cli.tracking.jsonl import JsonlTracker, read_metrics

@@ -1,4 +1,4 @@
-"""What is printed by rich: a console whose text cannot steer the terminal, and single lines on it."""
+"""Printing with rich: a console whose text cannot control the terminal, and single lines on it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.theme import Theme
 
 from gtpo_cli.text import folded, printable
 
-ANY_WIDTH = 100_000  # of what is no terminal
+ANY_WIDTH = 100_000  # width of output that is not a terminal
 WARNING = "bold magenta"
-# Colours that can be read on a light and on a dark background: neither yellow nor cyan, which rich would take.
+# Colours that are readable on light and dark backgrounds, so not yellow or cyan, which rich would use.
 THEME = Theme(
     {
         "bar.complete": "magenta", "bar.finished": "green", "bar.pulse": "magenta", "bar.back": "grey50",
@@ -26,9 +26,9 @@ THEME = Theme(
 
 
 class Console(rich.console.Console):
-    """rich's console, which lets no text steer the terminal: what rich itself says to it is marked as control.
+    """rich's console, but text cannot control the terminal; only rich's own control segments do.
 
-    Text is shown as it is: brackets and colons in it are no markup, and numbers get no colour.
+    Text is shown unchanged: brackets and colons are not markup, and numbers get no colour.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -46,7 +46,7 @@ class Console(rich.console.Console):
         super().__init__(force_interactive=False if in_notebook else None, **plain | options)
         self.is_page = in_notebook and self.is_terminal
         if not (self.is_terminal or self.is_jupyter or "width" in options):
-            self.width = ANY_WIDTH  # lines that nobody folds
+            self.width = ANY_WIDTH  # do not wrap lines
 
     @property
     def file(self) -> IO[str]:
@@ -67,11 +67,13 @@ class Console(rich.console.Console):
 
 
 def print_line(console: rich.console.Console, text: str, style: str = "", *, whole: bool = False) -> None:
-    """Print `text` as one line, on a terminal folded between words; not where it is `whole`, to be copied. Raises
-    OSError when the terminal or the reader of the pipe is gone."""
+    """Print `text` as one line, wrapped between words on a terminal unless it is `whole`, so that it can be copied.
+
+    Raises OSError if the terminal or the reader of the pipe is gone.
+    """
     if console.is_terminal and not whole:
         text = folded(text, console.width)
     try:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-    except SystemExit as end:  # what rich makes of a broken pipe; nobody reading along is no reason to stop training
-        raise BrokenPipeError("nobody reads the output any more") from end
+    except SystemExit as end:  # rich's reaction to a broken pipe, which must not stop training
+        raise BrokenPipeError("standard output was closed") from end

@@ -1,7 +1,7 @@
-"""The progress of a run on the terminal: a display that updates in place, or plain lines where there is no terminal.
+"""The progress of a run on the terminal: a display that updates in place, or plain lines without a terminal.
 
-`log` only takes the figures in; a thread of rich's draws them twice a second, so that fast steps pay nothing for
-looking at them. All widths are fixed: nothing moves but the figures.
+`log` only stores the numbers. A thread of rich draws them twice a second, so the display does not slow down fast steps.
+All widths are fixed, so only the numbers change.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WINDOW = 20  # steps in the column "last 20"
 TREND_CELLS = 20  # parts of the run in the column "whole run"
 MAX_WIDTH = 80
 CELL_WIDTH = 20
-PLAIN_SECONDS = 300.0  # without a terminal, a line at least this often, however slow the steps
+PLAIN_SECONDS = 300.0  # without a terminal, print a line at least this often
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -56,7 +56,7 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A metric on the display. `top` is the value of a full bar; None = the highest so far."""
+    """A metric on the display. `top`: the value of a full bar; None: the highest value so far."""
 
     label: str
     metric: str
@@ -86,11 +86,11 @@ _CELLS = (
 
 
 class ConsoleTracker:
-    """Shows a run. It works with any subset of the metrics: what has never been logged is not shown.
+    """Shows a run. It works with any subset of the metrics and hides those that were never logged.
 
-    `name` is the run's. `start_step` is the last step already done (a resumed run). `note` is said beside the entropy.
-    Where `console` is no terminal, or one without Unicode, it prints lines instead of the display; in a notebook one
-    line, again and again.
+    `name`: the run's name. `start_step`: the last step already done in a resumed run. `note`: text about the entropy.
+    If `console` is not a terminal with Unicode, it prints lines instead of the display. In a notebook it rewrites one
+    line.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ConsoleTracker:
         self._recent: dict[str, deque[float]] = {}
         self._trends: dict[str, Trend] = {}
         self._seen: set[str] = set()
-        # The estimate of the time left looks at the last 1000 steps or this many seconds.
+        # The estimate of the time left uses the last 1000 steps or this many seconds.
         self._progress = Progress(
             TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=None), TaskProgressColumn(),
             TimeElapsedColumn(), TextColumn("elapsed"), TimeRemainingColumn(), TextColumn("left"),
@@ -131,12 +131,12 @@ class ConsoleTracker:
             self._live.start(refresh=True)
         elif self._note:
             self.message(f"entropy is in nats; {self._note}")
-        self._first_step = ExitStack()  # until it has been logged, plain lines say how long it takes
+        self._first_step = ExitStack()  # plain lines report how long it takes until it is logged
         if self._live is None:
             self._first_step.enter_context(Waiting(self.message, f"step {start_step + 1}"))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take in a finished step."""
+        """Add a finished step."""
         self._first_step.close()
         with self._lock:
             self._latest = dict(metrics)
@@ -158,7 +158,7 @@ class ConsoleTracker:
                 self.message(line)
 
     def message(self, text: str) -> None:
-        """Print a line above the display (or as the next line where there is no display). Raises OSError."""
+        """Print a line above the display, or as the next line without a display. Raises OSError."""
         self._end_line()
         print_line(self._console, text)
 
@@ -168,7 +168,7 @@ class ConsoleTracker:
             self._line_is_open = False
 
     def close(self) -> None:
-        """Draw the last state and give the terminal back. Closing twice is harmless."""
+        """Draw the last state and release the terminal. Closing twice is harmless."""
         self._first_step.close()
         with suppress(OSError):
             self._end_line()
@@ -176,7 +176,7 @@ class ConsoleTracker:
             self._live.stop()
 
     def frame(self) -> RenderableType:
-        """The display as it is now."""
+        """Render the current display."""
         with self._lock:
             width = min(self._console.width, MAX_WIDTH)
             lines = self._row_lines() + self._cell_lines(max(1, width // CELL_WIDTH))
@@ -256,14 +256,14 @@ class Trend:
         self._counts = [0] * self._cells
 
     def add(self, step: int, value: float) -> None:
-        """Take in the value of `step` (counted from 1). A value that is not finite is left out."""
+        """Add the value of `step` (counted from 1). A value that is not finite is ignored."""
         if math.isfinite(value):
             cell = min(self._cells - 1, max(0, step - 1) * self._cells // self._total)
             self._sums[cell] += value
             self._counts[cell] += 1
 
     def draw(self, top: float | None) -> Text:
-        """One bar a part, from 0 (or the lowest mean, if that is below) to `top` (or the highest mean, if above)."""
+        """Draw a bar for each part, from 0 (or a lower mean) to `top` (or a higher mean)."""
         means = [total / count if count else None for total, count in zip(self._sums, self._counts, strict=True)]
         known = [mean for mean in means if mean is not None]
         low, high = min([0.0, *known]), max([*known, *([top] if top else [])], default=0.0)
@@ -278,8 +278,10 @@ class Trend:
 
 
 def entropy_note(initial_entropy: float | None, recipe: FilterRecipe) -> str:
-    """What the entropy is to be compared with, e.g. "ln 2 = 0.693, at the start 0.162, filter on"; "" for SFT, which
-    has no <H>_ini (nats)."""
+    """Return reference values for the entropy, e.g. "ln 2 = 0.693, at the start 0.162, filter on".
+
+    It is "" for SFT, which has no <H>_ini (nats).
+    """
     if initial_entropy is None:
         return ""
     above = "" if math.isclose(recipe.threshold, LN_2) else f" above {recipe.threshold:.3f}"

@@ -1,7 +1,7 @@
 """metrics.jsonl, the record of a run: one JSON object a step, `step` first, then the metrics in their declared order.
 
-A metric that is not a finite number (a diverged loss) is written as null: JSON has no NaN. `read_metrics` gives it back
-as NaN. Numbers are written with all their digits: reading gives back the same floats, bit for bit.
+A metric that is not a finite number (a diverged loss) is written as null, since JSON has no NaN, and `read_metrics`
+returns NaN for it. Numbers are written with all digits, so reading returns exactly the same floats.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gtpo_cli.tracking.metrics import in_order
 
 
 class JsonlTracker:
-    """Appends to metrics.jsonl; a step is on its way to the disk when `log` returns, in one write.
+    """Appends to metrics.jsonl. When `log` returns, the step was handed to the system in one write.
 
-    `keep_bytes` is None for a new run, whose file must be empty or absent. A resumed run passes the `position` that its
-    checkpoint holds: what was logged after it is cut off, for those steps are done again.
-    Raises GtpoError when the file cannot be opened or written, or is not the one that the checkpoint knew.
+    `keep_bytes` is None for a new run, whose file must be empty or absent. A resumed run passes the `position` of its
+    checkpoint. Later steps are cut off, since they are made again.
+    Raises GtpoError if the file cannot be opened or written, or does not match the checkpoint.
     """
 
     def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
         self._path = path
         with self._writing("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: nothing is left behind that a later close could fail on or write twice.
+            # Unbuffered, so that a later close cannot fail on a buffer or write it twice.
             self._file = append_to(path)
         try:
             self._cut(keep_bytes)
@@ -41,7 +41,7 @@ class JsonlTracker:
 
     @property
     def position(self) -> int:
-        """Bytes up to the last logged step. They are on the disk (fsync) on return, as a checkpoint relies on them."""
+        """Bytes up to the last logged step, flushed to disk (fsync), since a checkpoint relies on them."""
         with self._writing("written"):
             os.fsync(self._file.fileno())
             return os.fstat(self._file.fileno()).st_size
@@ -74,7 +74,7 @@ class JsonlTracker:
             ends_a_line = keep_bytes == 0 or file.read(1) == b"\n"
         if not ends_a_line:
             raise GtpoError(
-                f"{self._path}: the checkpoint was written when it had {keep_bytes} bytes, which now are not there or "
+                f"{self._path}: the checkpoint needs its first {keep_bytes} bytes, but they are missing or "
                 f"end inside a line (it has {size} bytes); put the original file back, or start a new run"
             )
         with self._writing("cut"):
@@ -90,10 +90,10 @@ class JsonlTracker:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The steps in metrics.jsonl, in order; null becomes NaN.
+    """Read the steps in metrics.jsonl in order; null becomes NaN.
 
-    A last line that is not whole (the run was killed while writing it) is left out with a warning. Raises GtpoError
-    when the file cannot be read, or has another line that is not a JSON object of numbers with a step.
+    An incomplete last line (the run was killed while writing it) is skipped with a warning. Raises GtpoError if the
+    file cannot be read, or if any other line is not a JSON object of numbers with a step.
     """
     with guarded(lambda why: GtpoError(f"{path}: metrics cannot be read ({why}); is this a run folder?")):
         lines = read_bytes(path).split(b"\n")
@@ -106,7 +106,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
             rows.append(_parse(line))
         except ValueError as error:
             if number == last:
-                warnings.warn(f"{path}:{number}: left out the last line, which is not whole", stacklevel=2)
+                warnings.warn(f"{path}:{number}: skipped the last line, which is incomplete", stacklevel=2)
                 continue
             raise GtpoError(
                 f"{path}:{number}: not a JSON object with a step ({reason(error)}); the file was changed "
@@ -116,7 +116,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 def _parse(line: bytes) -> dict[str, float]:
-    """Raises ValueError for a line that is none of a run's."""
+    """Parse a line. Raises ValueError if it is not from a run."""
     read = parse_json(line, dict[str, float | None])
     row = {name: math.nan if value is None or not math.isfinite(value) else value for name, value in read.items()}
     step = row.get("step", math.nan)

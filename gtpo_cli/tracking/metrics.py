@@ -1,13 +1,13 @@
-"""Every metric of a training run, declared once: name, unit, which of two values is better, formula, range.
+"""The declaration of every metric of a training run: name, unit, better direction, formula, range.
 
-A metric has a better value only where that holds for every run. An entropy, a length, a gradient norm, a KL term and
+A metric has a better direction only if that holds in every run. An entropy, a length, a gradient norm, a KL term and
 the loss of a policy gradient may rise or fall while a policy learns.
 
 The names are the same in metrics.jsonl, on the console, in wandb and TensorBoard, and in the documentation; people
-build dashboards on them. "The step's completions" are all `B * G` completions sampled in the step, whatever their keep
-mask (in SFT the reference completions); "completion tokens" are the tokens of all of them, the end-of-sequence token
-included, padding not. Symbols are those of the paper (arXiv 2508.03772): R reward, A advantage, `<H>_i` mean entropy of
-completion i, M conflict mask.
+build dashboards on them. "The step's completions" are all `B * G` completions sampled in the step, kept or filtered (in
+SFT the reference completions). "Completion tokens" are all their tokens with the end-of-sequence token, without
+padding. Symbols are those of the paper (arXiv 2508.03772): R reward, A advantage, `<H>_i` mean entropy of completion i,
+M conflict mask.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from gtpo_cli.text import markdown_table
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a step: what it is called, its unit, which of two values is the better one (None: neither), and how
-    it is computed. Its range follows from the unit, or is `at_least` and `at_most`."""
+    """A metric of a step: name, unit, better direction (None: neither), and formula.
+
+    Its range follows from the unit, or is `at_least` to `at_most`.
+    """
 
     name: str
     unit: str
@@ -104,7 +106,7 @@ _DECLARED = (
     Metric("speed/tokens_per_second", "tokens/s", "more", "completion tokens / time/step"),
     Metric("memory/peak_bytes", "bytes", "less", "peak so far: allocated CUDA memory, without a GPU resident set size"),
 )  # fmt: skip
-# Metrics with a name of the user's, or one of several, in angle brackets.
+# Metrics whose name has a variable part in angle brackets.
 _FAMILIES = (
     Metric("rewards/<name>_mean", "points", "more",
            "mean of the unweighted score of a user reward (less is better with a negative weight);"
@@ -133,8 +135,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 
 
 def reward_words(name: str) -> str:
-    """What a reward beside format and accuracy is called where people read it. `length` is DAPO's penalty, in points:
-    the length itself is another figure, in tokens."""
+    """Return the displayed name of a further reward. `length` is DAPO's penalty, in points, not a length in tokens."""
     return "length penalty" if name == "length" else name
 
 
@@ -148,7 +149,7 @@ _PLACEHOLDERS = {
 
 
 def find_metric(name: str) -> Metric:
-    """The declaration of `name`: one of METRICS, or of the metrics with a user's name in them. Raises ValueError."""
+    """Return the declaration of `name`, which may have a variable part. Raises ValueError."""
     if (declared := METRICS.get(name)) is not None:
         return declared
     for metric in _FAMILIES:
@@ -159,11 +160,11 @@ def find_metric(name: str) -> Metric:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """`names` in the declared order; user rewards last, by name."""
+    """Sort `names` in the declared order; user rewards come last, by name."""
     return sorted(names, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
 
 
 def metrics_table() -> str:
-    """The declarations as a Markdown table, for the documentation; the page says which range a unit has."""
+    """Return the declarations as a Markdown table for the documentation, which explains the range of each unit."""
     rows = [(f"`{row.name}`", row.unit, row.better or "", row.formula) for row in (*_DECLARED, *_FAMILIES)]
     return markdown_table(("name", "unit", "better", "what it is"), rows)

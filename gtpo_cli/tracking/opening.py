@@ -1,4 +1,4 @@
-"""Which trackers a recipe opens. wandb and TensorBoard are imported only where it asks for them."""
+"""Open the trackers of a recipe. wandb and TensorBoard are imported only if it uses them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ def open_trackers(
     console: rich.console.Console | None = None,
     quiet: bool = False,
 ) -> Trackers:
-    """Open what `recipe.tracking` asks for; use the result as a context manager.
+    """Open the trackers of `recipe.tracking`; use the result as a context manager.
 
-    A resumed run gives the last step of its checkpoint (`start_step`) and `Trackers.position` as it was then
-    (`keep_bytes`); what was recorded after that is dropped. A new run has neither. `initial_entropy`: <H>_ini in nats,
-    shown beside the entropy; None for SFT. `quiet`: no display and no messages; warnings are still printed. Raises
-    GtpoError when metrics.jsonl cannot be opened, RecipeError when TensorBoard is not installed. A wandb that fails is
-    a warning.
+    A resumed run passes the last step of its checkpoint (`start_step`) and its `Trackers.position` (`keep_bytes`).
+    Later records are dropped. A new run has neither. `initial_entropy`: <H>_ini in nats, shown beside the entropy; None
+    for SFT. `quiet`: no display and no messages; warnings are still printed. Raises GtpoError if metrics.jsonl cannot
+    be opened, RecipeError if TensorBoard is not installed. If wandb fails, that is only a warning.
     """
     console = console or Console()
     warn = _warn_on(console)
@@ -64,27 +63,27 @@ def open_trackers(
 def _open_wandb(
     recipe: Recipe, run_dir: Path, warn: Callable[[str], None], say: Callable[[str], None] | None, *, resumed: bool
 ) -> list[Tracker]:
-    """wandb in a thread of its own; nothing where it cannot be opened. `say` is told where an offline record is."""
+    """Open wandb in its own thread, or return no tracker if that fails. `say` gets the place of an offline record."""
     try:
         from gtpo_cli.tracking.wandb import FINISH_TIMEOUT, BackgroundTracker, WandbTracker, sync_command
 
         tracker = WandbTracker(recipe, run_dir, resumed=resumed, warn=warn)
         if say is not None and tracker.is_offline:
-            with suppress(OSError):  # nobody reads along
+            with suppress(OSError):  # standard output was closed
                 say(f"wandb: offline, in {run_dir / 'wandb'}; to upload it afterwards:\n  {sync_command(run_dir)}")
-    except Exception as error:  # noqa: BLE001 - foreign code, a network and an account: nothing in it is worth a run
+    except Exception as error:  # noqa: BLE001 - no error of foreign code, a network or an account may end a run
         remedy = "metrics.jsonl has every step. Silence this with tracking.wandb.mode: off"
         warn(f"wandb is off ({describe(error)}); {remedy}")
         return []
-    return [BackgroundTracker(tracker, close_seconds=FINISH_TIMEOUT + 10)]  # wandb's own patience comes first
+    return [BackgroundTracker(tracker, close_seconds=FINISH_TIMEOUT + 10)]  # wandb's own timeout comes first
 
 
 def _warn_on(console: rich.console.Console) -> Callable[[str], None]:
-    """Warnings as one line on the console, above the display; through the `warnings` module once it is gone."""
+    """Return a function that shows a warning as one line above the display, or with `warnings` once it is closed."""
 
     def warn(text: str) -> None:
         with suppress(OSError):
-            if not console.quiet:  # as rich leaves it after a broken pipe
+            if not console.quiet:  # rich sets it after a broken pipe
                 print_line(console, f"warning: {text}", style=WARNING)
                 return
         warnings.warn(text, stacklevel=2)

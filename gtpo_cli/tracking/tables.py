@@ -1,4 +1,4 @@
-"""A table on the terminal, in which no word is broken."""
+"""Tables on the terminal without broken words."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def print_table(
     numbers: Container[int] = (),
     title: str | None = None,
 ) -> None:
-    """A table; `numbers` are the columns that stand to the right. A row that ends with * is bold.
+    """Print a table; `numbers`: the columns to align right. A row that ends with * is bold.
 
-    Cells are folded between words. Where there is no room even for the longest word of each column, a row is a list.
+    Cells wrap between words. If even the longest words do not fit, each row is printed as a list.
     """
     columns = [[str(cell) for cell in column] for column in zip(header, *rows, strict=True)]
     least = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in columns]
@@ -39,7 +39,9 @@ def print_table(
         for column, (name, width) in enumerate(zip(header, widths, strict=True)):
             table.add_column(Text(name), justify="right" if column in numbers else "left", width=width)
         for row in rows:
-            cells = (Text(cell) if isinstance(cell, str) else cell for cell in row)  # Text: brackets are no markup
+            cells = (
+                Text(cell) if isinstance(cell, str) else cell for cell in row
+            )  # Text, so that brackets are not markup
             table.add_row(*cells, style="bold" if row[-1] == "*" else "")
         console.print(table)
         return
@@ -54,8 +56,10 @@ def print_table(
 
 
 def _widths(widest: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """The width of each column: what its cells would take, and of the widest ones less until there is room. rich would
-    take it from these alone, and cut off words while other columns could be folded."""
+    """Return the width of each column, shrinking the widest ones until the table fits.
+
+    rich would shrink only these, and break words while other columns could still wrap.
+    """
     widths = list(widest)
     while sum(widths) > room:
         at = max(range(len(widths)), key=lambda column: (widths[column] > least[column], widths[column]))

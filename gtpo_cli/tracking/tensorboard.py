@@ -1,4 +1,4 @@
-"""TensorBoard event files in `<run>/tensorboard`, for those who like them (`tracking.tensorboard: true`)."""
+"""TensorBoard event files in `<run>/tensorboard` (`tracking.tensorboard: true`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from gtpo_cli.tracking.tracker import TableRow
 
 
 class TensorBoardTracker:
-    """One scalar a metric, under the declared names, and tables as text. `start_step` is the last step that a resumed
-    run keeps.
+    """Writes a scalar for each metric, under the declared names, and tables as text.
 
-    Raises RecipeError when the package tensorboard is missing.
+    `start_step`: the last step that a resumed run keeps. Raises RecipeError if the package tensorboard is missing.
     """
 
     def __init__(self, folder: Path, *, start_step: int = 0) -> None:
@@ -25,7 +24,7 @@ class TensorBoardTracker:
                 f"tracking.tensorboard: true needs the package tensorboard ({error}); "
                 f"{install('tensorboard')}, or set tracking.tensorboard: false"
             ) from error
-        # purge_step: steps that are done again after a resume replace what was there.
+        # purge_step lets steps that are made again after a resume replace the old ones.
         self._writer = SummaryWriter(str(folder), purge_step=start_step + 1)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -33,7 +32,7 @@ class TensorBoardTracker:
             self._writer.add_scalar(name, value, step)
 
     def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
-        """As text, which TensorBoard draws as a Markdown table."""
+        """Write a table as text, which TensorBoard draws as Markdown."""
         cells = ([_cell(value) for value in row.values()] for row in rows)
         self._writer.add_text(name, markdown_table(list(rows[0]), cells), step)
 

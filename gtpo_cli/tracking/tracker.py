@@ -1,7 +1,7 @@
-"""What a tracker is, and how the loop talks to all of them at once.
+"""The interface of a tracker, and an object that drives all of them at once.
 
-metrics.jsonl is the record of the run: when it cannot be written, the run stops with a GtpoError. Every other tracker
-is a convenience: when one fails, it is switched off with one warning, and the run goes on.
+metrics.jsonl is the record of the run. If it cannot be written, the run stops with a GtpoError. If any other tracker
+fails, it is switched off with one warning, and the run continues.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ T = TypeVar("T", bound="Tracker")
 
 
 class Tracker(Protocol):
-    """Takes the metrics of finished steps somewhere. `metrics` holds any subset of the declared ones, unordered."""
+    """Records the metrics of finished steps. `metrics` holds any subset of the declared ones, unordered."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
 
 
-TableRow = Mapping[str, str | float | None]  # of a table: by column; all rows have the same
+TableRow = Mapping[str, str | float | None]  # values by column; all rows of a table have the same columns
 
 
 @runtime_checkable
 class TableTracker(Tracker, Protocol):
-    """A tracker that takes tables too: completions and evaluations, a row each."""
+    """A tracker that also takes tables of completions and evaluations."""
 
     def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None: ...
 
@@ -62,13 +62,13 @@ class Trackers(AbstractContextManager["Trackers"]):
 
     @property
     def position(self) -> int:
-        """Bytes of metrics.jsonl up to the last logged step, for the checkpoint. They are on the disk on return."""
+        """Bytes of metrics.jsonl up to the last logged step, flushed to disk, for the checkpoint."""
         return self._record.position
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand the metrics of one finished step to every tracker that still works.
+        """Pass the metrics of one finished step to every tracker that still works.
 
-        Raises ValueError on an undeclared metric, GtpoError when metrics.jsonl cannot be written.
+        Raises ValueError on an undeclared metric, GtpoError if metrics.jsonl cannot be written.
         """
         for name in metrics:
             find_metric(name)
@@ -76,7 +76,7 @@ class Trackers(AbstractContextManager["Trackers"]):
         self._notify(self._optional, step, lambda tracker: tracker.log(step, metrics))
 
     def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
-        """Hand a table of step `step`, whose metrics come later, to every tracker that takes tables."""
+        """Pass a table of step `step`, whose metrics come later, to every tracker that takes tables."""
         takers = [tracker for tracker in self._optional if isinstance(tracker, TableTracker)]
         self._notify(takers if rows else [], step, lambda tracker: tracker.log_table(step, name, rows))
 
@@ -89,7 +89,7 @@ class Trackers(AbstractContextManager["Trackers"]):
                 self._switch_off(self._display, error)
 
     def close(self) -> None:
-        """Close all trackers, the display first, so that the terminal is restored whatever the others do."""
+        """Close all trackers, the display first, so that the terminal is restored in any case."""
         try:
             for tracker in self._optional:
                 try:
@@ -108,14 +108,14 @@ class Trackers(AbstractContextManager["Trackers"]):
         for tracker in tuple(trackers):
             try:
                 notify(tracker)
-            except Exception as error:  # noqa: BLE001 - a tracker is foreign code, and no error in it is worth a run
+            except Exception as error:  # noqa: BLE001 - a tracker is foreign code, whose errors must not end a run
                 self._switch_off(tracker, error, since=f" from step {step} on")
 
     def _switch_off(self, tracker: Tracker, error: Exception, since: str = "") -> None:
         self._optional.remove(tracker)
         if tracker is self._display:
             self._display = None
-        with suppress(Exception):  # it has failed and been reported: closing it can only help
+        with suppress(Exception):  # its failure is already reported
             tracker.close()
         self.warn(f"{_name(tracker)} failed and is off{since} ({describe(error)}); metrics.jsonl has every step")
 

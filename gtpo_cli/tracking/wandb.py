@@ -1,8 +1,8 @@
-"""Weights & Biases: online with a key, offline without one, never a prompt, never the end of a run.
+"""Weights & Biases: online with a key, offline without one. It never prompts and never ends a run.
 
-All files stay in the run folder (`<run>/wandb`). An offline run is uploaded later with `wandb sync`. Only the recipe,
-the metrics, tables of sample completions and evaluations, and how busy the machine is (GPU, CPU, memory, disk, network:
-numbers) are handed over: no code, no git state, no console output, neither the machine's name nor what it is.
+All files stay in the run folder (`<run>/wandb`). `wandb sync` uploads an offline run later. wandb gets only the recipe,
+the metrics, tables of sample completions and evaluations, and the machine's load (GPU, CPU, memory, disk, network). It
+gets no code, git state or console output, and neither the machine's name nor its hardware.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from gtpo_cli.text import one_line
 from gtpo_cli.tracking.tracker import TableRow, TableTracker, Tracker
 from gtpo_cli.user_code import stands_in_a_run
 
-# Seconds. A network that is away must not hold up training for long, at the start or at the end.
+# Seconds. A missing network must not delay the start or the end of training for long.
 INIT_TIMEOUT = 30.0
 FINISH_TIMEOUT = 60.0
-_BEHIND = 1000  # steps that may wait; a tracker that is further behind is stuck
+_BEHIND = 1000  # steps that may wait; a tracker further behind counts as stuck
 
 
 class WandbTracker:
-    """Logs each step to wandb, under the declared names, with `step` as wandb's step too; tables as wandb's own, with
-    `step` as their first column, so that those of many steps can be put together.
+    """Logs each step to wandb under the declared names, with `step` as wandb's step too.
 
-    Mode "auto" is online when wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE does not say
-    otherwise, else offline. When going online fails (no key in mode "online", no network, a refused key),
-    `warn` is told and the run is recorded offline. `resumed`: go on under the id that the run's first part left in its
-    folder. Raises whatever wandb raises when it cannot even record offline; the caller decides what that is worth.
+    Tables become wandb tables with `step` as their first column, so that those of many steps can be combined.
+
+    Mode "auto" is online if wandb finds a key (WANDB_API_KEY, netrc, `wandb login`) and WANDB_MODE allows it, else
+    offline. If going online fails (no key in mode "online", no network, a refused key), `warn` is called and the run is
+    recorded offline. `resumed`: continue under the id in the run's folder. Raises any exception of wandb if it cannot
+    even record offline.
     """
 
     def __init__(
@@ -49,20 +50,20 @@ class WandbTracker:
         resumed: bool = False,
         warn: Callable[[str], None],
     ) -> None:
-        # wandb sends usage statistics even for offline runs, unless this variable, which has no setting, says no.
+        # wandb sends usage statistics even for offline runs. Only this variable, which has no setting, prevents that.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        import wandb  # the library: absolute imports do not see this module under that name
+        import wandb  # the library; an absolute import does not find this module
 
         for name in ("wandb/settings", ".wandb/settings"):
             if stands_in_a_run() and os.path.lexists(name):
                 raise GtpoError(
-                    f"{name} in the working folder would tell wandb where to send your key, and that folder is a run, "
-                    "which may be anybody's: call gtpo from another folder"
+                    f"{name} in the working folder would tell wandb where to send your key, but that folder is a run, "
+                    "which may be a stranger's; call gtpo from another folder"
                 )
         settings = recipe.tracking.wandb
         folder = run_dir / "wandb"
-        own_folder(folder)  # else wandb would go to a temporary folder
-        # Where tables wait for their upload, which only this variable says; else in the user's home.
+        own_folder(folder)  # otherwise wandb would use a temporary folder
+        # Folder for tables before their upload; only this variable sets it, and the default is in the user's home.
         os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
         id_file = folder / "run_id"
         resume_id = read_bytes(id_file).decode().strip() if resumed and id_file.is_file() else None
@@ -87,7 +88,7 @@ class WandbTracker:
 
     @property
     def is_offline(self) -> bool:
-        """Whether all of it stays here; false also where wandb is disabled by its own switch."""
+        """Whether the record stays local; false also if wandb is disabled by its own switch."""
         return bool(self._run.offline)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -96,22 +97,21 @@ class WandbTracker:
     def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
         import wandb
 
-        # wandb takes no names of a type of ours, such as a reward's, CodeName
+        # wandb does not accept subclasses of str, such as CodeName, as names
         table = wandb.Table(columns=["step", *map(str, rows[0])], data=[[step, *row.values()] for row in rows])
         self._run.log({name: table}, step=step)
 
     def close(self) -> None:
-        """Upload what is left, for a minute at most; the files stay in the run folder in any case."""
+        """Upload the rest, for a minute at most. The files stay in the run folder in any case."""
         self._run.finish()
 
 
 class BackgroundTracker:
-    """A tracker that may block (a network, another process) behind a thread, so that training never waits for it.
+    """Runs a tracker that may block (a network, another process) in a thread, so that training never waits for it.
 
-    Errors of the tracker behind it are raised by the next call.
-
-    `log` returns at once; it raises TimeoutError when the tracker is a thousand steps behind. `close` waits
-    `close_seconds` at most for what is left, and raises TimeoutError when that is not enough.
+    The next call raises errors of the tracker. `log` returns at once; it raises TimeoutError if the tracker is a
+    thousand steps behind. `close` waits at most `close_seconds` for the rest, and raises TimeoutError if that is not
+    enough.
     """
 
     def __init__(self, tracker: Tracker, *, close_seconds: float) -> None:
@@ -120,7 +120,7 @@ class BackgroundTracker:
         self._steps: queue.Queue[Callable[[], None] | None] = queue.Queue(_BEHIND)
         self._failure: Exception | None = None
         self._stuck = False
-        # A daemon: where the tracker hangs for ever, the process can still end.
+        # A daemon, so that the process can end even if the tracker hangs.
         self._thread = threading.Thread(target=self._work, name=f"gtpo-{type(tracker).__name__}", daemon=True)
         self._thread.start()
 
@@ -140,7 +140,7 @@ class BackgroundTracker:
             raise TimeoutError(f"it has not answered for {_BEHIND} steps") from None
 
     def close(self) -> None:
-        """Waits for a tracker that answers; one that was found stuck is left behind at once."""
+        """Wait for the tracker, unless it is already known to be stuck."""
         deadline = time.monotonic() + (0.0 if self._stuck else self._close_seconds)
         with contextlib.suppress(queue.Full):  # then the thread is alive below
             self._steps.put(None, timeout=max(0.0, deadline - time.monotonic()))
@@ -158,7 +158,7 @@ class BackgroundTracker:
         try:
             while (call := self._steps.get()) is not None:
                 call()
-        except Exception as error:  # noqa: BLE001 - a tracker is foreign code; told by the next call
+        except Exception as error:  # noqa: BLE001 - a tracker is foreign code; the next call raises it
             self._failure = error
         try:
             self.tracker.close()
@@ -167,18 +167,17 @@ class BackgroundTracker:
 
 
 def sync_command(run_dir: Path) -> str:
-    """What uploads the offline records of a run, to be typed in a shell: of all its parts, of which those that are on
-    wandb already are left out."""
+    """Return the shell command that uploads all offline records of a run that are not on wandb yet."""
     return f"{program('wandb')} sync {shlex.quote(str(run_dir / 'wandb'))}/offline-run-*"
 
 
 def waits_for_upload(run_dir: Path) -> bool:
-    """Whether the run has an offline record that was not uploaded: `wandb sync` leaves a mark beside what was."""
+    """Return whether the run has an offline record that was not uploaded. `wandb sync` marks those that were."""
     return any(not any(part.glob("*.synced")) for part in run_dir.glob("wandb/offline-run-*"))
 
 
 def _resolve(mode: str) -> str:
-    """The mode to start in, without a prompt. Raises wandb.Error for "online" without a usable key."""
+    """Choose the mode to start in, without a prompt. Raises wandb.Error for "online" without a usable key."""
     import wandb
 
     if mode == "offline":
@@ -198,13 +197,13 @@ def _settings() -> Any:
 
     return wandb.Settings(
         silent=True,
-        host="",  # else the name of the machine goes along
-        console="off",  # wrapping stdout would fight with the progress display
+        host="",  # do not send the machine's name
+        console="off",  # wrapping stdout would interfere with the progress display
         disable_code=True,
         save_code=False,
         disable_git=True,
         disable_job_creation=True,
-        x_disable_meta=True,  # what the machine is and what runs on it; how busy it is goes along
+        x_disable_meta=True,  # do not send the hardware and programs, only the load
         x_save_requirements=False,
         init_timeout=INIT_TIMEOUT,
         finish_timeout=FINISH_TIMEOUT,

@@ -1,4 +1,4 @@
-"""Which checkpoint is the best so far (`training.keep_best`)."""
+"""The choice of the best checkpoint (`training.keep_best`)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:  # torch-free, as `gtpo recipes check` is
 
 
 class Best:
-    """Takes the metrics of each step, and says whether a checkpoint is the best so far.
+    """Tracks the metrics of each step and decides whether a checkpoint is the best so far.
 
-    One step's rate is noise: a checkpoint's figure is the mean over the last `window` steps, whenever they were done,
-    so that it does not depend on interruptions. What was measured on test problems counts as it was measured last.
+    The rate of one step is noisy, so a checkpoint is judged by the mean over the last `window` steps. Steps from before
+    an interruption count too. Of metrics measured on test problems, the latest value counts.
     """
 
     def __init__(self, name: str | None, *, window: int, history: Iterable[Mapping[str, float]] = ()) -> None:
-        """`name`: a metric with a direction, None for no best; `history`: metrics of the steps before a resume."""
+        """`name`: a metric with a direction, or None for no best; `history`: metrics of the steps before a resume."""
         self._metric = find_metric(name) if name is not None else None
         self._recent: deque[float] = deque(maxlen=window)  # NaN for a step without the metric
         for metrics in history:
@@ -35,9 +35,9 @@ class Best:
             self._recent.append(metrics.get(self._metric.name, math.nan))
 
     def choose(self, step: int, before: CheckpointState) -> tuple[int | None, float | None]:
-        """Step and figure of the best checkpoint, now that there is one of this step; of equal ones the later.
+        """Return step and value of the best checkpoint, given one at this step. Among equals the latest wins.
 
-        To be asked for scheduled checkpoints only: an interruption must not change which one is the best.
+        Call this for scheduled checkpoints only, so that an interruption does not change the choice.
         """
         best_step, best_value = before.best_step, before.best_value
         measured = [value for value in self._recent if math.isfinite(value)]
@@ -55,7 +55,7 @@ def _has_direction(metric: Metric, method: str) -> bool:
 
 
 def check_keep_best(recipe: Recipe) -> None:
-    """Raises RecipeError for a metric that there is none of, that has no better value, or is not measured."""
+    """Raise RecipeError for a metric that does not exist, has no direction, or is not measured."""
     name = recipe.training.keep_best
     if name is None:
         return
@@ -67,14 +67,14 @@ def check_keep_best(recipe: Recipe) -> None:
     if not _has_direction(metric, method):
         known = ", ".join(known.name for known in METRICS.values() if _has_direction(known, method))
         raise RecipeError(
-            f"training.keep_best: neither more nor less of {name} is better; choose one of {known}, or rewards/... and "
+            f"training.keep_best: neither more nor less of {name} is better; choose one of {known}, or rewards/... or "
             "eval/... (docs/metrics.md)"
         )
     if any(name == f"rewards/{plugin.name}_mean" and plugin.weight < 0 for plugin in recipe.rewards.plugins):
         raise RecipeError(
-            f"training.keep_best: {name} has a negative weight, so less of it is better, and the checkpoint with most "
-            "of it would be kept; choose train/reward_mean, or turn the reward's sign"
+            f"training.keep_best: {name} has a negative weight, so less of it is better, but keep_best keeps the "
+            "checkpoint with the most; choose train/reward_mean, or flip the reward's sign"
         )
     if name.startswith("eval/") and name.split("/")[1] not in (*recipe.evaluation.benchmarks, "time"):
-        asked = ", ".join(recipe.evaluation.benchmarks)
-        raise RecipeError(f"training.keep_best: {name} is not measured; evaluation.benchmarks holds {asked}")
+        measured = ", ".join(recipe.evaluation.benchmarks)
+        raise RecipeError(f"training.keep_best: {name} is not measured; evaluation.benchmarks has only {measured}")

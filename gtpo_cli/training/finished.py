@@ -1,4 +1,4 @@
-"""Whether a run has anything left to do, known before its model is loaded."""
+"""A check whether a run has anything left to do, before its model is loaded."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from gtpo_cli.run_folder import RunFolder
 
 
 def finished_at(run: RunFolder, recipe: Recipe) -> int | None:
-    """Its last step, where it has made all of them and the checkpoint of the last is whole. None where there is
-    something to do (leftovers of a killed process to remove, too), where the guard ended it there, and where its steps
-    are not known.
+    """Return the run's last step if all steps are made and the last checkpoint is intact, else None.
 
-    Raises CheckpointError where no checkpoint is whole.
+    It is also None if a killed process left files to remove, if the guard stopped the run at its last step, or if the
+    number of steps is unknown. Raises CheckpointError if no checkpoint is intact.
     """
     total, store = recipe.training.max_steps or run.total_steps(), CheckpointStore(run.checkpoints, keep_last=1)
     if total is None or max(store.steps(), default=0) < total or store.leftovers():

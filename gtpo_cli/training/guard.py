@@ -1,12 +1,11 @@
-"""Watches a run for policy collapse (Section 4.2): entropy past ln 2 while the format is being lost, and its relatives.
+"""The guard against policy collapse (Section 4.2): entropy above ln 2 while the format degrades, and similar patterns.
 
-Every rule compares the mean over the last `window` steps with what the run had before: its first window (start) and the
-best window so far. So nothing is said before the second window, and a figure that is bad from the start is no collapse.
+Every rule compares the mean over the last `window` steps with the run's first window (start) and its best window so
+far. So there is no alarm before the second window, and a value that was bad from the start does not count as collapse.
 
-A run in which the completions of a group have always earned the same is not collapsed either: it never had a learning
-signal. It is told so once, after its first ten steps where no group of these had any spread, and lets the run go on. In
-the second window such a run is stopped where `training.guard.action` is stop or rollback: there is nothing good to go
-back to.
+If all completions of a group have always earned the same, the run has not collapsed either: it never had a learning
+signal. The guard warns once if no group of the first ten steps had any spread. In the second window it stops such a run
+if `training.guard.action` is stop or rollback, since there is no good checkpoint to return to.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from gtpo_cli.objective import LN_2
 from gtpo_cli.recipe.schema import GuardRecipe
 
 COLLAPSE, NO_SIGNAL = "policy collapse", "no learning signal"
-FIRST_STEPS = 10  # after which a run without any spread is told so
-_NEARLY_ALL_RIGHT = 0.5  # accuracy from which on groups without spread mean that the task is learned, not lost
-# Of a step, or means over a window of steps, in the order of `Window`.
+FIRST_STEPS = 10  # a run without any reward spread gets a warning after these
+_NEARLY_ALL_RIGHT = 0.5  # from this accuracy on, groups without spread mean that the task is learned, not lost
+# The metrics of a step, or their means over a window, in the order of `Window`.
 _METRICS = (
     "entropy/mean", "train/strict_format_rate", "train/accuracy_rate", "completions/truncated_share",
     "completions/length_mean", "groups/uninformative_share",
@@ -40,7 +39,7 @@ class Window(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """`kind`: COLLAPSE or NO_SIGNAL. `acts`: whether it calls for `training.guard.action`, or is said and no more."""
+    """`kind`: COLLAPSE or NO_SIGNAL. `acts`: whether `training.guard.action` applies; otherwise it is a warning."""
 
     kind: str
     text: str
@@ -48,22 +47,21 @@ class Alarm(NamedTuple):
 
 
 class CollapseGuard:
-    """Takes the metrics of one step after the other and says what it sees. After an alarm the window starts anew."""
+    """Observes the metrics of each step and raises alarms. After an alarm it starts a new window."""
 
     def __init__(self, recipe: GuardRecipe, history: Iterable[Mapping[str, float]] = ()) -> None:
-        """`history`: metrics of the steps before a resume, oldest first; what was seen in them is not said again."""
+        """`history`: metrics of the steps before a resume, oldest first. Their alarms are not repeated."""
         self._recipe = recipe
         self._steps: deque[Window] = deque(maxlen=recipe.window)
         self._start: Window | None = None
-        self._best: Window | None = None  # of each figure the best window's, whenever that was
+        self._best: Window | None = None  # the best window mean of each metric, from different windows
         self._taken = 0  # steps that count
         self._had_spread = self._told_no_signal = False
         for metrics in history:
             self.observe(metrics)
 
     def observe(self, metrics: Mapping[str, float]) -> list[Alarm]:
-        """Take the metrics of a step; returns what was seen, each in words and numbers. Steps without rewards (SFT, or
-        skipped ones) do not count."""
+        """Take the metrics of a step and return the alarms. Steps without rewards (SFT or skipped) do not count."""
         step = Window(*(metrics.get(name, math.nan) for name in _METRICS))
         if not all(map(math.isfinite, step)):
             return []
@@ -88,8 +86,8 @@ class CollapseGuard:
         over = f"over the last {self._recipe.window} steps"
         texts = _collapses(self._recipe, now, start=self._start, best=self._best)
         seen = [Alarm(COLLAPSE, f"{over} {text}") for text in texts]
-        told = self._told_no_signal and self._recipe.action == "warn"
-        if not seen and not told and self._never_had_signal(now):
+        warned = self._told_no_signal and self._recipe.action == "warn"
+        if not seen and not warned and self._never_had_signal(now):
             seen = [self._no_signal(f"{over}, as before,", now)]
         if seen:
             self._steps.clear()
@@ -105,20 +103,20 @@ class CollapseGuard:
     def _no_signal(self, when: str, now: Window, *, acts: bool = True) -> Alarm:
         self._told_no_signal = True
         text = (
-            f"{when} all completions of a group earned the same in {now.uninformative:.2f} of the groups, so nothing "
-            f"says which was better; {remedies(now.accuracy, now.truncated)}; gtpo try-reward shows what each earns"
+            f"{when} all completions earned the same in {now.uninformative:.2f} of the groups, so none was better; "
+            f"{remedies(now.accuracy, now.truncated)}; gtpo try-reward shows the reward of each"
         )
         return Alarm(NO_SIGNAL, text, acts)
 
 
 def remedies(accuracy: float, truncated: float) -> str:
-    """What to try where groups have no spread of rewards; the shares of completions that are right and truncated."""
+    """Suggest remedies for groups without reward spread, given the right and the truncated share of completions."""
     if accuracy >= _NEARLY_ALL_RIGHT:
-        return "try harder problems, or a warmer rollout.temperature"
+        return "try harder problems, or a higher rollout.temperature"
     longer = "a larger rollout.max_completion_tokens (most are truncated), " if truncated > 0.5 else ""
     return (
         f"try {longer}SFT first (objective.name: sft, then gtpo train --from RUN), rewards.format.mode: presence, a "
-        "warmer or colder rollout.temperature, or easier problems"
+        "higher or lower rollout.temperature, or easier problems"
     )
 
 
@@ -134,14 +132,14 @@ def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window)
     if format_fell and climbed and now.entropy > start.entropy:
         yield f"the mean entropy is {now.entropy:.3f} nats (start {start.entropy:.3f}, ln 2 = {LN_2:.3f}) and {lost}"
     if now.truncated - best.truncated >= recipe.truncated_rise:
-        yield f"{now.truncated:.2f} of the completions run into the length limit (at best {best.truncated:.2f})"
+        yield f"{now.truncated:.2f} of the completions reach the length limit (at best {best.truncated:.2f})"
     if now.length >= recipe.length_factor * start.length and (format_fell or accuracy_fell):
         yield f"completions have {now.length:.0f} tokens (start {start.length:.0f}) and {lost}"
     even = recipe.uninformative_share
     if now.uninformative >= even > best.uninformative and now.accuracy < _NEARLY_ALL_RIGHT:
         yield (
-            f"the rewards of a group are all equal in {now.uninformative:.2f} of the groups, at an accuracy rate of "
-            f"{now.accuracy:.2f}: nothing is learned"
+            f"{now.uninformative:.2f} of the groups have equal rewards, at an accuracy rate of {now.accuracy:.2f}, so "
+            "nothing is learned"
         )
     if accuracy_fell:
         yield f"the accuracy rate fell from {best.accuracy:.2f} to {now.accuracy:.2f}"

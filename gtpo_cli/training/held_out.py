@@ -1,4 +1,4 @@
-"""Evaluation during training: one completion of each of a few test problems, apart from the rewards."""
+"""Evaluation during training on a few test problems, with one completion each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from gtpo_cli.seeds import derive_seed
 
 
 class HeldOut:
-    """The test problems of `evaluation.benchmarks`, asked again every `training.eval_every` steps.
+    """The test problems of `evaluation.benchmarks`, evaluated every `training.eval_every` steps.
 
-    The same seed each time: what changes between two evaluations is the policy. Raises DataError when there is nothing
-    to test on.
+    Every evaluation uses the same seed, so only the policy changes. Raises DataError if there are no test problems.
     """
 
     def __init__(self, recipe: Recipe, policy: Policy, sampler: Sampler, scorer: Scorer) -> None:
@@ -32,11 +31,11 @@ class HeldOut:
             try:
                 benchmark = load_benchmark(recipe, name, policy.tokenizer, max_seq_length=policy.max_seq_length)
             except DataError as error:
-                raise DataError(f"training.eval_every: nothing to evaluate on: {error}") from error
+                raise DataError(f"training.eval_every: there is nothing to evaluate on: {error}") from error
             self._benchmarks.append(benchmark)
 
     def evaluate(self) -> tuple[dict[str, float], dict[str, list[dict[str, str | float | None]]]]:
-        """The metrics `eval/...` of the policy as it is now, and by benchmark a table of what it answered.
+        """Return the metrics `eval/...` of the current policy and, for each benchmark, a table of its answers.
 
         Raises GenerationError, RewardError.
         """

@@ -1,4 +1,4 @@
-"""<H>_ini of a run: given, remembered, or measured before step 1 (docs/objective.md, section 5)."""
+"""<H>_ini of a run: from the recipe, from the run folder, or measured before step 1 (docs/objective.md, section 5)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gtpo_cli.waiting import Waiting
 def find_initial_entropy(
     recipe: Recipe, run: RunFolder, setup: Setup, sampler: Sampler, say: Callable[[str], None]
 ) -> float:
-    """<H>_ini: the recipe's, else what this run measured before, else measured now, before step 1."""
+    """Return <H>_ini: the recipe's value, else what this run measured before, else a new measurement."""
     if (recorded := run.initial_entropy()) is not None:
         return recorded
     if (given := recipe.objective.initial_entropy) is not None:

@@ -1,5 +1,7 @@
-"""Ctrl-C, SIGTERM (a pre-empted machine) and SIGHUP (a closed terminal): in training, the step is finished and saved
-first; everywhere else they end the program with a word."""
+"""Ctrl-C, SIGTERM (a pre-empted machine) and SIGHUP (a closed terminal).
+
+Training first finishes and saves the step. Everything else ends at once with a message.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,27 @@ SAME_SECONDS = 1.0
 
 
 def raise_ended(number: int, frame: FrameType | None) -> None:
-    """A signal handler."""
+    """Raise Terminated; a signal handler."""
     raise Terminated(number)
 
 
 def ending_signals() -> list[signal.Signals]:
-    """SIGTERM and SIGHUP; one that whoever started us has us ignore (nohup) stays ignored."""
+    """Return SIGTERM and SIGHUP, except one that the parent process has set to be ignored (nohup)."""
     return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def say_at_once(text: str) -> None:
-    """A line on standard error, from a signal handler: print might have been interrupted in the middle of a line."""
+    """Write a line to standard error from a signal handler, which may have interrupted a print."""
     with suppress(OSError):  # the terminal is gone
         os.write(2, f"\n{text}\n".encode())
 
 
 @contextmanager
 def interrupt_flag(*, quiet: bool = False) -> Iterator[list[int]]:
-    """The signals that came, Ctrl-C, SIGTERM or SIGHUP; a second one interrupts at once.
+    """Collect the first signal (Ctrl-C, SIGTERM or SIGHUP) in the yielded list; a second one interrupts at once.
 
-    The first is answered with a line, unless `quiet`. What comes within a second of it still counts as the first, but
-    for Ctrl-C: who ends a program may tell it and its process group, as timeout(1) does.
+    The first gets a line in answer, unless `quiet`. Signals within a second of it, other than Ctrl-C, count as part of
+    the first, since timeout(1) and others signal both the process and its group.
     """
     flag: list[int] = []
     first = math.inf
@@ -48,8 +50,8 @@ def interrupt_flag(*, quiet: bool = False) -> Iterator[list[int]]:
             first = time.monotonic()
             if not quiet:
                 say_at_once(
-                    f"{reason([number])}: the step under way is finished and saved; a second Ctrl-C or SIGTERM ends at "
-                    "once, and what came after the last checkpoint is lost"
+                    f"{reason([number])}: finishing and saving the current step; a second Ctrl-C or SIGTERM ends at "
+                    "once and loses the steps since the last checkpoint"
                 )
         elif time.monotonic() - first > SAME_SECONDS:
             raise_ended(number, frame)
@@ -65,5 +67,5 @@ def interrupt_flag(*, quiet: bool = False) -> Iterator[list[int]]:
 
 
 def reason(signals: Sequence[int]) -> str:
-    """In the word that `gtpo train` ends with."""
+    """Return the word for the signals with which `gtpo train` ends."""
     return next(word for number, word in WORDS.items() if number in signals)

@@ -1,5 +1,7 @@
-"""gtpo's own training loop: the parts of a step, then one step after the other. What a step does is in `step.py`, what
-a run keeps of it in `run.py`."""
+"""gtpo's own training loop: it sets up the parts of a step, then makes one step after the other.
+
+`step.py` has the algorithm of a step, `run.py` what a run keeps of it.
+"""
 
 from __future__ import annotations
 
@@ -44,21 +46,21 @@ def train(
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Run:
-    """Train as the recipe says, in the run folder, which exists; with `resume`, from its newest checkpoint.
+    """Train as the recipe says in an existing run folder; with `resume`, from its newest checkpoint.
 
-    `say` gets a line for each thing a user should know before the first step; afterwards the display speaks, unless
-    `quiet`. Ctrl-C and SIGTERM finish the step, save and return. Raises GtpoError; whatever was saved before stays
-    good. The caller holds the folder (`RunFolder.held`).
+    `say` gets the lines that a user should read before the first step. After that the display reports, unless `quiet`.
+    Ctrl-C and SIGTERM let the step finish, save and return. Raises GtpoError, which leaves earlier checkpoints intact.
+    The caller holds the folder (`RunFolder.held`).
     """
     run = Run(recipe, folder, resume=resume, say=say)
     with ExitStack() as stack:
-        # First: a reward that cannot be loaded is known before the model is.
+        # The scorer comes first, so that a reward that fails to load is reported before the model loads.
         scorer = stack.enter_context(Scorer(recipe.rewards))
         setup = set_up(recipe, say=say, samples=recipe.samples, start=keep_start(recipe, folder))
         policy, order = setup.policy, setup.data.order
         folder.write_environment(setup.facts | origin(folder))
         sampler = load_sampler(policy, recipe, setup.engines, warn=run.warn) if recipe.samples else None
-        seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine's start, which seeds with 0
+        seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts
         budget = training_budget(recipe.training.micro_batch_size, longest_row=setup.data.longest_row, warn=run.warn)
         if wants_stress(recipe.training.stress_step, policy):
             tokens = stress_step(recipe, policy, sampler, setup.data.prompts, budget)
@@ -89,12 +91,12 @@ def train(
         trained = TrainedPolicy(policy, updater, ahead, run.store)
         if run.step and (other_gpus := trained.restore(run.step)):
             say(other_gpus)
-        if resume and recipe != (own := folder.recipe()):
+        if resume and recipe != (before := folder.recipe()):
             folder.change(recipe, made=run.step, total=order.total_steps)
-            if _end(recipe) != _end(own):
+            if _length(recipe) != _length(before):
                 say(
-                    f"{order.total_steps} steps in all now; the learning rate goes on as {recipe.optimizer.schedule} "
-                    f"over all of them, with {updater.learning_rate:.3g} at step {run.step + 1}"
+                    f"the run now has {order.total_steps} steps; the {recipe.optimizer.schedule} learning rate spans "
+                    f"all of them and continues with {updater.learning_rate:.3g} at step {run.step + 1}"
                 )
         trackers = stack.enter_context(
             run.begin(
@@ -115,7 +117,7 @@ def train(
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
                 try:
                     metrics |= _evaluate(held_out, number, trackers)
-                except NoRoomToSampleError as error:  # the update is made: only the step's evaluation is missing
+                except NoRoomToSampleError as error:  # the update succeeded, only the evaluation failed
                     run.finish_step(number, metrics)
                     raise _saved(run, number + 1, error) from error
             if run.finish_step(number, metrics) is not None:
@@ -124,20 +126,20 @@ def train(
 
 
 def _saved(run: Run, number: int, error: NoRoomToSampleError) -> NoRoomToSampleError:
-    """Save what was finished before step `number`; the error then says where the run goes on."""
+    """Save the steps before `number` and return the error with the command that continues the run."""
     run.save_before(number)
     saved = f"; step {run.step} is saved: gtpo train --resume {run.folder.path}" if run.step else ""
     return NoRoomToSampleError(f"{error}{saved}")
 
 
-def _end(recipe: Recipe) -> tuple[int | None, int]:
+def _length(recipe: Recipe) -> tuple[int | None, int]:
     return recipe.training.max_steps, recipe.training.epochs
 
 
 def _step_on_samples(
     parts: StepParts, order: PromptOrder, ahead: SamplesAhead, run: Run, number: int
 ) -> dict[str, float]:
-    """A step on sampled completions; one at which nothing can be sampled is skipped."""
+    """Make a step on sampled completions. Skip it if the sampler meets numbers that are not finite."""
     clock = Stopwatch()
     try:
         if missing := ahead.missing(number, total_steps=order.total_steps):
@@ -166,7 +168,7 @@ def _evaluate(held_out: HeldOut, number: int, trackers: Trackers) -> dict[str, f
 
 @dataclass(frozen=True, slots=True)
 class TrainedPolicy:
-    """What is trained, its optimiser and what was sampled ahead, as checkpoints hold them."""
+    """The policy, its optimiser and the samples for coming steps: the contents of a checkpoint."""
 
     policy: Policy
     updater: Updater
@@ -180,7 +182,7 @@ class TrainedPolicy:
         self.store.save(state, self.policy.save, self.policy.trainable_parameters(), training)
 
     def restore(self, step: int) -> str | None:
-        """Go on from a checkpoint; returns what a user should know of the random states."""
+        """Load a checkpoint. Return a warning about the random states, if there is one."""
         self.policy.load(self.store.path(step) / "model")
         with self.store.training(step) as loaded:
             self.updater.load_state_dict(loaded["updater"])
@@ -188,9 +190,9 @@ class TrainedPolicy:
             return restore_random_states(loaded["random"])
 
     def roll_back(self, step: int, factor: float) -> float:
-        """Back to the weights and moments of a checkpoint, with a lower learning rate from here, which is returned.
+        """Return to the weights and moments of a checkpoint, and return the lowered learning rate.
 
-        What was sampled ahead is dropped: it is of the policy that is left.
+        Samples for coming steps are dropped, since the abandoned policy drew them.
         """
         self.ahead.drop()
         self.policy.load(self.store.path(step) / "model")

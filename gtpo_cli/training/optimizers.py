@@ -1,4 +1,4 @@
-"""The update: optimiser, learning-rate schedule and gradient clipping behind one small object."""
+"""The update: optimiser, learning-rate schedule and gradient clipping in one object."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gtpo_cli.recipe.schema import OptimizerRecipe
 class Updater:
     """Applies accumulated gradients: clip, step, schedule.
 
-    The gradient of all parameters together is scaled down to `max_grad_norm` where its 2-norm exceeds it. Weight decay
-    is decoupled and spares vectors (norms and biases), as is usual. Where the computation is in float16, whose smallest
-    number is 6e-8, the loss is multiplied before its gradient is taken, and the gradient divided before it is clipped.
+    The gradient of all parameters together is scaled down to `max_grad_norm` if its 2-norm is larger. Weight decay is
+    decoupled and, as usual, spares vectors (norms and biases). Float16 uses loss scaling, since its smallest number is
+    6e-8; gradients are unscaled before clipping.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class Updater:
         total_steps: int,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """`dtype`: of the computation; the parameters are float32."""
+        """`dtype`: the type of the computation; the parameters are float32."""
         self._parameters = list(parameters)
         self._max_grad_norm = recipe.max_grad_norm
         device = self._parameters[0].device
         self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-        self._scaler.scale(torch.zeros((), device=device))  # which makes the scale: the first step may have no loss
+        self._scaler.scale(torch.zeros((), device=device))  # creates the scale, since the first step may have no loss
         self.optimizer = _optimizer(self._parameters, recipe)
         warmup = math.ceil(recipe.warmup_ratio * total_steps)
         factor = partial(schedule_factor, recipe.schedule, warmup=warmup, total=total_steps)
@@ -44,39 +44,41 @@ class Updater:
 
     @property
     def learning_rate(self) -> float:
-        """The rate the next update will use."""
+        """The learning rate of the next update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of the loss to what is accumulated."""
+        """Add the gradient of the loss to the accumulated gradients."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
 
     def update(self) -> float:
-        """One optimiser step with the gradients in place, which are freed; returns their norm before clipping.
+        """Make one optimiser step, free the gradients and return their norm before clipping.
 
-        Where that is infinite or NaN nothing is changed: not the weights, not the moments.
+        If the norm is infinite or NaN, neither the weights nor the moments change.
         """
         for parameter in self._parameters:
-            if parameter.grad is None:  # no loss reached it: its gradient is 0, and Adam's moments must see that
+            if parameter.grad is None:  # no loss reached it; Adam's moments must see a gradient of 0
                 parameter.grad = torch.zeros_like(parameter)
         self._scaler.unscale_(self.optimizer)
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
         if math.isfinite(norm):
             self._scaler.step(self.optimizer)
-        self._scaler.update()  # multiplies by less after a gradient that was not finite
-        self.zero_grad()  # now, not before the next step: they would stand beside the engine while it samples
+        self._scaler.update()  # lowers the scale after a gradient that was not finite
+        self.zero_grad()  # now, so that gradients take no memory while the engine samples
         return norm
 
     def advance_schedule(self) -> None:
-        """Move the learning rate on by one training step (one batch, however many iterations it had)."""
+        """Advance the learning rate by one training step: one batch, however many iterations it had."""
         self._scheduler.step()
 
     def roll_back(self, state: dict[str, Any], factor: float) -> float:
-        """Take the moments of an earlier `state_dict`. The schedule goes on, with a learning rate multiplied from here
-        on; returns the new one."""
+        """Take the moments of an earlier `state_dict` and return the new learning rate.
+
+        The schedule continues; its rates are multiplied by `factor` from here on.
+        """
         rates = [group["lr"] * factor for group in self.optimizer.param_groups]
         self._load_optimizer(state["optimizer"])
         self._scheduler.base_lrs = [rate * factor for rate in self._scheduler.base_lrs]
@@ -89,39 +91,42 @@ class Updater:
         return state | ({"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from an earlier `state_dict`; settings stay the recipe's. Raises ValueError, LookupError, TypeError or
-        AttributeError for one of another run, and for what would fail in the next step, or make NaN of the weights."""
+        """Continue from an earlier `state_dict`; settings stay the recipe's.
+
+        Raises ValueError, LookupError, TypeError or AttributeError for the state of another run and for values that
+        would fail in the next step or turn the weights into NaN.
+        """
         schedule = {key: state["scheduler"][key] for key in ("base_lrs", "last_epoch", "_step_count", "_last_lr")}
         rates = (*schedule["base_lrs"], *schedule["_last_lr"])
         if len(rates) != 2 * len(self.optimizer.param_groups) or not all(map(_is_rate, rates)):
-            raise ValueError("its learning rates are not one for each group of parameters")
+            raise ValueError("it does not have one learning rate for each group of parameters")
         if not all(type(count) is int and count >= 0 for count in (schedule["last_epoch"], schedule["_step_count"])):
-            raise ValueError("its schedule counts no steps")
+            raise ValueError("its schedule has no valid number of steps")
         self._load_optimizer(state["optimizer"])
         self._scheduler.load_state_dict(self._scheduler.state_dict() | schedule)
         factor = self._scheduler.lr_lambdas[0](schedule["last_epoch"])
         for group, base in zip(self.optimizer.param_groups, schedule["base_lrs"], strict=True):
-            if not math.isclose(group["lr"], base * factor, rel_tol=1e-9):  # saved by a schedule of another length
+            if not math.isclose(group["lr"], base * factor, rel_tol=1e-9):  # the schedule now has another length
                 group["lr"] = base * factor
         if self._scaler.is_enabled():
             kept = {name: state["scaler"][name] for name in ("scale", "_growth_tracker")}
             float32, interval = torch.finfo(torch.float32), self._scaler.get_growth_interval()
             if not (_is_rate(kept["scale"]) and float32.tiny <= kept["scale"] <= float32.max):
-                raise ValueError("the scale of its loss is no number that float32 holds")
+                raise ValueError("its loss scale is not a valid float32 number")
             if type(kept["_growth_tracker"]) is not int or not 0 <= kept["_growth_tracker"] < interval:
-                raise ValueError("the scaler of its loss counts no steps")
+                raise ValueError("its loss scaler has no valid number of steps")
             self._scaler.load_state_dict(self._scaler.state_dict() | kept)
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
         own, groups, moments = self.optimizer.state_dict()["param_groups"], state["param_groups"], state["state"]
         if [group["params"] for group in groups] != [group["params"] for group in own]:
-            raise ValueError("its parameters are others")
+            raise ValueError("it has other parameters")
         kept = [{name: group[name] for name in ("lr", "initial_lr", "params")} for group in groups]
         if not all(_is_rate(group["lr"]) and _is_rate(group["initial_lr"]) for group in kept):
-            raise ValueError("its learning rates are no numbers")
+            raise ValueError("its learning rates are not numbers")
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if moments and set(moments) != set(range(len(parameters))):
-            raise ValueError(f"it has moments of {len(moments)} parameters, the run {len(parameters)}")
+            raise ValueError(f"it has moments for {len(moments)} parameters, but the run has {len(parameters)}")
         for index, moment in moments.items():
             try:
                 _check_moments(moment, parameters[index], quantised=not isinstance(self.optimizer, torch.optim.AdamW))
@@ -132,12 +137,14 @@ class Updater:
 
 
 def _check_moments(moment: dict[str, Any], parameter: Tensor, *, quantised: bool) -> None:
-    """Raises ValueError, LookupError or AttributeError for what is no state of Adam for this parameter; `quantised`: as
-    bitsandbytes keeps it, its large tensors in 8 bits, with a scale for each block of 256."""
+    """Raise ValueError, LookupError or AttributeError if this is not a state of Adam for this parameter.
+
+    `quantised`: in the format of bitsandbytes, with large tensors in 8 bits and a scale for each block of 256.
+    """
     step = torch.as_tensor(moment.get("step", math.nan))
     if step.numel() != 1 or not 0 <= float(step) < math.inf:
-        raise ValueError("counts no steps")
-    moment = moment | moment.get("__bnb_optimizer_quant_state__", {})  # where its state_dict packs them
+        raise ValueError("has no valid number of steps")
+    moment = moment | moment.get("__bnb_optimizer_quant_state__", {})  # bitsandbytes packs them in there
     mean, square = ("state1", "state2") if quantised else ("exp_avg", "exp_avg_sq")
     shapes = {mean: tuple(parameter.shape), square: tuple(parameter.shape)}
     if quantised and moment[mean].dtype == torch.uint8:
@@ -159,10 +166,10 @@ def _is_rate(value: object) -> bool:
 
 
 def schedule_factor(schedule: str, step: int, *, warmup: int, total: int) -> float:
-    """What the learning rate is multiplied with at a step (from 0): up from 0 in `warmup` steps, then as scheduled.
+    """Return the factor of the learning rate at a step (from 0): it rises from 0 in `warmup` steps, then as scheduled.
 
     "cosine": (1 + cos(pi t)) / 2, "linear": 1 - t, with t from 0 after the warm-up to 1 after the last step;
-    "constant": 1. Equal to transformers.get_scheduler, whose import takes seconds of every start.
+    "constant": 1. Equal to transformers.get_scheduler, which takes seconds to import.
     """
     if step < warmup:
         return step / max(1, warmup)
@@ -175,7 +182,7 @@ def schedule_factor(schedule: str, step: int, *, warmup: int, total: int) -> flo
 
 
 def _optimizer(parameters: list[torch.nn.Parameter], recipe: OptimizerRecipe) -> torch.optim.Optimizer:
-    assert recipe.name != "auto", "closed where the run was set up"
+    assert recipe.name != "auto", "resolved during setup"
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},

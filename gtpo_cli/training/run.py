@@ -1,8 +1,8 @@
-"""One training run in its folder, whoever trains: gtpo's own loop (loop.py) and TRL's callback both drive it.
+"""One training run in its folder. Both gtpo's own loop (loop.py) and TRL's callback drive it.
 
-A `Run` knows where training goes on from, and finishes each step: it logs the metrics, asks the guard, keeps the best,
-saves what is due, and says when to stop. A run that was resumed goes on as if it had not stopped: all that is decided
-here follows from the logged metrics and the checkpoint.
+A `Run` knows the step to continue from and finishes each step: it logs the metrics, asks the guard, keeps the best
+checkpoint, saves when due, and decides when to stop. These decisions depend only on the logged metrics and the
+checkpoint, so a resumed run continues as if it had not stopped.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from gtpo_cli.training.stopwatch import Stopwatch
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why the run ends here, in words; `save`: whether its weights are worth a checkpoint; `for_good`: whether a resume
-    has to stay there too."""
+    """The end of a run: its `reason` in words, whether to `save` the weights, and whether it is `for_good`, so that a
+    resume must not continue."""
 
     reason: str
     save: bool = True
@@ -40,8 +40,11 @@ class Stop:
 
 
 class Run:
-    """`state`: of the newest checkpoint, step 0 without any; `total_steps`: known once it begins; `stopped`: why it
-    ended before the last of them, else None; `signals`: those that came, for whoever trains to set."""
+    """A run between its start and its last step.
+
+    `state`: of the newest checkpoint, or step 0; `total_steps`: known once the run begins; `stopped`: the reason of an
+    early end, else None; `signals`: signals received so far, set by the trainer.
+    """
 
     def __init__(
         self,
@@ -51,11 +54,11 @@ class Run:
         resume: bool = False,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`resume`: from the newest checkpoint that is whole; damaged ones are set aside, which `say` is told.
+        """Begin at step 0, or with `resume` at the newest intact checkpoint. Damaged ones are reported and set aside.
 
-        Raises CheckpointError where none is whole, GtpoError where the guard stopped the run there, RecipeError for a
-        metric in `training.keep_best` that there is none of, and for adapter dropout outside SFT. The caller holds the
-        folder (`RunFolder.held`).
+        Raises CheckpointError if no checkpoint is intact, GtpoError if the guard stopped the run there, and RecipeError
+        for an unknown metric in `training.keep_best` or for adapter dropout outside SFT. The caller holds the folder
+        (`RunFolder.held`).
         """
         self.recipe, self.folder, self._resume, self._say = recipe, folder, resume, say
         self.store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
@@ -64,7 +67,7 @@ class Run:
             lower = "" if self.state.stopped.startswith(NO_SIGNAL) else " with a lower optimizer.learning_rate"
             raise GtpoError(
                 f"{folder.path}: the guard stopped this run at step {self.state.step} ({self.state.stopped}); start a "
-                f"new run{lower}, or go on from these weights with --set training.guard.action=warn"
+                f"new run{lower}, or continue with these weights and --set training.guard.action=warn"
             )
         check_keep_best(recipe)
         check_dropout(recipe)
@@ -85,13 +88,13 @@ class Run:
         initial_entropy: float | None,
         quiet: bool = False,
     ) -> Iterator[Trackers]:
-        """Around the steps: trackers are open, and what was logged before a resume counts.
+        """Open the trackers around the steps and read what was logged before a resume.
 
         Args:
             save: writes a checkpoint with this state.
-            roll_back: takes the weights and moments of the checkpoint of a step and multiplies the learning rate by a
-                factor; returns the new rate. Needed where `training.guard.action` is rollback.
-            initial_entropy: <H>_ini, nats; None where nothing is sampled (SFT).
+            roll_back: restores the weights and moments of the checkpoint of a step, multiplies the learning rate by a
+                factor and returns the new rate. Needed if `training.guard.action` is rollback.
+            initial_entropy: <H>_ini, nats; None if nothing is sampled (SFT).
             quiet: no display.
         Raises:
             GtpoError: metrics.jsonl cannot be opened.
@@ -118,16 +121,18 @@ class Run:
             try:
                 yield trackers
             finally:
-                del self._save, self._roll_back  # which hold the model
+                del self._save, self._roll_back  # they hold the model
 
     def warn(self, text: str) -> None:
-        """A line for the user: above the display while there is one."""
+        """Show the user a line, above the display if it is running."""
         (self._say if self._trackers is None else self._trackers.warn)(text)
 
     def record(self, number: int, result: StepResult, clock: Stopwatch, policy: Policy) -> dict[str, float]:
-        """The metrics of a policy-gradient step. Its completions go to samples/ and, as a table, to the
-        trackers where due, or where it was skipped."""
-        metrics = step_metrics(result, clock)  # first: what is written below is no part of the step's time
+        """Return the metrics of a policy-gradient step.
+
+        If due, or if the step was skipped, its completions go to samples/ and, as a table, to the trackers.
+        """
+        metrics = step_metrics(result, clock)  # first, since writing samples does not count as time of the step
         if self.recipe.rollout.steps_per_generation > 1:
             metrics["samples/age"] = float(result.age)
         every = self.recipe.tracking.log_completions_every
@@ -142,8 +147,10 @@ class Run:
         return metrics
 
     def finish_step(self, number: int, metrics: dict[str, float]) -> Stop | None:
-        """Log step `number`, then do what it calls for: warn, go back, save. Returns why the run ends here, None where
-        it goes on. Adds `guard/alarms` to the metrics of a step with rewards."""
+        """Log step `number`, then warn, roll back or save as needed. Return a Stop if the run ends here.
+
+        Adds `guard/alarms` to the metrics of a step with rewards.
+        """
         assert self._trackers is not None, "begin comes first"
         alarms = self._guard.observe(metrics)
         if "train/strict_format_rate" in metrics:
@@ -151,7 +158,7 @@ class Run:
         self._trackers.log(number, metrics)
         self._best.note(metrics)
         self._count_skipped(metrics)
-        stop = self._after(number, alarms)
+        stop = self._respond(number, alarms)
         if stop is None and self.signals:
             stop = Stop(reason(self.signals))
         due = self.is_due(number, self.recipe.training.save_every)
@@ -161,7 +168,7 @@ class Run:
         return stop
 
     def save_before(self, number: int) -> None:
-        """A checkpoint of what was finished before step `number`, which cannot be done, where there is none yet."""
+        """Save the steps before `number`, which failed, unless they are saved already."""
         if number - 1 > self.step:
             self._save_state(number - 1, due=False)
 
@@ -173,7 +180,7 @@ class Run:
         self.state = state
 
     def is_due(self, number: int, every: int | None) -> bool:
-        """Whether what is done every so many steps (None: never), and after the last, is done after step `number`."""
+        """Whether a task for `every` so many steps (None: never) and for the last step is due after step `number`."""
         return every is not None and (number % every == 0 or number == self.total_steps)
 
     @property
@@ -184,11 +191,11 @@ class Run:
     def _count_skipped(self, metrics: Mapping[str, float]) -> None:
         self._skipped = self._skipped + 1 if metrics.get("optim/skipped", 0.0) else 0
 
-    def _after(self, number: int, alarms: Sequence[Alarm]) -> Stop | None:
-        """What a logged step calls for, by too many skipped ones or by the guard (`training.guard.action`)."""
+    def _respond(self, number: int, alarms: Sequence[Alarm]) -> Stop | None:
+        """Respond to too many skipped steps or to alarms of the guard (`training.guard.action`)."""
         if self._skipped >= self.recipe.training.max_bad_steps:
             return Stop(
-                f"{counted(self._skipped, 'step')} in a row made no update, since a log-probability, the loss or the "
+                f"{counted(self._skipped, 'step')} in a row made no update, because a log-probability, the loss or the "
                 "gradient was not finite; try a lower optimizer.learning_rate in a new run",
                 save=False,
             )
@@ -200,10 +207,10 @@ class Run:
             return None
         if guard.action == "stop" or kind == NO_SIGNAL:
             return Stop(f"{kind}: {alarms[0].text}", for_good=True)
-        return self._go_back(number, alarms[0].text)
+        return self._roll_back_from(number, alarms[0].text)
 
-    def _go_back(self, number: int, alarm: str) -> Stop | None:
-        """To the weights of an earlier checkpoint, with a lower learning rate; a stop where that cannot be done."""
+    def _roll_back_from(self, number: int, alarm: str) -> Stop | None:
+        """Return to the weights of an earlier checkpoint with a lower learning rate. Stop if that is impossible."""
         guard = self.recipe.training.guard
         if self._rollbacks >= guard.max_rollbacks:
             times = f"{self._rollbacks} rollback{'s' * (self._rollbacks != 1)}"
@@ -221,7 +228,7 @@ class Run:
         return None
 
     def _good_checkpoint(self, *, before: int) -> int | None:
-        """The best checkpoint, else the newest from before the collapse, that is whole; None without any."""
+        """Return the best intact checkpoint, else the newest intact one from before the collapse, else None."""
         older = [step for step in reversed(self.store.scheduled_steps()) if step <= before]
         for step in [self.state.best_step, *older] if self.state.best_step is not None else older:
             try:
@@ -240,5 +247,5 @@ class Run:
         if step is None:
             return CheckpointState(step=0, metrics_bytes=0)
         for path in self.store.set_aside(after=step):
-            self._say(f"set aside as {path}; going on from step {step}")
+            self._say(f"set aside as {path}; continuing from step {step}")
         return self.store.load_state(step)

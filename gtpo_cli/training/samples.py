@@ -1,4 +1,4 @@
-"""Sample completions of a step as GTPO saw them: samples/step-000050.jsonl, one line a completion; and as a table."""
+"""Sample completions of a step with GTPO's values: samples/step-000050.jsonl, one completion a line, and a table."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from gtpo_cli.training.step import StepResult
 
 
 def sample_rows(result: StepResult) -> list[dict[str, Any]]:
-    """One mapping for each completion: problem, text, rewards, advantage, <H>_i, delta, and per token: id, text,
-    log-probability, entropy, forward and backward mask (0/1), lambda, c (times the weight of
-    `rollout.importance_correction`, where that is on). The tokens' texts are the caller's to add.
+    """Make one mapping for each completion.
+
+    It has problem, text, rewards, advantage, <H>_i, delta, and for each token: id, log-probability, entropy, forward
+    and backward mask (0/1), lambda, and c (times the weight of `rollout.importance_correction`, if on). The caller adds
+    the tokens' texts.
     """
     rows = []
     for b, group in enumerate(result.groups):
@@ -56,8 +58,11 @@ def sample_rows(result: StepResult) -> list[dict[str, Any]]:
 
 
 def sample_table(result: StepResult, recipe: Recipe, tokenizer: Any) -> list[dict[str, str | float | None]]:
-    """A row for each completion of a step, for people to read: the prompt as the model got it, the completion, what it
-    earned, its advantage, and why it was not trained on ("" where it was)."""
+    """Make a row for people to read for each completion of a step.
+
+    It has the prompt as the model got it, the completion, its rewards, its advantage, and the reason why it was left
+    out of training, if any.
+    """
     rows: list[dict[str, str | float | None]] = []
     for b, group in enumerate(result.groups):
         prompt, no_spread = tokenizer.decode(list(group.prompt_ids)), not bool(result.advantages_BG[b].any())
@@ -86,9 +91,9 @@ def sample_table(result: StepResult, recipe: Recipe, tokenizer: Any) -> list[dic
 
 
 def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -> Path:
-    """Write the step's completions; a file that is there from before an interruption is replaced.
+    """Write the step's completions, replacing a file from before an interruption.
 
-    Raises CheckpointError where they cannot be written.
+    Raises CheckpointError if they cannot be written.
     """
     rows = sample_rows(result)
     for row in rows:

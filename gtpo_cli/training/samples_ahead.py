@@ -1,11 +1,11 @@
-"""What one generation sampled for the steps to come (`rollout.steps_per_generation`), in memory and in checkpoints.
+"""Samples that one generation drew for coming steps (`rollout.steps_per_generation`), in memory and in checkpoints.
 
-The steps of a run are cut into generations of K by their number alone: 1 to K, K + 1 to 2 K, and so on, the last one
-shorter where the run ends. Where samples are missing in the middle of one (a rollback dropped them, the run's end
-moved, sampling failed), the rest of it is sampled with the weights as they are then.
+Steps are grouped into generations of K by number: 1 to K, K + 1 to 2 K, and so on. The last may be shorter. If samples
+are missing in the middle of a generation (a rollback dropped them, the run's end moved, sampling failed), the rest of
+it is sampled with the weights of that moment.
 
 In a checkpoint a completion takes 12 bytes a token (id, log-probability of the sampler, ln pi_old) and a few hundred
-bytes for its verdict; there are at most (K - 1) B G completions.
+bytes for its verdict. There are at most (K - 1) B G completions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.training.step import StepSamples
 from gtpo_cli.types import Completion, Group, Verdict
 
-# One number a token, all completions one behind the other.
+# One number for each token; completions are concatenated.
 _TENSORS = {"token_ids": torch.int32, "logprobs": torch.float32, "old_logprobs": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What a checkpoint says of a step beside its tokens. `problems`: of each group its problem's number in the data
-    and its id. `lengths`, `truncated`, `verdicts`: of each completion."""
+    """A step in a checkpoint, without its tokens.
+
+    `problems`: the number in the data and the id of each group's problem. `lengths`, `truncated` and `verdicts` have
+    one entry for each completion.
+    """
 
     number: Count
     age: Count
@@ -45,16 +48,15 @@ class _Stored:
 
 
 class SamplesAhead:
-    """The samples of coming steps, by the step's number."""
+    """The samples of coming steps, by step number."""
 
     def __init__(self, rollout: RolloutRecipe, prompts: Sequence[Prompt], policy: Policy) -> None:
-        """`prompts`: of the run, in the order of the data."""
+        """`prompts`: all prompts of the run, in the order of the data."""
         self._rollout, self._prompts, self._policy = rollout, prompts, policy
         self._steps: dict[int, StepSamples] = {}
 
     def missing(self, number: int, *, total_steps: int) -> range:
-        """The steps to sample for now, so that step `number` can be made: it and the rest of its generation; none where
-        its samples are there."""
+        """Return the steps to sample now: none if step `number` has samples, else it and the rest of its generation."""
         if number in self._steps:
             return range(0)
         K = self._rollout.steps_per_generation
@@ -65,15 +67,15 @@ class SamplesAhead:
         self._steps |= dict(zip(numbers, samples, strict=True))
 
     def take(self, number: int) -> StepSamples:
-        """The samples of step `number`, which is made now."""
+        """Remove and return the samples of step `number`."""
         return self._steps.pop(number)
 
     def drop(self) -> None:
-        """Forget all of them: they are of a policy that was left."""
+        """Drop all samples, after their policy was abandoned."""
         self._steps.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint; empty where nothing is left."""
+        """Return the samples for a checkpoint; empty if none are left."""
         if not self._steps:
             return {}
         place = {id(problem): number for number, (problem, _) in enumerate(self._prompts)}
@@ -97,23 +99,25 @@ class SamplesAhead:
         return {"steps": json.dumps(stored), **tensors}
 
     def load_state_dict(self, state: dict[str, Any], *, after: int) -> None:
-        """Take what `state_dict` gave when step `after` was finished. Raises ValueError, LookupError or TypeError for
-        what is not of this run, and for what would fail in a step."""
+        """Load the `state_dict` from the end of step `after`.
+
+        Raises ValueError, LookupError or TypeError for samples of another run and for values that would fail in a step.
+        """
         self.drop()
         if not state:
             return
         stored = parse_json(state["steps"], list[_Stored])
         K = self._rollout.steps_per_generation
         if [step.number for step in stored] != list(range(after + 1, after + 1 + len(stored))) or len(stored) >= K:
-            raise ValueError(f"its samples are not of the steps after step {after}")
+            raise ValueError(f"its samples are not for the steps after step {after}")
         lengths = [length for step in stored for length in step.lengths]
         tokens = sum(lengths)
         for name, dtype in _TENSORS.items():
             if state[name].dtype != dtype or state[name].shape != (tokens,):
-                raise ValueError(f"its samples have {tokens} tokens, and {name} of another number or type")
+                raise ValueError(f"its samples have {tokens} tokens, but {name} has another number or type")
         ids = state["token_ids"]
         if tokens and not 0 <= int(ids.min()) <= int(ids.max()) < self._policy.vocabulary:
-            raise ValueError("its samples have tokens that the model does not know")
+            raise ValueError("its samples have tokens outside the model's vocabulary")
         rows = zip(*(state[name].split(lengths) for name in _TENSORS), strict=True)
         for step in stored:
             self._steps[step.number] = self._samples(step, rows)
@@ -122,14 +126,14 @@ class SamplesAhead:
         G = self._rollout.group_size
         N = len(step.problems) * G
         if not step.problems or len(step.problems) > self._rollout.prompts_per_step:
-            raise ValueError(f"its samples for step {step.number} are of {len(step.problems)} prompts")
+            raise ValueError(f"its samples for step {step.number} have {len(step.problems)} prompts")
         if not len(step.lengths) == len(step.truncated) == len(step.verdicts) == N:
             raise ValueError(f"its samples for step {step.number} are not {N} completions")
         if max(step.lengths) > self._rollout.max_completion_tokens:
             raise ValueError(f"its samples for step {step.number} are longer than rollout.max_completion_tokens")
         prompts = [self._prompts[number] for number, _ in step.problems]
         if [problem.id for problem, _ in prompts] != [name for _, name in step.problems]:
-            raise ValueError(f"its samples for step {step.number} are of other problems than the data has there now")
+            raise ValueError(f"its samples for step {step.number} belong to problems that the data no longer has there")
         taken = [[values_T.tolist() for values_T in next(rows)] for _ in step.lengths]
         texts = self._policy.tokenizer.batch_decode([ids for ids, _, _ in taken], skip_special_tokens=True)
         completions = [

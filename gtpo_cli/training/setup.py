@@ -1,4 +1,4 @@
-"""From a recipe to what a run works with: prompts, policy, facts. Shared by both trainers and the entropy probe."""
+"""The setup of a run: prompts, policy and facts about them. Both trainers and the entropy probe use it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def set_up(
     full_steps: bool = False,
     start: Path | None = None,
 ) -> Setup:
-    """Prepare the data, then load the model; `say` gets one line for each thing a user should know.
+    """Prepare the data, then load the model; `say` gets the lines that a user should read.
 
-    `samples`: whether anything will be sampled; where not, no engine is started. `full_steps`: as in `data.prepare`.
-    `start`: as in `load_policy`.
+    `samples`: whether the run samples; otherwise no engine starts. `full_steps`: as in `data.prepare`. `start`: as in
+    `load_policy`.
     Raises DataError, ModelError, RecipeError, RewardError.
     """
     data = prepare(recipe, *load_tokenizer(recipe), full_steps=full_steps)
@@ -56,14 +56,14 @@ def set_up(
     if samples and (compiling := about_compiling(recipe, engines)):
         say(compiling)
     if reason := why_auto_is_slow(recipe):
-        say(f"Unsloth and vLLM, which are faster, are not used: {reason}")
+        say(f"Unsloth and vLLM would be faster but are not used: {reason}")
     with Waiting(say, f"loading {recipe.model.before_training}"):
         policy = load_policy(recipe, engines=engines, with_engine=samples, start=start)
     set_threads(recipe.training.threads, policy)
     if recipe.objective.name != "sft" and (dropout := policy.switch_off_dropout()):
-        say(f"the model's own dropout (up to {dropout:g}) is off: only SFT trains with it (docs/objective.md)")
+        say(f"the model's own dropout (up to {dropout:g}) is off, since only SFT trains with it (docs/objective.md)")
     if policy.max_seq_length < recipe.model.max_seq_length:
-        say(f"the model's context is {policy.max_seq_length} tokens, so model.max_seq_length is that")
+        say(f"model.max_seq_length is lowered to the model's context, {policy.max_seq_length} tokens")
     facts = {
         "model": recipe.model.name,
         "model_commit": _commit(recipe.model),
@@ -80,7 +80,7 @@ def set_up(
 
 
 def _commit(model: ModelRecipe) -> str | None:
-    """What the model's name (and revision) meant on the hub when it was fetched; None for a folder."""
+    """Return the hub commit that the model's name and revision resolved to; None for a folder."""
     path = resolve_name(model.name)
     snapshot = None if Path(path).is_dir() else cached_snapshot(path, model.revision)
     return snapshot.name if snapshot is not None else None

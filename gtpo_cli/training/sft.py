@@ -30,7 +30,7 @@ def sft_step(
     tags: TagNames = PAPER_TAGS,
     clock: Stopwatch,
 ) -> dict[str, float]:
-    """Update the policy once on the references of these problems; returns the step's metrics."""
+    """Update the policy once on the references of these problems, and return the step's metrics."""
     groups = [Group(problem, ids, (reference_completion(problem, policy.tokenizer, tags),)) for problem, ids in prompts]
     return imitate(policy, updater, budget, groups, clock=clock)
 
@@ -38,7 +38,7 @@ def sft_step(
 def imitate(
     policy: Policy, updater: Updater, budget: Budget, groups: Sequence[Group], *, clock: Stopwatch
 ) -> dict[str, float]:
-    """Update the policy once on the completions of these groups, whatever they are; returns the step's metrics."""
+    """Update the policy once on all completions of these groups, and return the step's metrics."""
     with clock.phase("train"):
         rows = collate(groups, device=policy.device).rows()
         learning_rate = updater.learning_rate
@@ -63,15 +63,17 @@ def imitate(
 
 
 def _accumulate(policy: Policy, updater: Updater, rows: Rows, limit: int, unit: Unit) -> tuple[float, float]:
-    """Gradients of the mean over all reference tokens, in micro-batches of at most `limit`: the loss, and the mean over
-    references of their mean entropy."""
+    """Accumulate the gradient of the mean loss over all reference tokens, in micro-batches of at most `limit`.
+
+    Return the loss and the mean entropy, averaged within and then over references.
+    """
     updater.zero_grad()
     tokens = rows.mask_NT.sum()
     loss_sum, entropy_sum = 0.0, 0.0
     for index in rows.split(limit, unit=unit, packed=policy.packs):
         part = rows[index]
         logp, H = policy.token_logprobs(part)
-        loss = -logp.sum() / tokens  # 0 at padding; the denominator is the whole step's
+        loss = -logp.sum() / tokens  # 0 at padding; the denominator counts the whole step
         updater.backward(loss)
         loss_sum += float(loss.detach())
         entropy_sum += float(mean_entropy(H, part.mask_NT).sum())

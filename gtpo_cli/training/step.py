@@ -1,19 +1,19 @@
 """One step of GTPO (arXiv 2508.03772): the algorithm, from prompts to the update, in the order of the paper.
 
 Axes: B prompts, G completions of one prompt, N = B G rows, T completion tokens. GRPO, its relatives and every ablation
-are the same lines with other switches of the recipe.
+run the same lines with other switches in the recipe.
 
-A step has two shapes. Advantages and conflict weights need whole groups, (B, G, T). Everything after them is done row
-by row, (N, T), as many rows at a time as memory holds.
+A step works in two shapes. Advantages and conflict weights need whole groups, (B, G, T). The rest goes row by row,
+(N, T), with as many rows at a time as fit into memory.
 
 Where this departs from the textbook:
-- H, and with it <H> and delta, come out of the forward pass that gives ln pi its gradient;
-- a step is one batch of completions, however many updates (`objective.num_iterations`) it gets; the first fixes H,
-  delta and c, and ln pi_old with them;
-- where one generation serves several steps (`rollout.steps_per_generation`) ln pi_old is of the policy that sampled:
-  `sample_steps` measures it, with a forward pass of its own;
-- a completion that is left out (filtered, truncated, in a group without reward spread) keeps its place in every
-  denominator, and c = 0 costs it no backward pass.
+- one forward pass computes ln pi with its gradient and H, from which <H> and delta follow;
+- a step is one batch of completions, however many updates (`objective.num_iterations`) it makes. The first iteration
+  fixes H, delta, c and ln pi_old;
+- if one generation serves several steps (`rollout.steps_per_generation`), ln pi_old belongs to the policy that sampled.
+  `sample_steps` measures it in an extra forward pass;
+- a completion that is left out (filtered, truncated, in a group without reward spread) still counts in every
+  denominator. Its c is 0, so it needs no backward pass.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ MorePrompts = Callable[[int, int], Sequence[Prompt]]  # (attempt, how many) -> p
 
 @dataclass(frozen=True, slots=True)
 class StepPrompts:
-    """What a step asks: its prompts, the seed of their sampling, and where `objective.resample` finds prompts in place
-    of those whose groups have no reward spread."""
+    """The prompts of one step and the seed for sampling them.
+
+    `more` supplies new prompts when `objective.resample` replaces groups without reward spread.
+    """
 
     prompts: Sequence[Prompt]
     seed: int
@@ -64,30 +66,30 @@ class StepPrompts:
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """What a step trains on."""
+    """The scored completions that one step trains on."""
 
-    groups: list[Group]  # scored
-    resampled_share: float | None = None  # of the groups sampled, those thrown away; None without objective.resample
-    age: int = 0  # steps from their generation to this one
-    old_logprobs_BGT: Tensor | None = None  # ln pi_old, nats, on the CPU; None: of the step's own first forward
+    groups: list[Group]
+    resampled_share: float | None = None  # discarded groups / sampled groups; None without objective.resample
+    age: int = 0  # steps since these completions were generated
+    old_logprobs_BGT: Tensor | None = None  # ln pi_old, nats, on the CPU; None: the step's first forward pass gives it
 
 
 class Ratios(NamedTuple):
-    """Of r = pi / pi_old, over so many completion tokens."""
+    """Statistics of r = pi / pi_old over `tokens` completion tokens."""
 
     tokens: int
     mean: float
     largest: float
-    clipped_share: float  # outside of the clip range
+    clipped_share: float  # share of tokens outside the clip range
 
     @classmethod
-    def of(cls, completion_mask: Tensor, metrics: dict[str, float]) -> Ratios:
-        """`metrics`: of `policy_loss`."""
+    def from_metrics(cls, completion_mask: Tensor, metrics: dict[str, float]) -> Ratios:
+        """Read the ratios from the metrics of `policy_loss`."""
         means = (metrics[name] for name in ("ratio_mean", "ratio_max", "clipped_share"))
         return cls(int(completion_mask.sum()), *means)
 
     @classmethod
-    def together(cls, parts: Sequence[Ratios]) -> Ratios:
+    def merge(cls, parts: Sequence[Ratios]) -> Ratios:
         tokens = sum(part.tokens for part in parts)
         mean = sum(part.tokens * part.mean for part in parts) / max(1, tokens)
         clipped_share = sum(part.tokens * part.clipped_share for part in parts) / max(1, tokens)
@@ -95,8 +97,10 @@ class Ratios(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What the micro-batches of an iteration add up to. `kl`: mean over tokens, None without a KL term. `ratios`: None
-    where ln pi_old is ln pi itself."""
+    """Totals over the micro-batches of one iteration.
+
+    `kl`: mean over tokens; None without a KL term. `ratios`: None while ln pi_old is ln pi itself.
+    """
 
     loss: float
     kl: float | None
@@ -105,7 +109,7 @@ class Sums(NamedTuple):
 
 @dataclass(slots=True)
 class StepParts:
-    """Everything a step works with; made once for a run."""
+    """The objects that all steps of a run share."""
 
     recipe: Recipe
     policy: Policy
@@ -113,32 +117,34 @@ class StepParts:
     scorer: Scorer
     updater: Updater
     initial_entropy: float  # <H>_ini, nats
-    budget: Budget  # how much goes through the policy at once
+    budget: Budget  # size of a micro-batch
 
 
 @dataclass(slots=True, eq=False)
 class StepRows(Rows):
-    """The completions of a step, and what is known of each: before the first forward, and from it on."""
+    """The completions of a step with what the loss needs of each.
+
+    The first iteration fills in the fields from `logprobs_NT` on. They stay 0 for an empty completion.
+    """
 
     advantages_N: Tensor  # A
     weights_NT: Tensor  # lambda
-    shares_N: Tensor  # of each token of a completion in the step's average
-    trains_N: Tensor  # bool: False for what the recipe leaves out
+    shares_N: Tensor  # weight of each token of a completion in the step's average
+    trains_N: Tensor  # bool: False if the recipe leaves the completion out
     sampled_NT: Tensor  # ln of the sampler's probability
-    old_NT: Tensor | None  # ln pi_old; None: of the first iteration
-    reference_NT: Tensor | None  # ln pi_ref, with a KL term
-    # of the first iteration; 0 for an empty completion
+    old_NT: Tensor | None  # ln pi_old; None until the first iteration has measured it
+    reference_NT: Tensor | None  # ln pi_ref; None without a KL term
     logprobs_NT: Tensor  # ln pi
     entropy_NT: Tensor  # H
     mean_entropy_N: Tensor  # <H>
     filtered_N: Tensor  # bool: delta = 0 by Eq. 10
-    keep_N: Tensor  # bool: delta; also False for what the recipe leaves out
+    keep_N: Tensor  # bool: delta; also False if the recipe leaves the completion out
     coefficients_NT: Tensor  # c
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step saw and did, for metrics and sample logs. Tensors are detached; (B, G) or (B, G, T)."""
+    """The record of a step for metrics and sample logs. Tensors are detached, (B, G) or (B, G, T)."""
 
     groups: list[Group]
     batch: TokenBatch
@@ -146,54 +152,54 @@ class StepResult:
     spans: ConflictSpans
     weights_BGT: Tensor
     shares_BG: Tensor
-    # of the first iteration: see StepRows
+    # from the first iteration, see StepRows
     logprobs_BGT: Tensor
     entropy_BGT: Tensor
     mean_entropy_BG: Tensor
     filtered_BG: Tensor
     keep_BG: Tensor
     coefficients_BGT: Tensor
-    # one an iteration
+    # one value for each iteration
     losses: list[float] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)
-    ratios: list[Ratios] = field(default_factory=list)  # without a first whose ln pi_old is ln pi itself
+    ratios: list[Ratios] = field(default_factory=list)  # only of iterations whose ln pi_old is not ln pi itself
     learning_rate: float = 0.0
-    age: int = 0  # see StepSamples, as the next two
+    age: int = 0  # this and the next two: see StepSamples
     resampled_share: float | None = None
-    old_logprobs_BGT: Tensor | None = None  # None: ln pi of the first iteration
-    not_finite: str | None = None  # what was infinite or NaN, so that the step stopped there without an update
+    old_logprobs_BGT: Tensor | None = None
+    not_finite: str | None = None  # the quantity that was infinite or NaN and so stopped the step without an update
 
 
-def sample_steps(parts: StepParts, asked: Sequence[StepPrompts], *, clock: Stopwatch) -> list[StepSamples]:
-    """One generation: sample the prompts of these steps with the weights as they are, and score them.
+def sample_steps(parts: StepParts, steps: Sequence[StepPrompts], *, clock: Stopwatch) -> list[StepSamples]:
+    """Sample and score the prompts of these steps with the current weights, in one generation.
 
-    All are one call of the sampler, with the seed of the first step. What is sampled again is so step by step, with
-    each step's own seed.
+    One call of the sampler takes all prompts, with the seed of the first step. Each step then resamples with its own
+    seed.
     """
     with clock.phase("sample"):
         parts.sampler.sync(parts.policy)
-    groups = _sample_and_score(parts, [prompt for step in asked for prompt in step.prompts], asked[0].seed, clock)
+    groups = _sample_and_score(parts, [prompt for step in steps for prompt in step.prompts], steps[0].seed, clock)
     samples = []
-    for age, step in enumerate(asked):
-        own, groups = groups[: len(step.prompts)], groups[len(step.prompts) :]
-        own, resampled_share = _resample(parts, own, step, clock)
+    for age, step in enumerate(steps):
+        chosen, groups = groups[: len(step.prompts)], groups[len(step.prompts) :]
+        chosen, resampled_share = _resample(parts, chosen, step, clock)
         old = None
         if parts.recipe.rollout.steps_per_generation > 1:
             with clock.phase("train"):
-                batch = collate(own, device=parts.policy.device)
-                old_NT = _measured(parts, batch.rows(), lambda rows: parts.policy.token_logprobs(rows)[0])
+                batch = collate(chosen, device=parts.policy.device)
+                old_NT = _measure(parts, batch.rows(), lambda rows: parts.policy.token_logprobs(rows)[0])
                 old = batch.by_group(old_NT).cpu()  # ln pi_old
-        samples.append(StepSamples(own, resampled_share, age, old))
+        samples.append(StepSamples(chosen, resampled_share, age, old))
     return samples
 
 
 def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> StepResult:
-    """Update the policy once (or `num_iterations` times) on what was sampled for this step."""
+    """Update the policy once (or `num_iterations` times) on the samples of this step."""
     policy, updater, objective, rollout = parts.policy, parts.updater, parts.recipe.objective, parts.recipe.rollout
     with clock.phase("train"):
         batch = collate(samples.groups, device=policy.device)  # o_1 ... o_G and their rewards R
-        terms = group_terms(  # A, Eq. 12; M and lambda, Eq. 9; 1 / (B G |o_i|), or as the method averages
+        by_group = group_terms(  # A, Eq. 12; M and lambda, Eq. 9; token shares, 1 / (B G |o_i|) in GTPO
             objective,
             completion_ids_BGT=batch.completion_ids_BGT,
             completion_mask_BGT=batch.completion_mask_BGT,
@@ -201,9 +207,9 @@ def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> S
             left_out_BG=batch.truncated_BG if rollout.mask_truncated else None,
             max_completion_tokens=rollout.max_completion_tokens,
         )
-        rows = _step_rows(batch, terms, samples.old_logprobs_BGT)  # from here on row by row
+        rows = _step_rows(batch, by_group, samples.old_logprobs_BGT)  # from here on row by row
         if objective.kl_coef > 0:
-            rows.reference_NT = _measured(parts, rows, policy.reference_logprobs)  # ln pi_ref, Eq. 1
+            rows.reference_NT = _measure(parts, rows, policy.reference_logprobs)  # ln pi_ref, Eq. 1
         sums: list[Sums] = []
         grad_norms: list[float] = []
         learning_rate, not_finite = updater.learning_rate, None
@@ -211,17 +217,17 @@ def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> S
             work = partial(accumulate, parts, rows, first=iteration == 0)
             sums.append(parts.budget.run(work, at_most=rows.size(parts.budget.unit)))
             if rows.old_NT is None:
-                rows.old_NT = rows.logprobs_NT  # ln pi_old: ln pi of the first iteration, which alone writes it
+                rows.old_NT = rows.logprobs_NT  # ln pi_old; only the first iteration writes logprobs_NT
             not_finite = _not_finite(rows, sums[-1])
             if not_finite is None:
-                grad_norms.append(updater.update())  # the update
+                grad_norms.append(updater.update())
                 not_finite = None if math.isfinite(grad_norms[-1]) else "the gradient"
             if not_finite is not None:
                 updater.zero_grad()
                 break
         updater.advance_schedule()
     return StepResult(
-        samples.groups, batch, terms.advantages_BG, terms.spans, terms.weights_BGT, terms.shares_BG,
+        samples.groups, batch, by_group.advantages_BG, by_group.spans, by_group.weights_BGT, by_group.shares_BG,
         logprobs_BGT=batch.by_group(rows.logprobs_NT),
         entropy_BGT=batch.by_group(rows.entropy_NT),
         mean_entropy_BG=batch.by_group(rows.mean_entropy_N),
@@ -241,7 +247,10 @@ def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> S
 
 
 def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> Sums:
-    """The gradient of the step's loss, in micro-batches of at most `limit`. `first`: iteration of the step."""
+    """Accumulate the gradient of the step's loss in micro-batches of at most `limit`.
+
+    `first`: whether this is the step's first iteration, which also fills in the rows.
+    """
     policy, objective, rollout = parts.policy, parts.recipe.objective, parts.recipe.rollout
     parts.updater.zero_grad()
     loss_sum = kl_sum = 0.0
@@ -257,7 +266,7 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
             )
         c = part.coefficients_NT
         if first:
-            terms = row_terms(  # <H>; delta, Eq. 10; c = delta (A - gamma <H>) lambda
+            by_row = row_terms(  # <H>; delta, Eq. 10; c = delta (A - gamma <H>) lambda
                 objective,
                 advantages_N=part.advantages_N,
                 weights_NT=part.weights_NT,
@@ -266,10 +275,10 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
                 entropy_NT=H,
                 initial_entropy=parts.initial_entropy,
             )
-            c = terms.coefficients_NT
-            if rollout.importance_correction == "truncated":  # the sampler's probabilities are not the policy's
+            c = by_row.coefficients_NT
+            if rollout.importance_correction == "truncated":
                 c = c * importance_weights(logp if old is None else old, part.sampled_NT)
-            rows.write(index, logprobs_NT=logp.detach(), entropy_NT=H, **terms._asdict() | {"coefficients_NT": c})
+            rows.write(index, logprobs_NT=logp.detach(), entropy_NT=H, **by_row._asdict() | {"coefficients_NT": c})
         silent = reference is None and not bool(c.any())
         if silent and old is None:
             continue
@@ -286,20 +295,21 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
             shares_BG=part.shares_N,
         )
         if old is not None:
-            ratios.append(Ratios.of(mask, metrics))
+            ratios.append(Ratios.from_metrics(mask, metrics))
         if silent:
             continue
         parts.updater.backward(loss)
         loss_sum += float(loss.detach())
         kl_sum += metrics.get("kl", 0.0) * int(mask.sum())
     kl = None if rows.reference_NT is None else kl_sum / max(1, int(rows.mask_NT.sum()))
-    return Sums(loss_sum, kl, Ratios.together(ratios) if ratios else None)
+    return Sums(loss_sum, kl, Ratios.merge(ratios) if ratios else None)
 
 
 def _micro_batches(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> Iterator[tuple[Tensor, bool]]:
-    """The numbers of the rows of each micro-batch, and whether it gets a gradient.
+    """Yield the row numbers of each micro-batch and whether it gets a gradient.
 
-    A completion whose c is known to be 0 needs none, unless a KL term asks: it is measured first, and that is all.
+    A completion whose c is known to be 0 needs no gradient unless there is a KL term. The first iteration only
+    measures it, before the others.
     """
     objective = parts.recipe.objective
     split = partial(rows.split, limit, unit=parts.budget.unit, packed=parts.policy.packs)
@@ -323,35 +333,38 @@ def _sample_and_score(parts: StepParts, prompts: Sequence[Prompt], seed: int, cl
 
 
 def _resample(
-    parts: StepParts, groups: list[Group], asked: StepPrompts, clock: Stopwatch
+    parts: StepParts, groups: list[Group], step: StepPrompts, clock: Stopwatch
 ) -> tuple[list[Group], float | None]:
-    """The groups, with those without reward spread replaced by groups of new prompts (DAPO's dynamic sampling), and the
-    share of all groups sampled that was thrown away. What has no spread at the last attempt stays."""
+    """Replace groups without reward spread by groups of new prompts (DAPO's dynamic sampling).
+
+    Return the groups and the discarded share of all sampled groups. A group without spread after the last attempt
+    stays.
+    """
     attempts = parts.recipe.objective.resample
-    if asked.more is None or not attempts:
+    if step.more is None or not attempts:
         return groups, None
     thrown_away = 0
     for attempt in range(attempts):
-        even = [place for place, group in enumerate(groups) if len({v.reward for v in group.verdicts}) == 1]
-        if not even:
+        without_spread = [place for place, group in enumerate(groups) if len({v.reward for v in group.verdicts}) == 1]
+        if not without_spread:
             break
-        thrown_away += len(even)
-        seed = derive_seed(asked.seed, "resample", attempt)
-        fresh = _sample_and_score(parts, asked.more(attempt, len(even)), seed, clock)
-        for place, group in zip(even, fresh, strict=True):
+        thrown_away += len(without_spread)
+        seed = derive_seed(step.seed, "resample", attempt)
+        fresh = _sample_and_score(parts, step.more(attempt, len(without_spread)), seed, clock)
+        for place, group in zip(without_spread, fresh, strict=True):
             groups[place] = group
     return groups, thrown_away / (thrown_away + len(groups))
 
 
-def _step_rows(batch: TokenBatch, terms: GroupTerms, old_BGT: Tensor | None) -> StepRows:
-    rows, A_N = batch.rows(), terms.advantages_BG.flatten()
+def _step_rows(batch: TokenBatch, by_group: GroupTerms, old_BGT: Tensor | None) -> StepRows:
+    rows, A_N = batch.rows(), by_group.advantages_BG.flatten()
     zeros_NT = torch.zeros_like(batch.sampled_logprobs_BGT).flatten(0, 1)
     return StepRows(
         **{field.name: getattr(rows, field.name) for field in fields(rows)},
         advantages_N=A_N,
-        weights_NT=terms.weights_BGT.flatten(0, 1),
-        shares_N=terms.shares_BG.flatten(),
-        trains_N=terms.trains_BG.flatten(),
+        weights_NT=by_group.weights_BGT.flatten(0, 1),
+        shares_N=by_group.shares_BG.flatten(),
+        trains_N=by_group.trains_BG.flatten(),
         sampled_NT=batch.sampled_logprobs_BGT.flatten(0, 1),
         old_NT=None if old_BGT is None else old_BGT.flatten(0, 1).to(A_N.device),
         reference_NT=None,
@@ -359,27 +372,27 @@ def _step_rows(batch: TokenBatch, terms: GroupTerms, old_BGT: Tensor | None) -> 
         entropy_NT=zeros_NT.clone(),
         mean_entropy_N=torch.zeros_like(A_N),
         filtered_N=torch.zeros_like(A_N, dtype=torch.bool),
-        keep_N=terms.trains_BG.flatten().clone(),
+        keep_N=by_group.trains_BG.flatten().clone(),
         coefficients_NT=zeros_NT.clone(),
     )
 
 
 def _not_finite(rows: StepRows, sums: Sums) -> str | None:
-    """What of the last iteration is infinite or NaN and must not reach the weights."""
+    """Name the quantity of the last iteration that is infinite or NaN and must not reach the weights."""
     if not bool(torch.isfinite(rows.logprobs_NT).all()):
         return "a log-probability"
     return None if math.isfinite(sums.loss) else "the loss"
 
 
 @torch.no_grad()
-def _measured(parts: StepParts, rows: Rows, measure: Callable[[Rows], Tensor]) -> Tensor:
-    """What `measure` gives for every token, (N, T), as many rows at a time as fit."""
-    found_NT = torch.zeros(rows.ids_NT.shape, device=rows.ids_NT.device)
+def _measure(parts: StepParts, rows: Rows, measure: Callable[[Rows], Tensor]) -> Tensor:
+    """Apply `measure` to every token, (N, T), with as many rows at a time as fit."""
+    values_NT = torch.zeros(rows.ids_NT.shape, device=rows.ids_NT.device)
 
     def work(limit: int) -> None:
         for index in rows.split(limit, unit=parts.budget.unit, packed=parts.policy.packs):
             part = measure(rows[index])
-            found_NT[index, : part.shape[1]] = part
+            values_NT[index, : part.shape[1]] = part
 
     parts.budget.run(work, at_most=rows.size(parts.budget.unit))
-    return found_NT
+    return values_NT

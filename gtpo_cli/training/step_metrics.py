@@ -15,7 +15,7 @@ from gtpo_cli.training.stopwatch import Stopwatch
 
 
 def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
-    """All figures of one policy-gradient step, by declared name."""
+    """Compute all metrics of one policy-gradient step, by declared name."""
     metrics = _reward_metrics(result) | _objective_metrics(result)
     sampled_by = result.logprobs_BGT if result.old_logprobs_BGT is None else result.old_logprobs_BGT
     metrics |= sampler_metrics(sampled_by, result.batch)  # of the policy that sampled
@@ -31,12 +31,12 @@ def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
         metrics["ratio/mean"] = statistics.fmean(ratios.mean for ratios in result.ratios)
         metrics["ratio/max"] = max(ratios.largest for ratios in result.ratios)
         metrics["ratio/clipped_share"] = statistics.fmean(ratios.clipped_share for ratios in result.ratios)
-    metrics |= {"time/sample": 0.0, "time/reward": 0.0}  # of a step that an earlier generation sampled for
+    metrics |= {"time/sample": 0.0, "time/reward": 0.0}  # stays 0 if an earlier generation sampled for this step
     return metrics | time_metrics(clock, tokens=int(result.batch.lengths_BG.sum()), device=result.advantages_BG.device)
 
 
 def time_metrics(clock: Stopwatch, *, tokens: int, device: torch.device) -> dict[str, float]:
-    """Seconds by phase, speed and memory. `tokens`: completion tokens of the step."""
+    """Compute seconds by phase, speed and memory. `tokens`: completion tokens of the step."""
     total = clock.total
     metrics = {f"time/{phase}": seconds for phase, seconds in clock.seconds.items()}
     if device.type == "cuda":
@@ -51,7 +51,7 @@ def time_metrics(clock: Stopwatch, *, tokens: int, device: torch.device) -> dict
 
 
 def audit_metrics(result: StepResult, eos_token_ids: frozenset[int]) -> dict[str, float]:
-    """`audit/...` metrics of the step's first iteration (`objective.audit`). The KL term is no part of it."""
+    """Compute the `audit/...` metrics (`objective.audit`) of the step's first iteration, without the KL term."""
     mask = result.batch.completion_mask_BGT
     eos = torch.tensor(sorted(eos_token_ids), device=mask.device)
     eos_BGT = torch.isin(result.batch.completion_ids_BGT, eos) & mask
@@ -82,7 +82,7 @@ def _reward_metrics(result: StepResult) -> dict[str, float]:
 
 
 def _objective_metrics(result: StepResult) -> dict[str, float]:
-    """What the objective made of a step."""
+    """Compute the metrics of entropy, conflict tokens and reward spread."""
     tokens = max(1, int(result.batch.lengths_BG.sum()))
     forward, backward = result.spans
     entropy = result.mean_entropy_BG[result.batch.lengths_BG > 0]
@@ -98,7 +98,7 @@ def _objective_metrics(result: StepResult) -> dict[str, float]:
 
 
 def sampler_metrics(logprobs_BGT: Tensor, batch: TokenBatch) -> dict[str, float]:
-    """How far the policy's log-probabilities (nats) are from those that the sampler reported, over real tokens."""
+    """Measure how far the policy's log-probabilities (nats) are from the sampler's, over real tokens."""
     gap = (logprobs_BGT - batch.sampled_logprobs_BGT)[batch.completion_mask_BGT].abs()
     return {
         "sampler/gap_mean": float(gap.mean()) if len(gap) else 0.0,

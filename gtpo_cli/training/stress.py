@@ -1,4 +1,4 @@
-"""The longest step a run can have, tried before the first: memory fails in the first minute, not after 700 steps."""
+"""A trial of the longest possible step before step 1, so that memory runs out at once and not after 700 steps."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from gtpo_cli.types import Completion, Group
 
 
 def wants_stress(setting: Literal["auto"] | bool, policy: Policy) -> bool:
-    """Whether `training.stress_step` asks for it here."""
+    """Return whether `training.stress_step` is on for this device."""
     return policy.device.type == "cuda" if setting == "auto" else setting
 
 
 def stress_step(
     recipe: Recipe, policy: Policy, sampler: Sampler | None, prompts: Sequence[Prompt], budget: Budget
 ) -> int:
-    """Sample and train, without consequence, on the longest prompt with completions of the greatest length.
+    """Sample and train on the longest prompt with completions of the greatest length, and return the tokens of a row.
 
-    `sampler`: None where the run samples nothing. Leaves weights, gradients and random states as they were; what may
-    change is how many rows are worked on at once. Returns the tokens of a row. Raises ModelError or GenerationError
-    where even one row does not fit.
+    `sampler`: None if the run does not sample. Weights, gradients and random states stay as they were; only the size
+    of micro-batches may change. Raises ModelError or GenerationError if not even one row fits.
     """
     problem, ids = max(prompts, key=lambda prompt: len(prompt[1]))
     rollout, prompts_per_step = recipe.rollout, min(recipe.rollout.prompts_per_step, len(prompts))
@@ -40,8 +39,8 @@ def stress_step(
         if sampler is not None:
             sampler.sync(policy)
             params = SamplingParams(rollout.temperature, max_completion_tokens=length)
-            asked = rollout.group_size * prompts_per_step * rollout.steps_per_generation
-            sampler.rehearse(len(ids), asked, params)
+            completions = rollout.group_size * prompts_per_step * rollout.steps_per_generation
+            sampler.rehearse(len(ids), completions, params)
         reserve = _optimizer_state(recipe.optimizer.name, policy)
         completion = Completion((ids[-1],) * length, (0.0,) * length, "length", "")
         group = Group(problem, ids, (completion,) * recipe.completions_per_prompt)
@@ -57,17 +56,17 @@ def stress_step(
 
 
 def _optimizer_state(name: str, policy: Policy) -> torch.Tensor:
-    """The memory that the optimiser takes in its first step, held while the rest is tried."""
+    """Reserve the memory that the optimiser will take in its first step."""
     trained = sum(parameter.numel() for parameter in policy.trainable_parameters())
     size = int(STATE_BYTES[name] * trained)
     return torch.empty(size, dtype=torch.uint8, device=policy.device)
 
 
 def _forward_backward(policy: Policy, rows: Rows) -> None:
-    """One micro-batch: the others take as much memory, one after the other, beside the gradients of the first."""
+    """Process one micro-batch twice. Later micro-batches need the same memory plus the accumulated gradients."""
     parameters = list(policy.trainable_parameters())
     try:
-        for _ in range(2):  # the second meets the gradients of the first
+        for _ in range(2):  # the second pass runs beside the gradients of the first
             logp, _ = policy.token_logprobs(rows)
             logp.sum().backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
     finally:

@@ -1,4 +1,4 @@
-"""What a run changed, from its metrics: the means over the first and the last twentieth of its steps."""
+"""A summary of a run's changes: the mean metrics over the first and the last twentieth of its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import fmean
 
 from gtpo_cli.tracking import reward_words
 
-# What a user asks first, where the run has it: name of the metric, words, how it is shown.
+# The metrics a user asks for first: name, words, format.
 _SUMMARISED = (
     ("train/accuracy_rate", "accuracy", "{:.1%}"),
     ("train/strict_format_rate", "strict format", "{:.1%}"),
@@ -37,18 +37,18 @@ class Change:
 
     @property
     def span(self) -> str:
-        """What the means are of, in words."""
+        """The averaged steps, in words."""
         return "the first and the last step" if self.steps == 1 else f"the first and the last {self.steps} steps"
 
 
 def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
-    """Changes of the main metrics, and of user rewards, over the steps that have them; none for less than two."""
+    """Return the changes of the main metrics and of user rewards that at least two steps have."""
     rewards = dict.fromkeys(match[0] for row in rows for name in row if (match := _REWARD.fullmatch(name)))
     result: list[Change] = []
     called = [(name, reward_words(_REWARD.sub(r"\1", name)), "{:z.2f}") for name in rewards]
     for name, words, shown in (*_SUMMARISED, *called):
         if name == "optim/loss" and result:
-            continue  # a policy-gradient loss says nothing about progress; only SFT's does
+            continue  # only the loss of SFT measures progress, a policy-gradient loss does not
         values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
         if len(values) > 1:
             steps = math.ceil(len(values) / 20)

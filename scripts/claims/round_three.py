@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 
 from chains import write_data
-from runs import Run, make_all, measure_base, read
+from claim_runs import Run, make_all, measure_base, read
 from second_subject import make_real
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from arms import ARMS, in_force
+from claim_runs import Run, append, make_all, written
 from outcomes import GREEDY, Subject, accuracy, sampled_scores
-from runs import Run, append, make_all, written
 
 from gtpo_cli.checkpoints import choose_checkpoint
 from gtpo_cli.data.word_problems import word_problems
@@ -39,11 +39,12 @@ def real_runs() -> list[Run]:
 
 
 def make_real(build: Path, record: Path) -> None:
-    """Make the runs that `record` lacks, the start first."""
-    if not record.exists() or not (build / "runs" / START.key).exists():
+    """Make the runs that `record` lacks, and before them the start, whose figures go into real_start.csv."""
+    of_start = record.with_name(f"{record.stem}_start.csv")
+    if not of_start.exists() or not (build / "runs" / START.key).exists():
         row, _ = make_one(START, build)
-        if not record.exists():
-            append(record, [row])
+        of_start.unlink(missing_ok=True)
+        append(of_start, [row])
     make_all(real_runs(), build, record, make=make_one)
 
 

@@ -24,14 +24,17 @@ from analysis import (
     at_grpos_entropy,
     differences,
     of_variant,
+    paired,
     runs_of,
     value,
     whole_seeds,
 )
 from arms import ARMS
+from claim_runs import CURVES, read
+from estimates import mean, verdict
 from outcomes import KS
 from round_three import COMPARED, PAPER, RATES, chosen_rates, tuning_means
-from runs import CURVES, read
+from second_subject import REAL_ARMS
 
 from gtpo_cli.estimators import Interval
 from gtpo_cli.report.charts import COLOURS
@@ -43,6 +46,7 @@ from written_files import ROOT, between, parser, write
 
 PAGE, TABLES = ROOT / "docs" / "claims.md", ROOT / "docs" / "claims" / "round_three_tables.md"
 START, END = "<!-- written by scripts/claims/write_page.py -->", "<!-- end -->"
+REAL_PAIRS = (("gtpo", "grpo"), ("correction", "grpo"), ("correction", "uniform"), ("uniform", "grpo"))
 BASE = Variant("base", "base")
 ASKED = {
     "Q1": "Does GTPO teach what GRPO does not?",
@@ -66,7 +70,6 @@ def words_of(variant: Variant) -> str:
 
 def table_of_arms(study: str) -> str:
     """All arms of a study, and the base that they started from."""
-    heads = [name for name, _ in PRIMARY.values()]
     last = ["temperature 1", "at GRPO's entropy", "maj@64", "entropy"]
     base = runs_of(BASE)["1"]
     rows = [
@@ -89,7 +92,7 @@ def table_of_arms(study: str) -> str:
                 f"{of_variant(variant, 'entropy t1.0').estimate:.3f}",
             ]
         )
-    return markdown_table([f"after {LENGTHS[study]} steps", *heads, *last], rows).strip()
+    return markdown_table([f"after {LENGTHS[study]} steps", *PRIMARY.values(), *last], rows).strip()
 
 
 def table_of_questions() -> str:
@@ -102,7 +105,7 @@ def table_of_questions() -> str:
             cells = [f"{points(d.found)} {d.verdict}{'*' if d.p < 0.05 else ''}" for d in own]
             names = f"{words_of(pair.more)} - {words_of(pair.less)}"
             rows.append([ASKED[question], names, str(LENGTHS.get(pair.more.study, 100)), *cells])
-    return markdown_table(["question", "difference", "steps", *(name for name, _ in PRIMARY.values())], rows).strip()
+    return markdown_table(["question", "difference", "steps", *PRIMARY.values()], rows).strip()
 
 
 def table_of_rates() -> str:
@@ -121,8 +124,7 @@ def table_of_ages() -> str:
             variant = Variant("short" if generation == 1 else "age", arm, generation)
             cells = [share(of_variant(variant, outcome)) for outcome in (*PRIMARY, "pass@1 3")]
             rows.append([ARMS[arm].words, str(generation), *cells])
-    heads = [name for name, _ in PRIMARY.values()]
-    return markdown_table(["", "steps a generation, K", *heads, "temperature 1"], rows).strip()
+    return markdown_table(["", "steps a generation, K", *PRIMARY.values(), "temperature 1"], rows).strip()
 
 
 def table_of_paper(lengths: str) -> str:
@@ -136,6 +138,40 @@ def table_of_paper(lengths: str) -> str:
         for variant in variants
     ]
     return markdown_table(["", *outcomes], rows).strip()
+
+
+REAL = {"greedy": "greedy", "pass@16": "pass@16", "pass@1": "temperature 1", "maj@16": "maj@16"}
+
+
+def table_of_real() -> str:
+    """The second subject: means over its seeds, and the registered differences."""
+    (start,) = read(RECORDS / "real_start.csv")
+    rows = [["after SFT", *(f"{100 * float(start[column]):.1f}" for column in REAL), f"{float(start['entropy']):.3f}"]]
+    for arm in REAL_ARMS:
+        variant = Variant("real", arm)
+        means = [share(of_variant(variant, column)) for column in REAL]
+        rows.append([ARMS[arm].words, *means, f"{of_variant(variant, 'entropy').estimate:.3f}"])
+    for more, less in REAL_PAIRS:
+        pair = Pair(Variant("real", more), Variant("real", less))
+        found = [mean(paired(pair, column)) for column in REAL]
+        verdicts = [f"{points(each)} {verdict(each)}" for each in found]
+        rows.append([f"{ARMS[more].words} - {ARMS[less].words}", *verdicts, ""])
+    return markdown_table(["", *REAL.values(), "entropy"], rows).strip()
+
+
+def of_second_subject() -> str:
+    """Its section, or nothing until two seeds are whole."""
+    seeds = len(whole_seeds(["real"]))
+    if seeds < 2:
+        return ""
+    return f"""## The second subject
+
+SmolLM2-135M-Instruct on word problems, {seeds} seeds: 40 steps of SFT, then 25 steps of each arm. Greedy answers of 240
+problems, 16 sampled answers of 60. The tests have wordings that training never sees.
+
+{table_of_real()}
+
+"""
 
 
 def share(found: Interval) -> str:
@@ -191,7 +227,7 @@ Four and five operations (their mean):
 
 {table_of_paper("4+5")}
 
-## Learning rates
+{of_second_subject()}## Learning rates
 
 Greedy accuracy on 500 validation problems after 100 steps: means over two seeds. An arrow marks the rate that the arm
 ran with.

@@ -43,19 +43,10 @@ SHARES = tuple(percent / 100 for percent in range(10, 95, 5))
 
 
 def tables() -> str:
-    """A row for each recipe: parts of the training half at the recipe's own micro-batch, then what each size holds;
-    and the hours."""
+    """A row for each recipe: parts of the training half at the recipe's own micro-batch, then what each size holds."""
     names = ["weights", "adapter, gradients, optimiser", "engine asleep, adapter for it", "kept", "work"]
     sizes = [f"{size} GiB" for size in SIZES]
-    memory = _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in RECIPES])
-    hours = _table(["recipe", *sizes], [_hour_row(name) for name in RECIPES])
-    return f"{memory}\n{HOURS}\n{hours}"
-
-
-HOURS = """\
-**Estimated** hours of a run, over all cards of a size, at a mean completion of a fifth of the limit / at the limit.
-`docs/benchmarks.md` has them by card.
-"""
+    return _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in RECIPES])
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -121,17 +112,6 @@ def hours_of(
         recipe, shape, engines, memory, cards=cards, steps=steps, completions=steps * recipe.rollout.group_size,
         prompt_tokens=prompt, completion_tokens=mean or recipe.rollout.max_completion_tokens // 5,
     )  # fmt: skip
-
-
-def _hour_row(name: str) -> list[str]:
-    cells = [f"`{name}`"]
-    for size in SIZES:
-        recipe, _, engines, _ = _recipe(name, size)
-        limit = recipe.rollout.max_completion_tokens
-        memory = _as_it_fits(name, size)
-        hours = [hours_of(name, recipe, memory, cards_of(size * GIB), engines, mean) for mean in (limit // 5, limit)]
-        cells.append(" / ".join(map(_range, hours)) if fits(memory, size * GIB) else "")
-    return cells
 
 
 def _range(hours: Hours | None) -> str:

@@ -96,7 +96,7 @@ def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
     [
         (["train", "--recipe", "nope"], "no such file and no shipped recipe"),
         (["train", "--resume"], "there is no run here"),
-        (["train", "--resume", "elsewhere"], "is no run folder"),
+        (["train", "--resume", "elsewhere"], "is not a run folder"),
         (["train", "--recipe", "tiny_arithmetic", "--set", "model.name=builtin:huge"], "built in: builtin:tiny"),
         (["train", "--recipe", "tiny_gsm8k", "--set", "data.path=absent.jsonl"], "absent.jsonl"),
         (["train", "--recipe", "tiny_arithmetic", "--set", "training.keep_best=train/acuracy"], "training.keep_best"),
@@ -135,7 +135,7 @@ def test_probe_entropy_prints_interval_rule_and_the_line_for_the_recipe(gtpo: Ru
     assert "right at first: {} of 20, in the format: {} of 20".format(*shares) in text
     hopeless = ("--set", "rollout.max_completion_tokens=3", "--set", "objective.probe.num_prompts=4")
     assert "right at first: 0 of 4, in the format: 0 of 4\nwhere no" in gtpo("probe-entropy", *hopeless).stdout
-    assert "no benefit of GTPO over GRPO showed" in text
+    assert "GTPO taught nothing that GRPO did not" in text
     assert "it would leave out" not in text
     assert document["above_threshold_share"] == sum(value > math.log(2) for value in values) / 20
     warm = ("--set", "rollout.temperature=2.0", "--set", "objective.filter.enabled=always")
@@ -220,7 +220,7 @@ def test_the_doctors_remedies_are_commands_as_they_are_typed_here(tmp_path: Path
     typed = done.stdout.splitlines()[-1].removeprefix("next: ").removesuffix(" train")
     assert typed != "gtpo"
     said = [line for line in done.stdout.splitlines() if "-> small models train on a CPU" in line]
-    assert [line.rpartition("and ")[2] for line in said] == [f"{typed} plan says which"] * len(said)
+    assert [line.rpartition("and ")[2] for line in said] == [f"{typed} plan shows which"] * len(said)
 
 
 def test_plan_adds_up_its_parts_and_says_what_fits(gtpo: Run) -> None:
@@ -255,5 +255,5 @@ def test_plan_for_a_gpu_that_is_too_small(gtpo: Run) -> None:
     assert smaller.startswith("             5.3 GiB of 4-bit weights: 9.6 GiB less to fetch and to store. The same NF4")
     assert "does not fit 12 GiB, even with one completion in a training forward" in done.stdout
     assert "raise rollout.gpu_memory_utilization" in done.stdout
-    assert "steps and prompts as they were counted once, 7,473 of at most 287 tokens" in done.stdout
+    assert "steps and prompts use earlier counts, 7,473 of at most 287 tokens" in done.stdout
     assert "write e.g. 24GiB" in gtpo("plan", "--gpu", "big", code=2).stderr

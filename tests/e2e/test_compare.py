@@ -167,8 +167,8 @@ def test_errors(gtpo: Run, tmp_path: Path) -> None:
     for arguments, words in (
         (["one"], "gtpo compare one@base one"),
         (["one", "untouched"], "gtpo eval untouched"),
-        (["one", "nowhere"], "nowhere: is no run folder"),
-        (["one", "one@base"], "there is step-000600"),
+        (["one", "nowhere"], "nowhere: is not a run folder"),
+        (["one", "one@base"], "choose from step-000600"),
         (["one", "elsewhere"], "no problem in common"),
         (["one", "one@step-000600", "-b", "math"], "math"),
     ):
@@ -213,7 +213,7 @@ def test_few_problems_and_many_scores_are_cautioned(gtpo: Run, tmp_path: Path) -
     for name, right in (("one", table(3, 0.5, 1)), ("two", table(3, 0.5, 2)), ("three", table(3, 0.5, 3))):
         store(tmp_path / name, right)
     output = gtpo("compare", "one", "two", "three").stdout
-    assert "30 differences are listed: were there none in truth, by chance about 2 would be marked *" in output
+    assert "30 differences are listed. Even without a true difference, about 2 would be marked * by chance" in output
     assert "With 3 shared problems the intervals are too narrow" in output
 
 

@@ -139,7 +139,7 @@ def test_a_file_is_asked_of_a_run_that_was_trained_on_arithmetic(gtpo: Run, prep
     columns = ["--set", "data.columns={question: q, answer: a}"]
     for target in ("runs/one", "builtin:tiny"):
         said = gtpo("eval", target, "--data-path", "mine.jsonl", "--pass-k", "1", *columns).stdout
-        assert "arithmetic is generated, so mine.jsonl is asked as local" in said
+        assert "arithmetic is generated, so mine.jsonl is read as local" in said
         assert "local test: 3 problems, 1 completion each" in said
         (stored,) = (tmp_path / ("runs/one" if target == "runs/one" else "runs/models/builtin-tiny")).glob(
             "evaluation/local/*/samples.jsonl"
@@ -152,11 +152,11 @@ def test_a_file_is_asked_of_a_run_that_was_trained_on_arithmetic(gtpo: Run, prep
     ("arguments", "words"),
     [
         (["eval"], "there is no run here"),
-        (["eval", "runs/none"], "is no run folder"),
+        (["eval", "runs/none"], "is not a run folder"),
         (["eval", "builtin:tiny", "-b", "math50"], "did you mean math500?"),
         (
             ["eval", "builtin:tiny", "--set", "evaluation={samples: 4, pass_k: [64, 1]}"],
-            "k = 64 needs as many completions",
+            "k = 64 needs 64 completions",
         ),
         (["eval", "builtin:tiny", "-b", "local"], "--data-path"),
         (["eval", "builtin:tiny", "-b", "gsm8k", "--data-path", "absent"], "absent"),

@@ -116,10 +116,10 @@ def test_plain_transformers_give_the_policy_s_answers(
     assert own["scores"] == run["scores"]
     said = gtpo("eval", f"runs/one/export/{format}", "--base", *figures[:-1]).stdout.splitlines()
     assert said[0].startswith(f"runs/one/export/{format}: export of the run one, step 6")
-    assert said[0].endswith("; asked and judged as the run was")
+    assert said[0].endswith("; with the run's prompts and rewards")
     labels = {
-        "adapter": "base is builtin:tiny, untrained, asked and judged as the trained one",
-        "merged": "base is runs/one/export/merged, as it is",
+        "adapter": "base is builtin:tiny, untrained, with the trained one's prompts and rewards",
+        "merged": "base is runs/one/export/merged",
     }
     assert said[1] == labels[format]
     lines = adapter.stdout if changes else merged
@@ -130,7 +130,7 @@ def test_plain_transformers_give_the_policy_s_answers(
         (tmp_path / "sixteen" / "export.json").unlink()
         asked = ["generate", "sixteen", "1+1", "--max-tokens", "2"]
         assert (
-            "sixteen: no export of gtpo, so it is asked with gtpo's default system prompt, in the model's own chat "
+            "sixteen: not an export of gtpo, so it gets gtpo's default system prompt, in the model's own chat "
             "template; " in gtpo(*asked).stdout
         )
 
@@ -275,7 +275,7 @@ def test_a_push_reaches_the_hub_private_and_the_token_nothing_else(
 
     hub.public = True
     refused = push(hub_settings, tmp_path, code=2)
-    assert "is public already" in refused
+    assert "is already public" in refused
     assert "--public" in refused
     assert "there is no token" in push(hub_settings, tmp_path, code=2, token=None)
 
@@ -284,7 +284,7 @@ def test_a_push_that_cannot_be_is_refused_before_the_work(
     gtpo: Run, prepared: Prepared, hub_settings: dict[str, str], tmp_path: Path
 ) -> None:
     prepared(TRAIN)
-    assert "is no name of a model on the hub" in gtpo("export", "--push", "a/b/c", code=2).stderr
+    assert "is not a valid model name on the hub" in gtpo("export", "--push", "a/b/c", code=2).stderr
     offline = gtpo("export", "--push", "me/demo", code=2).stderr
     assert "the hub cannot be reached (HF_HUB_OFFLINE is set)" in offline
     assert "hf upload me/demo FOLDER" in offline

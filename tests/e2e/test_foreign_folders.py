@@ -132,7 +132,7 @@ def test_code_in_a_run_folder_is_not_run_by_any_command(runs: Path, tmp_path: Pa
         ["train", "--from", "runs/one", "--dry-run"],
     ]  # fmt: skip
     for said in said_by(tmp_path, [(arguments, 2) for arguments in commands]):
-        assert "recipe.yaml: data.gold: the code runs/one/hack.py:gold lies in a folder with runs" in said
+        assert "recipe.yaml: data.gold: the code runs/one/hack.py:gold is in a folder with runs" in said
         assert said.rstrip().endswith("if you trust it, add --trust-run-code")
     assert not (tmp_path / "it_ran").exists()
     trusting = ["probe-entropy", "--trust-run-code", "--set", "objective.probe.num_prompts=1"]
@@ -158,7 +158,7 @@ def test_no_command_writes_through_a_link_in_a_run_folder(runs: Path, tmp_path: 
         link.unlink(missing_ok=True)
         link.symlink_to(tmp_path / target)
         for said in said_by(tmp_path, [(arguments, 2) for arguments in commands]):
-            assert f"runs/one/{name}: is a link, and nothing in a run folder may be one" in said
+            assert f"runs/one/{name}: is a link, which a run folder must not contain" in said
         shutil.rmtree(tmp_path / "runs")
     assert (tmp_path / "private").read_text() == "dear"
     assert not list((tmp_path / "elsewhere").iterdir())
@@ -195,7 +195,7 @@ def test_a_start_takes_what_its_manifest_names_and_no_more(runs: Path, tmp_path:
     [
         (lambda file: file.symlink_to("/dev/zero"), "adapter_model.safetensors: is no regular file; get it again"),
         (lambda file: os.mkfifo(file), "adapter_model.safetensors: is no regular file; get it again"),
-        (lambda file: os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 2**42), "has 4,398,046,511,104 bytes, and"),
+        (lambda file: os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 2**42), "has 4,398,046,511,104 bytes, but"),
     ],
     ids=["endless", "FIFO", "4 TiB"],
 )  # fmt: skip

@@ -97,7 +97,7 @@ def test_verdict_parts_and_reward_with_a_gold_answer(gtpo: Run, tmp_path: Path) 
     cut = gtpo(*ask, "--gold", "8", "--max-tokens", "10").stdout.splitlines()
     assert cut[1:5] == [
         text[: len("<reasoning>") + 7],
-        "  answer   none: the four tags are not there once each and in order",
+        "  answer   none: the four tags do not appear exactly once each and in order",
         "  length   10 tokens, truncated: it reached --max-tokens",
         "  verdict  wrong, the gold answer is 8",
     ]
@@ -201,12 +201,12 @@ def test_an_empty_line_ends_and_a_full_context_is_said(tmp_path: Path, endless: 
     ("arguments", "words"),
     [
         (["generate"], "there is no run here"),
-        (["generate", "runs/none", "1+1"], "is no run folder"),
+        (["generate", "runs/none", "1+1"], "is not a run folder"),
         (["generate", "What is 1+1?"], "name the run before the question: gtpo generate RUN"),
         (["generate", "builtin:huge", "1+1"], "built in: builtin:tiny"),
-        (["generate", "models/none", "1+1"], "a relative path counts from the working folder"),
+        (["generate", "models/none", "1+1"], "a relative path starts at the working folder"),
         (["generate", "builtin:tiny", "--gold", "2"], "--gold is the answer to a QUESTION"),
-        (["generate", "builtin:tiny", "1+1", "--gold", "\\frac{1}{"], "is no answer that could be compared"),
+        (["generate", "builtin:tiny", "1+1", "--gold", "\\frac{1}{"], "is not an answer that can be compared"),
         (["generate", "builtin:tiny", "1+1", "--top-p", "0"], "use --greedy"),
         (["generate", "builtin:tiny", "1+1", "--checkpoint", "3"], "only a run has checkpoints"),
         (["generate", "builtin:tiny", " "], "the question is empty"),
@@ -221,4 +221,4 @@ def test_errors(gtpo: Run, arguments: list[str], words: str) -> None:
 def test_a_step_that_is_not_there_is_said_before_anything_is_loaded(gtpo: Run) -> None:
     gtpo(*TRAIN, "--set", "run_name=one", "--set", "training.keep_best=null")
     error = gtpo("generate", "runs/one", "1+1", "--checkpoint", "7", code=2).stderr
-    assert error == ("error: runs/one: there is no checkpoint 7; there are best, last and the steps 1, 2, 3\n")
+    assert error == ("error: runs/one: there is no checkpoint 7; choose best, last or one of the steps 1, 2, 3\n")

@@ -31,7 +31,7 @@ def test_a_card_by_its_name(gtpo: Run) -> None:
     [
         ([], "it needs --model, --benchmark or --data too"),
         (["--model", "builtin:tiny"], "it needs --benchmark or --data too"),
-        (["--model", "builtin:tiny", "-b", "aime24"], "has no problems to train on"),
+        (["--model", "builtin:tiny", "-b", "aime24"], "has no training problems"),
         (["--model", "builtin:tiny", "-b", "gsm"], "did you mean gsm8k?"),
         (["--model", "builtin:tiny", "-b", "local"], "name it with --data"),
         (["--model", "builtin:tiny", "-b", "arithmetic", "--data", "x.jsonl"], "arithmetic is generated"),

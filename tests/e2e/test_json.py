@@ -69,7 +69,7 @@ def test_plan_says_what_the_table_says(gtpo: Run) -> None:
     assert shown.groups() == tuple(f"{memory[half] / 2**30:.2f}" for half in ("sampling", "training"))
     small = said(gtpo, "plan", "--recipe", "llama8b_gsm8k", "--gpu", "12", code=1)
     assert (small["fits"], small["sequences_at_once"], small["steps"], small["hours"]) == (False, 0, 7473, [])
-    assert "as they were counted once" in small["notes"][0]
+    assert "use earlier counts" in small["notes"][0]
     assert small["evaluation"] is None
     unknown = said(gtpo, "plan", "--recipe", "llama8b_gsm8k", "--gpu", "12", "--set", "data.limit=9", code=1)
     assert (unknown["steps"], unknown["hours"]) == (None, [])

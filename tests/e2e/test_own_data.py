@@ -56,7 +56,7 @@ def test_a_file_with_other_columns_from_its_first_error_to_the_evaluation_that_t
     rows = [{"id": n, "prompt": question, "label": gold} for n, (question, _, gold) in enumerate(SUMS)]
     write(tmp_path / "sums.json", [*rows, *rows[:5]])  # some of them twice
     error = gtpo("train", "--recipe", "tiny_arithmetic", "--set", "data={benchmark: local, path: sums.json}", code=2)
-    assert "there is id, prompt, label; did you mean prompt and label?" in error.stderr
+    assert "found id, prompt, label; did you mean prompt and label?" in error.stderr
     gtpo("init", "mine.yaml", "--model", "builtin:tiny", "--data", "sums.json")
     written = (tmp_path / "mine.yaml").read_text()
     assert "  columns: {question: prompt, answer: label}" in written
@@ -81,7 +81,7 @@ def test_a_file_with_other_columns_from_its_first_error_to_the_evaluation_that_t
     assert not trained & held_out.keys()
     for change in ("held_out=0.5", "held_out_seed=1"):
         refused = gtpo("eval", "runs/one", "--set", f"data.{change}", code=2).stderr
-        assert "trained with 0.2 and 0: another split would ask what it has seen" in refused
+        assert "trained with 0.2 and 0: another split would contain questions it has seen" in refused
 
 
 def test_one_file_of_which_nothing_is_held_out_is_not_to_be_evaluated(gtpo: Run, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_mixture_has_its_weights_and_resumes_bit_for_bit(gtpo: Run, tmp_path: 
         *(p for one in (*changes, "training.max_steps=4", "run_name=whole") for p in ("--set", one)),
     ]
     planned = gtpo(*train, "--dry-run").stdout
-    assert "# b.json: 5 problems left out, which another part of the mixture holds out" in planned
+    assert "# b.json: 5 problems left out, because another part of the mixture holds them out" in planned
     assert (
         "prompts an epoch: 75 of a.jsonl (15 problems, weight 3), 25 of b.json (25 problems, weight 1), 25 of "
         in planned

@@ -70,7 +70,7 @@ def test_one_run_and_a_folder_of_ones_own(gtpo: Run, three_runs: Path) -> None:
     assert (three_runs / "runs" / "sft" / "report" / "report.html").is_file()
     gtpo("report", "runs/sft", "--out", "mine")
     assert (three_runs / "mine" / "table.tex").is_file()
-    assert "is no run folder" in gtpo("report", "runs/none", code=2).stderr
+    assert "is not a run folder" in gtpo("report", "runs/none", code=2).stderr
 
 
 def test_a_model_that_was_only_evaluated_has_a_report(gtpo: Run, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_inspect_shows_a_step_a_completion_and_a_page(gtpo: Run, tmp_path: Path)
     assert len(re.findall(r"^ +\d+ ", table, re.MULTILINE)) == len(group[1]["token_ids"])
     newest = gtpo("inspect").stdout
     assert "step 4:" in newest
-    assert "there is 1, 2, 4" in gtpo("inspect", "--step", "7", code=2).stderr
+    assert "choose from 1, 2, 4" in gtpo("inspect", "--step", "7", code=2).stderr
     gtpo("inspect", "--html")
     page = run / "report" / "inspect-step-000004.html"
     if BROWSER:

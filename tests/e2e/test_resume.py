@@ -111,19 +111,20 @@ def test_a_finished_run_goes_on(gtpo: Run, tmp_path: Path) -> None:
         gtpo(*train_arguments(name, [*constant, f"training.max_steps={steps}"]))
     longer = ["train", "--quiet", "--resume", "runs/longer", "--set"]
     output = gtpo(*longer, "training.max_steps=4", "--set", "training.keep_last=1").stdout
-    assert "4 steps in all now; the learning rate goes on as constant over all of them, with 0.0002 at step 3" in output
+    said = "the run now has 4 steps; the constant learning rate spans all of them and continues with 0.0002 at step 3"
+    assert said in output
     assert "step 4 of 4" in output
     assert comparable(tmp_path / "runs/longer") == comparable(tmp_path / "runs/whole")
     assert load_recipe(tmp_path / "runs/longer/recipe.yaml").training.max_steps == 4  # a later resume goes there too
     for change, said in (
-        ("training.max_steps=3", "runs/longer: has made 4 steps, so it cannot end at step 3; name a later one"),
-        ("optimizer.learning_rate=1", "--set optimizer.learning_rate with --resume: the steps made so far are of"),
-        ("run_name=other", "--set run_name with --resume: the steps made so far are of run_name: longer"),
+        ("training.max_steps=3", "runs/longer: has made 4 steps, so it cannot end at step 3; set a later end"),
+        ("optimizer.learning_rate=1", "--set optimizer.learning_rate with --resume: the steps so far were made with"),
+        ("run_name=other", "--set run_name with --resume: the steps so far were made with run_name: longer"),
     ):
         assert said in gtpo(*longer, change, code=2).stderr
     finished = gtpo("train", "--resume", "runs/longer").stdout
     assert finished == (
-        "runs/longer is finished: step 4 of 4; with a larger training.max_steps it goes on\n"
+        "runs/longer is finished: step 4 of 4; a larger training.max_steps continues it\n"
         "next: gtpo train --resume runs/longer --set training.max_steps=8\n"
     )
     leftover = tmp_path / "runs/longer/checkpoints/.step-000002.tmp"  # killed while an old checkpoint was removed
@@ -132,9 +133,9 @@ def test_a_finished_run_goes_on(gtpo: Run, tmp_path: Path) -> None:
     assert not leftover.exists()
     assert load_recipe(tmp_path / "runs/longer/recipe.yaml").training.max_steps == 4
     said = " ".join(gtpo(*longer, "objective.kl_coef=1", code=2).stderr.split())
-    assert "what can change is its end (training.max_steps, training.epochs) and what changes no step (" in said
+    assert "you can change its end (training.max_steps, training.epochs) and what changes no step (" in said
     output = gtpo(*longer, "training.guard.action=stop").stdout  # what changes no step needs no word on the schedule
-    assert "steps in all now" not in output
+    assert "the run now has" not in output
     assert load_recipe(tmp_path / "runs/longer/recipe.yaml").training.guard.action == "stop"
 
     gtpo(*train_arguments("cosine", [*small, "optimizer.warmup_ratio=0", "training.max_steps=2"]))
@@ -169,5 +170,5 @@ def test_a_run_saved_where_two_gpus_were_visible_resumes_without_them(
     (folder / "manifest.json").unlink()
     write_manifest(folder)
     output = gtpo("train", "--quiet", "--resume", "runs/moved").stdout
-    assert "random states of 2 visible GPUs, and 0 are visible here: none restored" in " ".join(output.split())
+    assert "random states of 2 visible GPUs, but 0 are visible here: none restored" in " ".join(output.split())
     assert comparable(run) == comparable(tmp_path / "runs" / "whole")

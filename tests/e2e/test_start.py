@@ -86,7 +86,7 @@ def test_gtpo_from_sft(gtpo: Run, tmp_path: Path, name: str, extra: list[str]) -
     assert comparable(tmp_path / "cut") == comparable(run)
     assert contents(tmp_path / "cut") == contents(run)
     said = gtpo("eval", "runs/rl", "--base", "--checkpoint", "last").stdout
-    assert f"base is {name} from runs/sft:4, as the run began, asked and judged" in said
+    assert f"base is {name} from runs/sft:4, as the run began, with the trained one's prompts" in said
     (of_base,) = (run / "evaluation/arithmetic").glob("base-*/samples.jsonl")
     assert of_base.read_bytes() == expected
     if not extra:
@@ -97,7 +97,7 @@ def test_gtpo_from_sft(gtpo: Run, tmp_path: Path, name: str, extra: list[str]) -
     assert "model from runs/sft:4 on arithmetic" in (run / "report/report.html").read_text()
     shutil.rmtree(run / "start")
     missing = gtpo("eval", "runs/rl", "--base", "--again", code=2).stderr
-    assert "runs/rl/start: is missing: the weights of runs/sft:4, from which this run started" in missing
+    assert "runs/rl/start: is missing; it had the weights of runs/sft:4, from which this run started" in missing
 
 
 def test_a_branch_and_an_adapter_of_another_tool(gtpo: Run, tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_a_branch_and_an_adapter_of_another_tool(gtpo: Run, tmp_path: Path) -> N
             train("other", start="adapter"),
             "use_rslora: True is more than plain LoRA, which is all that gtpo computes exactly; merge it into its base",
         ),
-        (train("other", start="runs/sft:3"), "there is no checkpoint 3; there are best, last and the steps 2, 4"),
+        (train("other", start="runs/sft:3"), "there is no checkpoint 3; choose best, last or one of the steps 2, 4"),
         (train("other", start="runs/none:3"), "model.start: runs/none does not exist; name a run's folder (RUN, "),
         (train("other", start="model"), "model.start: model is a whole model; train it with --set model.name=model"),
-        (train("other", "model.lora={rank: 8}", start="runs/sft"), f"is trained further as it is: {lora}"),
-        (train("other", "model.lora=null", start="runs/sft"), f"train the adapter further, {lora}, or merge it"),
+        (train("other", "model.lora={rank: 8}", start="runs/sft"), f"can only be trained as it is: {lora}"),
+        (train("other", "model.lora=null", start="runs/sft"), f"train the adapter further ({lora}), or merge it"),
         (
             train("other", "model.lora={}", start="runs/whole"),
-            "has all weights trained, and this recipe trains an adap",
+            "has all weights trained, but this recipe trains an adap",
         ),
         (train("other", "objective.name=gtpo", start="runs/sft", recipe=None), "name a recipe with --recipe"),
         (

@@ -48,7 +48,7 @@ def test_training_goes_on_where_nobody_reads_its_output(tmp_path: Path, redirect
     assert done.returncode == 0, done.stderr
     assert [row["step"] for row in metrics(tmp_path / "runs" / "one")] == [1, 2, 3, 4]
     assert {path.name for path in (tmp_path / "runs/one/checkpoints").iterdir()} == {"step-000002", "step-000004"}
-    assert done.stderr == (f"warning: nobody reads the output any more ({said}); going on\n" if said else "")
+    assert done.stderr == (f"warning: cannot write to standard output ({said}); going on\n" if said else "")
 
 
 def test_a_command_whose_output_is_its_product_ends_with_a_word(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_working_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     assert len(answers) == len(commands), done.stderr
     for code, error in answers:
         assert (code, error.count("\n")) == (2, 1)
-        assert error.startswith("error: the working folder is gone, deleted or moved; go to one that exists (cd), and")
+        assert error.startswith("error: the working folder was deleted or moved; go to an existing one (cd), and")
 
 
 def start(folder: Path, command: list[str], when: Callable[[], bool]) -> forks.Command:
@@ -124,8 +124,8 @@ def test_a_second_ctrl_c_ends_at_once_and_says_what_is_lost(tmp_path: Path) -> N
     done = process.wait(timeout=60)
     error = done.stderr
     assert done.returncode == 130, error
-    assert "interrupted: the step under way is finished and saved; a second Ctrl-C or SIGTERM ends at once" in error
-    lost = "step 3 and what was under way are lost; gtpo train --resume runs/long goes on from step 2"
+    assert "interrupted: finishing and saving the current step; a second Ctrl-C or SIGTERM ends at once" in error
+    lost = "step 3 and the current step are lost; gtpo train --resume runs/long continues from step 2"
     assert error.splitlines()[-1] == f"interrupted: {lost}"
     assert "Traceback" not in error
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
@@ -223,7 +223,7 @@ def test_long_waits_speak(tmp_path: Path) -> None:
         (["eval", "--pass-k", "2", "--limit", "4"], ["arithmetic step-000004: N of 4 problems"]),
         (
             ["export"],
-            ["loading step 4 of runs/one, and asking it greedily: N s so far", "loading it back: N s so far"],
+            ["loading step 4 of runs/one, and sampling greedy answers: N s so far", "loading it back: N s so far"],
         ),
         (["report"], ["drawing the charts: N s so far"]),
         (["generate", "runs/one", "1+1"], ["loading builtin:tiny: N s so far"]),
@@ -262,7 +262,7 @@ def test_ctrl_c_during_an_export_or_a_report_says_what_is_there(
     prepared([*train("one"), "-q"])
     done = forked(tmp_path, INTERRUPTED, command)
     said = {
-        "export": ": runs/one/export/merged is as it was before",
+        "export": ": runs/one/export/merged is unchanged",
         "report": " before the page was written: the same command starts again",
     }[command]
     assert (done.returncode, done.stderr) == (130, f"interrupted{said}\n")
@@ -291,7 +291,7 @@ def test_an_evaluation_that_is_terminated_keeps_what_was_graded(tmp_path: Path) 
     os.kill(process.pid, signal.SIGTERM)
     done = process.wait(timeout=60)
     assert done.returncode == 143
-    assert done.stderr == "terminated: what was sampled is stored, and the same command continues\n"
+    assert done.stderr == "terminated: the completions so far are stored, and the same command continues\n"
     assert any(file.stat().st_size for file in stored.glob("*/*/samples.jsonl"))
 
 

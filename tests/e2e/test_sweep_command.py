@@ -157,7 +157,7 @@ def test_a_supervisor_may_tell_every_process_to_end(gtpo: Run, tmp_path: Path) -
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert "stopped: 0 of 4 runs are done, the others are saved" in output
-    assert "FAILED gtpo-1: killed from outside, as a system does that is short of memory (all of it: " in output
+    assert "FAILED gtpo-1: killed from outside, perhaps because the system was short of memory (all of it: " in output
     steps = metrics.read_text().count("\n")
     assert (folder / "runs" / "grpo-1" / "checkpoints" / f"step-{steps:06d}").is_dir()
 

@@ -1,4 +1,4 @@
-"""Is the reward alive? `gtpo try-reward`, and what `gtpo train` says before step 1 and after ten steps."""
+"""`gtpo try-reward`, and what `gtpo train` says about the reward before step 1 and after ten steps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_reward_that_is_not_alive_is_told_before_step_1_and_after_ten(gtpo: Ru
     assert (measured["accuracy"], measured["format"]) == (0.0, 0.0)
     (warning,) = re.findall(r"^warning: step (\d+): no learning signal: in the first 10 steps (.*)$", said, flags=re.M)
     assert warning[0] == "10"
-    assert warning[1].endswith("or easier problems; gtpo try-reward shows what each earns")
+    assert warning[1].endswith("or easier problems; gtpo try-reward shows the reward of each")
     resumed = gtpo("train", "--resume", "runs/dead", "--set", "training.max_steps=12").stdout
     assert "learning signal" not in resumed
     assert first not in resumed

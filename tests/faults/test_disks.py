@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Pat
     file.write_bytes(file.read_bytes()[:-100])
     output = gtpo(tmp_path, resume("whole"))
     assert f"runs/whole/checkpoints/step-000010/{name}: damaged checkpoint: the file has" in output
-    assert "set aside as runs/whole/checkpoints/damaged-step-000010-1; going on from step 8" in output
+    assert "set aside as runs/whole/checkpoints/damaged-step-000010-1; continuing from step 8" in output
     assert_equal(run, whole)
 
 

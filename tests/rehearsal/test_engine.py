@@ -83,7 +83,7 @@ def test_what_the_recipe_says_reaches_the_engine(pair: tuple[Any, Any], on_card:
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (257, 5200)  # at 256 Unsloth takes its own: 96
     assert not config.cache_config.enable_prefix_caching
     assert (config.model_config.quantization, config.model_config.dtype) == ("bitsandbytes", torch.float16)
-    with pytest.raises(ModelError, match=r"gpu_memory_utilization: the engine's share holds rows of 64 tokens only"):
+    with pytest.raises(ModelError, match=r"gpu_memory_utilization: the engine's share only fits rows of 64 tokens"):
         _check_started(policy.model, CONTEXT + 1)
 
 
@@ -124,7 +124,7 @@ def test_an_engine_that_cannot_wake_is_tried_once_more_and_then_said(
     monkeypatch.setattr(CPUWorker, "wake_up", CPUWorker.wake_up)  # as it was, afterwards
     on_card.no_room_at_wake_up(3)
     params = SamplingParams(max_completion_tokens=2)
-    with pytest.raises(NoRoomToSampleError, match="does not hold vLLM's engine beside what else is kept there"):
+    with pytest.raises(NoRoomToSampleError, match="does not hold vLLM's engine and everything else there"):
         sampler.sample(PROMPTS, 1, params)
     assert engine_of(policy).llm_engine.is_sleeping()
     on_card.calls.clear()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="GSM8K is not beside t
 def test_train_on_llama(servers: dict[str, Server]) -> None:
     server = servers["llama"]
     done = ended(server, "train")
-    assert "vLLM's first start with a model takes minutes, since it compiles" in done.out
+    assert "vLLM's first start with a model takes minutes, because it compiles" in done.out
     recipe = load_recipe("llama8b_gsm8k")
     assert engine_of(done.calls) | {"max_num_batched_tokens": ""} == {
         "gpu_memory_utilization": str(recipe.rollout.gpu_memory_utilization * 79 / 80),  # of what is free
@@ -57,7 +57,7 @@ def test_a_run_terminated_within_a_generation_and_then_without_room_resumes_to_t
     assert "gtpo train --resume runs/cut" in stopped.out
     engine_of(stopped.calls)
     failed = ended(server, "no room", code=2)
-    assert "memory does not hold vLLM's engine beside what else is kept there (CUDA Error: out of memory" in failed.out
+    assert "memory does not hold vLLM's engine and everything else there (CUDA Error: out of memory" in failed.out
     assert "; step 4 is saved: gtpo train --resume runs/cut" in failed.out
     engine_of(ended(server, "resumed").calls)
     whole, cut = server.folder / "runs/whole", server.folder / "runs/cut"

@@ -78,10 +78,10 @@ def see_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> tuple[torch.Genera
         (0, 0, None),
         (1, 1, None),
         (2, 2, None),
-        (2, 1, "of 2 visible GPUs, and 1 is visible here: 1 restored;"),
-        (2, 0, "of 2 visible GPUs, and 0 are visible here: none restored;"),
-        (1, 3, "of 1 visible GPU, and 3 are visible here: 1 restored;"),
-        (0, 1, "of 0 visible GPUs, and 1 is visible here: none restored;"),
+        (2, 1, "of 2 visible GPUs, but 1 is visible here: 1 restored;"),
+        (2, 0, "of 2 visible GPUs, but 0 are visible here: none restored;"),
+        (1, 3, "of 1 visible GPU, but 3 are visible here: 1 restored;"),
+        (0, 1, "of 0 visible GPUs, but 1 is visible here: none restored;"),
     ],
 )
 def test_random_states_on_a_machine_with_another_number_of_gpus(
@@ -244,9 +244,9 @@ def flip(file: Path) -> None:
     ("name", "harm", "words"),
     [
         ("model/model.safetensors", truncate, r"has [\d,]+ bytes of [\d,]+"),
-        ("model/model.safetensors", flip, "has other content than was written"),
+        ("model/model.safetensors", flip, "changed since it was written"),
         ("model/tokenizer.json", Path.unlink, "No such file or directory"),
-        ("training.pt", flip, "has other content than was written"),
+        ("training.pt", flip, "changed since it was written"),
         ("state.json", Path.unlink, "No such file or directory"),
         ("manifest.json", truncate, "cannot be read"),
         ("manifest.json", Path.unlink, "cannot be read"),
@@ -270,7 +270,7 @@ def test_without_any_whole_checkpoint_all_problems_are_told(tmp_path: Path, poli
     for step in (3, 6):
         truncate(store.path(step) / "training.pt")
     with pytest.raises(
-        CheckpointError, match=r"(?s)step-000006/training.*step-000003/training.*no checkpoint is whole"
+        CheckpointError, match=r"(?s)step-000006/training.*step-000003/training.*no checkpoint is intact"
     ):
         store.newest_intact()
     assert CheckpointStore(tmp_path / "none", keep_last=1).newest_intact() == (None, [])
@@ -294,7 +294,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     store = saved(tmp_path, broken, 1)
     with torch.no_grad():
         next(broken.trainable_parameters())[0, 0] = torch.nan
-    with pytest.raises(CheckpointError, match="step-000002: not saved, since the weights are not finite"):
+    with pytest.raises(CheckpointError, match="step-000002: not saved, because the weights are not finite"):
         saved(tmp_path, broken, 2)
     assert store.newest_intact() == (1, [])
 
@@ -381,17 +381,17 @@ Harm = Callable[[dict[str, Any]], object]
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (lambda state: state["optimizer"]["state"].pop(0), "it has moments of 5 parameters, the run 6"),
+        (lambda state: state["optimizer"]["state"].pop(0), "it has moments for 5 parameters, but the run has 6"),
         (lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(3)), "has another shape"),
         (lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(torch.nan), "that is not finite"),
         (lambda state: state["optimizer"]["state"][0]["exp_avg_sq"].fill_(-1), "a square, exp_avg_sq, below 0"),
-        (lambda state: state["optimizer"]["state"][0].update(step=torch.inf), "parameter 0 counts no steps"),
-        (lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)), "parameter 0 counts no steps"),
+        (lambda state: state["optimizer"]["state"][0].update(step=torch.inf), "parameter 0 has no valid number"),
+        (lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)), "parameter 0 has no valid number"),
         (lambda state: state["optimizer"]["state"][0].pop("exp_avg"), "parameter 0 lacks a moment"),
-        (lambda state: state["optimizer"]["param_groups"].pop(), "its parameters are others"),
-        (lambda state: state["optimizer"]["param_groups"][0].update(lr="1"), "learning rates are no numbers"),
-        (lambda state: state["scheduler"].update(base_lrs=[torch.nan] * 2), "not one for each group"),
-        (lambda state: state["scheduler"].update(last_epoch="x"), "its schedule counts no steps"),
+        (lambda state: state["optimizer"]["param_groups"].pop(), "it has other parameters"),
+        (lambda state: state["optimizer"]["param_groups"][0].update(lr="1"), "learning rates are not numbers"),
+        (lambda state: state["scheduler"].update(base_lrs=[torch.nan] * 2), "have one learning rate for each group"),
+        (lambda state: state["scheduler"].update(last_epoch="x"), "its schedule has no valid number of steps"),
         (lambda state: state.pop("scheduler"), "KeyError: 'scheduler'"),
         (lambda state: state.update(optimizer=None), "TypeError"),
         (lambda state: state["optimizer"]["state"].update({0: 1}), "AttributeError"),
@@ -423,8 +423,9 @@ def test_an_optimiser_of_another_run_is_named(tmp_path: Path, harm: Harm, words:
     [
         ({"scale": 0.0}, "scale"), ({"scale": -1.0}, "scale"), ({"scale": torch.nan}, "scale"),
         ({"scale": 1e39}, "scale"), ({"scale": 1e-39}, "scale"), ({"scale": "1"}, "scale"),
-        ({"_growth_tracker": -1}, "counts no steps"),
-        ({"_growth_tracker": 2000}, "counts no steps"), ({"_growth_tracker": 0.5}, "counts no steps"),
+        ({"_growth_tracker": -1}, "has no valid number of steps"),
+        ({"_growth_tracker": 2000}, "has no valid number of steps"),
+        ({"_growth_tracker": 0.5}, "has no valid number of steps"),
     ],
 )  # fmt: skip
 def test_the_scale_of_a_loss_is_read_only_as_one(harm: dict[str, Any], words: str) -> None:
@@ -467,5 +468,5 @@ def test_moments_in_8_bits_of_another_run_are_named(harm: Harm, words: str) -> N
 def test_training_state_of_other_types_is_named(tmp_path: Path, content: Any) -> None:
     (tmp_path / "step-000003").mkdir()
     torch.save(content, tmp_path / "step-000003" / "training.pt")
-    with pytest.raises(CheckpointError, match="it does not hold updater and random"):
+    with pytest.raises(CheckpointError, match="it lacks updater or random"):
         training_of(CheckpointStore(tmp_path, keep_last=1), 3)

@@ -45,7 +45,7 @@ def test_a_link_anywhere_is_refused_by_its_name(run: RunFolder, tmp_path: Path, 
     link.parent.mkdir(parents=True, exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(link.name if kind == "itself" else tmp_path / kind)
-    said = rf"^{re.escape(str(link))}: is a link, and nothing in a run folder may be one: .*cp -rL.*output_dir$"
+    said = rf"^{re.escape(str(link))}: is a link, which a run folder must not contain; .*cp -rL.*output_dir$"
     for use in (run.recipe, run.recipe_to_run, lambda: run.held(None).__enter__()):
         with pytest.raises(CheckpointError, match=said):
             use()

@@ -58,7 +58,7 @@ def test_pairing_makes_the_interval_narrower_where_problems_differ_in_difficulty
 
 
 def test_tables_of_different_problems_are_refused() -> None:
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="the same shape"):
         paired_bootstrap_means([[1.0]], [[1.0], [0.0]])
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         mcnemar([True, False], [True])

@@ -291,7 +291,7 @@ def test_code_between_the_run_and_the_working_folder_may_have_come_with_it(
     Path("evil/code").mkdir()
     for file in ("evil/code/hack.py", "evil/hack.py", "evil/runs/hack.py"):
         Path(file).touch()
-    with pytest.raises(RecipeError, match="lies in a folder with runs"):
+    with pytest.raises(RecipeError, match="is in a folder with runs"):
         run.recipe_to_run()
 
 
@@ -300,7 +300,7 @@ def test_where_the_user_stands_in_a_run_or_among_runs(tmp_path: Path, monkeypatc
     plugin = KEYS_OF_CODE["rewards.plugins.0.name"]
     for name in ("one", "two"):
         run_asking_for("evil:f", plugin, f"runs/{name}").metrics_file.touch()
-    refused = pytest.raises(RecipeError, match=r"lies in a folder with runs, and may have come with one")
+    refused = pytest.raises(RecipeError, match=r"is in a folder with runs and may have come with one")
     for here, run in (("runs/one", "."), ("runs/one", "../two")):
         monkeypatch.chdir(tmp_path / here)
         with refused:
@@ -313,7 +313,7 @@ def test_where_the_user_stands_in_a_run_or_among_runs(tmp_path: Path, monkeypatc
 
 def test_nothing_is_imported_but_what_a_recipe_names_as_code() -> None:
     """So that `code_names` finds it. A key of another type would end here."""
-    with pytest.raises(AssertionError, match="checked by that type"):
+    with pytest.raises(AssertionError, match="checks only values of this type"):
         load_plugin("math_verify:parse")
     named = [name for _, name in code_names(load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'a.b:f'}]"]))]
     assert named == ["a.b:f"]

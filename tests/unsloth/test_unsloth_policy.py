@@ -132,7 +132,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, load_in_4bit: b
     tensors = load_file(file)
     tensors["model.norm.weight"][3] = math.nan
     save_file(tensors, file, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"are not finite \(.*norm\.weight holds NaN or infinity\)"):
+    with pytest.raises(ModelError, match=r"are not finite \(.*norm\.weight has NaN or infinity\)"):
         load_policy(recipe_for(tmp_path, backend="unsloth", load_in_4bit=load_in_4bit))
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpo_cli.cli.app import app
-from gtpo_cli.cli.eval_options import NOT_READ, by_path, check_read, overridden, with_options
+from gtpo_cli.cli.eval_options import NOT_READ, check_read, local_benchmarks, overridden, with_options
 from gtpo_cli.errors import GtpoError, RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import Recipe
@@ -44,27 +44,25 @@ def test_a_key_that_an_evaluation_does_not_read_is_refused(key: str) -> None:
 def test_what_is_said_twice_is_refused(option: str, value: str, override: str) -> None:
     result = CliRunner().invoke(app, [*TINY, option, value, "--set", override])
     assert isinstance(result.exception, RecipeError)
-    assert "an option says it too; leave one of them out" in str(result.exception)
+    assert "an option sets it too; leave one of them out" in str(result.exception)
 
 
 def test_samples_that_are_asked_for_are_sampled() -> None:
     """pass@2 of 8 completions has less spread than of 2."""
     recipe = load_recipe("tiny_arithmetic", ["evaluation.samples=8"])
-    asked = with_options(recipe, None, "2", None, None, samples_said=True).evaluation
+    asked = with_options(recipe, None, "2", None, None, samples_given=True).evaluation
     assert (asked.samples, asked.pass_k, asked.majority_k) == (8, (1, 2), (4, 8))
     assert with_options(recipe, None, "2", None, None).evaluation.samples == 2
-    with pytest.raises(
-        RecipeError, match=r"k = 16 needs as many completions of each problem, and evaluation\.samples is 8"
-    ):
-        with_options(recipe, None, "16", None, None, samples_said=True)
+    with pytest.raises(RecipeError, match=r"k = 16 needs 16 completions of each problem, but evaluation\.samples is 8"):
+        with_options(recipe, None, "16", None, None, samples_given=True)
 
 
 def test_a_file_is_asked_instead_of_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
     arithmetic, gsm8k = load_recipe("tiny_arithmetic"), load_recipe("llama8b_gsm8k")
-    assert by_path(arithmetic, Path("mine.jsonl")) == ["local"]
-    assert "arithmetic is generated, so mine.jsonl is asked as local" in capsys.readouterr().out
-    assert by_path(arithmetic, None) is None
-    assert by_path(gsm8k, Path("mine.jsonl")) is None
+    assert local_benchmarks(arithmetic, Path("mine.jsonl")) == ["local"]
+    assert "arithmetic is generated, so mine.jsonl is read as local" in capsys.readouterr().out
+    assert local_benchmarks(arithmetic, None) is None
+    assert local_benchmarks(gsm8k, Path("mine.jsonl")) is None
     assert capsys.readouterr().out == ""
 
 
@@ -72,18 +70,18 @@ def test_a_file_is_asked_instead_of_arithmetic(capsys: pytest.CaptureFixture[str
     ("arguments", "words"),
     [
         ([*TINY, "-b", "arithmetic", "--data-path", "mine.jsonl"], "arithmetic: is generated, so mine.jsonl would not"),
-        ([*TINY, "-b", "gsm8k", "-b", "math", "--data-path", "mine.jsonl"], "would be asked as gsm8k and as math"),
-        ([*TINY, "-b", "gsm8k", "-b", "math", "--data-path", "."], "would be asked as gsm8k and as math"),
-        ([*TINY, "--data-path", "mine.jsonl", "--split", "dev"], "mine.jsonl is no folder, so it has no splits"),
-        ([*TINY, "--set", "data.columns.question=q"], "data.columns: arithmetic has columns of its own"),
+        ([*TINY, "-b", "gsm8k", "-b", "math", "--data-path", "mine.jsonl"], "would be read as gsm8k and as math"),
+        ([*TINY, "-b", "gsm8k", "-b", "math", "--data-path", "."], "would be read as gsm8k and as math"),
+        ([*TINY, "--data-path", "mine.jsonl", "--split", "dev"], "mine.jsonl is not a folder, so it has no splits"),
+        ([*TINY, "--set", "data.columns.question=q"], "data.columns: arithmetic has its own columns"),
         ([*TINY, "--set", "data.path=mine.jsonl"], "arithmetic is generated; remove data.path"),
         ([*TINY, "--checkpoint", "5"], "only a run has checkpoints"),
         (["generate", "builtin:tiny", "1+1", "--greedy", "--temperature", "0.5"], "--greedy takes the likeliest token"),
         (["generate", "builtin:tiny", "1+1", "--greedy", "--top-p", "0.5"], "--greedy takes the likeliest token"),
         (["generate", "builtin:tiny", "1+1", "--base", "--checkpoint", "5"], "--base asks the untrained model"),
-        (["train", "--resume", "runs/x", "--dry-run"], "--dry-run is about a new run"),
+        (["train", "--resume", "runs/x", "--dry-run"], "--dry-run is for a new run"),
         (["train", "--resume", "runs/x", "--name", "y"], "a resumed run keeps its name"),
-        (["train", "--dry-run", "--set", "data.columns.answer=a"], "data.columns: arithmetic has columns of its own"),
+        (["train", "--dry-run", "--set", "data.columns.answer=a"], "data.columns: arithmetic has its own columns"),
         (["train", "--dry-run", "--set", "data={benchmark: local, path: mine.jsonl, split: dev}"], "data.split: dev"),
     ],
 )  # fmt: skip

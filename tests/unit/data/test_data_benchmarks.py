@@ -71,8 +71,8 @@ def test_bad_rows_are_dropped_counted_and_named_with_file_and_line(tmp_path: Pat
         "5": "unusable gold answer: 'banana'",
         "7": "NUL character in question",
         "8": "not UTF-8: question",
-        "9": "no column question: there is questoin, answer; did you mean questoin?",
-        "10": "question is no text: list ['a']",
+        "9": "no column question: found questoin, answer; did you mean questoin?",
+        "10": "question is not text: list ['a']",
     }
     warning = summarise_dropped(loaded.dropped)
     assert warning is not None
@@ -145,7 +145,7 @@ def test_a_missing_column_of_csv_or_parquet_is_found_before_any_row(tmp_path: Pa
     pq.write_table(pa.table({"question": ["q"], "gold": ["1"]}), tmp_path / "a.parquet")
     with pytest.raises(
         DataError,
-        match=r"a\.parquet: no column answer: there is question, gold; did you mean gold\?; with benchmark: loc",
+        match=r"a\.parquet: no column answer: found question, gold; did you mean gold\?; with benchmark: loc",
     ):
         load_problems(local(tmp_path / "a.parquet"), seed=0, is_usable=all_usable)
     columns = {"question": "question", "answer": "gold", "solution": "steps"}
@@ -250,7 +250,7 @@ def test_an_unreachable_hub_says_what_to_do_offline(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", is_set)
         with pytest.raises(DataError, match=r"openai/gsm8k: the hub cannot be reached .*set data\.path ") as caught:
             load_problems(DataRecipe(benchmark="gsm8k"), seed=0, is_usable=all_usable)
-        assert "gtpo eval has --data-path" in str(caught.value)
+        assert "for gtpo eval: --data-path" in str(caught.value)
         assert str(caught.value).endswith(f"(hf download NAME) and {remedy}")
 
 

@@ -83,7 +83,7 @@ def test_a_number_is_a_gold_answer(value: object, gold: str) -> None:
 
 @pytest.mark.parametrize("value", [True, float("nan"), float("inf"), ["1"], {"a": 1}, b"1"])
 def test_other_values_are_no_gold_answer(value: object) -> None:
-    with pytest.raises(UnusableRowError, match="answer is no text"):
+    with pytest.raises(UnusableRowError, match="answer is not text"):
         column_gold({"answer": value})
 
 
@@ -93,7 +93,7 @@ def test_text_takes_the_first_column_that_has_some() -> None:
     assert text_in({"question": "q", "problem": "p"}, ("question", "problem")) == "q"
     assert text_in({"question": "\n"}, ("question", "problem")) is None
     assert text_in({"question": "naïve 数学 😀"}, ("question",)) == "naïve 数学 😀"
-    with pytest.raises(UnusableRowError, match="question is no text: int 5"):
+    with pytest.raises(UnusableRowError, match="question is not text: int 5"):
         text_in({"question": 5}, ("question",))
     with pytest.raises(UnusableRowError, match="NUL character in question"):
         text_in({"question": "a\0b"}, ("question",))

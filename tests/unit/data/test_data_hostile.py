@@ -49,21 +49,22 @@ def load(path: Path, **changes: Any) -> LoadedProblems:
         ("a.jsonl", gzip.compress(GOOD, mtime=0), "is compressed (gzip); unpack it"),
         ("a.csv", b"PK\x03\x04 a spreadsheet", "is a zip archive or a spreadsheet; unpack it, or save it as CSV"),
         ("a.jsonl", b"PAR1....PAR1", "is a Parquet file; name it .parquet"),
-        ("a.jsonl", json.dumps(ROWS).encode(), "a.jsonl:1 no JSON object: a list; write one object a line"),
+        ("a.jsonl", json.dumps(ROWS).encode(), "a.jsonl:1 no JSON object: a list; write one object per line"),
         ("a.jsonl", json.dumps(ROWS, indent=1).encode(), "a.jsonl:1 not JSON: one document over several lines"),
         ("a.json", json.dumps(ROWS, indent=1).encode()[:-1], "a.json: not JSON: Expecting ',' delimiter: line 10"),
-        ("a.json", b"[[1], 2]", "a.json:2 no JSON object: a int; write one object a line"),
+        ("a.json", b"[[1], 2]", "a.json:2 no JSON object: a int; write one object per line"),
         ("a.json", b"[]", "a.json: no usable problem; it has no rows"),
         ("a.json", json.dumps(ROWS[0], indent=1).encode(), "a.json:1 not JSON: one document over several lines; write"),
-        ("a.jsonl", b'{"query": "q", "reply": "1"}\n', ":1 no columns question and answer: there is query, reply;"),
-        ("a.csv", b"query,reply\nq,1\n", "did you mean query and reply?; with benchmark: local or hub, data.columns"),
-        ("a.csv", b"question,answer,answer\nq,1,2\n", "two columns are called answer; rename the one"),
+        ("a.jsonl", b'{"query": "q", "reply": "1"}\n', ":1 no columns question and answer: found query, reply;"),
+        ("a.csv", b"query,reply\nq,1\n",
+         "did you mean query and reply?; with benchmark: local or hub, set data.columns"),
+        ("a.csv", b"question,answer,answer\nq,1,2\n", "two columns are called answer; rename one of them"),
         ("a.csv", b"question,answer\nwhat, is this,1\n", "a.csv:2 wrong number of fields: 3, the header has 2"),
-        ("a.csv", bytes(range(256)) * 10, "no columns question and answer: there is"),
+        ("a.csv", bytes(range(256)) * 10, "no columns question and answer: found"),
         ("a.csv", b"x" * 20_000_000 + b",answer\nq,1\n", "a.csv:1: the header is not CSV (more than 16 MiB)"),
-        ("a.parquet", b"PAR1", "is no Parquet file, or is damaged"),
-        ("a.parquet", b"PAR1" + b"\0" * 100 + b"PAR1", "is no Parquet file, or is damaged"),
-        ("a.parquet", GOOD, "get it again"),
+        ("a.parquet", b"PAR1", "is not a Parquet file, or is damaged"),
+        ("a.parquet", b"PAR1" + b"\0" * 100 + b"PAR1", "is not a Parquet file, or is damaged"),
+        ("a.parquet", GOOD, "download it again"),
     ],
 )  # fmt: skip
 def test_a_file_without_a_usable_row_says_why_and_what_to_do(
@@ -85,13 +86,13 @@ def test_bad_rows_between_good_ones_cost_themselves_only(tmp_path: Path) -> None
         b'{"question": "q", "answer": ' + b"[" * 100_000 + b"}": "not JSON: nested too deep",
         b'{"question": "a \x00 b", "answer": "1"}': "not JSON: NUL bytes; is the file UTF-8 text?",
         b'{"question": "a\\u0000b", "answer": "1"}': "NUL character in question",
-        b'{"question": true, "answer": "1"}': "question is no text: bool True",
-        b'{"question": {"a": [1]}, "answer": "1"}': "question is no text: dict {'a': [1]}",
-        b'{"question": "q", "answer": NaN}': "answer is no text: float nan",
-        b'{"question": "q", "answer": 1e400}': "answer is no text: float inf",
-        b'{"question": "q"}': "no column answer: there is question",
-        b"{}": "no columns question and answer: there is none",
-        b'"text"': "no JSON object: a str; write one object a line",
+        b'{"question": true, "answer": "1"}': "question is not text: bool True",
+        b'{"question": {"a": [1]}, "answer": "1"}': "question is not text: dict {'a': [1]}",
+        b'{"question": "q", "answer": NaN}': "answer is not text: float nan",
+        b'{"question": "q", "answer": 1e400}': "answer is not text: float inf",
+        b'{"question": "q"}': "no column answer: found question",
+        b"{}": "no columns question and answer: found none",
+        b'"text"': "no JSON object: a str; write one object per line",
     }
     path = tmp_path / "a.jsonl"
     path.write_bytes(GOOD + b"".join(line + b"\n" + GOOD for line in bad))
@@ -109,7 +110,7 @@ def test_a_list_too_deep_to_show_is_shown_in_part(tmp_path: Path) -> None:
     path.write_bytes(GOOD + b"".join(b'{"question": %s, "answer": 1}\n' % (b"[" * n + b"]" * n) for n in depths))
     reasons = [row.reason for row in load(path).dropped]
     assert len(reasons) == len(depths)
-    assert {reason.partition(":")[0] for reason in reasons} == {"question is no text", "not JSON"}
+    assert {reason.partition(":")[0] for reason in reasons} == {"question is not text", "not JSON"}
 
 
 def test_names_of_columns_are_cut_and_escaped(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_names_of_columns_are_cut_and_escaped(tmp_path: Path) -> None:
     path.write_text(json.dumps({"k" * 10**6: 1, "quest\0ion": 2, "a\nb": 3}))
     with pytest.raises(DataError) as caught:
         load(path)
-    assert f"there is {'k' * 37}..., 'quest\\x00ion', 'a\\nb'" in str(caught.value)
+    assert f"found {'k' * 37}..., 'quest\\x00ion', 'a\\nb'" in str(caught.value)
     assert len(str(caught.value)) < 500
 
 
@@ -131,12 +132,12 @@ def test_parquet_of_other_types(tmp_path: Path) -> None:
     # who does not ask for the date loses nothing by it
     assert [problem.gold for problem in loaded.problems] == ["1", "2"]
     assert [row.reason for row in loaded.dropped] == ["empty gold answer", "question too long: more than 16 MiB"]
-    with pytest.raises(DataError, match=r"a\.parquet:2 made is no text: OutOfRange \(.+\)"):
+    with pytest.raises(DataError, match=r"a\.parquet:2 made is not text: OutOfRange \(.+\)"):
         load(path, columns={"question": "question", "answer": "made"})
     for values in ([b"a"], [[1]], [{"a": 1}], pa.array(["a"]).dictionary_encode()):
         pq.write_table(pa.table({"question": values, "answer": ["1"]}), path)
         if isinstance(values, list):
-            with pytest.raises(DataError, match="question is no text"):
+            with pytest.raises(DataError, match="question is not text"):
                 load(path)
         else:
             assert load(path).problems[0].question == "a"

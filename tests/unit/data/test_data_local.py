@@ -47,9 +47,9 @@ def test_json_lines_name_each_bad_line_and_keep_the_good_ones(tmp_path: Path) ->
     assert values["1"] == {"q": "with a byte-order mark"}
     assert values["7"] == {"q": "café"}
     assert values["12"] == {"q": "no newline at the end"}
-    assert values["5"] == "no JSON object: a list; write one object a line"
+    assert values["5"] == "no JSON object: a list; write one object per line"
     assert values["6"] == "not UTF-8: invalid continuation byte at byte 10 of the line"
-    assert values["11"] == "no JSON object: a NoneType; write one object a line"
+    assert values["11"] == "no JSON object: a NoneType; write one object per line"
     for broken in ("2", "8", "9", "10"):
         assert str(values[broken]).startswith("not JSON: ")
 
@@ -172,7 +172,7 @@ def test_a_split_of_a_single_file_is_not_taken_in_silence(tmp_path: Path) -> Non
     file.write_text('{"question": "1+1", "answer": "2"}\n')
     source = SourceRecipe(benchmark="local", path=str(file))
     assert open_source(source)[1] == "mine"
-    with pytest.raises(DataError, match=r"data\.split: dev would not be looked at, since .*mine\.jsonl is no folder"):
+    with pytest.raises(DataError, match=r"data\.split: dev would have no effect, since .*mine\.jsonl is not a folder"):
         open_source(source.model_copy(update={"split": "dev"}))
     file.rename(tmp_path / "dev.jsonl")
     assert open_source(SourceRecipe(benchmark="local", path=str(tmp_path), split="dev"))[1] == "dev"
@@ -186,7 +186,7 @@ def test_what_cannot_be_opened_says_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is empty"):
         open_table(tmp_path / "empty.jsonl")
     (tmp_path / "not.parquet").write_text("text, not parquet")
-    with pytest.raises(DataError, match="is no Parquet file"):
+    with pytest.raises(DataError, match="is not a Parquet file"):
         open_table(tmp_path / "not.parquet")
     (tmp_path / "quote.csv").write_text('"question,answer\n')
     with pytest.raises(DataError, match="the header is not CSV"):

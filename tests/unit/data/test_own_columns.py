@@ -69,7 +69,7 @@ def test_a_chat_is_the_prompt_and_its_last_turn_what_was_answered(tmp_path: Path
         ("4?", "4", None, ()),
     ]
     assert [row.reason.partition(":")[0] for row in loaded.dropped] == [
-        "no user's message to answer in chat", "a message in chat is of another role", "a message in chat is no text",
+        "no user message to answer in chat", "a message in chat has an unknown role", "a message in chat is not text",
     ]  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_which_questions_are_held_out_follows_from_their_texts_and_the_seed() ->
     assert held_out_questions(questions, 0.4, 0, where="f") > chosen
     assert held_out_questions(questions, 0.2, 1, where="f") != chosen
     assert [len(held_out_questions(["a", "b"], share, 0, where="f")) for share in (0.01, 0.99)] == [1, 1]
-    with pytest.raises(DataError, match="has not two different questions"):
+    with pytest.raises(DataError, match="has fewer than two different questions"):
         held_out_questions(["a", "a"], 0.5, 0, where="f")
 
 
@@ -97,9 +97,9 @@ def test_which_questions_are_held_out_follows_from_their_texts_and_the_seed() ->
     [
         ({"benchmark": "hub"}, "data.dataset: benchmark: hub needs a data set's id"),
         ({"benchmark": "gsm8k", "dataset": "a/b"}, "data.dataset: is for benchmark: hub, not gsm8k"),
-        ({"benchmark": "gsm8k", "gold": "boxed"}, "data.gold: gsm8k has its own way"),
-        ({"benchmark": "gsm8k", "held_out": 0.1}, "data.held_out: gsm8k has a test split of its own"),
-        ({"path": "a", "gold": "box"}, "data.gold: is not one of auto, column, hashes, boxed, and no function"),
+        ({"benchmark": "gsm8k", "gold": "boxed"}, "data.gold: gsm8k has its own rule"),
+        ({"benchmark": "gsm8k", "held_out": 0.1}, "data.held_out: gsm8k has its own test split"),
+        ({"path": "a", "gold": "box"}, "data.gold: is neither one of auto, column, hashes, boxed nor a function"),
         ({"benchmark": "mixture"}, "data.mixture: benchmark: mixture needs parts"),
         ({"mixture": [{"path": "a"}], "limit": 3}, "data.limit: each part of a mixture has its own"),
         ({"mixture": [{"benchmark": "hub"}]}, "data.mixture.0.dataset: benchmark: hub needs"),

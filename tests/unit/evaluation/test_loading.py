@@ -125,7 +125,7 @@ def test_no_reference_model_is_kept_for_measuring(tmp_path: Path) -> None:
         load_frozen(recipe, None, temperature=1.0),
         load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0),
     ):
-        with pytest.raises(AssertionError, match="without its reference"):
+        with pytest.raises(AssertionError, match="has no reference model"):
             policy.reference_logprobs(batch)
 
 
@@ -160,7 +160,7 @@ def test_an_adapter_whose_base_was_named_from_another_folder_says_so(
         lambda: load_frozen(recipe, None, temperature=1.0),
         lambda: load_prompting(recipe, checkpoint),
     ):
-        with pytest.raises(ModelError, match=r"models/base .* a relative path counts from the working folder"):
+        with pytest.raises(ModelError, match=r"models/base .* a relative path starts at the working folder"):
             load()
 
 
@@ -233,12 +233,12 @@ def test_a_damaged_checkpoint_says_which_others_there_are(tmp_path: Path) -> Non
 @pytest.mark.parametrize("which", [500, 0, -1, "bets", "200"])
 def test_a_step_that_is_not_there_lists_those_that_are(tmp_path: Path, which: str | int) -> None:
     run = run_with_steps(tmp_path, [200, 400], None)
-    with pytest.raises(CheckpointError, match=f"no checkpoint {which}; there are best, last and the steps 200, 400"):
+    with pytest.raises(CheckpointError, match=f"no checkpoint {which}; choose best, last or one of the steps 200, 400"):
         choose_checkpoint(run, which)
 
 
 def test_a_run_without_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no checkpoint yet; go on with gtpo train --resume"):
+    with pytest.raises(CheckpointError, match="no checkpoint yet; continue with gtpo train --resume"):
         choose_checkpoint(RunFolder(tmp_path))
 
 

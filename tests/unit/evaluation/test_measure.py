@@ -275,7 +275,7 @@ def test_the_one_file_that_was_trained_on_is_no_test(tmp_path: Path) -> None:
     rows(tmp_path / "mine.jsonl", "1+0")
     rows(tmp_path / "other.jsonl", "2-1")
     recipe = local_recipe(tmp_path / "mine.jsonl")
-    with pytest.raises(DataError, match=r"mine\.jsonl is the one file that was trained on.* --data-path"):
+    with pytest.raises(DataError, match=r"all of .*mine\.jsonl was trained on.* --data-path"):
         questions(recipe)
     assert questions(recipe, data_path=tmp_path / "other.jsonl") == ["2-1"]
 
@@ -297,7 +297,9 @@ def test_a_file_has_no_splits(tmp_path: Path) -> None:
     )
     for recipe in (RECIPE, own):
         for split in ("train", "dev"):
-            with pytest.raises(DataError, match=rf"--split {split}: .*other\.jsonl is no folder, so it has no splits"):
+            with pytest.raises(
+                DataError, match=rf"--split {split}: .*other\.jsonl is not a folder, so it has no splits"
+            ):
                 questions(recipe, data_path=other, split=split)
         assert questions(recipe, data_path=other) == ["2-1"]
         assert questions(recipe, data_path=tmp_path / "folder", split="dev") == ["3-1"]
@@ -305,7 +307,7 @@ def test_a_file_has_no_splits(tmp_path: Path) -> None:
     asked = [questions(own, data_path=tmp_path / "mine.jsonl", split=split) for split in ("train", "test")]
     assert [len(side) for side in asked] == [2, 1]
     assert sorted(question for side in asked for question in side) == ["1+0", "2+0", "3+0"]
-    with pytest.raises(DataError, match=r"--split dev: .*mine\.jsonl is no folder"):
+    with pytest.raises(DataError, match=r"--split dev: .*mine\.jsonl is not a folder"):
         questions(own, data_path=tmp_path / "mine.jsonl", split="dev")
 
 
@@ -320,7 +322,7 @@ def test_columns_and_gold_of_own_data_are_not_those_of_a_benchmark(tmp_path: Pat
     assert questions(load_recipe("tiny_arithmetic", [columns]), data_path=tmp_path / "mine.jsonl") == ["2+1"]
     for name in ("gsm8k", "arithmetic"):
         recipe = load_recipe("tiny_arithmetic", [f"data.benchmark={name}", columns])
-        with pytest.raises(DataError, match=f"data.columns: {name} has columns of its own, so these would not be read"):
+        with pytest.raises(DataError, match=f"data.columns: {name} has its own columns, so this key has no effect"):
             questions(recipe, name)
 
 

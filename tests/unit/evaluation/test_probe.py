@@ -87,7 +87,10 @@ def test_where_memory_does_not_hold_a_forward_it_is_cut_finer(
         cut = mean_entropies(policy, groups)
     assert cut == [pytest.approx(row, rel=1e-5) for row in expected]
     room = 0
-    with pytest.warns(RuntimeWarning), pytest.raises(EvaluationError, match="a single completion is measured"):
+    with (
+        pytest.warns(RuntimeWarning),
+        pytest.raises(EvaluationError, match="measuring the entropy of a single completion"),
+    ):
         mean_entropies(policy, groups)
 
 
@@ -106,11 +109,10 @@ def test_weights_that_are_broken_are_an_error(policy: TransformersPolicy) -> Non
     ("share", "words"),
     [
         (0.0, "nothing to learn from"),
-        (0.01, "single seeds decided"),
-        (0.09, "single seeds decided"),
-        (0.1, "ended above GRPO at the temperature of training"),
-        (0.19, "ended above GRPO at the temperature of training"),
-        (0.2, "no benefit of GTPO over GRPO showed"),
+        (0.01, "the seed mattered more than the method"),
+        (0.09, "the seed mattered more than the method"),
+        (0.1, "GTPO taught nothing that GRPO did not"),
+        (0.5, "GTPO taught nothing that GRPO did not"),
     ],
 )
 def test_what_the_command_says_of_the_share_that_is_right(share: float, words: str) -> None:

@@ -60,7 +60,7 @@ def test_an_evaluation_may_be_larger_than_what_is_read_at_once(tmp_path: Path, m
     assert stored.open() == [problem(number) for number in range(20)]
     long = stored.samples_file.read_bytes().replace(b"\n", b" ")
     stored.samples_file.write_bytes(long + b"\n")
-    with pytest.raises(EvaluationError, match=r"samples\.jsonl:1: is no evaluated problem \(is larger than"):
+    with pytest.raises(EvaluationError, match=r"samples\.jsonl:1: is not an evaluated problem \(is larger than"):
         stored.problems()
 
 
@@ -106,7 +106,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     stored.append([problem(1)])
     with stored.samples_file.open("a") as stream:
         stream.write('{"id": 3}\n')
-    with pytest.raises(EvaluationError, match=r"samples\.jsonl:2: is no evaluated problem .* --again"):
+    with pytest.raises(EvaluationError, match=r"samples\.jsonl:2: is not an evaluated problem .* --again"):
         stored.problems()
     stored.results_file.write_text("{}")
     with pytest.raises(EvaluationError, match=r"results\.json: cannot be read"):
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 def test_one_process_is_at_an_evaluation(tmp_path: Path) -> None:
     stored, other = (evaluation_at(RunFolder(tmp_path), CONDITIONS) for _ in range(2))
     with stored.lock():
-        with pytest.raises(EvaluationError, match="another process is at this evaluation"), other.lock():
+        with pytest.raises(EvaluationError, match="another process is working on this evaluation"), other.lock():
             pass
         with evaluation_at(RunFolder(tmp_path), replace(CONDITIONS, subject="base")).lock():
             pass  # another one of the same run

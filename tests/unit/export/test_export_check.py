@@ -93,7 +93,7 @@ def test_what_training_did_is_told_from_rounding() -> None:
     assert found.kept_error == pytest.approx((0.001**2 / 2 / 0.0002) ** 0.5, rel=1e-4)
     half = compare(reference, Measured(effect / 2 + error, ids))
     assert half.kept == pytest.approx(0.5)
-    with pytest.raises(ExportError, match="the adapter is not in it as it was trained"):
+    with pytest.raises(ExportError, match="it does not contain the adapter as trained"):
         require(half, bound=0.1, where="here", remedy="none")
     require(replace(half, kept_error=0.2), bound=0.1, where="here", remedy="none")  # too noisy to tell
 
@@ -108,14 +108,14 @@ def test_a_share_is_told_only_where_it_is_seen() -> None:
         require(replace(found, kept=1.0), bound=0.1, where="here", remedy="none")
         return str(found).partition("likeliest token the same at 4 of 4")[2]
 
-    less = "; training changed them by 5e-08, which is less than rounding, so how much of it is in the export is not"
-    assert said(1e-7, -2e-8, 2e-8, 1e-6, 1e-6) == f"{less} seen here"  # the fit says -20 %
-    assert said(1e-7, 3e-7, -3e-7, 1e-6, 1e-6) == f"{less} seen here"  # and 300 %
+    less = "; training changed them by 5e-08, which is less than rounding, so the check cannot see how much of it is in"
+    assert said(1e-7, -2e-8, 2e-8, 1e-6, 1e-6) == f"{less} the export"  # the fit says -20 %
+    assert said(1e-7, 3e-7, -3e-7, 1e-6, 1e-6) == f"{less} the export"  # and 300 %
     begins = "; training changed them by 0.005, "
     assert said(0.01, 0.01, -0.01, 0.0, 0.0) == f"{begins}of which 100 % are in the export"
     assert said(0.01, 0.009, -0.009, 0.001, 0.0) == f"{begins}of which 90 % are in the export"
     assert said(0.01, 0.011, -0.011, 0.0, 0.0) == f"{begins}the export 1.10 times as much"
-    assert said(0.01, -0.002, 0.002, 0.0, 0.0) == f"{begins}the export the other way"
+    assert said(0.01, -0.002, 0.002, 0.0, 0.0) == f"{begins}the export in the opposite direction"
     assert said(0.0, 0.0, 0.0, 0.0, 0.0) == "; training changed none of them"
 
 

@@ -122,10 +122,10 @@ def test_auto_is_the_first_type_that_holds_what_was_trained(
         assert done.notes == ()
         return
     assert all(held(coarser) < 0.9 for coarser in {own, "float16"} - {written})
-    lost = f"{own} would hold {100 * held(own):.0f} % of what training changed in the weights"
-    assert done.notes == (f"The weights are {written}, since {lost}: load them as {written} too.",)
+    lost = f"{own} would hold {100 * held(own):.0f} % of training's changes of the weights"
+    assert done.notes == (f"The weights are {written}, because {lost}. Load them as {written} too.",)
     assert ("--dtype float32" in (done.path / "README.md").read_text()) == (written == "float32")
-    with pytest.raises(ExportError, match=f"^--dtype: {lost}, since .*; use --dtype auto"):
+    with pytest.raises(ExportError, match=f"^--dtype: {lost}, because .*; use --dtype auto"):
         export(run, dtype=own, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -211,7 +211,7 @@ def test_what_no_type_holds_is_not_written_and_what_nobody_trained_is_its_base(s
     run = moved_run(tmp_path / "run", recipe_on(base), scale=scale)
     if scale:
         for dtype in ("auto", "bfloat16", "float16", "float32"):
-            with pytest.raises(ExportError, match=r"^not exported: \w+ would hold nothing of what training changed"):
+            with pytest.raises(ExportError, match=r"^not exported: \w+ would hold nothing of training's changes"):
                 export(run, dtype=dtype)
             assert not run.export.exists() or not list(run.export.iterdir())
     else:
@@ -249,7 +249,7 @@ def test_where_all_weights_trained_too_a_type_is_written_only_where_it_holds_tha
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
     shutil.rmtree(base)
     done = export(run, dtype="bfloat16", out=tmp_path / "gone")
-    assert done.notes == ("The model that training started from is not there, so what bfloat16 holds is not known.",)
+    assert done.notes == ("The model that training started from is missing, so the losses of bfloat16 are unknown.",)
 
 
 @pytest.mark.parametrize(("step", "held"), [(0.6, None), (0.4, None), (0.0, None), (1.0, 1.0)])

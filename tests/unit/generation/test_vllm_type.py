@@ -37,5 +37,5 @@ def test_no_room_for_the_engine_names_remedies_that_help_in_an_evaluation_too() 
     engine._adapter = SimpleNamespace(lora_int_id=1)
     with pytest.raises(NoRoomToSampleError) as caught:
         list(engine.generate([]))
-    assert "cumem_allocator.cpp:139); lower it, or end what else uses the GPU" in str(caught.value)
+    assert "cumem_allocator.cpp:139); lower it, or stop other programs that use the GPU" in str(caught.value)
     assert "training" not in str(caught.value)

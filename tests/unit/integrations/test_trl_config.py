@@ -102,7 +102,7 @@ def test_every_key_without_a_counterpart_is_named_at_once() -> None:
     assert len(lines) == len(REFUSED)
     for words in REFUSED.values():
         assert any(line.startswith(words) for line in lines), words
-    with pytest.raises(RecipeError, match=r"training\.save_every: TRL's checkpoints hold nothing of what was sampled;"):
+    with pytest.raises(RecipeError, match=r"training\.save_every: TRL's checkpoints do not hold samples for coming"):
         check_recipe(load_recipe("tiny_arithmetic", ["rollout.steps_per_generation=7"]))
     check_recipe(load_recipe("tiny_arithmetic"))
     check_recipe(load_recipe("llama8b_gsm8k", ["rollout.importance_correction=truncated", "rollout.engine=vllm"]))
@@ -200,5 +200,5 @@ def test_what_no_loss_of_trl_is_is_refused() -> None:
         RecipeError, match=r"objective\.conflict\.enabled: with ratio: sequence TRL has one coefficient"
     ):
         check_recipe(load_recipe("tiny_arithmetic", ["objective.name=gspo", "objective.conflict.enabled=true"]))
-    with pytest.raises(RecipeError, match=r"objective\.clip\.of: weight goes with average: token"):
+    with pytest.raises(RecipeError, match=r"objective\.clip\.of: weight works in TRL only with average: token"):
         check_recipe(load_recipe("tiny_arithmetic", ["objective.name=cispo", "objective.average=completion"]))

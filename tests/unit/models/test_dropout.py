@@ -61,7 +61,7 @@ def test_an_adapters_dropout_is_for_sft_alone(method: str, tmp_path: Path) -> No
         check_dropout(asked)
         check_ready(asked)
         return
-    said = rf"model\.lora\.dropout: 0\.3 is for objective\.name: sft alone; with {method} each .*: set it to 0"
+    said = rf"model\.lora\.dropout: 0\.3 works only with objective\.name: sft; with {method} each .*; set it to 0"
     run = RunFolder(tmp_path / "run")
     run.create(asked)
     for refuse in (
@@ -107,7 +107,7 @@ def test_what_a_models_configuration_asks_for_is_off(kind: str, tmp_path: Path) 
     tiny_tokenizer().save_pretrained(tmp_path)
     said: list[str] = []
     policy: Any = set_up(recipe(tmp_path), say=said.append).policy
-    assert f"the model's own dropout (up to {KINDS[kind]:g}) is off: only SFT trains with it" in " ".join(said)
+    assert f"the model's own dropout (up to {KINDS[kind]:g}) is off, since only SFT trains with it" in " ".join(said)
     assert active_dropout(policy.model) == []
     batch, state = ragged_rows(), torch.get_rng_state()
     trained = policy.token_logprobs(batch)

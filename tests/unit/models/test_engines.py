@@ -99,15 +99,15 @@ def test_vllm_takes_adapters_up_to_rank_512() -> None:
     allowed, large = {"lora": {"rank": 512, "alpha": 1}}, {"lora": {"rank": 513, "alpha": 1}}
     assert choose_engines(recipe(allowed, {"engine": "vllm"}), gpu=True, installed=ALL) == SHARED
     with pytest.raises(
-        RecipeError, match=r"model\.lora\.rank: vLLM takes adapters of rank 512 at most, and this is 513"
+        RecipeError, match=r"model\.lora\.rank: vLLM takes adapters up to rank 512, and this one has rank 513"
     ):
         recipe(large, {"engine": "vllm"})
     with pytest.raises(
-        ModelError, match=r"model\.lora\.rank: vLLM takes adapters of rank 512 at most, and this is 513"
+        ModelError, match=r"model\.lora\.rank: vLLM takes adapters up to rank 512, and this one has rank 513"
     ):
         choose_engines(recipe(large | {"backend": "unsloth"}, {}), gpu=True, installed=ALL)
     assert choose_engines(recipe(large, {}), gpu=True, installed=ALL) == TRANSFORMERS
-    assert "rank 512 at most" in str(why_not_shared(recipe(large, {}).model, ALL))
+    assert "up to rank 512" in str(why_not_shared(recipe(large, {}).model, ALL))
 
 
 def test_why_the_shared_engine_is_not_chosen() -> None:

@@ -135,44 +135,44 @@ def instead(name: str, make: Callable[[Path], object]) -> Change:
 
 BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 WRONG: dict[str, tuple[Change, str]] = {
-    "no tokenizer": (without("tokenizer*"), "holds no tokenizer (tokenizer.json is missing); copy"),
+    "no tokenizer": (without("tokenizer*"), "has no tokenizer (tokenizer.json is missing); copy"),
     "tokenizer no JSON": (holding("tokenizer.json", b"{"), "tokenizer.json cannot be read (Expecting property name"),
     "tokenizer empty": (holding("tokenizer.json", b"{}"), "cannot be loaded: KeyError: 'added_tokens'; fetch it again"),
-    "tokenizer config a list": (holding("tokenizer_config.json", b"[]"), "tokenizer_config.json cannot be read (no"),
+    "tokenizer config a list": (holding("tokenizer_config.json", b"[]"), "config.json cannot be read (a list"),
     "no weights": (without("*.safetensors"), "no file named model.safetensors"),
     "weights cut": (cut("model.safetensors", 0.5), "model.safetensors cannot be read (Error while deserializing"),
-    "weights empty": (cut("model.safetensors", 0), "it was cut off or damaged: fetch the model again"),
+    "weights empty": (cut("model.safetensors", 0), "it is cut off or damaged; fetch the model again"),
     "weights a page": (holding("model.safetensors", b"<html>404</html>"), "model.safetensors cannot be read"),
     "weights a pointer": (
         holding("model.safetensors", b"version https://git-lfs.github.com/spec/v1\nsize 123\n"),
         "model.safetensors is a pointer of Git LFS, not the weights; fetch them with git lfs pull",
     ),
     "a shard missing": (without_a_shard, "model-1.safetensors"),
-    "layers missing": (configured(num_hidden_layers=3), "lack 9 tensors that its config.json asks for (model.layers"),
-    "other shapes": (narrower, "its weights have other shapes than its config.json says"),
-    "other tokenizer": (smaller_vocabulary, "has 104 tokens, the model 50: they are not of the same model"),
+    "layers missing": (configured(num_hidden_layers=3), "lack 9 tensors that its config.json needs (model.layers"),
+    "other shapes": (narrower, "the shapes of its weights differ from its config.json"),
+    "other tokenizer": (smaller_vocabulary, "has 104 tokens, but the model 50, so they do not belong together"),
     "no config": (without("config.json"), "is a folder without config.json"),
     "config no JSON": (holding("config.json", b"{"), "config.json cannot be read (Expecting property name"),
-    "config a list": (holding("config.json", b"[]"), "config.json cannot be read (no JSON object but a list)"),
+    "config a list": (holding("config.json", b"[]"), "config.json cannot be read (a list, not a JSON object)"),
     "config of bytes": (holding("config.json", b"\xff\xfe"), "config.json cannot be read ('utf-8' codec can't decode"),
     "config of an unknown type": (configured(model_type="nonesuch"), "model type `nonesuch`"),
     "config with a wrong kind": (configured(hidden_size="x"), "Field 'hidden_size' expected int, got str"),
     "config that divides by zero": (configured(num_attention_heads=0), "ZeroDivisionError"),
     "generation config a list": (holding("generation_config.json", b"[]"), "generation_config.json cannot be read"),
     "classifier": (replaced("LlamaForSequenceClassification", hidden_size=32, intermediate_size=32, num_hidden_layers=1,
-                            num_attention_heads=2), "lack 1 tensors that its config.json asks for (lm_head.weight)"),
-    "encoder": (replaced("BertForMaskedLM", **BERT), "sees the tokens that come later, as encoders do"),
-    "encoder without a head": (replaced("BertModel", **BERT), "tensors that its config.json asks for (cls.predictions"),
+                            num_attention_heads=2), "lack 1 tensors that its config.json needs (lm_head.weight)"),
+    "encoder": (replaced("BertForMaskedLM", **BERT), "sees later tokens, as encoders do"),
+    "encoder without a head": (replaced("BertModel", **BERT), "tensors that its config.json needs (cls.predictions"),
     "encoder-decoder": (
         replaced("T5ForConditionalGeneration", d_model=32, d_kv=16, d_ff=32, num_layers=1, num_heads=2),
-        "is no causal language model, such as Llama and Qwen are",
+        "is not a causal language model like Llama or Qwen",
     ),
-    "weights NaN": (weights("lm_head.weight", math.nan), "are not finite (lm_head.weight holds NaN or infinity)"),
-    "weights infinite": (weights("model.norm.weight", math.inf), "are not finite (model.norm.weight holds NaN"),
-    "weights too large": (weights("model.layers.0.mlp.up_proj.weight", 3e38), "computes what is not finite"),
-    "a billion layers": (configured(num_hidden_layers=10**9), "asks for num_hidden_layers = 1e+09; no model has more"),
-    "a size of 400 digits": (configured(vocab_size=10**400), "asks for vocab_size = 1.8e+308; no model has more"),
-    "a size without an end": (configured(intermediate_size=10**12), "asks for intermediate_size = 1e+12"),
+    "weights NaN": (weights("lm_head.weight", math.nan), "are not finite (lm_head.weight has NaN or infinity)"),
+    "weights infinite": (weights("model.norm.weight", math.inf), "are not finite (model.norm.weight has NaN"),
+    "weights too large": (weights("model.layers.0.mlp.up_proj.weight", 3e38), "computes infinite or NaN values"),
+    "a billion layers": (configured(num_hidden_layers=10**9), "has num_hidden_layers = 1e+09, but no model has more"),
+    "a size of 400 digits": (configured(vocab_size=10**400), "has vocab_size = 1.8e+308, but no model has more"),
+    "a size without an end": (configured(intermediate_size=10**12), "has intermediate_size = 1e+12"),
     "config a FIFO": (instead("config.json", os.mkfifo), "config.json is no regular file; fetch the model again"),
     "tokenizer a FIFO": (instead("tokenizer.json", os.mkfifo), "tokenizer.json is no regular file"),
     "template a device": (
@@ -181,7 +181,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "config a loop": (instead("config.json", lambda file: file.symlink_to(file.name)), "is no regular file"),
     "weights a folder": (instead("model.safetensors", Path.mkdir), "model.safetensors"),
     "config nested": (holding("config.json", b'{"a":' * 100_000), "config.json cannot be read"),
-    "adapter": (only_an_adapter, "is an adapter, which is no model by itself; name its base model (some/base)"),
+    "adapter": (only_an_adapter, "is an adapter, not a complete model; name its base model (some/base)"),
 }  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def test_a_bias_of_minus_infinity_bars_a_token_and_is_no_damage() -> None:
     output.bias.data[3] = -math.inf
     check_finite("x", model)
     output.bias.data[3] = math.nan
-    with pytest.raises(ModelError, match=r"lm_head\.bias holds NaN"):
+    with pytest.raises(ModelError, match=r"lm_head\.bias has NaN"):
         check_finite("x", model)
 
 
@@ -234,7 +234,7 @@ def test_an_adapter_that_has_peft_import_a_module_is_refused(tmp_path: Path, cha
     file.write_text(json.dumps(plain))
     check_adapter_config(tmp_path)
     file.write_text(json.dumps(plain | changes))
-    with pytest.raises(ModelError, match=r"adapter_config\.json: (is no plain LoRA adapter|cannot be read)"):
+    with pytest.raises(ModelError, match=r"adapter_config\.json: (is not a plain LoRA adapter|cannot be read)"):
         check_adapter_config(tmp_path)
 
 
@@ -387,11 +387,11 @@ def test_a_gated_repository_says_where_to_accept_its_licence_and_which_copy_is_o
     assert lines[1:6:2] == [meta, gated, limited]  # of the tokenizer
     page = "https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct"
     assert f" is gated: the hub gives it only to accounts that accepted its licence. Accept it at {page}, then" in meta
-    assert "hf auth login (or set HF_TOKEN). Or take Unsloth's open copy, under the same licence: " in meta
+    assert "hf auth login (or set HF_TOKEN). Or use Unsloth's open copy, under the same licence: " in meta
     assert meta.endswith(" --set model.name=unsloth/Llama-3.1-8B-Instruct")
     assert "https://huggingface.co/owner/gated, then log in here: " in gated
     assert "unsloth" not in gated
-    assert "the hub does not give owner/limited to this login (" in limited
+    assert "the hub refuses owner/limited to this login (" in limited
     assert "403" in limited
     doctor, source, notes = lines[6:]
     assert doctor == meta
@@ -449,13 +449,13 @@ def raised(fail: Callable[[], object]) -> Exception:
 
 def test_memory_that_runs_out_is_told_as_such_with_what_to_lower() -> None:
     host = load_failure("some/model", raised(lambda: torch.empty(1 << 50)))
-    assert "some/model does not fit this machine's main memory: end what else uses it" in host
+    assert "some/model does not fit this machine's main memory: stop other programs" in host
     assert "DefaultCPUAllocator: can't allocate memory" in host
     assert "main memory" in load_failure("some/model", raised(lambda: bytearray(1 << 62)))
     said = "CUDA out of memory. Tried to allocate 2.00 GiB"
     gpu = load_failure("some/model", torch.OutOfMemoryError(said))
     assert gpu.startswith("model.name: some/model does not fit the GPU's memory: set model.load_in_4bit: true, lower")
-    assert gpu.endswith(f"gtpo plan says what fits ({said})")
+    assert gpu.endswith(f"gtpo plan shows what fits ({said})")
     unsloth = load_failure("some/model", MemoryError("Unsloth: Your GPU ran out of memory loading vLLM"))
     assert "lower rollout.gpu_memory_utilization" in unsloth
     for message in (host, gpu, unsloth):
@@ -471,7 +471,7 @@ def test_what_a_library_says_is_passed_on_and_not_taken_for_a_failed_download(so
         for path in ("some/model", str(sound)):
             message = load_failure(path, error)
             assert str(error) in message
-            assert message.endswith("see what gtpo doctor --recipe says of this machine")
+            assert message.endswith("check this machine with gtpo doctor --recipe")
             assert "hub" not in message
             assert "fetch" not in message
 
@@ -541,5 +541,5 @@ def test_the_tokenizer_alone_is_refused_in_the_same_words(sound: Path, tmp_path:
     """gtpo generate and eval load it before any weights."""
     shutil.copytree(sound, tmp_path / "model")
     without("tokenizer*")(tmp_path / "model")
-    with pytest.raises(ModelError, match="holds no tokenizer"):
+    with pytest.raises(ModelError, match="has no tokenizer"):
         load_tokenizer(ModelRecipe(name="x"), str(tmp_path / "model"))

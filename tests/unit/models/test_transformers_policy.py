@@ -63,7 +63,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     base = save_model(tmp_path / "base")
     policy = load(base)
     policy.save(tmp_path / "saved")
-    with pytest.raises(CheckpointError, match="no full weights"):
+    with pytest.raises(CheckpointError, match="no complete weights"):
         load(base, lora=None).load(tmp_path / "saved")
     with pytest.raises(CheckpointError, match="no adapter"):
         policy.load(base)

@@ -53,7 +53,7 @@ def test_code_beside_a_model_runs_only_when_it_is_asked_for(folder: Path, tmp_pa
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     with pytest.raises(
         ModelError,
-        match="comes with code of its own, which is not run",
+        match="comes with its own code, which does not run",
     ):
         load(folder)
     assert not ran.exists()
@@ -78,7 +78,7 @@ def test_a_pickle_in_the_place_of_weights_does_not_run(folder: Path, tmp_path: P
         torch.save({"lm_head.weight": Danger(ran)}, weights)
     else:
         weights.write_bytes(pickle.dumps(Danger(ran)))
-    with pytest.raises(ModelError, match="are a pickle that would run code, which is refused"):
+    with pytest.raises(ModelError, match="are a pickle, which is refused because it could run code"):
         load(folder)
     assert not ran.exists()
     if how == "pickle":

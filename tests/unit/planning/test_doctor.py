@@ -49,10 +49,10 @@ def test_without_wandb_training_can_start_unless_it_must_log_there(monkeypatch: 
 def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
     finding = next(_for_recipe(load_recipe("llama8b_gsm8k")))
     assert finding.state == "problem"
-    assert finding.remedy == "small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan says which"
+    assert finding.remedy == "small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan shows which"
     finding = next(_for_recipe(load_recipe("tiny_arithmetic")))
     assert (finding.state, finding.remedy) == ("note", "a model of this size trains on a CPU")
-    assert machine.gpu().remedy == "small models train on a CPU; larger ones need a GPU, and gtpo plan says which"
+    assert machine.gpu().remedy == "small models train on a CPU; larger ones need a GPU, and gtpo plan shows which"
 
 
 @pytest.mark.parametrize("script", ["#!/bin/sh\nexec sleep 60\n", "no program\n"])
@@ -173,7 +173,7 @@ def test_all_that_is_missing_is_told_at_once_each_with_its_remedy() -> None:
         check_ready(load_recipe("llama8b_gsm8k", overrides))
     assert time.perf_counter() - started < 10
     gpu, reward, model, data = str(caught.value).splitlines()
-    assert gpu == "GPU: none; small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan says which"
+    assert gpu == "GPU: none; small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan shows which"
     assert "module no_such_module cannot be imported" in reward
     assert "install it, or put its folder on PYTHONPATH" in reward
     assert model.startswith("model.name: meta-llama/Llama-3.1-8B-Instruct is no local folder, not in the cache")

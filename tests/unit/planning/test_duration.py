@@ -279,10 +279,11 @@ def test_every_card_is_found_by_both_its_names() -> None:
     ("typed", "words"),
     [
         ("a100", "'a100' is 2 sizes: write a100-40gb or a100-80gb"),
-        ("4060", "no card in the table"),  # which is not the Ti
-        ("2080", "no card in the table"),  # and no GPU has so many GiB
-        ("l40", "no card in the table"), ("big", "write e.g. 24GiB"), ("0", "is no size"), ("", "is no size"),
-        ("rtx", "is no size"), ("-24", "is no size"), ("nan", "is no size"),
+        ("4060", "nor a card in the table"),  # which is not the Ti
+        ("2080", "nor a card in the table"),  # and no GPU has so many GiB
+        ("l40", "nor a card in the table"), ("big", "write e.g. 24GiB"), ("0", "is neither a size"),
+        ("", "is neither a size"), ("rtx", "is neither a size"),
+        ("-24", "is neither a size"), ("nan", "is neither a size"),
     ],
 )  # fmt: skip
 def test_what_is_no_gpu(typed: str, words: str) -> None:

@@ -292,7 +292,7 @@ def test_no_row_is_longer_than_the_models_own_context() -> None:
     plan = make_plan(load_recipe("tiny_arithmetic", settings), gpu=80 * GIB)
     assert plan.prompt_tokens + plan.completion_tokens == 2048
     assert plan.prompt_tokens + plan.longest_completion == 2048
-    assert "the model's context is 2048 tokens, so model.max_seq_length is that" in plan.notes
+    assert "model.max_seq_length is lowered to the model's context, 2048 tokens" in plan.notes
     unread = make_plan(load_recipe("tiny_arithmetic", [*settings, "data.split=none"]), gpu=80 * GIB)
     assert (unread.prompt_tokens, unread.completion_tokens) == (2047, 1)
 

@@ -177,7 +177,7 @@ def test_a_plan_answers_for_the_card_that_is_asked_about(tmp_path: Path, capsys:
     own = make_plan(recipe(f"model.name={save_model(tmp_path / 'small')}"), gpu=24 * GIB)
     assert own.memory.parts[0].name == "base weights"
     assert own.recipe.model.load_in_4bit is False
-    _print_verdict(replace(own, fits=False), asked=True)
+    _print_verdict(replace(own, fits=False), gpu_given=True)
     assert "model.load_in_4bit: true would make the weights smaller" in capsys.readouterr().out
 
 

@@ -341,13 +341,13 @@ def test_values_without_a_counterpart_are_said_and_the_rest_is_written(words: st
     ("name", "text", "words"),
     [
         ("a.py", "import os\n", r"has no GRPOConfig\(\.\.\.\) call"),
-        ("a.py", "GRPOConfig(\n", "line 1: is no Python"),
+        ("a.py", "GRPOConfig(\n", "line 1: is not Python"),
         ("a.py", "GRPOConfig(output_dir='out')\n", "names no model that can be read"),
         ("a.py", "GRPOTrainer(model='m', args=GRPOConfig())\n", "names no data that can be read; name them: --data"),
         ("a.ipynb", "{}", "jupyter nbconvert --to script"),
         ("a.yaml", "rl: dpo\nbase_model: m\n", "rl: only grpo"),
         ("a.yaml", "stage: dpo\nmodel_name_or_path: m\n", "stage: dpo: gtpo trains on problems with answers"),
-        ("a.yaml", "model: {name: m}\ndata: {benchmark: gsm8k}\n", "is a recipe already"),
+        ("a.yaml", "model: {name: m}\ndata: {benchmark: gsm8k}\n", "is already a recipe"),
         ("a.yaml", "epochs: 3\n", "names no model as axolotl"),
         (
             "a.yaml",

@@ -80,7 +80,7 @@ def test_clip_epsilon_is_short_for_both_ends() -> None:
     assert switches(recipe("objective.name=dapo", "objective.clip_epsilon=0.1").objective)[3:5] == (0.1, 0.1)
     with pytest.raises(RecipeError, match=r"clip_epsilon is a range around 1; with clip\.of: weight write clip\.high"):
         recipe("objective.name=cispo", "objective.clip_epsilon=0.9")
-    with pytest.raises(RecipeError, match="clip_epsilon is short for"):
+    with pytest.raises(RecipeError, match=r"clip_epsilon sets both clip\.low and clip\.high"):
         recipe("objective.clip_epsilon=0.1", "objective.clip.high=0.3")
     with pytest.raises(RecipeError, match=r"objective\.clip\.low: .*less than 1"):
         recipe("objective.clip_epsilon=2")
@@ -112,7 +112,7 @@ def test_a_length_penalty_alone_is_a_reward() -> None:
 
 def test_a_reward_of_ones_own_is_named_once() -> None:
     twice = "rewards.plugins=[{name: 'mine:reward'}, {name: 'other:reward'}, {name: 'mine:reward', weight: 2}]"
-    with pytest.raises(RecipeError, match=r"rewards\.plugins\.2\.name: mine:reward is there twice"):
+    with pytest.raises(RecipeError, match=r"rewards\.plugins\.2\.name: mine:reward is listed twice"):
         recipe(twice)
 
 

@@ -216,7 +216,7 @@ def laughs(levels: int) -> str:
         ("extends: .\n", "is a folder; name the recipe's file"),
         ("extends: ''\n", "expected the name of a recipe, got ''"),
         ("extends: [a]\n", "expected the name of a recipe, got ['a']"),
-        ("# " + "x" * 2**20 + "\n", "is larger than 1 MiB, which no recipe is"),
+        ("# " + "x" * 2**20 + "\n", "is larger than 1 MiB, too large for a recipe"),
     ],
 )  # fmt: skip
 def test_texts_that_could_end_the_program_are_named_at_once(text: str, words: str) -> None:

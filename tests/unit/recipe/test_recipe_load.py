@@ -105,7 +105,7 @@ def test_the_default_ks_end_at_the_samples_and_written_ones_beyond_are_refused()
     document = SMALLEST | {"evaluation": {"samples": 9}}
     evaluation = build_recipe(document, where="r.yaml").evaluation
     assert (evaluation.pass_k, evaluation.majority_k) == ((1, 2, 4, 8), (4, 8))
-    assert "evaluation.pass_k: k = 16 needs as many completions" in problems(document, "evaluation.pass_k=[1, 16]")[0]
+    assert "evaluation.pass_k: k = 16 needs 16 completions" in problems(document, "evaluation.pass_k=[1, 16]")[0]
     all_ks = {"pass_k": [1, 2, 4, 8, 16, 32, 64], "majority_k": [4, 8, 16, 32, 64]}  # as an earlier gtpo resolved it
     assert build_recipe(SMALLEST | {"evaluation": all_ks | {"samples": 9}}, where="r.yaml").evaluation == evaluation
 
@@ -182,7 +182,7 @@ def test_a_number_out_of_range_beside_auto_is_said_once() -> None:
     [
         ("objective.name=sft\nrollout.steps_per_generation=4", "SFT samples nothing to share between steps; set it"),
         ("model.lora=null\nmodel.load_in_4bit=false\nrollout.engine=vllm", "set model.lora, or engine: transformers"),
-        ("training.eval_every=10", "bound these evaluations"),
+        ("training.eval_every=10", "limit these evaluations"),
         ("training.keep_best=eval/gsm8k/accuracy_rate", "only measured with training.eval_every"),
         ("rollout.group_size=1", "a group of 1 has no advantage"),
         (

@@ -45,5 +45,5 @@ def test_the_name_says_model_data_method_and_time(
 
 @pytest.mark.parametrize("name", ["my run", "", "-x", ".x", "a/b", "..", "x" * 122, "x\n"])
 def test_a_name_that_is_no_folder_is_refused_in_words(name: str) -> None:
-    with pytest.raises(RecipeError, match=re.escape("run_name: expected letters, digits, _, - and dots")):
+    with pytest.raises(RecipeError, match=re.escape("run_name: expected at most 121 letters, digits, _, - and dots")):
         build_recipe({"run_name": name, "model": {"name": "m"}, "data": {"benchmark": "gsm8k"}}, where="test")

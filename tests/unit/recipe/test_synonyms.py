@@ -118,7 +118,7 @@ def test_an_unknown_key_is_never_answered_by_its_own_section() -> None:
     ("arguments", "answer"),
     [
         (["train", "--lr", "1e-5"], "use --set optimizer.learning_rate=VALUE: peak learning rate"),
-        (["train", "--max-steps", "100"], "use --set training.max_steps=VALUE: this many optimiser steps"),
+        (["train", "--max-steps", "100"], "use --set training.max_steps=VALUE: optimiser steps of the run"),
         (["train", "--num_generations=8"], "use --set rollout.group_size=VALUE: G: completions"),
         (["train", "--per-device-train-batch-size", "4"], "--set rollout.prompts_per_step=VALUE: B: prompts"),
         (["train", "--model", "a/b"], "use --set model.name=VALUE: hub id"),

@@ -103,9 +103,9 @@ def test_sides_that_are_not_there(scorer: Scorer, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="has no finished evaluation; make one: gtpo eval"):
         find_side(str(run.path))
     store(run, scorer, BEFORE)
-    with pytest.raises(EvaluationError, match="nothing was evaluated of base; there is step-000010"):
+    with pytest.raises(EvaluationError, match="base was not evaluated; choose from step-000010"):
         find_side(f"{run.path}@base")
-    with pytest.raises(EvaluationError, match="is no run folder"):
+    with pytest.raises(EvaluationError, match="is not a run folder"):
         find_side(str(tmp_path / "nowhere"))
     (found,) = find_side(str(run.path)).evaluations["arithmetic"]
     assert found.conditions.subject == "step-000010"

@@ -163,7 +163,7 @@ def test_a_coefficient_too_few_is_refused(position: InspectedStep, tmp_path: Pat
     row = json.loads((position.run.samples / "step-000001.jsonl").read_text().splitlines()[0])
     row["coefficient"].pop()
     (run.samples / "step-000001.jsonl").write_text(json.dumps(row))
-    with pytest.raises(EvaluationError, match="there are not as many of each"):
+    with pytest.raises(EvaluationError, match="tokens and their figures differ in number"):
         read_step(run)
 
 
@@ -279,9 +279,9 @@ def test_switches_are_said_truly(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there(position: InspectedStep, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match="step 2 was not stored; there is 1"):
+    with pytest.raises(EvaluationError, match="step 2 was not stored; choose from 1"):
         read_step(position.run, 2)
-    with pytest.raises(EvaluationError, match="has no problem 99; there are 1 to 6: arithmetic/train/"):
+    with pytest.raises(EvaluationError, match="has no problem 99; choose 1 to 6: arithmetic/train/"):
         position.choose("99")
     assert position.choose(position.groups[3].first.problem) == [position.groups[3]] == position.choose("4")
     sft = RunFolder(tmp_path / "sft")
@@ -291,10 +291,10 @@ def test_what_is_not_there(position: InspectedStep, tmp_path: Path) -> None:
     (sft.samples).mkdir()
     whole = (position.run.samples / "step-000001.jsonl").read_text().splitlines()[0]
     (sft.samples / "step-000001.jsonl").write_text(f"{whole}\nnot json\n")
-    with pytest.raises(EvaluationError, match=r"step-000001\.jsonl:2: is no stored completion"):
+    with pytest.raises(EvaluationError, match=r"step-000001\.jsonl:2: is not a stored completion"):
         read_step(sft)
     (sft.samples / "step-000001.jsonl").write_text('{"completion": 0, "problem": "a"}\n')
-    with pytest.raises(EvaluationError, match=r"jsonl:1: is no stored completion \(question: Field required\)"):
+    with pytest.raises(EvaluationError, match=r"jsonl:1: is not a stored completion \(question: Field required\)"):
         read_step(sft)
 
 

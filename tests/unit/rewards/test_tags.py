@@ -135,7 +135,7 @@ def test_tags_survive_the_run_folder() -> None:
         (["rewards.format.tags.answer=json"], "data.system_prompt: the default asks for <reasoning> and <answer>"),
         (
             ["rewards.format={mode: released_code, tags: {reasoning: null}}", "data.system_prompt=null"],
-            "rewards.format.tags.reasoning: mode: released_code is about a reasoning block",
+            "rewards.format.tags.reasoning: mode: released_code needs a reasoning block",
         ),
         (
             ["rewards.format.mode=released_code", "rewards.accuracy.equality=text"],

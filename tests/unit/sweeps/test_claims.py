@@ -14,11 +14,12 @@ from statistics import fmean
 import analysis
 import arms
 import chains
+import claim_runs
 import estimates
 import numpy as np
 import pytest
 import round_three
-import runs
+import second_subject
 import torch
 import write_page
 from outcomes import sampled_scores
@@ -160,18 +161,21 @@ def test_every_registered_run_is_one_of_its_own() -> None:
     planned = round_three.tuning() + [run for study in round_three.comparisons().values() for run in study]
     assert len({run.key for run in planned}) == len(planned) == 72 + 56 + 56 + 32 + 16
     assert not {run.seed for run in round_three.tuning()} & set(round_three.SEEDS)
+    real = second_subject.real_runs()
+    assert len({run.key for run in real}) == len(real) == 12
+    assert [run.seed for run in real] == [1] * 4 + [2] * 4 + [3] * 4  # seed by seed
 
 
 def test_a_run_that_is_recorded_is_not_made_again(tmp_path: Path) -> None:
-    run = runs.Run("tuning", "grpo", "1e-4", 1, tunes=True)
+    run = claim_runs.Run("tuning", "grpo", "1e-4", 1, tunes=True)
     line = {"study": "tuning", "arm": "grpo", "rate": "1e-4", "seed": 1, "steps": 100, "generation": 1}
     record = tmp_path / "tuning.csv"
-    runs.append(record, [line])
-    runs.make_all([run], tmp_path / "build", record)
+    claim_runs.append(record, [line])
+    claim_runs.make_all([run], tmp_path / "build", record)
     assert not (tmp_path / "build").exists()
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------
+# -- the pages ---------------------------------------------------------------------------------------------------------
 
 
 def rows(study: str) -> list[dict[str, str]]:
@@ -179,18 +183,26 @@ def rows(study: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def by_seed(study: str, arm: str, columns: Sequence[str]) -> np.ndarray:
-    """The mean of these columns in each seed that has all seven arms."""
-    count = Counter(row["seed"] for row in rows(study))
-    found = {r["seed"]: fmean(float(r[c]) for c in columns) for r in rows(study) if r["arm"] == arm}
-    return np.array([found[seed] for seed in sorted(found) if count[seed] == 7])
+def by_seed(study: str, arm: str, columns: Sequence[str], *, generation: str = "1") -> np.ndarray:
+    """The mean of these columns, in percent, for seeds 1 to 8."""
+    found = {
+        row["seed"]: 100 * fmean(float(row[column]) for column in columns)
+        for row in rows(study)
+        if (row["arm"], row["generation"]) == (arm, generation)
+    }
+    assert sorted(found) == [str(seed) for seed in range(1, 9)]
+    return np.array([found[seed] for seed in sorted(found)])
+
+
+def interval(sample: np.ndarray) -> tuple[float, float]:
+    return tuple(ttest_1samp(sample, 0.0).confidence_interval())
 
 
 COLUMNS = (["greedy 3"], ["greedy 4", "greedy 5"], ["pass@64 3"], ["pass@64 4", "pass@64 5"])
 
 
-def line_of(page: str, *beginning: str) -> list[str]:
-    """The cells of the table's row that begins so."""
+def cells_of(page: str, *beginning: str) -> list[str]:
+    """The cells of the first table row that begins so."""
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if tuple(cells[: len(beginning)]) == beginning:
@@ -203,27 +215,70 @@ def page() -> str:
     return (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 
 
-def test_the_tables_are_what_the_script_writes(page: str) -> None:
-    assert page.partition(write_page.MARKER)[2].strip() == write_page.tables().strip()
+@pytest.fixture(scope="module")
+def tables() -> str:
+    return (ROOT / "docs" / "claims" / "round_three_tables.md").read_text(encoding="utf-8")
 
 
-def test_means_of_the_arms(page: str) -> None:
-    short = page.partition("after 100 steps |")[2].partition("\n\n")[0]
+def test_the_tables_are_what_the_script_writes(page: str, tables: str) -> None:
+    assert tables == write_page.tables()
+    assert page.partition(write_page.START)[2].partition(write_page.END)[0].strip() == write_page.table_of_arms("long")
+
+
+@pytest.mark.parametrize(("study", "steps"), [("short", 100), ("long", 400)])
+def test_means_of_the_arms(tables: str, study: str, steps: int) -> None:
+    table = tables.partition(f"after {steps} steps |")[2].partition("\n\n")[0]
     for arm in round_three.COMPARED:
-        cells = line_of(short, arms.ARMS[arm].words)
+        cells = cells_of(table, arms.ARMS[arm].words)
         for columns, cell in zip(COLUMNS, cells, strict=False):
-            sample = by_seed("short", arm, columns)
-            low, high = ttest_1samp(sample, 0.0).confidence_interval()
-            assert cell == f"{100 * sample.mean():.1f} ± {50 * (high - low):.1f}"
+            sample = by_seed(study, arm, columns)
+            low, high = interval(sample)
+            assert cell == f"{sample.mean():.1f} ± {(high - low) / 2:.1f}"
 
 
-def test_differences(page: str) -> None:
-    asked = page.partition("## The registered questions")[2]
-    for more, less in (("gtpo", "grpo"), ("correction", "shuffled"), ("uniform", "grpo")):
-        pair = f"{arms.ARMS[more].words} - {arms.ARMS[less].words}"
-        (question,) = (words for name, words in write_page.ASKED.items() if (more, less) in analysis.QUESTIONS[name])
-        cells = line_of(asked, question, pair, "100")
-        for columns, cell in zip(COLUMNS, cells, strict=True):
-            sample = by_seed("short", more, columns) - by_seed("short", less, columns)
-            low, high = ttest_1samp(sample, 0.0).confidence_interval()
-            assert cell.startswith(f"{100 * sample.mean():+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) ")
+@pytest.mark.parametrize(
+    ("name", "more", "less"),
+    [
+        ("GTPO - GRPO", ("short", "gtpo", "1"), ("short", "grpo", "1")),
+        ("conflict correction - same weights, random tokens", ("short", "correction", "1"), ("short", "shuffled", "1")),
+        ("same weight, spread evenly - GRPO", ("short", "uniform", "1"), ("short", "grpo", "1")),
+        ("GRPO, K = 16 - GRPO", ("age", "grpo", "16"), ("short", "grpo", "1")),
+        ("GTPO - SFT", ("short", "gtpo", "1"), ("paper", "sft", "1")),
+    ],
+)
+def test_differences(tables: str, name: str, more: tuple[str, str, str], less: tuple[str, str, str]) -> None:
+    (line,) = (line for line in tables.splitlines() if f"| {name} | 100 |" in line)
+    cells = [cell.strip() for cell in line.strip("|").split("|")][3:]
+    for columns, cell in zip(COLUMNS, cells, strict=True):
+        sample = by_seed(*more[:2], columns, generation=more[2]) - by_seed(*less[:2], columns, generation=less[2])
+        low, high = interval(sample)
+        shown = [float(number) for number in re.findall(r"[+-]\d+\.\d", cell)]
+        assert shown == pytest.approx([sample.mean(), low, high], abs=0.0501)
+
+
+def test_figures_in_the_words_of_the_page(page: str) -> None:
+    text = " ".join(page.split())
+    (base,) = rows("base")
+    greedy = {arm: by_seed("long", arm, ["greedy 3"]) for arm in round_three.COMPARED}
+    before = 100 * float(base["greedy 3"])
+    assert (
+        f"right for {before:.0f} % of the test problems before training and for 79 % after 400 steps with either"
+        in text
+    )
+    assert {f"{greedy[arm].mean():.0f}" for arm in ("gtpo", "grpo")} == {"79"}
+    controls = [greedy[arm] - greedy["correction"] for arm in ("uniform", "shuffled")]
+    assert all(0 < sample.mean() < 1 and interval(sample)[1] < 2 for sample in controls)
+    five = [by_seed("long", arm, ["pass@64 5"]).mean() for arm in round_three.COMPARED]
+    before = 100 * float(base["pass@64 5"])
+    assert f"right for {before:.0f} % before training and {min(five):.0f} to {max(five):.0f} % after it" in text
+    sampled = [
+        by_seed(study, "gtpo", ["pass@1 3"]) - by_seed(study, "grpo", ["pass@1 3"]) for study in ("short", "long")
+    ]
+    assert all(0.5 < sample.mean() < 1 and interval(sample)[0] > 0 for sample in sampled)  # about a point
+    means = round_three.tuning_means()
+    spread = [100 * (max(means[arm].values()) - min(means[arm].values())) for arm in round_three.COMPARED]
+    best = [100 * max(means[arm].values()) for arm in round_three.COMPARED]
+    assert f"lie {min(spread):.0f} to {max(spread):.0f} points apart" in text
+    assert f"of the seven arms {max(best) - min(best):.1f} points" in text
+    forgot = [row for study in ("short", "long") for row in rows(study) if row["forgets to stop"] != "0.0"]
+    assert not forgot

@@ -60,7 +60,7 @@ def differences(base: Recipe, other: Recipe) -> dict[str, Any]:
 @pytest.mark.parametrize("variant", OLD)
 def test_an_old_recipe_names_the_sweep_that_makes_the_same_run(main: str, variant: str) -> None:
     sweep, changes = OLD[variant]
-    with pytest.raises(RecipeError, match=f"^{main}_{variant}: is no recipe any more but a variant of a sweep: ") as no:
+    with pytest.raises(RecipeError, match=f"^{main}_{variant}: is no longer a recipe but a variant of a sweep:") as no:
         load_recipe(f"{main}_{variant}")
     command = shlex.split(str(no.value).partition("a sweep: ")[2])
     assert command[:5] == ["gtpo", "sweep", sweep, "--recipe", main]

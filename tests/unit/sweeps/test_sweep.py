@@ -17,7 +17,7 @@ from gtpo_cli.errors import EvaluationError, RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.estimates import estimate, markdown, runs_csv, values_of
-from gtpo_cli.sweeps.execute import check_what_is_there, seconds_left
+from gtpo_cli.sweeps.execute import check_folders, seconds_left
 from gtpo_cli.sweeps.spec import Sweep, load_sweep, parse_figure
 from gtpo_cli.sweeps.sweep_page import band_charts, write_results
 
@@ -73,7 +73,7 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
     assert sweep.baseline == "gtpo"
     some = load_sweep(str(tmp_path / "mine.yaml"), only=("grpo",))
     assert ([run.key for run in some.runs], some.baseline) == (["grpo-1", "grpo-2", "grpo-3"], "grpo")
-    with pytest.raises(RecipeError, match="no variant ppo; there are gtpo, grpo"):
+    with pytest.raises(RecipeError, match="no variant ppo; choose from gtpo, grpo"):
         load_sweep(str(tmp_path / "mine.yaml"), only=("ppo",))
     assert [run.key for run in load_sweep(str(tmp_path / "mine.yaml"), seeds=(9,)).runs] == ["gtpo-9", "grpo-9"]
 
@@ -107,13 +107,13 @@ def test_figures_of_a_file_that_names_none_are_of_the_recipes_own_benchmark(tmp_
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"baseline": "ppo"}, "baseline: ppo is no variant; there are gtpo, grpo"),
+        ({"baseline": "ppo"}, "baseline: ppo is not a variant; choose from gtpo, grpo"),
         ({"seeds": [1, 1]}, "seeds: a seed is named twice"),
         ({"figures": {"a": "final optim/loss"}}, "> 0.69, got 'final optim/loss'"),
         ({"figures": {"a": "last accuracy"}}, "figures.a: accuracy is not a declared metric"),
-        ({"figures": {"a": 3}}, "figures.a: is no figure"),
+        ({"figures": {"a": 3}}, "figures.a: is not a figure"),
         ({"figures": {"a": "ever entropy/mean > 1.2.3"}}, "figures.a: could not convert string to float: '1.2.3'"),
-        ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: is no figure; write e.g. last train/"),
+        ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: is not a figure; write e.g. last train/"),
         ({"variant": {}}, "variant: unknown key; did you mean variants?"),
         ({"variants": {"a b": {}}}, "variants.a b"),
         ({"variants": {"a+b": {}}}, "variants.a+b"),  # no name of a run
@@ -131,7 +131,9 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, changes: dict[str, Any
 
 
 def test_what_the_sweep_sets_is_not_overridden_in_silence(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="--set: output_dir is set by the sweep; say where it lives with --out"):
+    with pytest.raises(
+        RecipeError, match="--set: output_dir is set by the sweep; choose the sweep's folder with --out"
+    ):
         load_sweep(str(written(tmp_path)), overrides=["output_dir=/big"])
 
 
@@ -200,7 +202,7 @@ def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
 
 def test_an_unfinished_sweep_is_summed_up_over_what_is_there(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, baseline="grpo")
-    with pytest.raises(EvaluationError, match="no run of the sweep is done yet"):
+    with pytest.raises(EvaluationError, match="no run of the sweep is finished yet"):
         estimate(sweep)
     assert seconds_left(sweep, jobs=2) is None
     finish(sweep, "gtpo-2", [0.5] * 4)
@@ -220,9 +222,9 @@ def test_a_run_that_was_deleted_is_not_done(tmp_path: Path) -> None:
 
 def test_a_run_of_another_recipe_is_not_taken_for_this_sweeps(tmp_path: Path) -> None:
     finish(sweep_of(tmp_path), "gtpo-1", [0.5] * 4)
-    check_what_is_there(sweep_of(tmp_path))
+    check_folders(sweep_of(tmp_path))
     with pytest.raises(RecipeError, match=r"gtpo-1: was run with another training\.max_steps; name another folder"):
-        check_what_is_there(sweep_of(tmp_path, set={"training.max_steps": 5}))
+        check_folders(sweep_of(tmp_path, set={"training.max_steps": 5}))
 
 
 def test_results_are_files_and_a_page_without_a_network(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_position_that_does_not_fit_the_file_is_refused_and_nothing_is_cut(tmp
     log_all(tmp_path / "m.jsonl", [{LOSS: 1.0}])
     before = (tmp_path / "m.jsonl").read_bytes()
     assert len(before) == 31
-    with pytest.raises(GtpoError, match=f"had {keep_bytes} bytes.*it has {len(before)} bytes"):
+    with pytest.raises(GtpoError, match=f"needs its first {keep_bytes} bytes.*it has {len(before)} bytes"):
         JsonlTracker(tmp_path / "m.jsonl", keep_bytes=keep_bytes)
     assert (tmp_path / "m.jsonl").read_bytes() == before
 
@@ -139,7 +139,7 @@ def test_a_torn_last_line_is_left_out_and_reported(tmp_path: Path, torn: bytes) 
     log_all(path, [{LOSS: 1.0}, {LOSS: 2.0}])
     with path.open("ab") as file:
         file.write(torn)
-    with pytest.warns(UserWarning, match=r"m\.jsonl:3: left out the last line"):
+    with pytest.warns(UserWarning, match=r"m\.jsonl:3: skipped the last line"):
         assert [row[LOSS] for row in read_metrics(path)] == [1.0, 2.0]
 
 

@@ -38,9 +38,9 @@ def watch(*parts: list[dict[str, float]], **settings: Any) -> list[str]:
         ({}, {"entropy": 0.8, "format": 0.5}, "entropy is 0.800 nats (start 0.300, ln 2 = 0.693) and the strict format "
          "rate fell from 0.90 to 0.50"),
         ({"entropy": 0.1}, {"entropy": 0.4, "format": 0.5}, "entropy is 0.400 nats (start 0.100"),
-        ({}, {"truncated": 0.36}, "0.36 of the completions run into the length limit (at best 0.05)"),
+        ({}, {"truncated": 0.36}, "0.36 of the completions reach the length limit (at best 0.05)"),
         ({}, {"length": 110.0, "format": 0.6}, "completions have 110 tokens (start 50) and the strict format"),
-        ({}, {"equal": 0.99}, "all equal in 0.99 of the groups, at an accuracy rate of 0.40"),
+        ({}, {"equal": 0.99}, "0.99 of the groups have equal rewards, at an accuracy rate of 0.40"),
         ({}, {"accuracy": 0.15}, "the accuracy rate fell from 0.40 to 0.15"),
     ],
 )  # fmt: skip
@@ -136,8 +136,8 @@ def test_the_remedies_are_those_of_what_is_seen() -> None:
         return alarm.text
 
     hard = said(**NEVER)
-    assert hard.startswith("in the first 10 steps all completions of a group earned the same in 1.00 of the groups")
-    for remedy in ("SFT first", "rewards.format.mode: presence", "warmer or colder", "easier problems", "try-reward"):
+    assert hard.startswith("in the first 10 steps all completions earned the same in 1.00 of the groups")
+    for remedy in ("SFT first", "rewards.format.mode: presence", "higher or lower", "easier problems", "try-reward"):
         assert remedy in hard
     assert "max_completion_tokens" not in hard
     assert "a larger rollout.max_completion_tokens" in said(**NEVER, truncated=0.9)
@@ -164,4 +164,4 @@ def test_recorded_collapses_are_seen_and_healthy_runs_are_left_alone(window: int
 
 def test_what_is_seen_in_a_run_that_forgets_its_end_token() -> None:
     seen = feed(CollapseGuard(GuardRecipe()), recorded()["collapsed fig5a_kl/grpo_beta0-1"])
-    assert any("run into the length limit" in text for text in seen)
+    assert any("reach the length limit" in text for text in seen)

@@ -105,9 +105,10 @@ def test_evaluating_changes_nothing_in_training(evaluated: tuple[Recipe, RunFold
 def test_what_cannot_be_measured_is_said_before_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text(json.dumps({"question": "1+1", "answer": "2"}) + "\n")
     data = f"data={{benchmark: local, path: {tmp_path / 'mine.jsonl'}}}"
-    with pytest.raises(DataError, match=r"training\.eval_every: nothing to evaluate on: .*gtpo eval --data-path"):
+    said = r"training\.eval_every: there is nothing to evaluate on: .*gtpo eval --data-path"
+    with pytest.raises(DataError, match=said):
         trained(tmp_path / "run", data, "evaluation.benchmarks=[local]", "training.keep_best=eval/local/accuracy_rate")
-    with pytest.raises(RecipeError, match=r"eval/gsm8k/accuracy_rate is not measured; .* holds arithmetic"):
+    with pytest.raises(RecipeError, match=r"eval/gsm8k/accuracy_rate is not measured; .* has only arithmetic"):
         trained(tmp_path / "other", "training.keep_best=eval/gsm8k/accuracy_rate")
 
 

@@ -27,7 +27,7 @@ def test_a_hangup_is_noted_and_the_first_signal_answered(capfd: pytest.CaptureFi
     assert signal.getsignal(signal.SIGHUP) is before
     said = capfd.readouterr().err
     assert said.count("\n") == 2
-    assert "hung up: the step under way is finished and saved; a second Ctrl-C or SIGTERM ends at once" in said
+    assert "hung up: finishing and saving the current step; a second Ctrl-C or SIGTERM ends at once" in said
 
 
 def test_a_second_sigterm_ends_at_once_but_not_the_one_that_timeout_sends_to_the_group(

@@ -89,7 +89,7 @@ def test_a_warning_lets_the_run_go_on(fed: Fed, capsys: pytest.CaptureFixture[st
     run = fed()
     assert [run.step(row) for row in [GOOD] * 3 + [BAD] * 4] == [None] * 7
     assert [row["guard/alarms"] for row in metrics(run.folder)] == [0, 0, 0, 1, 0, 1, 0]
-    warning = "warning: step 4: policy collapse: over the last 2 steps 0.48 of the completions run into"
+    warning = "warning: step 4: policy collapse: over the last 2 steps 0.48 of the completions reach the"
     assert capsys.readouterr().out.startswith(warning)
 
 
@@ -104,7 +104,7 @@ def test_a_run_that_never_had_a_signal_is_told_so_once_also_over_a_resume(
     assert [row["guard/alarms"] for row in metrics(run.folder)] == [0] * 9 + [1] + [0] * 4
     said = capsys.readouterr().out
     assert said.count("no learning signal") == 1
-    assert said.startswith("warning: step 10: no learning signal: in the first 10 steps all completions of a group")
+    assert said.startswith("warning: step 10: no learning signal: in the first 10 steps all completions earned the")
     assert "policy collapse" not in said
     shutil.copytree(run.folder, tmp_path / "resumed")
     resumed = fed("resumed", resume=True, window=12)
@@ -122,8 +122,8 @@ def test_a_run_that_never_had_a_signal_is_stopped_in_the_second_window(fed: Fed,
     assert stops[:12] == [None] * 12
     assert stops[12] is not None
     assert stops[12].for_good
-    assert stops[12].reason.startswith("no learning signal: over the last 12 steps, as before, all completions of a")
-    with pytest.raises(GtpoError, match=r"step 13 \(no learning signal: .*\); start a new run, or go on from these"):
+    assert stops[12].reason.startswith("no learning signal: over the last 12 steps, as before, all completions earned")
+    with pytest.raises(GtpoError, match=r"step 13 \(no learning signal: .*\); start a new run, or continue with these"):
         fed(resume=True, window=12, action=action)
 
 

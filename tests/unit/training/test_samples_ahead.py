@@ -223,15 +223,15 @@ def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any
 @pytest.mark.parametrize(
     ("change", "after", "why"),
     [
-        (lambda state: state, 6, "are not of the steps after step 6"),
+        (lambda state: state, 6, "are not for the steps after step 6"),
         (lambda state: state | {"steps": "[]"}, 5, "have 0 tokens"),
         (lambda state: state | {"steps": "{"}, 5, "JSON"),
         (lambda state: state | {"steps": state["steps"].replace("false", "2")}, 5, "bool"),
-        (lambda state: state | {"steps": state["steps"].replace('"a"', '"z"')}, 5, "other problems"),
-        (lambda state: state | {"token_ids": state["token_ids"] + 103}, 5, "does not know"),
-        (lambda state: state | {"token_ids": state["token_ids"] - 200}, 5, "does not know"),
-        (lambda state: state | {"token_ids": state["token_ids"][1:]}, 5, "token_ids of another number"),
-        (lambda state: state | {"logprobs": state["logprobs"].double()}, 5, "logprobs of another number or type"),
+        (lambda state: state | {"steps": state["steps"].replace('"a"', '"z"')}, 5, "that the data no longer has there"),
+        (lambda state: state | {"token_ids": state["token_ids"] + 103}, 5, "outside the model's vocabulary"),
+        (lambda state: state | {"token_ids": state["token_ids"] - 200}, 5, "outside the model's vocabulary"),
+        (lambda state: state | {"token_ids": state["token_ids"][1:]}, 5, "token_ids has another number"),
+        (lambda state: state | {"logprobs": state["logprobs"].double()}, 5, "logprobs has another number or type"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_the_run_is_refused(parts_for: Any, change: Any, after: int, why: str) -> None:
@@ -244,8 +244,8 @@ def test_what_does_not_fit_the_run_is_refused(parts_for: Any, change: Any, after
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [("rollout.group_size=4", "are not 8 completions"), ("rollout.prompts_per_step=1", "are of 2 prompts"),
-     ("rollout.max_completion_tokens=2", "longer than"), ("rollout.steps_per_generation=3", "not of the steps")],
+    [("rollout.group_size=4", "are not 8 completions"), ("rollout.prompts_per_step=1", "have 2 prompts"),
+     ("rollout.max_completion_tokens=2", "longer than"), ("rollout.steps_per_generation=3", "not for the steps")],
 )  # fmt: skip
 def test_samples_of_another_recipe_are_refused(parts_for: Any, change: str, why: str) -> None:
     parts = parts_for(recipe(NEVER, FOUR))
