@@ -43,7 +43,7 @@ def test_a_foreign_file_is_never_lost(full_run: RunFolder, tmp_path: Path) -> No
     export(full_run, out=out, dtype="float32")  # an earlier export is replaced
     assert json.loads((out / "export.json").read_text())["dtype"] == "float32"
     (out / "thesis.txt").write_text("years of work")
-    with pytest.raises(ExportError, match=r"no earlier export \(thesis.txt\).*--out"):
+    with pytest.raises(ExportError, match=r"not from an earlier export \(thesis.txt\).*--out"):
         export(full_run, out=out)
     assert (out / "thesis.txt").read_text() == "years of work"
     assert {path.name for path in tmp_path.iterdir()} == {"full", "out"}

@@ -208,7 +208,7 @@ def laughs(levels: int) -> str:
         ("seed: !!bool perhaps\n", "line 1: perhaps is no bool"),
         ("seed: !!int ''\n", "is no int"),
         ("seed: 1\0\n", "control characters are not allowed"),
-        ("1: 2\n", "the key 1 is no text"),
+        ("1: 2\n", "the key 1 is not text"),
         ('"\\e[31m\\n": 2\n', "\\x1b[31m\\n: unknown key"),
         ('output_dir: "a\\0b"\n', "output_dir: holds a NUL character"),
         ("extends: r.yaml\n", "the recipe extends itself"),

@@ -271,10 +271,35 @@ def test_figures_in_the_words_of_the_page(page: str) -> None:
     five = [by_seed("long", arm, ["pass@64 5"]).mean() for arm in round_three.COMPARED]
     before = 100 * float(base["pass@64 5"])
     assert f"right for {before:.0f} % before training and {min(five):.0f} to {max(five):.0f} % after it" in text
-    sampled = [
-        by_seed(study, "gtpo", ["pass@1 3"]) - by_seed(study, "grpo", ["pass@1 3"]) for study in ("short", "long")
+    for study in ("short", "long"):
+        sampled, entropy = (
+            by_seed(study, "gtpo", [column]) - by_seed(study, "grpo", [column])
+            for column in ("pass@1 3", "entropy t1.0")
+        )
+        assert 0.5 < sampled.mean() < 1  # about a point
+        assert interval(sampled)[0] > 0
+        assert interval(entropy)[1] < 0  # less random
+    sft = by_seed("short", "gtpo", ["greedy 3"]) - by_seed("paper", "sft", ["greedy 3"])
+    longer = by_seed("short", "gtpo", COLUMNS[3]) - by_seed("paper", "sft", COLUMNS[3])
+    assert f"{-sft.mean():.0f} points above GTPO greedily, and {longer.mean():.0f} points below it" in text
+    for arm in ("grpo", "gtpo"):
+        for columns in COLUMNS[:2]:
+            for k in ("4", "16"):
+                older = by_seed("age", arm, columns, generation=k) - by_seed("short", arm, columns)
+                assert -2 < interval(older)[0] < interval(older)[1] < 2
+        older = by_seed("age", arm, ["pass@1 3"], generation="16") - by_seed("short", arm, ["pass@1 3"])
+        assert -2 < older.mean() < -1
+    with_kl = [by_seed("short", "gtpo", columns) - by_seed("paper", "grpo_kl", columns) for columns in COLUMNS[:2]]
+    assert all(-2 < interval(sample)[0] < interval(sample)[1] < 2 for sample in with_kl)
+    rule = [
+        interval(by_seed(study, "correction", columns) - by_seed(study, control, columns))
+        for study in ("short", "long")
+        for control in ("uniform", "shuffled")
+        for columns in COLUMNS
     ]
-    assert all(0.5 < sample.mean() < 1 and interval(sample)[0] > 0 for sample in sampled)  # about a point
+    assert len(rule) == 16
+    assert sum(-2 < low and high < 2 for low, high in rule) == 15
+    assert "15 do" in text
     means = round_three.tuning_means()
     spread = [100 * (max(means[arm].values()) - min(means[arm].values())) for arm in round_three.COMPARED]
     best = [100 * max(means[arm].values()) for arm in round_three.COMPARED]
