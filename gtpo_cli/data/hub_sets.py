@@ -65,6 +65,6 @@ def _remedy(hub: HubSource, detail: str, split: str) -> str:
             "data.dataset to the folder, or data.path to a file"
         )
     return (
-        f"set data.path to a local copy (a file, or a folder with {split}.jsonl, .parquet or .csv; gtpo eval takes "
-        f"--data-path), or {offline_remedy()}"
+        f"set data.path to a local copy (for gtpo eval: --data-path), a file or a folder with {split}.jsonl, .parquet "
+        f"or .csv, or {offline_remedy()}"
     )
