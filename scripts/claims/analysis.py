@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -12,6 +13,8 @@ import numpy as np
 from claim_runs import read
 from estimates import holm, mean, p_value, verdict
 from outcomes import KS, TEMPERATURES
+from round_three import comparisons
+from second_subject import real_runs
 
 from gtpo_cli.estimators import Interval
 
@@ -64,14 +67,21 @@ def runs_of(variant: Variant) -> dict[str, Row]:
     return {r["seed"]: r for r in rows if (r["arm"], r["generation"]) == (variant.arm, str(variant.generation))}
 
 
+@cache
+def registered() -> dict[str, set[tuple[str, str]]]:
+    """The arms of each study, with their steps a generation."""
+    studies = comparisons() | {"real": real_runs()}
+    return {study: {(run.arm, str(run.generation)) for run in runs} for study, runs in studies.items()}
+
+
 def whole_seeds(studies: Iterable[str]) -> list[str]:
-    """The seeds that count: those in which every variant of these studies is done."""
-    seeds_of_variants = []
+    """The seeds that count: those in which every registered arm of these studies is done."""
+    done = []
     for study in studies:
         rows = read(RECORDS / f"{study}.csv")
-        for variant in {(row["arm"], row["generation"]) for row in rows}:
-            seeds_of_variants.append({row["seed"] for row in rows if (row["arm"], row["generation"]) == variant})
-    return sorted(set.intersection(*seeds_of_variants), key=int) if seeds_of_variants else []
+        for arm in registered()[study]:
+            done.append({row["seed"] for row in rows if (row["arm"], row["generation"]) == arm})
+    return sorted(set.intersection(*done), key=int)
 
 
 def value(row: Row, outcome: str) -> float:
