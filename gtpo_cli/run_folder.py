@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -34,13 +35,17 @@ from pydantic import Field
 
 from gtpo_cli.errors import CheckpointError, RecipeError, ended_with
 from gtpo_cli.files import locked, making_run, read_json, refuse_links, step_of, write_aside
-from gtpo_cli.recipe import Recipe, default_names, dump_recipe, load_recipe
+from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
+from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.recipe.section import code_names
 from gtpo_cli.text import one_line
-from gtpo_cli.user_code import why_not
 
 RUNS = Path("runs")  # default output_dir, where commands look for the latest run
 RECIPE_FILE = "recipe.yaml"
+_LONGEST_NAME = 57  # characters; 60 with a number
+_LONGEST_DATA = 14
+# Format suffixes of a model's name, which a run's name drops.
+_FORMAT = re.compile(r"[-_](instruct|chat|it|hf|unsloth|bnb|4bit)(?=[-_]|$)")
 _PACKAGES = (
     "gtpo_cli", "torch", "triton", "transformers", "peft", "datasets", "bitsandbytes", "math-verify", "unsloth",
     "unsloth_zoo", "vllm", "vllm-bnb-plugin",
@@ -190,6 +195,8 @@ class RunFolder:
             )
         used = {name for _, name in code_names(recipe)}  # code that an override names is the user's choice
         for key, name in () if trust.run_code else code_names(own):
+            from gtpo_cli.user_code import why_not
+
             if name in used and (why := why_not(name, self.path)) is not None:
                 problems.append(
                     f"{self.recipe_file}: {key}: the code {one_line(name)} {why}; read it, and if you trust it, add "
@@ -263,6 +270,28 @@ def new_run(recipe: Recipe) -> tuple[Recipe, RunFolder]:
                 continue
         return recipe.model_copy(update={"run_name": name}), folder
     raise AssertionError("default_names never ends")
+
+
+def default_names(recipe: Recipe) -> Iterator[str]:
+    """Yield `smollm2-135m-gsm8k-gtpo-20261123-1832`, then the same with -2, -3, ... for starts in the same minute.
+
+    Names of one recipe sort by time. They have at most 60 characters of a-z, 0-9, `.`, `_` and `-`.
+    """
+    model = Path(recipe.model.name.removeprefix("builtin:")).absolute()
+    data = _plain("-".join(map(_of_data, recipe.data.sources)))[:_LONGEST_DATA].strip("-._")
+    rest = f"-{data or recipe.data.benchmark}-{recipe.objective.name}-{time.strftime('%Y%m%d-%H%M')}"
+    name = _FORMAT.sub("", _plain(model.name))[: _LONGEST_NAME - len(rest)].strip("-._") or "model"
+    yield name + rest
+    for number in count(2):
+        yield f"{name}{rest}-{number}"
+
+
+def _of_data(source: SourceRecipe) -> str:
+    return Path(source.path).stem if source.path else source.name.rpartition("/")[2]
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")
 
 
 def latest_run(output_dir: Path) -> RunFolder | None:

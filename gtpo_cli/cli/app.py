@@ -9,6 +9,7 @@ import re
 import resource
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from gtpo_cli import __version__
-from gtpo_cli.cli.commands import COMMANDS, import_command
+from gtpo_cli.cli.commands import COMMANDS
 from gtpo_cli.cli.streams import clean_streams, drop_output, open_streams
 from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory
 from gtpo_cli.training.interrupts import ending_signals, raise_ended
@@ -43,6 +44,17 @@ MORE_MEMORY = (
     "lower training.micro_batch_size, rollout.group_size or rollout.max_completion_tokens, choose a smaller model "
     "(gtpo plan says what fits), or stop other programs that use it"
 )
+
+
+def import_command(name: str) -> Any:
+    """Import a command with its options from its module."""
+    module, _ = COMMANDS[name]
+    found = getattr(import_module(f"gtpo_cli.cli.{module}"), module)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(found)
+        found = alone
+    return typer.main.get_command(found)
 
 
 class _Commands(TyperGroup):

@@ -4,13 +4,6 @@ A command's module is imported when the command is called, so no command loads a
 first paragraph of the command's own help (tests/unit/cli/test_imports.py compares them).
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import Any
-
-import typer
-
 COMMANDS = {  # name: (module in cli/, with a function or group of the same name; line)
     "init": (
         "init",
@@ -61,14 +54,3 @@ COMMANDS = {  # name: (module in cli/, with a function or group of the same name
     ),
     "recipes": ("recipes", "List, show, copy and check recipes."),
 }
-
-
-def import_command(name: str) -> Any:
-    """Import a command with its options from its module."""
-    module, _ = COMMANDS[name]
-    found = getattr(import_module(f"gtpo_cli.cli.{module}"), module)
-    if not isinstance(found, typer.Typer):
-        alone = typer.Typer(add_completion=False)
-        alone.command(name)(found)
-        found = alone
-    return typer.main.get_command(found)

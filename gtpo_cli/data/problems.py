@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gtpo_cli.data import arithmetic, word_problems
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import GENERATED, OWN, ColumnsRecipe, DataRecipe, SourceRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe
@@ -20,11 +19,6 @@ from gtpo_cli.types import Problem
 
 UsableCheck = Callable[[Sequence[str]], Sequence[bool]]  # gold answers -> whether each can be compared
 Side = Literal["training", "test"]  # of a set that `data.held_out` splits
-
-_GENERATORS = {
-    "arithmetic": (arithmetic.arithmetic_problems, arithmetic.DEFAULT_COUNTS),
-    "word_problems": (word_problems.word_problems, word_problems.DEFAULT_COUNTS),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +66,7 @@ def load_problems(
             "benchmark: local or hub"
         )
     if data.benchmark in GENERATED:
-        problems, counts = _GENERATORS[data.benchmark]
-        if data.split not in counts:
-            raise DataError(f"data.split: {data.benchmark} has no split {data.split}; it has {' and '.join(counts)}")
-        return LoadedProblems(problems(data.limit or counts[data.split], split=data.split, seed=seed))
+        return LoadedProblems(_generated(data, seed))
     from gtpo_cli.data.benchmarks import read_source
 
     if is_usable is not None:
@@ -84,6 +75,20 @@ def load_problems(
 
     with EqualityWorkers() as workers:
         return read_source(data, workers.usable_many, side=side, id_prefix=id_prefix, with_columns=with_columns)
+
+
+def _generated(data: SourceRecipe, seed: int) -> tuple[Problem, ...]:
+    if data.benchmark == "arithmetic":
+        from gtpo_cli.data.arithmetic import DEFAULT_COUNTS
+        from gtpo_cli.data.arithmetic import arithmetic_problems as problems
+    else:
+        from gtpo_cli.data.word_problems import DEFAULT_COUNTS
+        from gtpo_cli.data.word_problems import word_problems as problems
+    if data.split not in DEFAULT_COUNTS:
+        raise DataError(
+            f"data.split: {data.benchmark} has no split {data.split}; it has {' and '.join(DEFAULT_COUNTS)}"
+        )
+    return problems(data.limit or DEFAULT_COUNTS[data.split], split=data.split, seed=seed)
 
 
 def numbered(data: DataRecipe) -> Iterator[tuple[SourceRecipe, str]]:

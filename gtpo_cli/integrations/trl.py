@@ -1,6 +1,6 @@
 """GTPO inside TRL's GRPOTrainer, for training on more than one GPU: DDP, FSDP, DeepSpeed, a vLLM server.
 
-Only the advantages are gtpo's. Each token gets its own, `delta (A - gamma <H>) lambda` (see coefficients.py). They are
+Only the advantages are gtpo's. Each token gets its own, `delta (A - gamma <H>) lambda` (see equation.py). They are
 computed before TRL shuffles the rows, from whole groups, which may span several processes. With `loss_type="grpo"`
 TRL's loss is then Eq. 11. `trl_run.py` trains a recipe with this trainer. Needs the extra `trl`.
 

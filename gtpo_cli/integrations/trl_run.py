@@ -43,10 +43,9 @@ from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import one_line
-from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.run import Run
-from gtpo_cli.training.setup import set_up
+from gtpo_cli.training.setup import find_initial_entropy, set_up
 from gtpo_cli.training.start import keep_start, origin
 from gtpo_cli.training.step import Ratios, StepResult
 

@@ -15,12 +15,12 @@ Departures from the textbook (log_softmax over full logits, autograd behind it):
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gtpo_cli.kernels import row_kernel
 from gtpo_cli.kernels.products import add_matmul, factor_dtype, matmul
 
 # Block of the vocabulary: W's block and the block of exponentials should stay in cache, but the matrix products should
@@ -103,6 +103,11 @@ def _finite(bias_V: Tensor, temperature: float) -> Tensor:
     return bias_V.clamp(min=_OUT * min(1.0, temperature))
 
 
+def has_row_kernel(device: torch.device) -> bool:
+    """Return whether the Triton kernel of row_kernel.py runs on this device."""
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -120,8 +125,9 @@ class _TokenLogprobs(torch.autograd.Function):
         entropy_N, lse_N = torch.empty_like(logprobs_N), torch.empty_like(logprobs_N)
         wants_hidden, wants_head, wants_bias = ctx.needs_input_grad[:3]
         unit_NH = torch.empty(N, H, dtype=dtype, device=hidden_NH.device) if wants_hidden else None
-        rows_at_once = row_kernel.available(hidden_NH.device) and dtype == torch.float32
-        forward_chunk = row_kernel.forward_rows if rows_at_once else _forward_chunk
+        forward_chunk = _forward_chunk
+        if dtype == torch.float32 and has_row_kernel(hidden_NH.device):
+            from gtpo_cli.kernels.row_kernel import forward_rows as forward_chunk
         for start in range(0, N, chunk_tokens):
             rows = slice(start, min(start + chunk_tokens, N))
             forward_chunk(

@@ -11,8 +11,6 @@ CPU tests compare it with logprobs.py in Triton's interpreter and compile it for
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
@@ -20,10 +18,6 @@ from gtpo_cli.kernels.products import factor_dtype, matmul
 
 CHUNK_BYTES = 1 << 29  # of float32 logits at a time
 _BLOCK = 4096  # logits that a program processes at once
-
-
-def available(device: torch.device) -> bool:
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def forward_rows(

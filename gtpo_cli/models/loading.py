@@ -22,7 +22,6 @@ from safetensors import SafetensorError, safe_open
 from gtpo_cli.errors import ModelError, install, out_of_memory, translated
 from gtpo_cli.files import open_regular, read_bytes
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
-from gtpo_cli.models.adapter_config import base_of_adapter
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe, one_line
@@ -124,6 +123,8 @@ def _check_folder(path: str) -> None:
     if not is_folder or (folder / "config.json").is_file():
         return
     if (folder / "adapter_config.json").is_file():
+        from gtpo_cli.models.adapter_config import base_of_adapter
+
         raise ModelError(
             f"model.name: {path} is an adapter, not a complete model; name its base model"
             f"{base_of_adapter(folder)} and train the adapter further with model.start (gtpo train --from {path})"

@@ -16,7 +16,6 @@ from torch import Tensor
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.files import guarded, open_regular
 from gtpo_cli.kernels import token_logprobs_and_entropy
-from gtpo_cli.models.adapter_config import check_adapted, check_adapter_config
 from gtpo_cli.models.dropout import switch_off_dropout
 from gtpo_cli.models.loading import (
     bounded_context,
@@ -40,7 +39,6 @@ from gtpo_cli.models.packing import (
     use_packed_attention,
 )
 from gtpo_cli.objective.batch import Rows
-from gtpo_cli.objective.released_code import clamped_entropy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.text import one_line
 
@@ -72,6 +70,8 @@ class TransformersPolicy:
         self._reference = reference
         self._is_peft = hasattr(model, "peft_config")
         if self._is_peft:
+            from gtpo_cli.models.adapter_config import check_adapted
+
             check_adapted(model)
         self._start: list[Tensor] | None = None  # start values of an adapter that was not new
         self.max_seq_length = bounded_context(self._causal_lm.config, max_seq_length)
@@ -184,6 +184,8 @@ class TransformersPolicy:
             trained_N=None if trained_NT is None else trained_NT[mask],
         )
         if clamp_entropy:
+            from gtpo_cli.objective.released_code import clamped_entropy
+
             entropy_M = clamped_entropy(hidden_MH, weight, bias_V=bias, temperature=temperature)
         zeros = torch.zeros(mask.shape, dtype=logp_M.dtype, device=logp_M.device)
         return zeros.masked_scatter(mask, logp_M), zeros.masked_scatter(mask, entropy_M)
@@ -255,6 +257,8 @@ class TransformersPolicy:
     def _load_lora(self, folder: Path) -> None:
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
+
+        from gtpo_cli.models.adapter_config import check_adapter_config
 
         file = folder / "adapter_model.safetensors"
         if not file.is_file():

@@ -1,6 +1,7 @@
-"""The coefficients of Eq. 11 as a recipe configures them, for gtpo's own loop and for the TRL trainer.
+"""The coefficients of Eq. 11. gtpo's own loop and the TRL trainer compute them here, for every method.
 
 `group_terms` computes what needs whole groups: advantages and conflict weights. `row_terms` computes the rest.
+Both read their settings from the recipe. `coefficients` is the formula that joins the factors.
 Axes: B prompts, G completions of one prompt, N completions, T completion tokens (right-padded).
 """
 
@@ -11,9 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective import released_code
 from gtpo_cli.objective.advantages import group_advantages
-from gtpo_cli.objective.coefficients import coefficients
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import keep_mask, mean_entropy
 from gtpo_cli.objective.loss import token_shares
@@ -75,6 +74,8 @@ def group_terms(
     if objective.skip_uninformative_groups:
         trains_BG = trains_BG & (A_BG != 0).any(dim=1, keepdim=True)
     if objective.compat == "released_code":
+        from gtpo_cli.objective import released_code
+
         weights_BGT = released_code.released_weights(spans, A_BG, **_weights(conflict))
         divisor_BG = released_code.released_divisor(spans, mask_BGT) if conflict.enabled else None
         shares_BG = released_code.released_shares(mask_BGT, divisor_BG)
@@ -124,3 +125,30 @@ def row_terms(
         advantages_N, H_N, keep_N, weights_NT, completion_mask_NT, entropy_coef=objective.entropy_coef
     )
     return RowTerms(H_N, ~passes_N, keep_N, c_NT)
+
+
+def coefficients(
+    advantages_BG: Tensor,
+    mean_entropy_BG: Tensor,
+    keep_BG: Tensor,
+    weights_BGT: Tensor,
+    completion_mask_BGT: Tensor,
+    *,
+    entropy_coef: float,
+) -> Tensor:
+    """c_{i,t} = delta_i (A_i - gamma <H>_i) lambda_{i,t}             arXiv 2508.03772, Eq. 11
+
+    GRPO has delta 1, gamma 0 and lambda 1, so its c is A. Lambda depends on the sign of A alone, not of A - gamma <H>.
+
+    Args:
+        advantages_BG: A_i. mean_entropy_BG: <H>_i >= 0 in nats; ignored if gamma is 0.
+        keep_BG: delta_i, bool. weights_BGT: lambda_{i,t} >= 0.
+        completion_mask_BGT: bool, True at real tokens.
+        entropy_coef: gamma >= 0.
+    Returns:
+        float32 (B, G, T), detached; exactly 0 at padding and where delta is 0.
+    """
+    # with gamma 0, an infinite or missing entropy must not matter
+    entropy_term_BG = entropy_coef * mean_entropy_BG.detach() if entropy_coef else 0.0
+    c_BG = torch.where(keep_BG, advantages_BG.detach() - entropy_term_BG, 0.0)
+    return (c_BG[..., None] * weights_BGT).masked_fill(~completion_mask_BGT.bool(), 0.0)

@@ -1,10 +1,10 @@
-"""The policy loss: ratios, clipping, averaging and KL.
+"""The policy loss: ratios, clipping, averaging, KL and importance weights.
 
 Axes: B prompts, G completions of one prompt, T completion tokens (right-padded).
 
     J = sum_{i,t} share_i [ min(r c, clip(r) c) - beta kl_t ],      loss = -J
 
-c_{i,t} is the coefficient (coefficients.py), r = pi / pi_old, and share_i the weight of a token of completion i in the
+c_{i,t} is the coefficient (equation.py), r = pi / pi_old, and share_i the weight of a token of completion i in the
 average. With one iteration on a batch r is exp(logp - logp.detach()): its value is 1, its gradient that of logp, and
 the clip has no effect. Each method chooses `ratio`, `clip`, `clipped` and `average`: docs/objective.md has the table.
 
@@ -21,6 +21,7 @@ from torch import Tensor
 Ratio = Literal["token", "sequence"]
 Clipped = Literal["objective", "weight"]
 Average = Literal["completion", "token", "sum"]
+CAP = 2.0  # of importance weights
 
 
 class LossResult(NamedTuple):
@@ -123,6 +124,34 @@ def policy_loss(
         metrics["ratio_max"] = float(r.detach().masked_fill(~mask, 0.0).max()) if r.numel() else 0.0
     J = (shares_BG * objective.masked_fill(~mask, 0.0).sum(dim=-1)).sum()  # summed in float64
     return LossResult(-J.to(logp.dtype), metrics)
+
+
+def importance_weights(logprobs_BGT: Tensor, sampled_logprobs_BGT: Tensor, *, cap: float = CAP) -> Tensor:
+    """Compute the ratio of each token's probability under the policy to that under the sampler, capped at `cap`.
+
+    These truncated importance weights are for a sampler whose probabilities differ slightly from the policy's. They are
+    off by default, since the paper samples and trains with one engine.
+
+        w_{i,t} = min(pi(o_{i,t}) / q(o_{i,t}), cap),   q the sampler's distribution
+
+    Without the cap, weighted means over samples of q equal means over samples of the policy. The cap adds bias and
+    bounds the variance (Ionides 2008, truncated importance sampling).
+
+    Args:
+        logprobs_BGT: ln pi of the sampled tokens, nats; (B, G, T) or any shape.
+        sampled_logprobs_BGT: ln q of the same tokens, of the same shape.
+        cap: > 0.
+    Returns:
+        float32, detached, the same shape, in (0, cap]; 1 where both are equal, which includes padding.
+    Raises:
+        ValueError: shapes that differ, or a cap that is not positive.
+    """
+    if logprobs_BGT.shape != sampled_logprobs_BGT.shape:
+        raise ValueError(f"shapes differ: {tuple(logprobs_BGT.shape)} and {tuple(sampled_logprobs_BGT.shape)}")
+    if cap <= 0:
+        raise ValueError(f"cap must be positive, got {cap}")
+    gap = logprobs_BGT.detach().float() - sampled_logprobs_BGT.float()
+    return torch.exp(gap).clamp(max=cap)
 
 
 def _token_mean(values_BGT: Tensor, mask_BGT: Tensor) -> float:

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gtpo_cli.errors import ModelError, install
 from gtpo_cli.models.engines import LIBRARIES, Engines, choose_engines, gpu_capability, installed_libraries
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
-from gtpo_cli.planning.shapes import ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import BFLOAT16, OPEN, PAPER_SHARE
 
 if TYPE_CHECKING:
     from gtpo_cli.planning.cards import Card
+    from gtpo_cli.planning.shapes import ModelShape
 
 LARGE = 10**9  # weights; smaller models do not need 4 bits, and a CPU trains them in acceptable time
 QUANTISES = "bitsandbytes"
@@ -173,6 +173,8 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 
 def _shape_of(recipe: Recipe) -> ModelShape | None:
+    from gtpo_cli.planning.shapes import read_shape
+
     try:
         return read_shape(recipe.model)[0]
     except ModelError:  # loading the model reports it

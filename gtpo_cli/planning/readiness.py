@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from gtpo_cli.data.gold import own_gold
 from gtpo_cli.errors import (
     CheckpointError,
     DataError,
@@ -29,14 +28,11 @@ from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
 from gtpo_cli.planning.open_keys import LARGE, close, gpu_memory
-from gtpo_cli.planning.shapes import read_shape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.rewards.registry import load_plugin
 from gtpo_cli.training.best import check_keep_best
 from gtpo_cli.types import CodeName
-from gtpo_cli.user_code import missing_module
 
 
 def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
@@ -84,6 +80,10 @@ def check_recipe(recipe: Recipe) -> list[str]:
     """
     check_keep_best(recipe)
     check_dropout(recipe)
+    from gtpo_cli.data.gold import own_gold
+    from gtpo_cli.rewards.registry import load_plugin
+    from gtpo_cli.user_code import missing_module
+
     loaders: dict[str, Callable[[], object]] = {
         f"reward {plugin.name}": partial(load_plugin, plugin.name) for plugin in recipe.rewards.plugins
     }
@@ -133,6 +133,8 @@ def _for_recipe(
 
 def _weights(model: ModelRecipe) -> int:
     """Return the number of weights of a recipe's model; 0 if unknown."""
+    from gtpo_cli.planning.shapes import read_shape
+
     try:
         return read_shape(model)[0].parameters
     except ModelError:
@@ -203,6 +205,8 @@ def _rewards(recipe: Recipe) -> str:
     check_keep_best(recipe)
     check_dropout(recipe)
     for plugin in recipe.rewards.plugins:
+        from gtpo_cli.rewards.registry import load_plugin
+
         load_plugin(plugin.name)
     return "its rewards are there" if recipe.rewards.plugins else "no reward of its own"
 

@@ -10,13 +10,11 @@ from gtpo_cli.recipe.load import (
     shipped_recipes,
     shipped_sweeps,
 )
-from gtpo_cli.recipe.run_name import default_names
 from gtpo_cli.recipe.schema import Recipe
 
 __all__ = [
     "Recipe",
     "build_recipe",
-    "default_names",
     "describe_problems",
     "dump_recipe",
     "find_recipe",

@@ -22,17 +22,15 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers
-from gtpo_cli.training.initial_entropy import find_initial_entropy
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.plain_forward import check_plain_forward
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.samples_ahead import SamplesAhead
-from gtpo_cli.training.setup import set_up
+from gtpo_cli.training.setup import find_initial_entropy, set_up
 from gtpo_cli.training.start import keep_start, origin
 from gtpo_cli.training.step import StepParts, StepPrompts, sample_steps, train_step
-from gtpo_cli.training.stopwatch import Stopwatch
-from gtpo_cli.training.stress import stress_step, wants_stress
+from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.trials import check_plain_forward, stress_step, wants_stress
 
 if TYPE_CHECKING:
     from gtpo_cli.training.held_out import HeldOut

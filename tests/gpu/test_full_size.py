@@ -18,7 +18,7 @@ from gtpo_cli.planning.cards import GIB
 from gtpo_cli.planning.memory import CONTEXT, memory_of
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.training.stress import stress_step
+from gtpo_cli.training.trials import stress_step
 from gtpo_cli.types import Problem
 
 RECIPES = {"llama8b_gsm8k": 36 * GIB, "qwen3b_gsm8k": 16 * GIB}  # and the least free memory to try

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from commands import environment
 
-from gtpo_cli.cli.commands import COMMANDS, import_command
+from gtpo_cli.cli.app import import_command
+from gtpo_cli.cli.commands import COMMANDS
 
 TRAIN = ["train", "--recipe", "tiny_arithmetic"]
 ONE_STEP = ["--quiet", "--set", "training.max_steps=1", "--set", "objective.initial_entropy=0.14"]

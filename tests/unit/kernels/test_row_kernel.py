@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gtpo_cli.kernels import row_kernel, token_logprobs_and_entropy
+from gtpo_cli.kernels import logprobs, row_kernel, token_logprobs_and_entropy
 
 pytest.importorskip("triton", reason="Triton comes with the extra dev on Linux")
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs in the i
 @pytest.fixture
 def by_kernel(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """token_logprobs_and_entropy goes through the kernel, as on CUDA, in several chunks and blocks."""
-    monkeypatch.setattr(row_kernel, "available", lambda device: True)
+    monkeypatch.setattr(logprobs, "has_row_kernel", lambda device: True)
     monkeypatch.setattr(row_kernel, "_BLOCK", 256)
     monkeypatch.setattr(row_kernel, "CHUNK_BYTES", 4 * 1000 * 20)  # 20 rows of 1000
     return monkeypatch
@@ -39,7 +39,7 @@ def both(path_inputs: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch, **opt
     hidden, head, bias, ids, send = path_inputs
     results = []
     for use in (True, False):
-        monkeypatch.setattr(row_kernel, "available", lambda device, use=use: use)
+        monkeypatch.setattr(logprobs, "has_row_kernel", lambda device, use=use: use)
         leaves = [part.clone().requires_grad_() for part in (hidden, head, bias)]
         logp, entropy = token_logprobs_and_entropy(leaves[0], leaves[1], ids, bias_V=leaves[2], **options)
         results.append((logp.detach(), entropy, torch.autograd.grad(logp, leaves, send)))

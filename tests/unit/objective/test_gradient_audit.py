@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from strategies import checked, steps
 
-from gtpo_cli.objective import conflict_spans, gradient_audit, group_advantages, token_places
+from gtpo_cli.objective import conflict_spans, group_advantages
+from gtpo_cli.objective.gradient_audit import gradient_audit, token_places
 
 EOS = 2
 

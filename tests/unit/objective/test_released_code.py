@@ -17,14 +17,12 @@ from watch import LargestTensor
 from gtpo_cli.kernels import products, row_kernel, token_logprobs_and_entropy
 from gtpo_cli.objective import (
     ConflictSpans,
-    clamped_entropy,
     conflict_spans,
     group_advantages,
     keep_mask,
     mean_entropy,
-    released_divisor,
-    released_weights,
 )
+from gtpo_cli.objective.released_code import clamped_entropy, released_divisor, released_weights
 
 CASES = json.loads((Path(__file__).parent / "released_code_cases.json").read_text())["cases"]
 # The cases are float64 except for one thing: the released trainer centres the rewards in float32, which leaves 6e-7 in

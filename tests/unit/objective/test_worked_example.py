@@ -17,9 +17,8 @@ from gtpo_cli.objective import (
     keep_mask,
     mean_entropy,
     policy_loss,
-    released_divisor,
-    released_weights,
 )
+from gtpo_cli.objective.released_code import released_divisor, released_weights
 from gtpo_cli.rewards import accuracy_reward, format_reward
 
 PAGE = (Path(__file__).parents[3] / "docs" / "worked_example.md").read_text(encoding="utf-8")

@@ -15,14 +15,14 @@ from policy_contract import PROMPTS, plain_logprobs, ragged_rows, save_model, tr
 from small_models import random_model
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models import load_policy, transformers_policy
+from gtpo_cli.models import adapter_config, load_policy
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
 from gtpo_cli.training.loop import train
-from gtpo_cli.training.plain_forward import check_plain_forward
+from gtpo_cli.training.trials import check_plain_forward
 from gtpo_cli.types import Problem
 
 ASKED = [(Problem(str(number), "q", "1"), ids) for number, ids in enumerate(PROMPTS)]
@@ -87,7 +87,7 @@ def with_a_trained_head(policy: Any) -> None:
 
 def test_it_finds_an_adapter_that_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal of such adapters taken away: the difference that the check tells is the one computed by hand."""
-    monkeypatch.setattr(transformers_policy, "check_adapted", lambda model: None)
+    monkeypatch.setattr(adapter_config, "check_adapted", lambda model: None)
     base = save_model(tmp_path / "base")
     lora = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "lm_head"]}
     policy: Any = load_policy(recipe_for(base, lora=lora, dtype="float32"))

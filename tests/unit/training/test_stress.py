@@ -19,7 +19,7 @@ from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
 from gtpo_cli.training.loop import train
-from gtpo_cli.training.stress import stress_step, wants_stress
+from gtpo_cli.training.trials import stress_step, wants_stress
 from gtpo_cli.types import Problem
 
 PROMPTS = [(Problem("a", "1+1", "2"), (1, 4, 9, 80, 9, 5)), (Problem("b", "12-4", "8"), (1, 4, 9, 10, 82, 12, 5))]
