@@ -18,7 +18,6 @@ from written_files import ROOT, parser, write
 
 from gtpo_cli.recipe.methods import METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
-from gtpo_cli.recipe.synonyms import TABLE
 from gtpo_cli.tracking import metrics_table
 
 DOCS = ROOT / "docs"
@@ -61,16 +60,9 @@ def recipe_page() -> str:
         "",
         "`docs/engines.md` explains `auto` in `model`, `optimizer` and `rollout`.",
         "",
-        "## Words of other tools",
-        "",
-        "For these words of TRL, Unsloth, PEFT, axolotl, LLaMA-Factory, torchtune, verl and the paper, the error names",
-        "the key:",
-        "",
+        "A key of another tool (`num_generations`, `lora_r`, `beta`) is an error that names gtpo's key.",
+        "`docs/other_tools.md` translates whole files.",
     ]
-    for words, key, note in TABLE:
-        there = ", ".join(f"`{word}`" for word in words.split())
-        item = f"- {f'`{key}`' if key else 'no key'}: {there}{f'; {note}' if note else ''}"
-        lines += textwrap.wrap(item, LONG, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 
 

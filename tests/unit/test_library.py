@@ -6,7 +6,6 @@ import importlib
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -81,10 +80,3 @@ def test_the_page_names_what_there_is_and_what_needs_torch() -> None:
     assert sorted(names_of["yes"] + names_of["no"]) == sorted(set(gtpo_cli.__all__) - {"__version__"})
     for needs, names in names_of.items():
         assert ("torch" in imported_by(f"from gtpo_cli import {', '.join(names)}")) is (needs == "yes")
-
-
-def test_the_page_shows_the_heart_of_the_loop_as_it_is() -> None:
-    program = (ROOT / "examples" / "bare_loop.py").read_text(encoding="utf-8")
-    (heart,) = (paragraph for paragraph in program.split("\n\n") if "group_advantages(" in paragraph)
-    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-    assert re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) == [textwrap.dedent(heart) + "\n"]

@@ -4,6 +4,7 @@ files. Figures are computed again here; nothing of scripts/claims computes them.
 from __future__ import annotations
 
 import csv
+import itertools
 import random
 import re
 from collections import Counter
@@ -183,14 +184,16 @@ def rows(study: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def by_seed(study: str, arm: str, columns: Sequence[str], *, generation: str = "1") -> np.ndarray:
-    """The mean of these columns, in percent, for seeds 1 to 8."""
+def by_seed(
+    study: str, arm: str, columns: Sequence[str], *, generation: str = "1", seeds: Sequence[int] = range(1, 9)
+) -> np.ndarray:
+    """The mean of these columns, in percent, for each of the seeds."""
     found = {
         row["seed"]: 100 * fmean(float(row[column]) for column in columns)
         for row in rows(study)
         if (row["arm"], row["generation"]) == (arm, generation)
     }
-    assert sorted(found) == [str(seed) for seed in range(1, 9)]
+    assert sorted(found) == [str(seed) for seed in seeds]
     return np.array([found[seed] for seed in sorted(found)])
 
 
@@ -254,6 +257,38 @@ def test_differences(tables: str, name: str, more: tuple[str, str, str], less: t
         low, high = interval(sample)
         shown = [float(number) for number in re.findall(r"[+-]\d+\.\d", cell)]
         assert shown == pytest.approx([sample.mean(), low, high], abs=0.0501)
+
+
+def of_real(arm: str, column: str) -> np.ndarray:
+    return by_seed("real", arm, [column], seeds=second_subject.REAL_SEEDS)
+
+
+def test_the_second_subject(page: str, tables: str) -> None:
+    section = tables.partition("## The second subject")[2].partition("\n## ")[0]
+    columns = ("greedy", "pass@16", "pass@1", "maj@16")
+    for arm in second_subject.REAL_ARMS:
+        for column, cell in zip(columns, cells_of(section, arms.ARMS[arm].words), strict=False):
+            sample = of_real(arm, column)
+            low, high = interval(sample)
+            assert cell == f"{sample.mean():.1f} ± {(high - low) / 2:.1f}"
+    for more, less in itertools.combinations(second_subject.REAL_ARMS, 2):
+        for column in columns:
+            low, high = interval(of_real(more, column) - of_real(less, column))
+            assert low < 0 < high
+            assert max(-low, high) > 2
+    text = " ".join(page.split())
+    (start,) = rows("real_start")
+    ends = {column: [of_real(arm, column).mean() for arm in second_subject.REAL_ARMS] for column in columns}
+    greedy, sampled = ends["greedy"], ends["pass@1"]
+    left = f"where SFT had left the model ({100 * float(start['greedy']):.0f} %)"
+    assert f"end at {min(greedy):.0f} to {max(greedy):.0f} %, {left}" in text
+    before = 100 * float(start["pass@1"])
+    assert f"rise from {before:.0f} to between {min(sampled):.0f} and {max(sampled):.0f} %" in text
+    entropies = [of_real(arm, "entropy").mean() / 100 for arm in second_subject.REAL_ARMS]
+    reach = ends["pass@16"]
+    falls = f"from {100 * float(start['pass@16']):.0f} to between {min(reach):.0f} and {max(reach):.0f} %"
+    assert f"pass@16 falls {falls}, and the entropy from {float(start['entropy']):.2f} to about 0.1" in text
+    assert 0.08 < min(entropies) < max(entropies) < 0.12
 
 
 def test_figures_in_the_words_of_the_page(page: str) -> None:
