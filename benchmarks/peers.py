@@ -34,7 +34,7 @@ from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, format_reward
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import Trackers
-from gtpo_cli.training import loop, step_metrics
+from gtpo_cli.training import loop, stopwatch
 from gtpo_cli.training.setup import Setup, set_up
 from gtpo_cli.types import Completion, Problem
 
@@ -200,7 +200,7 @@ def own_steps(race: Race) -> tuple[list[float], dict[str, list[float]]]:
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(Trackers, "log", marked_log),
-        mock.patch.object(step_metrics, "time", by_cpu),
+        mock.patch.object(stopwatch, "time", by_cpu),
     ):
         recipe = recipe_for(race, folder)
         run_folder = RunFolder(Path(folder) / "bench")

@@ -22,7 +22,7 @@ from gtpo_cli.errors import CheckpointError
 from gtpo_cli.models import Policy
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.step import Ratios, StepResult
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 
 # Files in TRL's checkpoint beside the model.
 _NOT_THE_MODEL = (

@@ -29,7 +29,7 @@ from gtpo_cli.training.samples_ahead import SamplesAhead
 from gtpo_cli.training.setup import find_initial_entropy, set_up
 from gtpo_cli.training.start import keep_start, origin
 from gtpo_cli.training.step import StepParts, StepPrompts, sample_steps, train_step
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.training.trials import check_plain_forward, stress_step, wants_stress
 
 if TYPE_CHECKING:

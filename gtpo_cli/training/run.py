@@ -25,7 +25,8 @@ from gtpo_cli.training.guard import NO_SIGNAL, Alarm, CollapseGuard
 from gtpo_cli.training.interrupts import reason
 from gtpo_cli.training.samples import sample_table, write_samples
 from gtpo_cli.training.step import StepResult
-from gtpo_cli.training.step_metrics import Stopwatch, audit_metrics, step_metrics
+from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from gtpo_cli.objective import Rows, Unit, mean_entropy
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.rollout import collate
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step_metrics import Stopwatch, time_metrics
+from gtpo_cli.training.step_metrics import time_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 
 

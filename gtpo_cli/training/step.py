@@ -46,7 +46,7 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate, sample
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 
 MorePrompts = Callable[[int, int], Sequence[Prompt]]  # (attempt, how many) -> prompts

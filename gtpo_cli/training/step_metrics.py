@@ -1,48 +1,17 @@
-"""The declared metrics of a finished step, and the clock of its phases.
-
-`gtpo_cli/tracking/metrics.py` has names, formulas and units.
-"""
+"""The declared metrics of a finished step. Names, formulas and units: `gtpo_cli/tracking/metrics.py`."""
 
 from __future__ import annotations
 
 import math
 import resource
 import statistics
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gtpo_cli.objective import TokenBatch
-
-if TYPE_CHECKING:
-    from gtpo_cli.training.step import StepResult
-
-
-class Stopwatch:
-    """Wall-clock seconds of the phases of a step.
-
-    `with clock.phase("sample"): ...` adds to `clock.seconds["sample"]`; `total` runs from construction.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._start = time.perf_counter()
-
-    @property
-    def total(self) -> float:
-        return time.perf_counter() - self._start
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+from gtpo_cli.training.step import StepResult
+from gtpo_cli.training.stopwatch import Stopwatch
 
 
 def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:

@@ -25,7 +25,7 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import imitate
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group, Problem
 
 OPERATIONS = {"+": operator.add, "-": operator.sub}

@@ -35,7 +35,8 @@ from gtpo_cli.rollout import collate, sample
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step import StepParts, StepPrompts, sample_steps, train_step
-from gtpo_cli.training.step_metrics import Stopwatch, sampler_metrics
+from gtpo_cli.training.step_metrics import sampler_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Group
 
 SCALE = 2.0**16  # of the loss, so that float16 holds its gradient

@@ -33,7 +33,7 @@ from gtpo_cli.rewards.extract import TAGS
 from gtpo_cli.rollout import sample
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import imitate
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group, Problem
 
 TARGET = Path(__file__).resolve().parents[2] / "gtpo_cli" / "models" / "builtin" / "tiny"

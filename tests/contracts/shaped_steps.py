@@ -14,7 +14,7 @@ from gtpo_cli.recipe import build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step import StepParts, StepResult
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 
 PROMPTS = [(Problem("a", "1+1", "2"), (1, 4, 9, 80, 9, 5)), (Problem("b", "12-4", "8"), (1, 4, 9, 10, 82, 12, 5))]

@@ -15,7 +15,7 @@ from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step import MorePrompts, StepParts, StepPrompts, StepResult, sample_steps, train_step
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 
 PROMPTS = [

@@ -24,7 +24,7 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.step import StepParts, StepResult
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 
 B, G = 3, 4
 DOCUMENT = {

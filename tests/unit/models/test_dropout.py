@@ -32,7 +32,7 @@ from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import Setup, set_up
 from gtpo_cli.training.step import StepParts
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 
 LORA = {"rank": 4, "alpha": 8, "dropout": 0.3}
 

@@ -18,7 +18,8 @@ from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.tracking import find_metric
 from gtpo_cli.training.samples_ahead import SamplesAhead
 from gtpo_cli.training.step import StepParts, StepPrompts, StepSamples, sample_steps, train_step
-from gtpo_cli.training.step_metrics import Stopwatch, step_metrics
+from gtpo_cli.training.step_metrics import step_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
 
 TWO = "rollout.steps_per_generation=2"
 FAST = "optimizer.learning_rate=0.01"  # far enough for the clip

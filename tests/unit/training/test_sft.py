@@ -16,7 +16,7 @@ from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rewards import Tags
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import sft_step
-from gtpo_cli.training.step_metrics import Stopwatch
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Problem
 
 PROMPTS = [

@@ -27,7 +27,8 @@ from gtpo_cli.tracking import find_metric
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.samples import sample_rows
 from gtpo_cli.training.step import StepParts, StepResult
-from gtpo_cli.training.step_metrics import Stopwatch, audit_metrics, step_metrics
+from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
+from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 
 PROMPTS = [
