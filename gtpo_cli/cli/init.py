@@ -97,7 +97,7 @@ def _translate(
     written = translated_recipe(source, model=model, data=_data_section(benchmark, data) or None)
     write_aside(file, written.text.encode())
     print(f"{file}: translated from {source} ({written.tool})")
-    for line in written.told:
+    for line in written.remarks:
         print(printable(line))
     suggest("doctor", "--recipe", file)
 

@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gtpo_cli.data.problems import DroppedRow, Side, as_compared, gold_check, load_problems, numbered, summarise_dropped
+from gtpo_cli.data.problems import (
+    DroppedRow,
+    Side,
+    gold_check,
+    load_problems,
+    normalized_question,
+    sources_with_prefix,
+    summarise_dropped,
+)
 from gtpo_cli.data.prompts import Prompt, PromptEncoder, count_words, encode_prompts, reference_completion
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
@@ -126,7 +134,7 @@ def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: 
 @dataclass(frozen=True, slots=True)
 class Usable:
     """Problems that fit and can be scored, with their prompts' tokens; the number of unusable ones; notes for the user;
-    and the held-out questions (`as_compared`)."""
+    and the held-out questions (`normalized_question`)."""
 
     prompts: list[Prompt]
     dropped: int
@@ -139,13 +147,13 @@ def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Us
     of a mixture holds out is left out of the others. Raises like `usable_prompts`."""
     found = [
         usable_prompts(recipe, source, tokenizer, max_seq_length=max_seq_length, id_prefix=prefix)
-        for source, prefix in numbered(recipe.data)
+        for source, prefix in sources_with_prefix(recipe.data)
     ]
     held_out = frozenset[str]().union(*(part.held_out for part in found))
     parts = []
     dropped, notes = sum(part.dropped for part in found), [note for part in found for note in part.notes]
     for source, part in zip(recipe.data.sources, found, strict=True):
-        prompts = [prompt for prompt in part.prompts if as_compared(prompt[0].question) not in held_out]
+        prompts = [prompt for prompt in part.prompts if normalized_question(prompt[0].question) not in held_out]
         if shared := len(part.prompts) - len(prompts):
             notes.append(
                 f"{source.name}: {counted(shared, 'problem')} left out, because another part of the mixture holds "

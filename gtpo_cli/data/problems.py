@@ -35,7 +35,7 @@ class DroppedRow:
 @dataclass(frozen=True, slots=True)
 class LoadedProblems:
     """Usable problems in the order of the data, the dropped rows, and the questions of the test side if the table is
-    split (see `as_compared`)."""
+    split (see `normalized_question`)."""
 
     problems: tuple[Problem, ...]
     dropped: tuple[DroppedRow, ...] = ()
@@ -91,7 +91,7 @@ def _generated(data: SourceRecipe, seed: int) -> tuple[Problem, ...]:
     return problems(data.limit or DEFAULT_COUNTS[data.split], split=data.split, seed=seed)
 
 
-def numbered(data: DataRecipe) -> Iterator[tuple[SourceRecipe, str]]:
+def sources_with_prefix(data: DataRecipe) -> Iterator[tuple[SourceRecipe, str]]:
     """Yield each source with a prefix that makes its problems' ids unique."""
     for number, source in enumerate(data.sources, start=1):
         yield source, f"{number}/" if data.mixture else ""
@@ -109,7 +109,7 @@ def gold_check(rewards: RewardsRecipe) -> UsableCheck | None:
     return (lambda golds: [True] * len(golds)) if rewards.takes_any_gold else None  # empty ones were dropped before
 
 
-def as_compared(question: str) -> str:
+def normalized_question(question: str) -> str:
     """Normalise white space, so that questions that differ only in it are equal."""
     return " ".join(question.split())
 

@@ -17,7 +17,7 @@ from gtpo_cli.data.columns import suggestion
 from gtpo_cli.data.gold import GoldReader
 from gtpo_cli.data.hub_sets import HubSource
 from gtpo_cli.data.local import Row, SourcedRow, Table
-from gtpo_cli.data.problems import DroppedRow, LoadedProblems, Side, UsableCheck, as_compared, summarise_dropped
+from gtpo_cli.data.problems import DroppedRow, LoadedProblems, Side, UsableCheck, normalized_question, summarise_dropped
 from gtpo_cli.errors import DataError
 from gtpo_cli.text import shown
 from gtpo_cli.types import Problem, Turn
@@ -124,12 +124,12 @@ def _rank(question: str, seed: int) -> bytes:
 
 
 def _comparable_question(row: Row | str, spec: BenchmarkSpec) -> str | None:
-    """Return the question `as_compared`; None without one."""
+    """Return the question `normalized_question`; None without one."""
     try:
         found = None if isinstance(row, str) else _read_question(row, spec.columns["question"])
     except UnusableRowError:
         return None
-    return None if found is None else as_compared(found[0])
+    return None if found is None else normalized_question(found[0])
 
 
 def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.data import Prompt, usable_prompts
-from gtpo_cli.data.problems import holds_nothing_out, numbered
+from gtpo_cli.data.problems import holds_nothing_out, sources_with_prefix
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, ColumnsRecipe, SourceRecipe
@@ -77,13 +77,13 @@ def _sources(recipe: Recipe, name: str, data_path: Path | None) -> list[tuple[So
     """Return the recipe's sources of a benchmark, each with the prefix of its ids; or a new source if it has none."""
     data = recipe.data
     if name == "mixture" and data.mixture and data_path is None:
-        return list(numbered(data))
+        return list(sources_with_prefix(data))
     if name == "mixture":
         raise DataError(
             "benchmark mixture: is the parts of a recipe's data.mixture"
             + ("; name a part with --benchmark, such as local" if data.mixture else ", and this recipe has none")
         )
-    if found := [(source, prefix) for source, prefix in numbered(data) if source.benchmark == name]:
+    if found := [(source, prefix) for source, prefix in sources_with_prefix(data) if source.benchmark == name]:
         # a single part has no prefix, so its ids are the same as without a mixture
         return [(found[0][0], "")] if data_path is not None or len(found) == 1 else found
     changes: dict[str, Any] = {"benchmark": name, "path": None, "dataset": None, "held_out": 0.0}

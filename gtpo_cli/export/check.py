@@ -42,7 +42,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class AnswerLogprobs:
     """A model's log-probabilities of N answer tokens (nats, float32), and the likeliest ids at their places.
 
     `dtype`: the type the model computed in, e.g. "float32".
@@ -57,8 +57,8 @@ class Measured:
 class Reference:
     """The measurements to compare an export with: of the trained model and, for an adapter, without the adapter."""
 
-    trained: Measured
-    untrained: Measured | None = None
+    trained: AnswerLogprobs
+    untrained: AnswerLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def greedy_answers(
 
 
 @torch.no_grad()
-def measure(model: Any, answers: Sequence[Answer]) -> Measured:
+def measure(model: Any, answers: Sequence[Answer]) -> AnswerLogprobs:
     """Measure one answer at a time with the model's plain forward pass; softmax at temperature 1 in float32."""
     model.eval()
     device, dtype = model.device, dtype_name(model.dtype)
@@ -154,7 +154,7 @@ def measure(model: Any, answers: Sequence[Answer]) -> Measured:
         logp_NV = model(input_ids=ids, use_cache=False).logits[0, start - 1 : -1].float().log_softmax(dim=-1)
         logprobs.append(logp_NV.gather(1, completion_N[:, None])[:, 0].cpu())
         likeliest.append(logp_NV.argmax(dim=-1).cpu())
-    return Measured(torch.cat(logprobs), torch.cat(likeliest), dtype)
+    return AnswerLogprobs(torch.cat(logprobs), torch.cat(likeliest), dtype)
 
 
 def measure_both(model: Any, answers: Sequence[Answer]) -> Reference:
@@ -166,7 +166,7 @@ def measure_both(model: Any, answers: Sequence[Answer]) -> Reference:
         return Reference(trained, measure(model, answers))
 
 
-def compare(reference: Reference, found: Measured) -> LogprobGap:
+def compare(reference: Reference, found: AnswerLogprobs) -> LogprobGap:
     """Compare an export with its reference. Raises ExportError if a log-probability is not finite."""
     gaps_N = (reference.trained.logprobs_N - found.logprobs_N).abs()
     if not bool(torch.isfinite(gaps_N).all()):

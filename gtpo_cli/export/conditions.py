@@ -31,7 +31,7 @@ _SELF_CONTAINED = (*BENCHMARKS, *GENERATED)  # found by name; other data are loc
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class RecipeSections:
     """Sections of the run's recipe, reduced to the names above."""
 
     seed: int
@@ -42,12 +42,12 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _ExportRecord:
     run: str
     step: Count
     format: str
     base: str
-    asked: Conditions | None = None  # missing in exports of older versions
+    asked: RecipeSections | None = None  # missing in exports of older versions
 
 
 class Export(NamedTuple):
@@ -59,13 +59,13 @@ class Export(NamedTuple):
     step: int
 
 
-def conditions_of(recipe: Recipe) -> Conditions:
+def conditions_of(recipe: Recipe) -> RecipeSections:
     """Return the parts of a recipe that an export of its run keeps."""
     document: dict[str, Any] = recipe.model_dump(mode="json")
     data = _only(document["data"], _DATA)
     if data["benchmark"] not in _SELF_CONTAINED:
         del data["benchmark"]
-    return Conditions(
+    return RecipeSections(
         recipe.seed, _only(document["model"], _MODEL), data, _only(document["rewards"], _REWARDS),
         document["evaluation"],
     )  # fmt: skip
@@ -84,7 +84,7 @@ def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
 
     if not file.exists() or "gtpo_export" not in read_json(file, dict[str, JsonValue], wrong):
         return None
-    record = read_json(file, _Record, wrong)
+    record = read_json(file, _ExportRecord, wrong)
     if record.asked is None or record.format not in _FORMATS:
         return None
     with guarded(wrong):
@@ -96,7 +96,7 @@ def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
     return Export(recipe, checkpoint, one_line(record.run), record.step)
 
 
-def _base(folder: Path, record: _Record) -> str:
+def _base(folder: Path, record: _ExportRecord) -> str:
     """Return the base of an adapter: the one in its configuration if that is a folder here, else the record's."""
     try:
         named = check_adapter_config(folder).base_model_name_or_path
@@ -106,7 +106,7 @@ def _base(folder: Path, record: _Record) -> str:
     return recipe_name(named) if named is not None and is_here else record.base
 
 
-def _document(folder: Path, record: _Record, asked: Conditions) -> dict[str, Any]:
+def _document(folder: Path, record: _ExportRecord, asked: RecipeSections) -> dict[str, Any]:
     model = _only(asked.model, _MODEL) | {"name": _base(folder, record)}
     if record.format == "merged":
         model = _only(model, ("max_seq_length",)) | {"name": str(folder), "load_in_4bit": False, "lora": None}

@@ -23,7 +23,7 @@ from gtpo_cli.export.card import model_card
 from gtpo_cli.export.check import (
     BOUND_OF_ANOTHER_BASE,
     Answer,
-    Measured,
+    AnswerLogprobs,
     Reference,
     compare,
     greedy_answers,
@@ -33,7 +33,7 @@ from gtpo_cli.export.check import (
     rounding_bound,
     sample_questions,
 )
-from gtpo_cli.export.conditions import Conditions, conditions_of
+from gtpo_cli.export.conditions import RecipeSections, conditions_of
 from gtpo_cli.export.folder import CARD, Exported, Format, check_free, write_record, written_aside
 from gtpo_cli.export.prompting import Prompting, put_template
 from gtpo_cli.export.using import place_of, public_name
@@ -149,7 +149,9 @@ def _write(request: Request, recipe: Recipe, tokenizer: Any, policy: _Policy, as
     return written
 
 
-def _compare(request: Request, policy: _Policy, written: Written, found: Measured, conditions: Conditions) -> Exported:
+def _compare(
+    request: Request, policy: _Policy, written: Written, found: AnswerLogprobs, conditions: RecipeSections
+) -> Exported:
     """Compare the export with the run's policy and, if it was merged into another base, with that merge too.
 
     Raises ExportError if the export is not the trained model."""

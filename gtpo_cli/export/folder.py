@@ -16,7 +16,7 @@ from typing import Literal
 
 from gtpo_cli.errors import ExportError
 from gtpo_cli.export.check import LogprobGap
-from gtpo_cli.export.conditions import RECORD, Conditions
+from gtpo_cli.export.conditions import RECORD, RecipeSections
 from gtpo_cli.files import folder_aside, read_json, writing
 from gtpo_cli.run_folder import package_versions
 
@@ -40,11 +40,11 @@ class Exported:
     difference_from_policy: LogprobGap
     rounding: LogprobGap | None
     notes: tuple[str, ...]
-    asked: Conditions | None = None
+    asked: RecipeSections | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _EarlierExport:
     files: tuple[str, ...]
 
 
@@ -56,7 +56,7 @@ def check_free(folder: Path) -> None:
     if not folder.is_dir():
         return
     try:
-        earlier = {*read_json(folder / RECORD, _Record, ExportError).files, RECORD}
+        earlier = {*read_json(folder / RECORD, _EarlierExport, ExportError).files, RECORD}
     except ExportError:  # not an export
         earlier = set()
     foreign = sorted(set(_files(folder)) - earlier)

@@ -203,9 +203,9 @@ class RecipeTrainer(GTPOTrainer):
     keeper: RunKeeper
     logprobs_NT: torch.Tensor  # of the latest forward
 
-    def _get_train_sampler(self, dataset: Any = None) -> Rows:
+    def _get_train_sampler(self, dataset: Any = None) -> RepeatedPrompts:
         passes = self.num_iterations * self.args.steps_per_generation
-        return Rows(self.order, self.num_generations, self.recipe.rollout.steps_per_generation, passes)
+        return RepeatedPrompts(self.order, self.num_generations, self.recipe.rollout.steps_per_generation, passes)
 
     def _tokenize_prompts(self, prompts: Any) -> Any:
         return prompts, None, {}  # no images
@@ -291,7 +291,7 @@ class RecipeTrainer(GTPOTrainer):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RepeatedPrompts:
     """A sampler for TRL's loader that repeats each prompt of a generation `group_size` times.
 
     Each generation is repeated for every forward on it (`passes`: steps x updates x micro-batches). The last generation

@@ -49,7 +49,7 @@ SPREADS = (1.0, 2.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """A measured run. `seconds`: sampling time of a step whose completions all had the greatest length."""
 
     card: str
@@ -62,7 +62,7 @@ class Measured:
 
 
 _LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
-MEASURED = Measured(
+MEASURED = MeasuredRun(
     "h100", PUBLISHED[_LLAMA], ModelRecipe(name=_LLAMA, load_in_4bit=True, lora=LoraRecipe(rank=128, alpha=128)),
     completions=8, prompt_tokens=287, completion_tokens=1500, seconds=25.7,
 )  # fmt: skip

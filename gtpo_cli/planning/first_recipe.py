@@ -32,8 +32,8 @@ _SHARES = tuple(percent / 100 for percent in range(40, 95, 5))  # of the GPU, fo
 Document = dict[str, dict[str, Any]]
 
 
-class Setting(NamedTuple):
-    """Settings that shrink until they fit."""
+class RecipeSize(NamedTuple):
+    """The sizes in a recipe that shrink until it fits."""
 
     rank: int
     prompt: int
@@ -41,17 +41,17 @@ class Setting(NamedTuple):
     group: int
 
 
-SETTINGS = (
-    Setting(128, 4000, 1500, 8),  # the paper's
-    Setting(64, 2000, 1500, 8),
-    Setting(64, 1024, 1024, 8),
-    Setting(32, 1024, 1024, 8),
-    Setting(32, 512, 768, 8),
-    Setting(16, 512, 512, 8),
-    Setting(16, 512, 512, 4),
-    Setting(8, 256, 256, 4),
+RECIPE_SIZES = (
+    RecipeSize(128, 4000, 1500, 8),  # the paper's
+    RecipeSize(64, 2000, 1500, 8),
+    RecipeSize(64, 1024, 1024, 8),
+    RecipeSize(32, 1024, 1024, 8),
+    RecipeSize(32, 512, 768, 8),
+    RecipeSize(16, 512, 512, 8),
+    RecipeSize(16, 512, 512, 4),
+    RecipeSize(8, 256, 256, 4),
 )
-CPU_SETTING = Setting(16, 512, 256, 8)
+CPU_SIZE = RecipeSize(16, 512, 256, 8)
 _NOTES = {
     "model.name": "a hub id, a folder, or builtin:tiny",
     "model.load_in_4bit": "for the base weights; what is trained is the adapter, in 32 bits",
@@ -109,8 +109,8 @@ def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) 
     if not plan.fits and gpu is not None:
         raise RecipeError(
             f"{_WHERE}: {model} does not fit {plan.gpu / GIB:.4g} GiB, even with an adapter of rank "
-            f"{SETTINGS[-1].rank} and completions of {SETTINGS[-1].completion} tokens; choose a smaller model or a "
-            "larger GPU (gtpo plan shows what takes the memory)"
+            f"{RECIPE_SIZES[-1].rank} and completions of {RECIPE_SIZES[-1].completion} tokens; choose a smaller "
+            "model or a larger GPU (gtpo plan shows what takes the memory)"
         )
     estimates: list[str] = []
     if gpu is None and not model.startswith(BUILTIN_PREFIX):
@@ -131,33 +131,33 @@ def _engines_and_hours(plan: Plan) -> str:
 
 
 def _largest(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> Document:
-    """Return the first setting that fits, else the last."""
-    widest = _document(model, data, SETTINGS[0])
+    """Return the first size that fits, else the last."""
+    widest = _document(model, data, RECIPE_SIZES[0])
     plan = make_plan(_recipe(widest), gpu=gpu)  # reads the data once, for their longest prompt
     four_bit = plan.shape.quantized or plan.shape.parameters >= LARGE
-    for setting in SETTINGS:
-        setting = _within(setting, plan)
+    for size in RECIPE_SIZES:
+        size = _within(size, plan)
         fitting: list[tuple[int, Document]] = []  # sampled at once
         for share in _SHARES if plan.engines.shared else (None,):
-            document = _document(model, data, setting, share=share, four_bit=four_bit)
+            document = _document(model, data, size, share=share, four_bit=four_bit)
             recipe = closed(_recipe(document), machine_with(plan.card or plan.gpu), plan.shape)
-            need = partial(memory_of, recipe, plan.shape, plan.engines, prompt_tokens=setting.prompt)
-            taken = best_memory(need, setting.completion, plan.gpu)
+            need = partial(memory_of, recipe, plan.shape, plan.engines, prompt_tokens=size.prompt)
+            taken = best_memory(need, size.completion, plan.gpu)
             if taken is not None:
-                if taken.rows < setting.group:
+                if taken.rows < size.group:
                     document["training"]["micro_batch_size"] = taken.rows
-                fitting.append((min(taken.sequences or 0, setting.group), document))
+                fitting.append((min(taken.sequences or 0, size.group), document))
         if fitting:
             return max(fitting, key=lambda pair: pair[0])[1]  # of several the least share
     return document
 
 
-def _within(setting: Setting, plan: Plan) -> Setting:
+def _within(size: RecipeSize, plan: Plan) -> RecipeSize:
     """Limit prompts to the data's longest, and prompt and completion to the model's context."""
     positions = plan.shape.positions or math.inf
     longest = 64 * math.ceil(plan.prompt_tokens / 64) if plan.counts and not plan.published else math.inf
-    prompt = int(min(setting.prompt, longest, positions // 2))
-    return setting._replace(prompt=prompt, completion=int(min(setting.completion, positions - prompt)))
+    prompt = int(min(size.prompt, longest, positions // 2))
+    return size._replace(prompt=prompt, completion=int(min(size.completion, positions - prompt)))
 
 
 def _on_cpu(model: str, data: Mapping[str, Any]) -> Document:
@@ -165,7 +165,7 @@ def _on_cpu(model: str, data: Mapping[str, Any]) -> Document:
 
     Learning rate and betas suit a run of a hundred such steps. Raises RecipeError if the weights would fill the memory.
     """
-    tried = _cpu_document(model, data, CPU_SETTING)
+    tried = _cpu_document(model, data, CPU_SIZE)
     plan = make_plan(_recipe(tried), gpu=None)
     here, weights = main_memory(), plan.shape.parameters
     if 4 * weights > _CPU_SHARE * here:
@@ -174,12 +174,12 @@ def _on_cpu(model: str, data: Mapping[str, Any]) -> Document:
             f"this machine has no GPU and {here / GIB:.1f} GiB; name the GPU that will train it (--gpu 24GiB), or "
             "choose a smaller model"
         )
-    return _cpu_document(model, data, _within(CPU_SETTING, plan))
+    return _cpu_document(model, data, _within(CPU_SIZE, plan))
 
 
-def _cpu_document(model: str, data: Mapping[str, Any], setting: Setting) -> Document:
-    document = _document(model, data, setting, four_bit=False)
-    document["model"] |= {"gradient_checkpointing": False, "lora": {"rank": setting.rank, "alpha": 2 * setting.rank}}
+def _cpu_document(model: str, data: Mapping[str, Any], size: RecipeSize) -> Document:
+    document = _document(model, data, size, four_bit=False)
+    document["model"] |= {"gradient_checkpointing": False, "lora": {"rank": size.rank, "alpha": 2 * size.rank}}
     document["rollout"] = {"engine": "transformers"} | document["rollout"] | {"prompts_per_step": 4}
     document["optimizer"] |= {"learning_rate": 1e-4, "betas": [0.9, 0.95]}
     document["training"] = {"max_steps": 100, "micro_batch_size": "auto", "save_every": 25}
@@ -187,19 +187,19 @@ def _cpu_document(model: str, data: Mapping[str, Any], setting: Setting) -> Docu
 
 
 def _document(
-    model: str, data: Mapping[str, Any], setting: Setting, *, share: float | None = None, four_bit: bool = True
+    model: str, data: Mapping[str, Any], size: RecipeSize, *, share: float | None = None, four_bit: bool = True
 ) -> Document:
     rollout: dict[str, Any] = {
-        "group_size": setting.group, "prompts_per_step": 1, "max_completion_tokens": setting.completion,
+        "group_size": size.group, "prompts_per_step": 1, "max_completion_tokens": size.completion,
     }  # fmt: skip
     if share is not None:
         rollout["gpu_memory_utilization"] = share
     return {
         "model": {
-            "name": model, "load_in_4bit": four_bit, "max_seq_length": setting.prompt + setting.completion,
-            "lora": {"rank": setting.rank, "alpha": setting.rank},
+            "name": model, "load_in_4bit": four_bit, "max_seq_length": size.prompt + size.completion,
+            "lora": {"rank": size.rank, "alpha": size.rank},
         },
-        "data": dict(data) | {"max_prompt_tokens": setting.prompt},
+        "data": dict(data) | {"max_prompt_tokens": size.prompt},
         "rollout": rollout,
         "objective": {"name": "gtpo"},
         "optimizer": {"name": "paged_adamw_8bit" if four_bit else "adamw", "learning_rate": 1e-6},

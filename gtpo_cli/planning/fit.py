@@ -20,7 +20,7 @@ from gtpo_cli.planning.cpu import CpuNeed, cpu_need
 from gtpo_cli.planning.duration import Hours, estimate, evaluation_hours
 from gtpo_cli.planning.memory import NF4_BYTES, Memory, best_memory, fits, memory_of
 from gtpo_cli.planning.open_keys import LARGE, close, for_measuring, machine_with
-from gtpo_cli.planning.savings import Change, changes
+from gtpo_cli.planning.savings import Saving, changes
 from gtpo_cli.planning.shapes import PUBLISHED_PROMPTS, TEST_PROBLEMS, ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import DEFAULT_SPLIT
@@ -40,7 +40,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationHours:
     """Hours of `gtpo eval` on a benchmark's test problems, with completions of this mean length."""
 
     benchmark: str
@@ -76,8 +76,8 @@ class Plan:
     downloads: tuple[str, ...]  # from the hub
     smaller: Copy | None  # the same weights in 4 bits, if the run loads them in 4 bits anyway
     hours: tuple[tuple[int, Hours], ...]  # mean completion -> hours of the whole run; empty if steps are unknown
-    changes: tuple[Change, ...]  # those that fit, fastest first, at the first of those means
-    evaluation: Evaluation | None  # of the first benchmark, if its size is known and vLLM samples
+    changes: tuple[Saving, ...]  # those that fit, fastest first, at the first of those means
+    evaluation: EvaluationHours | None  # of the first benchmark, if its size is known and vLLM samples
     cpu: tuple[tuple[int, CpuNeed], ...]  # mean completion -> without a GPU; empty for large models, or without data
 
 
@@ -140,7 +140,7 @@ def make_plan(
             room, False, key=lambda length: not fits(need(completion_tokens=length, gpu=gpu, limit=1), gpu)
         )
     means = list(dict.fromkeys((max(1, completion // 5), completion))) if counts else []
-    found: tuple[Change, ...] = ()
+    found: tuple[Saving, ...] = ()
     cpu = tuple(
         (mean, cpu_need(
             left, shape, steps=counts.order.total_steps, completions=counts.sampled + counts.imitated,
@@ -197,7 +197,7 @@ def _counted_before(recipe: Recipe, why: GtpoError) -> Prepared | None:
 
 def _evaluation(
     recipe: Recipe, shape: ModelShape, engines: Engines, gpu: Card | float, *, prompt_tokens: int
-) -> Evaluation | None:
+) -> EvaluationHours | None:
     settings = recipe.evaluation
     name = settings.benchmarks[0]
     if name not in TEST_PROBLEMS or engines.engine != "vllm":
@@ -214,7 +214,7 @@ def _evaluation(
         recipe, shape, engines, memory, cards=cards, problems=problems, prompt_tokens=prompt_tokens,
         completion_tokens=mean,
     )  # fmt: skip
-    return Evaluation(name, problems, settings.samples, mean, hours)
+    return EvaluationHours(name, problems, settings.samples, mean, hours)
 
 
 def _better_share(

@@ -21,7 +21,7 @@ _SHARE_WORTH = 0.95  # another share of the GPU must save 5 % of the hours
 _WORTH = 0.9  # a change must save 10 % of the hours, else it counts as about as fast
 
 
-class Change(NamedTuple):
+class Saving(NamedTuple):
     """A change of a recipe. `values`: the new values by dotted key."""
 
     values: dict[str, Any]
@@ -39,18 +39,18 @@ class Change(NamedTuple):
 def changes(
     recipe: Recipe, shape: ModelShape, engines: Engines, gpu: Card | float, *,
     prompt_tokens: int, completion_tokens: int, hours: Callable[[Recipe, Memory], Hours],
-) -> tuple[Change, ...]:  # fmt: skip
+) -> tuple[Saving, ...]:  # fmt: skip
     """Return the changes that fit, fastest first, each with a suitable share for the engine.
 
     `recipe`: with its open keys; `hours`: estimates the hours of a recipe with its memory.
     """
     size = gpu.memory if isinstance(gpu, Card) else gpu
 
-    def tried(values: dict[str, Any]) -> Change | None:
+    def tried(values: dict[str, Any]) -> Saving | None:
         changed = closed(recipe.with_values(values), machine_with(gpu), shape)
         need = partial(memory_of, changed, shape, engines, prompt_tokens=prompt_tokens)
         memory = best_memory(need, completion_tokens, size)
-        return None if memory is None else Change(values, hours(changed, memory))
+        return None if memory is None else Saving(values, hours(changed, memory))
 
     found = []
     for values in _candidates(recipe, shape):
@@ -79,18 +79,18 @@ def _candidates(recipe: Recipe, shape: ModelShape) -> Iterator[dict[str, Any]]:
         yield {"model.gradient_checkpointing": False}
 
 
-def most_saving(found: tuple[Change, ...], now: Hours) -> Change | None:
+def most_saving(found: tuple[Saving, ...], now: Hours) -> Saving | None:
     """Return the single change that saves most, if it saves a tenth or more."""
     single = (change for change in found if len(change.keys) == 1 or (change.values and not change.keys))
     return next((change for change in single if change.hours.middle < _WORTH * now.middle), None)
 
 
-def faster_base(found: tuple[Change, ...], now: Hours) -> Change | None:
+def faster_base(found: tuple[Saving, ...], now: Hours) -> Saving | None:
     """Return the change to base weights of the other kind (4 or 16 bits), if that is faster."""
     return next((c for c in found if c.keys == {BASE} and c.hours.middle < _WORTH * now.middle), None)
 
 
-def base_words(recipe: Recipe, found: tuple[Change, ...], now: Hours) -> Iterator[str]:
+def base_words(recipe: Recipe, found: tuple[Saving, ...], now: Hours) -> Iterator[str]:
     """Compare base weights in 4 and 16 bits, for the recipe and for more steps a generation, if both fit."""
     own, other = ("4 bits", "16 bits") if recipe.model.load_in_4bit else ("16 bits", "4 bits")
     for keys in (set[str](), {AHEAD}):

@@ -19,11 +19,11 @@ from gtpo_cli.text import one_line
 
 
 class TranslatedRecipe(NamedTuple):
-    """A recipe's `text`, and `told`: lines for the user, such as settings without counterpart; `text` has them too."""
+    """A recipe's `text`. `remarks`: lines for the user, such as settings without counterpart; `text` has them too."""
 
     text: str
     tool: str
-    told: list[str]
+    remarks: list[str]
 
 
 def translated_recipe(path: Path, *, model: str | None, data: Mapping[str, str] | None) -> TranslatedRecipe:
@@ -42,16 +42,16 @@ def translated_recipe(path: Path, *, model: str | None, data: Mapping[str, str] 
     made.document["model"]["name"] = name
     made.document["data"] = _data(sources, made, foreign) | made.document.get("data", {})
     build_recipe(made.document, where=f"{path}, in gtpo's words")
-    told = [*made.remarks, *(f"left out: {line}" for line in made.lacking)]
+    remarks = [*made.remarks, *(f"left out: {line}" for line in made.lacking)]
     if made.unknown:
-        told.append(f"left out, without a counterpart: {', '.join(made.unknown)}")
+        remarks.append(f"left out, without a counterpart: {', '.join(made.unknown)}")
     notes = {key: words for key, words in made.origins.items() if words not in ("", key.rpartition(".")[2])}
     heading = (
         f"# Translated from {one_line(str(path))} ({foreign.tool}) by gtpo init; behind a key what it is called there."
     )
-    end = ["", *(f"# {one_line(line, most=1000)}" for line in told)] if told else []
+    end = ["", *(f"# {one_line(line, most=1000)}" for line in remarks)] if remarks else []
     text = "\n".join([heading, *recipe_lines(_in_order(made.document, Recipe), notes), *end]) + "\n"
-    return TranslatedRecipe(text, foreign.tool, told)
+    return TranslatedRecipe(text, foreign.tool, remarks)
 
 
 def _no_data(foreign: Foreign) -> str:

@@ -47,7 +47,7 @@ class ScoreRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ScoreTable:
     """A table. `columns`: k, or names of scores. `notes`: how evaluations differ from the first of their benchmark."""
 
     columns: tuple[str, ...]
@@ -86,7 +86,7 @@ def score_interval(name: str, interval: Interval, *, unit: bool = True, sign: bo
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def benchmark_table(runs: Sequence[RunRecord]) -> Table:
+def benchmark_table(runs: Sequence[RunRecord]) -> ScoreTable:
     """Return pass@k, first-k pass@k and maj@k of every evaluated model."""
     results = [evaluation.results for run in runs for evaluation in run.evaluations]
     every_k = sorted({k for result in results for family, _ in ESTIMATORS for k in result.ks(family)})
@@ -101,10 +101,10 @@ def benchmark_table(runs: Sequence[RunRecord]) -> Table:
                 for one, cells, best, note in zip(shown, lines, _best(lines), noted, strict=True)
                 if any(cells)
             ]
-    return Table(tuple(map(str, every_k)), tuple(rows), tuple(notes))
+    return ScoreTable(tuple(map(str, every_k)), tuple(rows), tuple(notes))
 
 
-def other_scores_table(runs: Sequence[RunRecord]) -> Table:
+def other_scores_table(runs: Sequence[RunRecord]) -> ScoreTable:
     """Return the scores without k and the user rewards of every evaluated model."""
     every = (name for run in runs for evaluation in run.evaluations for name in evaluation.results.scores)
     names = (*SCORES, *dict.fromkeys(name for name in every if is_reward(name)))
@@ -113,10 +113,10 @@ def other_scores_table(runs: Sequence[RunRecord]) -> Table:
         for benchmark, shown in evaluated(runs).items()
         for one in shown
     )
-    return Table(names, tuple(rows))
+    return ScoreTable(names, tuple(rows))
 
 
-def markdown(table: Table) -> str:
+def markdown(table: ScoreTable) -> str:
     """Format a table for GitHub, with the best of each column in bold and intervals in brackets."""
     rows = []
     for row in table.rows:
@@ -129,7 +129,7 @@ def markdown(table: Table) -> str:
     return "\n".join([markdown_table(header, rows, numbers=range(4, len(header))), *lines]) + "\n"
 
 
-def latex(table: Table) -> str:
+def latex(table: ScoreTable) -> str:
     """Format a booktabs table, with the best of each column in bold and intervals in small print."""
     header = ("Benchmark", "Estimator", "Method", "Model", *(f"$k={k}$" for k in table.columns))
     lines = ["% needs \\usepackage{booktabs}; percent, 95 % bootstrap intervals over problems"]

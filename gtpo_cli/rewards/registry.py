@@ -42,19 +42,19 @@ def check_columns(name: str, plugin: Callable[..., Any], problems: Iterable[Prob
 
 def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Completion) -> float:
     """Score one completion. Raises RewardError if the plug-in raises, or does not return a finite real number."""
-    with told_of(name, problem, completion):
+    with naming_completion(name, problem, completion):
         score: object = plugin(problem, completion)
     return checked_score(name, score, problem, completion)
 
 
-def told_of(name: str, problem: Problem, completion: Completion) -> AbstractContextManager[None]:
+def naming_completion(name: str, problem: Problem, completion: Completion) -> AbstractContextManager[None]:
     """Turn exceptions of the plug-in's code into a RewardError that names it, the problem and the completion."""
     return running(lambda said: RewardError(f"reward {name} raised {said}; {_where(problem, completion)}"))
 
 
 def checked_score(name: str, score: object, problem: Problem, completion: Completion) -> float:
     """Return a plug-in's score as a float. Raises RewardError unless it is a finite real number."""
-    with told_of(name, problem, completion):
+    with naming_completion(name, problem, completion):
         value, wrong = _checked(score)
     if wrong is not None:
         given = shown(score, most=_SHOWN_CHARACTERS)

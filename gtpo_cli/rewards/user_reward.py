@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.forms import form_of, is_async, trl_arguments, trl_score
-from gtpo_cli.rewards.registry import call_plugin, check_columns, checked_score, load_plugin, told_of
+from gtpo_cli.rewards.registry import call_plugin, check_columns, checked_score, load_plugin, naming_completion
 from gtpo_cli.text import counted, shown
 from gtpo_cli.types import Completion, Problem
 
@@ -91,7 +91,7 @@ class UserReward:
             call = partial(call_plugin, self.name, self._function, problem, completion)
             return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
         async with self._limiter:
-            with told_of(self.name, problem, completion):
+            with naming_completion(self.name, problem, completion):
                 score = await self._function(problem, completion)
         return checked_score(self.name, score, problem, completion)
 
@@ -105,7 +105,7 @@ class UserReward:
             call = partial(self._function, **trl_arguments(self._function, problems, completions))
         else:
             call = partial(self._function, problems, completions)
-        with told_of(self.name, *pairs[0]):
+        with naming_completion(self.name, *pairs[0]):
             given = self._portal.call(call) if self._is_async else call()
             scores = list(given) if isinstance(given, Iterable) else None
             if scores is not None and self._form == "trl":

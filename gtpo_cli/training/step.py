@@ -96,7 +96,7 @@ class Ratios(NamedTuple):
         return cls(tokens, mean, max(part.largest for part in parts), clipped_share)
 
 
-class Sums(NamedTuple):
+class IterationSums(NamedTuple):
     """Totals over the micro-batches of one iteration.
 
     `kl`: mean over tokens; None without a KL term. `ratios`: None while ln pi_old is ln pi itself.
@@ -210,7 +210,7 @@ def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> S
         rows = _step_rows(batch, by_group, samples.old_logprobs_BGT)  # from here on row by row
         if objective.kl_coef > 0:
             rows.reference_NT = _measure(parts, rows, policy.reference_logprobs)  # ln pi_ref, Eq. 1
-        sums: list[Sums] = []
+        sums: list[IterationSums] = []
         grad_norms: list[float] = []
         learning_rate, not_finite = updater.learning_rate, None
         for iteration in range(objective.num_iterations):
@@ -246,7 +246,7 @@ def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> S
     )  # fmt: skip
 
 
-def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> Sums:
+def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> IterationSums:
     """Accumulate the gradient of the step's loss in micro-batches of at most `limit`.
 
     `first`: whether this is the step's first iteration, which also fills in the rows.
@@ -302,7 +302,7 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
         loss_sum += float(loss.detach())
         kl_sum += metrics.get("kl", 0.0) * int(mask.sum())
     kl = None if rows.reference_NT is None else kl_sum / max(1, int(rows.mask_NT.sum()))
-    return Sums(loss_sum, kl, Ratios.merge(ratios) if ratios else None)
+    return IterationSums(loss_sum, kl, Ratios.merge(ratios) if ratios else None)
 
 
 def _micro_batches(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> Iterator[tuple[Tensor, bool]]:
@@ -377,7 +377,7 @@ def _step_rows(batch: TokenBatch, by_group: GroupTerms, old_BGT: Tensor | None) 
     )
 
 
-def _not_finite(rows: StepRows, sums: Sums) -> str | None:
+def _not_finite(rows: StepRows, sums: IterationSums) -> str | None:
     """Name the quantity of the last iteration that is infinite or NaN and must not reach the weights."""
     if not bool(torch.isfinite(rows.logprobs_NT).all()):
         return "a log-probability"

@@ -17,7 +17,7 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.loading import load_frozen
 from gtpo_cli.export.check import (
-    Measured,
+    AnswerLogprobs,
     Reference,
     compare,
     greedy_answers,
@@ -85,13 +85,13 @@ def test_what_training_did_is_told_from_rounding() -> None:
     """By hand: untrained 0, trained (1, -1, 0, 0) / 100, the export off by 0.001 where training did nothing."""
     zeros, ids = torch.zeros(4), torch.zeros(4, dtype=torch.long)
     effect, error = torch.tensor([0.01, -0.01, 0.0, 0.0]), torch.tensor([0.0, 0.0, 0.001, -0.001])
-    reference = Reference(Measured(effect, ids), Measured(zeros, ids))
-    found = compare(reference, Measured(effect + error, ids))
+    reference = Reference(AnswerLogprobs(effect, ids), AnswerLogprobs(zeros, ids))
+    found = compare(reference, AnswerLogprobs(effect + error, ids))
     assert found.kept == pytest.approx(1.0)
     assert found.effect == pytest.approx(0.005)
     # residual mean square 0.001^2 / 2, power 2 * 0.01^2
     assert found.kept_error == pytest.approx((0.001**2 / 2 / 0.0002) ** 0.5, rel=1e-4)
-    half = compare(reference, Measured(effect / 2 + error, ids))
+    half = compare(reference, AnswerLogprobs(effect / 2 + error, ids))
     assert half.kept == pytest.approx(0.5)
     with pytest.raises(ExportError, match="it does not contain the adapter as trained"):
         require(half, bound=0.1, where="here", remedy="none")
@@ -103,8 +103,10 @@ def test_a_share_is_told_only_where_it_is_seen() -> None:
     zeros, ids = torch.zeros(4), torch.zeros(4, dtype=torch.long)
 
     def said(effect: float, *export: float) -> str:
-        reference = Reference(Measured(torch.tensor([effect, -effect, 0.0, 0.0]), ids), Measured(zeros, ids))
-        found = compare(reference, Measured(torch.tensor([*export]), ids))
+        reference = Reference(
+            AnswerLogprobs(torch.tensor([effect, -effect, 0.0, 0.0]), ids), AnswerLogprobs(zeros, ids)
+        )
+        found = compare(reference, AnswerLogprobs(torch.tensor([*export]), ids))
         require(replace(found, kept=1.0), bound=0.1, where="here", remedy="none")
         return str(found).partition("likeliest token the same at 4 of 4")[2]
 
@@ -127,9 +129,9 @@ def test_the_coarsest_type_bounds_rounding(policy: Any) -> None:
 
 def test_log_probabilities_that_are_not_finite_are_refused() -> None:
     ids = torch.zeros(2, dtype=torch.long)
-    trained = Reference(Measured(torch.zeros(2), ids))
+    trained = Reference(AnswerLogprobs(torch.zeros(2), ids))
     with pytest.raises(ExportError, match=r"not finite.*--dtype"):
-        compare(trained, Measured(torch.tensor([0.0, float("nan")]), ids))
+        compare(trained, AnswerLogprobs(torch.tensor([0.0, float("nan")]), ids))
 
 
 def test_questions_come_from_the_newest_step_that_can_be_read(tmp_path: Path) -> None:

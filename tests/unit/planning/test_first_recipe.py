@@ -15,7 +15,7 @@ from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.planning import first_recipe as planning
 from gtpo_cli.planning import fit
 from gtpo_cli.planning.cards import GIB, Card, find_gpu
-from gtpo_cli.planning.first_recipe import SETTINGS, Setting, first_recipe
+from gtpo_cli.planning.first_recipe import RECIPE_SIZES, RecipeSize, first_recipe
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.planning.readiness import problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
@@ -35,11 +35,11 @@ def written(folder: Path, model: str, data: dict[str, str], gpu: Card | float | 
     return load_recipe(folder / "mine.yaml")
 
 
-def setting(recipe: Recipe) -> Setting:
+def setting(recipe: Recipe) -> RecipeSize:
     assert recipe.model.lora is not None
     assert recipe.model.max_seq_length == recipe.data.max_prompt_tokens + recipe.rollout.max_completion_tokens
     rollout = recipe.rollout
-    return Setting(
+    return RecipeSize(
         recipe.model.lora.rank, recipe.data.max_prompt_tokens, rollout.max_completion_tokens, rollout.group_size
     )
 
@@ -57,11 +57,11 @@ def test_it_fits_and_the_next_larger_setting_does_not(
     recipe = written(tmp_path, model, GSM8K, size)
     plan = make_plan(recipe, gpu=size)
     assert plan.fits
-    chosen = SETTINGS.index(setting(recipe))
+    chosen = RECIPE_SIZES.index(setting(recipe))
     assert number is None or chosen == number
     if plan.memory.sequences is not None and plan.engines.shared:  # no larger share would sample more at once
         assert plan.better_share is None
-    for larger in SETTINGS[:chosen]:
+    for larger in RECIPE_SIZES[:chosen]:
         changes = [
             f"model.lora={{rank: {larger.rank}, alpha: {larger.rank}}}", f"data.max_prompt_tokens={larger.prompt}",
             f"model.max_seq_length={larger.prompt + larger.completion}", f"rollout.group_size={larger.group}",

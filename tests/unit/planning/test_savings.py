@@ -11,7 +11,7 @@ from gtpo_cli.planning.cards import GIB, Card, find_gpu
 from gtpo_cli.planning.duration import Hours, estimate
 from gtpo_cli.planning.memory import Memory, best_memory, fits, memory_of
 from gtpo_cli.planning.open_keys import closed, machine_with
-from gtpo_cli.planning.savings import BASE, Change, base_words, changes, faster_base, in_words, most_saving
+from gtpo_cli.planning.savings import BASE, Saving, base_words, changes, faster_base, in_words, most_saving
 from gtpo_cli.planning.shapes import PUBLISHED
 from gtpo_cli.recipe import Recipe, load_recipe
 
@@ -19,7 +19,7 @@ LLAMA = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"]
 SHARED = Engines("unsloth", "vllm", True)
 
 
-def found_on(gpu: str, *overrides: str) -> tuple[Recipe, Hours, tuple[Change, ...]]:
+def found_on(gpu: str, *overrides: str) -> tuple[Recipe, Hours, tuple[Saving, ...]]:
     """The paper's run on a card: the recipe, its hours, and what would change them."""
     card = find_gpu(gpu)
     assert isinstance(card, Card)
@@ -78,9 +78,9 @@ def test_both_bases_are_compared_for_the_recipe_and_for_more_steps_a_generation(
 
 def test_nothing_is_named_that_saves_less_than_a_tenth() -> None:
     now = Hours(10, 10, ("a",))
-    assert most_saving((Change({"a.b": 1}, Hours(9.1, 9.1, ("a",))),), now) is None
-    change = Change({"a.b": 1}, Hours(8.9, 8.9, ("a",)))
-    assert most_saving((Change({}, Hours(1, 1, ("a",))), change), now) == change
+    assert most_saving((Saving({"a.b": 1}, Hours(9.1, 9.1, ("a",))),), now) is None
+    change = Saving({"a.b": 1}, Hours(8.9, 8.9, ("a",)))
+    assert most_saving((Saving({}, Hours(1, 1, ("a",))), change), now) == change
     assert str(change) == "a.b: 1"
     assert now.middle == pytest.approx(10)
 

@@ -219,16 +219,18 @@ def test_a_script_for_unsloth() -> None:
     for words in ("bf16=is_bfloat16_supported()", 'output_dir=os.environ["OUT"]', "reward_funcs=[is_right]"):
         line = next(number for number, text in enumerate(lines, start=1) if words in text)
         said = words.replace("=", " = ", 1).replace('"', "'")
-        assert [told for told in found.told if told.startswith(f"left out: {said} (line {line}): ")], words
+        assert [one for one in found.remarks if one.startswith(f"left out: {said} (line {line}): ")], words
     assert "  engine: auto  # use_vllm, fast_inference" in found.text.splitlines()
-    assert "left out: max_lora_rank (line 16): 32: vLLM is told the adapter's own rank, model.lora.rank" in found.told
-    assert any(told.startswith("left out: entropy_coef (line 53): 0.01: it is a bonus") for told in found.told)
-    assert found.told[-1] == "left out, without a counterpart: vllm_tensor_parallel_size (line 54)"
-    assert found.told[0].startswith(
+    assert (
+        "left out: max_lora_rank (line 16): 32: vLLM is told the adapter's own rank, model.lora.rank" in found.remarks
+    )
+    assert any(one.startswith("left out: entropy_coef (line 53): 0.01: it is a bonus") for one in found.remarks)
+    assert found.remarks[-1] == "left out, without a counterpart: vllm_tensor_parallel_size (line 54)"
+    assert found.remarks[0].startswith(
         "a step is 4 prompts x 6 completions: num_generations 6 (so Unsloth sets the batch size) x "
         "gradient_accumulation_steps 4, on one device"
     )
-    assert all(f"# {told}" in found.text.splitlines() for told in found.told)
+    assert all(f"# {one}" in found.text.splitlines() for one in found.remarks)
 
 
 def test_a_yaml_of_axolotl() -> None:
@@ -255,16 +257,18 @@ def test_a_yaml_of_axolotl() -> None:
     assert values(recipe, "training", "epochs", "micro_batch_size") == (2, 8)
     assert (recipe.seed, recipe.output_dir, recipe.tracking.wandb.project) == (42, "./outputs/sums", "sums")
     words = "micro_batch_size 8 x gradient_accumulation_steps 4"
-    assert found.told[0].startswith(f"a step is 8 prompts x 4 completions: {words}, on one device")
+    assert found.remarks[0].startswith(f"a step is 8 prompts x 4 completions: {words}, on one device")
     assert "  micro_batch_size: 8  # micro_batch_size: in one forward; the step does not depend on it" in found.text
     left_out = [
-        told.removeprefix("left out: ").partition(":")[0] for told in found.told if told.startswith("left out: ")
+        one.removeprefix("left out: ").partition(":")[0] for one in found.remarks if one.startswith("left out: ")
     ]
     assert {"lora_dropout", "warmup_steps", "reward_funcs", "reward_weights", "wandb_name", "deepspeed"} <= set(
         left_out
     )
     assert not {"load_in_8bit", "strict", "sample_packing"} & set(left_out)  # switched off there, not there at all here
-    assert found.told[-1] == "left out, without a counterpart: vllm_server_host, pad_to_sequence_len, saves_per_epoch"
+    assert (
+        found.remarks[-1] == "left out, without a counterpart: vllm_server_host, pad_to_sequence_len, saves_per_epoch"
+    )
 
 
 def test_a_yaml_of_llama_factory_with_its_list_of_data_sets() -> None:
@@ -286,9 +290,9 @@ def test_a_yaml_of_llama_factory_with_its_list_of_data_sets() -> None:
     optimizer = ("name", "learning_rate", "schedule", "warmup_ratio", "weight_decay", "max_grad_norm")
     assert values(recipe, "optimizer", *optimizer) == ("adamw", 1e-4, "cosine", 0.1, 0.0, 1.0)
     assert values(recipe, "training", "epochs", "save_every", "micro_batch_size") == (3, 200, 2)
-    assert any(told.startswith("left out: trust_remote_code: True: it runs code") for told in found.told)
-    assert any(told.startswith("left out: eval_steps: 100: use training.eval_every") for told in found.told)
-    assert found.told[-1] == "left out, without a counterpart: do_train, overwrite_cache, plot_loss, ddp_timeout"
+    assert any(one.startswith("left out: trust_remote_code: True: it runs code") for one in found.remarks)
+    assert any(one.startswith("left out: eval_steps: 100: use training.eval_every") for one in found.remarks)
+    assert found.remarks[-1] == "left out, without a counterpart: do_train, overwrite_cache, plot_loss, ddp_timeout"
 
 
 def test_what_a_script_for_trl_leaves_open_is_trls_default() -> None:
@@ -333,7 +337,7 @@ GRPOTrainer("Qwen/Qwen2.5-0.5B-Instruct", args=config, reward_funcs="a/reward-mo
 def test_values_without_a_counterpart_are_said_and_the_rest_is_written(words: str, lacks: str) -> None:
     script = f"GRPOConfig(learning_rate=3e-6, {words})\n"
     recipe, found = translated("train.py", script, model="builtin:tiny", data={"benchmark": "arithmetic"})
-    assert any(told.startswith("left out") and lacks in told for told in found.told), found.told
+    assert any(one.startswith("left out") and lacks in one for one in found.remarks), found.remarks
     assert recipe.optimizer.learning_rate == 3e-6
 
 
@@ -388,16 +392,16 @@ more = {"seed": 5, "temperature": 0.7}
     assert not Path("ran").exists()
     assert (recipe.optimizer.learning_rate, recipe.training.max_steps) == (1e-5, 49)
     assert (recipe.seed, recipe.rollout.temperature) == (5, 0.7)
-    unread = [told.removeprefix("left out: ").partition(" (line")[0] for told in found.told if "no plain value" in told]
+    unread = [one.removeprefix("left out: ").partition(" (line")[0] for one in found.remarks if "no plain value" in one]
     assert unread == ["top_k = twice", "top_p = loop", "beta = 1 / 0", "weight_decay = seed"]
 
 
 def test_a_step_of_one_prompt_and_lists_in_lists() -> None:
     text = "base_model: m\nrl: grpo\nmicro_batch_size: 8\nreport_to: [wandb, [2]]\n"
     recipe, found = translated("one.yaml", text, data={"benchmark": "gsm8k"})
-    assert found.told[0].startswith("a step is 1 prompt x 8 completions: ")
+    assert found.remarks[0].startswith("a step is 1 prompt x 8 completions: ")
     assert recipe.tracking.wandb.mode == "auto"
-    assert "left out: report_to: [2]: there are wandb and TensorBoard" in found.told
+    assert "left out: report_to: [2]: there are wandb and TensorBoard" in found.remarks
 
 
 def test_a_fifo_in_the_place_of_a_list_of_data_sets_is_not_waited_for(tmp_path: Path) -> None:
