@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from arms import ARMS, in_force
+from arms import ARMS, Arm, in_force
 from chains import BASE
 from outcomes import GREEDY, Subject, accuracy, final_outcomes, read_problems
 
@@ -70,15 +70,20 @@ def recipe_of(run: Run, build: Path) -> Recipe:
     return load_recipe("tiny_arithmetic", [f"{key}={written(value)}" for key, value in settings.items()])
 
 
-def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The run's figures, and its curve."""
+def train_anew(run: Run, recipe: Recipe, arm: Arm, build: Path) -> RunFolder:
+    """Train the run on one thread, in place of any earlier one."""
     torch.set_num_threads(1)
-    arm, data = ARMS[run.arm], build / "data"
-    recipe = recipe_of(run, build)
     folder = RunFolder(build / "runs" / run.key)
     shutil.rmtree(folder.path, ignore_errors=True)
     with in_force(arm, run.seed), folder.held(recipe):
         train(recipe, folder, quiet=True)
+    return folder
+
+
+def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The run's figures, and its curve."""
+    data, recipe = build / "data", recipe_of(run, build)
+    folder = train_anew(run, recipe, ARMS[run.arm], build)
     metrics = read_metrics(folder.path / "metrics.jsonl")
     store = CheckpointStore(folder.checkpoints, keep_last=LOOKS)
     with Scorer(recipe.rewards) as scorer:

@@ -5,16 +5,14 @@ The model is that of make real-model. The test problems have wordings that train
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-from arms import ARMS, in_force
-from claim_runs import Run, append, make_all, written
+from arms import ARMS
+from claim_runs import Run, append, make_all, train_anew, written
 from outcomes import GREEDY, Subject, accuracy, sampled_scores
 
 from gtpo_cli.checkpoints import choose_checkpoint
@@ -23,8 +21,6 @@ from gtpo_cli.planning.open_keys import closed
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import load_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.training.loop import train
 
 MODEL = Path(__file__).resolve().parents[2] / "build" / "smollm2-135m"
 REAL_ARMS, REAL_SEEDS, REAL_STEPS = ("grpo", "uniform", "correction", "gtpo"), (1, 2, 3), 25
@@ -50,12 +46,8 @@ def make_real(build: Path, record: Path) -> None:
 
 def make_one(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The run's figures. It has no curve."""
-    torch.set_num_threads(1)
-    recipe, folder = _recipe_of(run, build), RunFolder(build / "runs" / run.key)
-    shutil.rmtree(folder.path, ignore_errors=True)
-    arm = ARMS["sft" if run == START else run.arm]
-    with in_force(arm, run.seed), folder.held(recipe):
-        train(recipe, folder, quiet=True)
+    recipe = _recipe_of(run, build)
+    folder = train_anew(run, recipe, ARMS["sft" if run == START else run.arm], build)
     checkpoint = choose_checkpoint(folder, "last")
     problems = word_problems(PROBLEMS, split="test", seed=0)
     with Scorer(recipe.rewards) as scorer:
