@@ -156,10 +156,11 @@ def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
     assert changes("learning_rates")["grpo_5e-4"] == GRPO | BETAS | {"optimizer.learning_rate": 5e-4}
 
 
-def test_the_page_has_a_command_for_each_figure_of_the_paper() -> None:
+def test_the_page_has_the_sweep_of_each_figure_of_the_paper() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "paper.md").read_text()
-    commands = re.findall(r"`gtpo sweep (\S+) --recipe (\S+)`", page)
-    assert [sweep for sweep, _ in commands] == [
+    rows = re.findall(r"^\| (?:(\w+)|none): [^|]+ \| `(\w+)` \|$", page, re.M)
+    assert [sweep for _, sweep in rows] == [
         *(name for name in shipped_sweeps() if name.startswith("fig")), "released_code",
     ]  # fmt: skip
-    assert {recipe for _, recipe in commands} == {"llama8b_gsm8k"}
+    assert all(sweep.startswith(f"fig{figure}_") for figure, sweep in rows[:-1])
+    assert f"`gtpo sweep {rows[0][1]} --recipe llama8b_gsm8k`" in page
