@@ -225,16 +225,16 @@ def test_it_starts_from_another_run(folder: Path) -> None:
 
 
 def test_a_run_of_a_thousand_million_steps_is_not_listed_first() -> None:
-    from gtpo_cli.integrations.trl_run import Rows
+    from gtpo_cli.integrations.trl_run import RepeatedPrompts
 
     prompts = [(Problem(str(number), "q", "1"), (1,)) for number in range(7)]
     recipe = load_recipe("tiny_arithmetic", ["training.max_steps=1000000000", "rollout.prompts_per_step=3"])
     order = PromptOrder(recipe, prompts, full_steps=True)
-    rows = Rows(order, group_size=2, steps=1, passes=2)
+    rows = RepeatedPrompts(order, group_size=2, steps=1, passes=2)
     assert len(rows) == 10**9 * 3 * 2 * 2
     (a, b, c), second = order.numbers(1), order.numbers(2)
     assert list(itertools.islice(rows, 14)) == [a, a, b, b, c, c] * 2 + [second[0]] * 2
-    generations = Rows(order, group_size=2, steps=3, passes=6)  # the last one is filled up
+    generations = RepeatedPrompts(order, group_size=2, steps=3, passes=6)  # the last one is filled up
     assert len(generations) == (10**9 + 2) // 3 * 6 * 3 * 3 * 2
     once = [number for step in (1, 2, 3) for number in order.numbers(step) for _ in range(2)]
     assert list(itertools.islice(generations, 6 * 18 + 2)) == once * 6 + [order.numbers(4)[0]] * 2
