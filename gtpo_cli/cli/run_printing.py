@@ -59,8 +59,7 @@ def print_end(done: Run) -> None:
     """Print the result of a run and the next command. Raises typer.Exit if it stopped before its last step."""
     where = f"{done.folder.path}: step {done.step} of {done.total_steps}"
     if done.stopped is None:
-        from gtpo_cli.tracking import read_metrics
-        from gtpo_cli.training.summary import changes
+        from gtpo_cli.tracking import changes, read_metrics
 
         print(f"done: {where}")
         changed = changes(read_metrics(done.folder.metrics_file))

@@ -24,8 +24,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED, OWN, SourceRecipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import counted, markdown_sentence, markdown_text, printable
-from gtpo_cli.tracking import read_metrics
-from gtpo_cli.training.summary import changes
+from gtpo_cli.tracking import changes, read_metrics
 
 _SCORES = ("accuracy", "pass@", "maj@", "strict_format_rate", "truncated_share", "mean_length")
 

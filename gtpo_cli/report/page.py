@@ -31,7 +31,7 @@ from gtpo_cli.report.tables import (
 )
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.text import counted
-from gtpo_cli.training.summary import changes
+from gtpo_cli.tracking import changes
 
 if TYPE_CHECKING:
     from jinja2 import Environment

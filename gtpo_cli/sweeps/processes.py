@@ -28,7 +28,7 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 # The imports of a run, except its model's classes. Llama's classes, for the tiny model, import what all models need.
 _PRELOADED = [
     "gtpo_cli.sweeps.fork_server", "gtpo_cli.cli.app", "gtpo_cli.cli.train", "gtpo_cli.planning.readiness",
-    "gtpo_cli.training.loop", "gtpo_cli.training.summary", "gtpo_cli.tracking.display",
+    "gtpo_cli.training.loop", "gtpo_cli.tracking.display",
     "gtpo_cli.models.transformers_policy", "gtpo_cli.generation.transformers_sampler",
     "transformers.models.llama.modeling_llama", "peft",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ most commands need no display.
 """
 
 from gtpo_cli.tracking.jsonl import JsonlTracker, read_metrics
-from gtpo_cli.tracking.metrics import METRICS, Metric, find_metric, metrics_table, reward_words
+from gtpo_cli.tracking.metrics import METRICS, Metric, changes, find_metric, metrics_table, reward_words
 from gtpo_cli.tracking.tracker import Tracker, Trackers
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Metric",
     "Tracker",
     "Trackers",
+    "changes",
     "find_metric",
     "metrics_table",
     "read_metrics",

@@ -11,9 +11,8 @@ from gtpo_cli.report.inspection import StoredCompletion
 from gtpo_cli.report.inspection_views import headline
 from gtpo_cli.report.tables import SCORES, score_unit, score_words
 from gtpo_cli.sweeps.spec import default_figures
-from gtpo_cli.tracking import METRICS
+from gtpo_cli.tracking import METRICS, changes
 from gtpo_cli.tracking.display import _CELLS, _ROWS
-from gtpo_cli.training.summary import changes
 
 OWN = ["my_rewards:length", "pkg.rewards:accuracy"]
 LOGGED = [*METRICS, "rewards/length_mean", *(f"rewards/{name}_mean" for name in OWN)]

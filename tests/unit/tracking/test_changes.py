@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gtpo_cli.training.summary import changes
+from gtpo_cli.tracking import changes
 
 
 def rows(count: int) -> list[dict[str, float]]:
