@@ -124,7 +124,7 @@ def _rank(question: str, seed: int) -> bytes:
 
 
 def _comparable_question(row: Row | str, spec: BenchmarkSpec) -> str | None:
-    """Return the question `normalized_question`; None without one."""
+    """Return the row's question as `normalized_question` writes it; None if it has none."""
     try:
         found = None if isinstance(row, str) else _read_question(row, spec.columns["question"])
     except UnusableRowError:

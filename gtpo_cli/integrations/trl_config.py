@@ -11,7 +11,7 @@ from typing import Any
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.models.budget import AUTO_TOKENS
-from gtpo_cli.objective.loss import CAP
+from gtpo_cli.objective.loss import IMPORTANCE_CAP
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import Engine, ObjectiveRecipe, RolloutRecipe
 from gtpo_cli.recipe.synonyms import LOSS_TYPES, SCALES, keys_for
@@ -241,7 +241,7 @@ def grpo_arguments(
             "use_vllm": True, "vllm_gpu_memory_utilization": rollout.engine_share,
             "vllm_max_model_length": max_seq_length,
             "vllm_importance_sampling_correction": rollout.importance_correction == "truncated",
-            "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": CAP,
+            "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": IMPORTANCE_CAP,
         }  # fmt: skip
     if recipe.model.trust_remote_code and objective.kl_coef and recipe.model.lora is None:
         arguments["model_init_kwargs"] = {"trust_remote_code": True}  # for the reference, which TRL loads

@@ -21,7 +21,7 @@ from torch import Tensor
 Ratio = Literal["token", "sequence"]
 Clipped = Literal["objective", "weight"]
 Average = Literal["completion", "token", "sum"]
-CAP = 2.0  # of importance weights
+IMPORTANCE_CAP = 2.0
 
 
 class LossResult(NamedTuple):
@@ -126,7 +126,7 @@ def policy_loss(
     return LossResult(-J.to(logp.dtype), metrics)
 
 
-def importance_weights(logprobs_BGT: Tensor, sampled_logprobs_BGT: Tensor, *, cap: float = CAP) -> Tensor:
+def importance_weights(logprobs_BGT: Tensor, sampled_logprobs_BGT: Tensor, *, cap: float = IMPORTANCE_CAP) -> Tensor:
     """Compute the ratio of each token's probability under the policy to that under the sampler, capped at `cap`.
 
     These truncated importance weights are for a sampler whose probabilities differ slightly from the policy's. They are

@@ -179,7 +179,7 @@ def share(found: Interval) -> str:
 
 
 def points(found: Interval) -> str:
-    return f"{100 * found.estimate:+z.1f} ({100 * found.low:+z.1f} to {100 * found.high:+z.1f})"
+    return f"{100 * found.estimate:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
 
 
 def tables() -> str:
