@@ -75,7 +75,7 @@ def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> T
         ),
         rewards_BG=torch.tensor(
             [[verdict.reward for verdict in group.verdicts] or [0.0] * G for group in groups],
-            dtype=torch.float32,
+            dtype=torch.float64,
             device=device,
         ),
         truncated_BG=by_group(torch.tensor([completion.truncated for completion in completions])),

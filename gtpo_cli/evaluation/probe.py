@@ -13,7 +13,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, bootstrap_mean
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import Budget
+from gtpo_cli.models.budget import measure_rows
 from gtpo_cli.objective import mean_entropy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
@@ -22,31 +22,18 @@ from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Group, Verdict
 
 _BLOCK = 16  # prompts that share a seed and a measurement
-_TOKENS_AT_ONCE = 16_384  # prompt, completion and padding of one forward pass; bounds its memory
 
 
-@torch.no_grad()
 def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
     """Measure <H>_i in nats at the policy's temperature, one tuple per group; 0 for an empty completion.
 
     Raises EvaluationError if memory does not suffice for a single completion.
     """
-    rows = collate(groups, device=policy.device).rows()
-    entropies_N = torch.zeros(len(rows), device=policy.device)
-
-    def measure(limit: int) -> None:
-        for index in rows.split(limit, unit="tokens", packed=policy.packs):
-            part = rows[index]
-            entropies_N[index] = mean_entropy(policy.token_logprobs(part)[1], part.mask_NT)
-
-    least = rows.ids_NT.shape[1] + rows.prompt_ids_BP.shape[1]
-    failure = EvaluationError(
-        "out of memory while measuring the entropy of a single completion: lower rollout.gpu_memory_utilization if "
-        "vLLM shares the GPU, or else the completions' length (max_completion_tokens)"
+    batch = collate(groups, device=policy.device)
+    H_NT = measure_rows(
+        batch.rows(), lambda rows: policy.token_logprobs(rows)[1], policy.measuring, packed=policy.packs
     )
-    budget = Budget(_TOKENS_AT_ONCE, unit="tokens", least=least, words="in measuring", failure=failure)
-    budget.run(measure, at_most=rows.size("tokens"))
-    return [tuple(row) for row in entropies_N.view(len(groups), -1).tolist()]
+    return [tuple(row) for row in mean_entropy(batch.by_group(H_NT), batch.completion_mask_BGT).tolist()]
 
 
 @dataclass(frozen=True, slots=True)

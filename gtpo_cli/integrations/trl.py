@@ -119,6 +119,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         self.mask_truncated = mask_truncated
         self.seen: StepSeen | None = None  # the newest batch of completions
         self._rewards_N: Tensor | None = None  # rewards of that batch, from all processes
+        self.generated_at = 0  # updates made before that batch was sampled
         check_settings(args, self.objective, initial_entropy)
         _shard_on_cpus_too()
         super().__init__(model, reward_funcs, _with_revision(args, model), *rest, **keywords)
@@ -137,11 +138,20 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if "tool_mask" in output:
             raise RecipeError(f"GTPOTrainer: {_TOOLS}")
-        self.seen = self._gather_step(output)
+        self.seen, self.generated_at = self._gather_step(output), self.state.global_step
         rows, T = output["completion_ids"].shape
         first = self.accelerator.process_index * rows
         output["advantages"] = self.seen.of_rows.coefficients_NT[first : first + rows, :T]
         return output
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+        """Compute TRL's loss. Until the first update after sampling the policy is pi_old, so r is exactly 1.
+
+        TRL measures ln pi_old in other micro-batches, and in 16 bits these differ by more than GSPO's clip range.
+        """
+        if self.state.global_step == self.generated_at:
+            inputs = inputs | {"old_per_token_logps": None}
+        return super()._compute_loss(model, inputs)
 
     def _gather_step(self, output: dict[str, Any]) -> StepSeen:
         """Gather the completions of all processes and compute the objective's factors."""

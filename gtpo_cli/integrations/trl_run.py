@@ -216,7 +216,10 @@ class RecipeTrainer(GTPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
         with self.keeper.clock.phase("reward"):
-            return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            per_function = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        rewards = gather_object([verdict.reward for verdict in self.reward.verdicts])
+        self._rewards_N = torch.tensor(rewards, dtype=torch.float64, device=per_function.device)  # TRL's: float32
+        return per_function
 
     def _get_per_token_logps_and_entropies(self, *arguments: Any, **keywords: Any) -> Any:
         found = super()._get_per_token_logps_and_entropies(*arguments, **keywords)
@@ -227,8 +230,7 @@ class RecipeTrainer(GTPOTrainer):
         """Compute TRL's loss and record the ratios. TRL logs some of them by other names."""
         loss = super()._compute_loss(model, inputs)
         old, mask = inputs.get("old_per_token_logps"), inputs["completion_mask"]
-        another = self.recipe.rollout.steps_per_generation > 1 or self.state.global_step % self.num_iterations > 0
-        if old is not None and another:
+        if old is not None and self.state.global_step != self.generated_at:
             clip = self.objective.clip
             metrics = policy_loss(
                 self.logprobs_NT,
@@ -239,7 +241,7 @@ class RecipeTrainer(GTPOTrainer):
                 clip=(clip.low, clip.high),
                 clipped=clip.of,
             ).metrics
-            self.keeper.ratios += gather_object([Ratios.from_metrics(mask, metrics)])
+            self.keeper.ratios += gather_object([Ratios.from_metrics(inputs["advantages"] * mask, metrics)])
         return loss
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:

@@ -194,8 +194,17 @@ def context_length(recipe: ModelRecipe, path: str) -> int:
 
 
 def bounded_context(config: Any, max_seq_length: int) -> int:
-    positions = getattr(config, "max_position_embeddings", None)
-    return min(max_seq_length, positions) if isinstance(positions, int) and positions > 0 else max_seq_length
+    """Return the most tokens that the model treats alike in every batch: its positions, or fewer with longrope.
+
+    Longrope (Phi-3) turns the positions of a whole batch otherwise once one of its rows is longer than the original
+    context. A completion would have other log-probabilities beside longer ones than beside shorter ones.
+    """
+    ropes = getattr(config, "rope_parameters", None) or {}
+    limits = [getattr(config, "max_position_embeddings", None)]
+    for rope in (ropes, *ropes.values()):  # one for the model, or one for each kind of layer
+        if isinstance(rope, Mapping) and rope.get("rope_type") == "longrope":
+            limits.append(rope.get("original_max_position_embeddings"))
+    return min([max_seq_length, *(limit for limit in limits if isinstance(limit, int) and limit > 0)])
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from gtpo_cli.models.budget import Budget
     from gtpo_cli.objective.batch import Rows
 
 # Bytes of optimiser state for each trained weight: two moments in 32 bits, or in 8 bits with a scale for each 256.
@@ -27,6 +28,7 @@ class Policy(Protocol):
     max_seq_length: most tokens of prompt and completion together.
     packs: whether `token_logprobs` packs rows into one sequence with each prompt once, instead of padding them.
     vocabulary: the model's token ids are below this.
+    measuring: size of a forward pass without gradient, which remembers what fitted into memory.
     num_parameters: numbers that the model and its adapter store in memory (two 4-bit weights are stored as one).
     """
 
@@ -38,6 +40,7 @@ class Policy(Protocol):
     max_seq_length: int
     packs: bool
     vocabulary: int
+    measuring: Budget
     num_parameters: int
 
     def token_logprobs(

@@ -16,6 +16,7 @@ from torch import Tensor
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.files import guarded, open_regular
 from gtpo_cli.kernels import token_logprobs_and_entropy
+from gtpo_cli.models.budget import measuring_budget
 from gtpo_cli.models.dropout import switch_off_dropout
 from gtpo_cli.models.loading import (
     bounded_context,
@@ -68,6 +69,7 @@ class TransformersPolicy:
         self.device: torch.device = next(model.parameters()).device
         self.dtype: torch.dtype = dtype or model.dtype
         self._reference = reference
+        self.measuring = measuring_budget()
         self._is_peft = hasattr(model, "peft_config")
         if self._is_peft:
             from gtpo_cli.models.adapter_config import check_adapted

@@ -30,7 +30,7 @@ def group_advantages(
         rewards_BG: rewards, any real dtype, shape (B, G); a group of one gets A = 0.
         eps: added to the deviation; same unit as the rewards.
     Returns:
-        float32 (B, G). Mean 0 in each group up to rounding.
+        (B, G), float64 for float64 rewards and float32 for others. Mean 0 in each group up to rounding.
     Raises:
         ValueError: `rewards_BG` is not two-dimensional, or `scale` or `baseline` is unknown.
     """
@@ -51,4 +51,4 @@ def group_advantages(
         centred = centred * (G / (G - 1))
     if scale == "std" and G > 1:
         centred = centred / (rewards.std(dim=1, keepdim=True) + eps)
-    return centred.to(torch.float32)
+    return centred if rewards_BG.dtype == torch.float64 else centred.to(torch.float32)

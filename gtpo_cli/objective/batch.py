@@ -24,7 +24,7 @@ class TokenBatch:
     prompt_ids_BP, prompt_mask_BP: int64, bool. One row for each group.
     completion_ids_BGT, completion_mask_BGT: int64, bool. Real tokens are contiguous from position 0.
     sampled_logprobs_BGT: float32, nats, as the sampler reported them; 0 at padding.
-    rewards_BG: float32. truncated_BG: bool, True if the completion has no end-of-sequence token.
+    rewards_BG: float64. truncated_BG: bool, True if the completion has no end-of-sequence token.
     """
 
     prompt_ids_BP: Tensor

@@ -22,7 +22,7 @@ from gtpo_cli.recipe.schema import ConflictRecipe, ObjectiveRecipe
 class GroupTerms(NamedTuple):
     """The factors that depend on whole groups.
 
-    `advantages_BG`: A. `spans`: M, forward and backward, measured even if the objective does not use it.
+    `advantages_BG`: A, float64. `spans`: M, forward and backward, measured even if the objective does not use it.
     `weights_BGT`: lambda. `shares_BG`: weight of each token of a completion in the step's average, float64.
     `trains_BG`: bool, False if the recipe leaves the completion out of the loss regardless of its entropy.
     """
@@ -124,7 +124,7 @@ def row_terms(
     c_NT = coefficients(  # delta (A - gamma <H>) lambda
         advantages_N, H_N, keep_N, weights_NT, completion_mask_NT, entropy_coef=objective.entropy_coef
     )
-    return RowTerms(H_N, ~passes_N, keep_N, c_NT)
+    return RowTerms(H_N, ~passes_N, keep_N, c_NT.to(entropy_NT.dtype))
 
 
 def coefficients(
@@ -146,7 +146,7 @@ def coefficients(
         completion_mask_BGT: bool, True at real tokens.
         entropy_coef: gamma >= 0.
     Returns:
-        float32 (B, G, T), detached; exactly 0 at padding and where delta is 0.
+        (B, G, T), detached, float64 if the advantages are, else float32; exactly 0 at padding and where delta is 0.
     """
     # with gamma 0, an infinite or missing entropy must not matter
     entropy_term_BG = entropy_coef * mean_entropy_BG.detach() if entropy_coef else 0.0

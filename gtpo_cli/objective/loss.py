@@ -85,8 +85,8 @@ def policy_loss(
         average: as in `token_shares`. shares_BG: the token shares of the whole step, used instead of `average`.
     Returns:
         LossResult. metrics: "kl" (mean over tokens of kl_t, nats; only when kl_coef > 0), "clipped_share" (share of
-        tokens whose ratio lies outside the clip range; 0 with one iteration), and with old_logprobs_BGT "ratio_mean"
-        and "ratio_max" over tokens (0 if there are none). All are detached.
+        trained tokens, those with c != 0, whose ratio lies outside the clip range; 0 with one iteration), and with
+        old_logprobs_BGT "ratio_mean" and "ratio_max" over trained tokens (0 if there are none). All are detached.
     Raises:
         ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown ratio, clipped or average.
     """
@@ -117,11 +117,12 @@ def policy_loss(
         kl = torch.exp(log_ratio) - log_ratio - 1.0  # >= 0, unbiased for KL(pi || ref) under pi (Schulman's k3)
         objective = objective - kl_coef * kl
         metrics["kl"] = _token_mean(kl.detach(), mask)
+    trained = mask & (c != 0)
     beyond = r.detach() != within.detach()
-    metrics["clipped_share"] = _token_mean(beyond, mask)
+    metrics["clipped_share"] = _token_mean(beyond, trained)
     if old_logprobs_BGT is not None:
-        metrics["ratio_mean"] = _token_mean(r.detach(), mask)
-        metrics["ratio_max"] = float(r.detach().masked_fill(~mask, 0.0).max()) if r.numel() else 0.0
+        metrics["ratio_mean"] = _token_mean(r.detach(), trained)
+        metrics["ratio_max"] = float(r.detach().masked_fill(~trained, 0.0).max()) if r.numel() else 0.0
     J = (shares_BG * objective.masked_fill(~mask, 0.0).sum(dim=-1)).sum()  # summed in float64
     return LossResult(-J.to(logp.dtype), metrics)
 
@@ -155,5 +156,5 @@ def importance_weights(logprobs_BGT: Tensor, sampled_logprobs_BGT: Tensor, *, ca
 
 
 def _token_mean(values_BGT: Tensor, mask_BGT: Tensor) -> float:
-    """Average over real tokens, 0 if there are none. The sum is in float64, so that padding makes no difference."""
+    """Average over the mask, 0 if it is empty. The sum is in float64, so that padding makes no difference."""
     return float(values_BGT.masked_fill(~mask_BGT, 0).sum(dtype=torch.float64) / mask_BGT.sum().clamp(min=1))

@@ -21,7 +21,7 @@ from gtpo_cli.user_code import import_function, running
 Plugin = Callable[[Problem, Completion], float]
 
 _SHOWN_CHARACTERS = 200
-MAX_SCORE = 1e100  # for larger scores, sums and squares could be infinite
+MAX_SCORE = 1e9  # with the largest weight, 1000, float64 still tells apart rewards that differ by 0.001
 
 
 def load_plugin(dotted: str) -> Plugin:
@@ -76,4 +76,4 @@ def _checked(score: object) -> tuple[float, str | None]:
         value = math.inf
     if not math.isfinite(value):
         return 0.0, "is not finite"
-    return value, None if abs(value) <= MAX_SCORE else "no sum could hold"
+    return value, None if abs(value) <= MAX_SCORE else f"is beyond {MAX_SCORE:g} in size; scale it down"

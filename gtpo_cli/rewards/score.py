@@ -67,11 +67,11 @@ def _accuracy(gold: str, answer: str | None, mode: FormatMode, *, equal: bool, f
 def length_penalty(tokens: int, *, truncated: bool, limit: int, soft_tokens: int | None = None) -> float:
     """Compute DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), 0 to -1.
 
-    It is 0 up to `limit - soft_tokens` (None: a fifth of the limit) and falls linearly to -1 at `limit`. A truncated
-    completion gets -1.
+    It is 0 up to `limit - soft_tokens` (None: a fifth of the limit) and falls linearly to -1 at `limit`. Beyond it, and
+    for a truncated completion, it is -1.
     """
     soft = limit // 5 if soft_tokens is None else soft_tokens
-    if truncated or tokens >= limit:
+    if truncated or tokens > limit:
         return -1.0
     return -max(0, tokens - (limit - soft)) / max(1, soft)
 

@@ -91,8 +91,8 @@ _DECLARED = (
     Metric("samples/age", "steps", None,
            "steps since the generation of the completions; only with rollout.steps_per_generation above 1"),
     Metric("ratio/mean", "1", None,
-           "mean of r = pi / pi_old (objective.ratio) over the trained tokens and iterations; only with"
-           " rollout.steps_per_generation or objective.num_iterations above 1 (then without the first iteration)"),
+           "mean of r = pi / pi_old (objective.ratio) over the trained tokens (those with a coefficient) and the"
+           " iterations after an update on the policy that sampled; before it r is 1, and nothing is logged"),
     Metric("ratio/max", "1", None, "largest such r"),
     Metric("ratio/clipped_share", "share", None,
            "such tokens with r outside the clip range, whatever the sign of their coefficient / such tokens"),
@@ -127,7 +127,7 @@ _FAMILIES = (
            "completions cut at evaluation.max_completion_tokens / all"),
     Metric("eval/<benchmark>/length_mean", "tokens", None, "tokens / completions, of those evaluated"),
     Metric("eval/<benchmark>/entropy_mean", "nats", None,
-           "mean of <H>_i over those completions, at rollout.temperature"),
+           "mean of <H>_i over those completions, at rollout.temperature (1 in SFT)"),
     Metric("eval/time", "s", "less", "the evaluation after the step, beside time/step"),
 )  # fmt: skip
 

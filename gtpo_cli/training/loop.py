@@ -175,7 +175,7 @@ class TrainedPolicy:
 
     def save(self, state: CheckpointState) -> None:
         training = {"updater": self.updater.state_dict()}
-        if samples := self.ahead.state_dict():
+        if samples := self.ahead.state_dict(after=state.step):
             training["samples_ahead"] = samples
         self.store.save(state, self.policy.save, self.policy.trainable_parameters(), training)
 

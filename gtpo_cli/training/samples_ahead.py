@@ -67,20 +67,25 @@ class SamplesAhead:
         self._steps |= dict(zip(numbers, samples, strict=True))
 
     def take(self, number: int) -> StepSamples:
-        """Remove and return the samples of step `number`."""
-        return self._steps.pop(number)
+        """Return the samples of step `number`, and drop those of the steps before it."""
+        self._steps = {step: samples for step, samples in self._steps.items() if step >= number}
+        return self._steps[number]
 
     def drop(self) -> None:
         """Drop all samples, after their policy was abandoned."""
         self._steps.clear()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the samples for a checkpoint; empty if none are left."""
-        if not self._steps:
+    def state_dict(self, *, after: int) -> dict[str, Any]:
+        """Return the samples for a checkpoint at the end of step `after`; empty if none are left.
+
+        Empty too if step `after + 1` begins the generation, as when that step failed: a resume samples it again.
+        """
+        left = {number: samples for number, samples in self._steps.items() if number > after}
+        if not left or left[after + 1].age == 0:
             return {}
         place = {id(problem): number for number, (problem, _) in enumerate(self._prompts)}
         stored, rows = [], []
-        for number, samples in self._steps.items():
+        for number, samples in left.items():
             completions = [completion for group in samples.groups for completion in group.completions]
             lengths = [len(completion.token_ids) for completion in completions]
             verdicts = [verdict for group in samples.groups for verdict in group.verdicts]
@@ -88,7 +93,7 @@ class SamplesAhead:
             truncated = [completion.truncated for completion in completions]
             of_step = _Stored(number, samples.age, samples.resampled_share, problems, lengths, truncated, verdicts)
             stored.append(asdict(of_step))
-            assert samples.old_logprobs_BGT is not None, "measured where steps are sampled ahead"
+            assert samples.old_logprobs_BGT is not None, "measured for every age above 0"
             old_NT = samples.old_logprobs_BGT.flatten(0, 1)
             for completion, length, old_T in zip(completions, lengths, old_NT, strict=True):
                 rows.append((completion.token_ids, completion.logprobs, old_T[:length].tolist()))

@@ -65,10 +65,13 @@ def set_up(
         say(compiling)
     if reason := why_auto_is_slow(recipe):
         say(f"Unsloth and vLLM would be faster but are not used: {reason}")
+    sft = recipe.objective.name == "sft"
     with Waiting(say, f"loading {recipe.model.before_training}"):
-        policy = load_policy(recipe, engines=engines, with_engine=samples, start=start)
+        # SFT samples nothing that it trains on: its cross-entropy is that of the model's own distribution.
+        at = recipe.with_values({"rollout.temperature": 1.0}) if sft else recipe
+        policy = load_policy(at, engines=engines, with_engine=samples, start=start)
     set_threads(recipe.training.threads, policy)
-    if recipe.objective.name != "sft" and (dropout := policy.switch_off_dropout()):
+    if not sft and (dropout := policy.switch_off_dropout()):
         say(f"the model's own dropout (up to {dropout:g}) is off, since only SFT trains with it (docs/objective.md)")
     if policy.max_seq_length < recipe.model.max_seq_length:
         say(f"model.max_seq_length is lowered to the model's context, {policy.max_seq_length} tokens")

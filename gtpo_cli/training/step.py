@@ -11,7 +11,8 @@ Where this departs from the textbook:
 - a step is one batch of completions, however many updates (`objective.num_iterations`) it makes. The first iteration
   fixes H, delta, c and ln pi_old;
 - if one generation serves several steps (`rollout.steps_per_generation`), ln pi_old belongs to the policy that sampled.
-  `sample_steps` measures it in an extra forward pass;
+  `sample_steps` measures it in an extra forward pass for every step but the first, which makes its first forward pass
+  with that very policy;
 - a completion that is left out (filtered, truncated, in a group without reward spread) still counts in every
   denominator. Its c is 0, so it needs no backward pass.
 """
@@ -30,7 +31,7 @@ from torch import Tensor
 from gtpo_cli.data import Prompt
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import Budget
+from gtpo_cli.models.budget import Budget, measure_rows
 from gtpo_cli.objective import (
     ConflictSpans,
     GroupTerms,
@@ -71,11 +72,13 @@ class StepSamples:
     groups: list[Group]
     resampled_share: float | None = None  # discarded groups / sampled groups; None without objective.resample
     age: int = 0  # steps since these completions were generated
-    old_logprobs_BGT: Tensor | None = None  # ln pi_old, nats, on the CPU; None: the step's first forward pass gives it
+    old_logprobs_BGT: Tensor | None = (
+        None  # ln pi_old, nats, on the CPU; None at age 0: the first forward pass gives it
+    )
 
 
 class Ratios(NamedTuple):
-    """Statistics of r = pi / pi_old over `tokens` completion tokens."""
+    """Statistics of r = pi / pi_old over `tokens` trained tokens, whose coefficient is not 0."""
 
     tokens: int
     mean: float
@@ -83,10 +86,10 @@ class Ratios(NamedTuple):
     clipped_share: float  # share of tokens outside the clip range
 
     @classmethod
-    def from_metrics(cls, completion_mask: Tensor, metrics: dict[str, float]) -> Ratios:
-        """Read the ratios from the metrics of `policy_loss`."""
+    def from_metrics(cls, coefficients: Tensor, metrics: dict[str, float]) -> Ratios:
+        """Read the ratios from the metrics of `policy_loss`. `coefficients`: c, 0 at padding."""
         means = (metrics[name] for name in ("ratio_mean", "ratio_max", "clipped_share"))
-        return cls(int(completion_mask.sum()), *means)
+        return cls(int((coefficients != 0).sum()), *means)
 
     @classmethod
     def merge(cls, parts: Sequence[Ratios]) -> Ratios:
@@ -127,7 +130,7 @@ class StepRows(Rows):
     The first iteration fills in the fields from `logprobs_NT` on. They stay 0 for an empty completion.
     """
 
-    advantages_N: Tensor  # A
+    advantages_N: Tensor  # A, float64
     weights_NT: Tensor  # lambda
     shares_N: Tensor  # weight of each token of a completion in the step's average
     trains_N: Tensor  # bool: False if the recipe leaves the completion out
@@ -177,19 +180,22 @@ def sample_steps(parts: StepParts, steps: Sequence[StepPrompts], *, clock: Stopw
     One call of the sampler takes all prompts, with the seed of the first step. Each step then resamples with its own
     seed.
     """
+    policy = parts.policy
     with clock.phase("sample"):
-        parts.sampler.sync(parts.policy)
+        parts.sampler.sync(policy)
     groups = _sample_and_score(parts, [prompt for step in steps for prompt in step.prompts], steps[0].seed, clock)
     samples = []
     for age, step in enumerate(steps):
         chosen, groups = groups[: len(step.prompts)], groups[len(step.prompts) :]
         chosen, resampled_share = _resample(parts, chosen, step, clock)
         old = None
-        if parts.recipe.rollout.steps_per_generation > 1:
+        if age > 0:  # by then the weights will have moved
             with clock.phase("train"):
-                batch = collate(chosen, device=parts.policy.device)
-                old_NT = _measure(parts, batch.rows(), lambda rows: parts.policy.token_logprobs(rows)[0])
-                old = batch.by_group(old_NT).cpu()  # ln pi_old
+                batch = collate(chosen, device=policy.device)
+                old_NT = measure_rows(  # ln pi_old
+                    batch.rows(), lambda rows: policy.token_logprobs(rows)[0], parts.budget, packed=policy.packs
+                )
+                old = batch.by_group(old_NT).cpu()
         samples.append(StepSamples(chosen, resampled_share, age, old))
     return samples
 
@@ -209,7 +215,9 @@ def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> S
         )
         rows = _step_rows(batch, by_group, samples.old_logprobs_BGT)  # from here on row by row
         if objective.kl_coef > 0:
-            rows.reference_NT = _measure(parts, rows, policy.reference_logprobs)  # ln pi_ref, Eq. 1
+            rows.reference_NT = measure_rows(  # ln pi_ref, Eq. 1
+                rows, policy.reference_logprobs, parts.budget, packed=policy.packs
+            )
         sums: list[IterationSums] = []
         grad_norms: list[float] = []
         learning_rate, not_finite = updater.learning_rate, None
@@ -280,7 +288,7 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
                 c = c * importance_weights(logp if old is None else old, part.sampled_NT)
             rows.write(index, logprobs_NT=logp.detach(), entropy_NT=H, **by_row._asdict() | {"coefficients_NT": c})
         silent = reference is None and not bool(c.any())
-        if silent and old is None:
+        if silent:
             continue
         loss, metrics = policy_loss(  # Eq. 11 / Eq. 1
             logp,
@@ -295,9 +303,7 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
             shares_BG=part.shares_N,
         )
         if old is not None:
-            ratios.append(Ratios.from_metrics(mask, metrics))
-        if silent:
-            continue
+            ratios.append(Ratios.from_metrics(c, metrics))
         parts.updater.backward(loss)
         loss_sum += float(loss.detach())
         kl_sum += metrics.get("kl", 0.0) * int(mask.sum())
@@ -370,7 +376,7 @@ def _step_rows(batch: TokenBatch, by_group: GroupTerms, old_BGT: Tensor | None) 
         reference_NT=None,
         logprobs_NT=zeros_NT,
         entropy_NT=zeros_NT.clone(),
-        mean_entropy_N=torch.zeros_like(A_N),
+        mean_entropy_N=torch.zeros_like(A_N, dtype=zeros_NT.dtype),
         filtered_N=torch.zeros_like(A_N, dtype=torch.bool),
         keep_N=by_group.trains_BG.flatten().clone(),
         coefficients_NT=zeros_NT.clone(),
@@ -382,17 +388,3 @@ def _not_finite(rows: StepRows, sums: IterationSums) -> str | None:
     if not bool(torch.isfinite(rows.logprobs_NT).all()):
         return "a log-probability"
     return None if math.isfinite(sums.loss) else "the loss"
-
-
-@torch.no_grad()
-def _measure(parts: StepParts, rows: Rows, measure: Callable[[Rows], Tensor]) -> Tensor:
-    """Apply `measure` to every token, (N, T), with as many rows at a time as fit."""
-    values_NT = torch.zeros(rows.ids_NT.shape, device=rows.ids_NT.device)
-
-    def work(limit: int) -> None:
-        for index in rows.split(limit, unit=parts.budget.unit, packed=parts.policy.packs):
-            part = measure(rows[index])
-            values_NT[index, : part.shape[1]] = part
-
-    parts.budget.run(work, at_most=rows.size(parts.budget.unit))
-    return values_NT

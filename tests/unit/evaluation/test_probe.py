@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from gtpo_cli.evaluation.probe import mean_entropies, probe_entropy
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
+from gtpo_cli.models.budget import measuring_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import Rows
 from gtpo_cli.recipe import Recipe, load_recipe
@@ -92,6 +95,34 @@ def test_where_memory_does_not_hold_a_forward_it_is_cut_finer(
         pytest.raises(EvaluationError, match="measuring the entropy of a single completion"),
     ):
         mean_entropies(policy, groups)
+
+
+def test_what_was_learned_about_memory_outlives_a_call(
+    policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only forwards that ran out of memory are computed twice, whatever was measured before and comes after them."""
+    monkeypatch.setattr(policy, "measuring", measuring_budget())
+    policy.measuring.limit = 1000
+    problems = prompts_for(policy)[:12]
+    groups = sample(TransformersSampler(policy), problems, 4, SamplingParams(max_completion_tokens=40, seed=1))
+    room, failed = 300, []
+    computed: Counter[tuple[int, ...]] = Counter()
+    forward = policy.token_logprobs
+
+    def little_room(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        if int(rows.mask_NT.sum()) > room:
+            failed.append(int(rows.mask_NT.sum()))
+            raise torch.OutOfMemoryError("as on a GPU")
+        computed.update(tuple(ids[mask].tolist()) for ids, mask in zip(rows.ids_NT, rows.mask_NT, strict=True))
+        return forward(rows)
+
+    monkeypatch.setattr(policy, "token_logprobs", little_room)
+    with pytest.warns(RuntimeWarning, match="out of memory"):
+        found = [row for start in (0, 4, 8) for row in mean_entropies(policy, groups[start : start + 4])]
+    assert len(failed) == 1  # not once a call
+    assert computed == Counter(completion.token_ids for group in groups for completion in group.completions)
+    monkeypatch.undo()
+    assert found == [pytest.approx(row, rel=1e-5) for row in mean_entropies(policy, groups)]
 
 
 def test_weights_that_are_broken_are_an_error(policy: TransformersPolicy) -> None:

@@ -146,7 +146,10 @@ def test_clip_by_hand(ratio, coefficient, value, slope, weight):
     )
     assert result.loss.item() == pytest.approx(-weight * value, rel=1e-13, abs=1e-13)
     assert gradient_of(result, logps).item() == pytest.approx(-weight * slope, rel=1e-13, abs=1e-13)
-    assert result.metrics["clipped_share"] == float(abs(ratio - 1) > 0.2)
+    trained = weight * coefficient != 0
+    assert result.metrics["clipped_share"] == float(trained and abs(ratio - 1) > 0.2)
+    assert result.metrics["ratio_mean"] == pytest.approx(ratio * trained, rel=1e-13)
+    assert result.metrics["ratio_max"] == pytest.approx(ratio * trained, rel=1e-13)
 
 
 def test_clipped_share_counts_real_tokens_only():

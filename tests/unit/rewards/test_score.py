@@ -180,7 +180,10 @@ def test_length_penalty_by_hand(tokens: int, truncated: bool, penalty: float) ->
     assert length_penalty(tokens, truncated=truncated, limit=100, soft_tokens=20) == pytest.approx(penalty, abs=1e-12)
     assert length_penalty(tokens, truncated=truncated, limit=100) == pytest.approx(penalty, abs=1e-12)  # a fifth
     step = length_penalty(tokens, truncated=truncated, limit=100, soft_tokens=0)
-    assert step == (-1.0 if truncated or tokens >= 100 else 0.0)
+    assert step == (-1.0 if truncated else 0.0)
+    assert length_penalty(tokens + 100, truncated=truncated, limit=100, soft_tokens=0) == (
+        -1.0 if tokens or truncated else 0.0
+    )
 
 
 def test_the_length_penalty_is_a_part_of_the_reward() -> None:

@@ -22,6 +22,7 @@ from gtpo_cli.training.step_metrics import step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 
 TWO = "rollout.steps_per_generation=2"
+FOUR = "rollout.steps_per_generation=4"
 FAST = "optimizer.learning_rate=0.01"  # far enough for the clip
 ASKED = [StepPrompts(PROMPTS, seed=15), StepPrompts(PROMPTS[:2], seed=16)]
 
@@ -53,13 +54,31 @@ def test_one_call_samples_for_all_steps_and_fixes_ln_pi_old(parts_for: Any) -> N
     assert [(count, params.seed) for count, params in calls] == [(5, 15)]
     assert [[group.problem.id for group in samples.groups] for samples in generation] == [["a", "b", "c"], ["a", "b"]]
     assert [samples.age for samples in generation] == [0, 1]
-    for samples in generation:
-        assert samples.old_logprobs_BGT is not None
-        for b, group in enumerate(old_logprobs(untrained, samples)):
-            for g, expected in enumerate(group):
-                measured = samples.old_logprobs_BGT[b, g, : len(expected)]
-                torch.testing.assert_close(measured.double(), expected, rtol=1e-5, atol=1e-5)
-                assert not samples.old_logprobs_BGT[b, g, len(expected) :].any()
+    first, second = generation
+    assert first.old_logprobs_BGT is None  # its own first forward pass gives it
+    assert second.old_logprobs_BGT is not None
+    for b, group in enumerate(old_logprobs(untrained, second)):
+        for g, expected in enumerate(group):
+            measured = second.old_logprobs_BGT[b, g, : len(expected)]
+            torch.testing.assert_close(measured.double(), expected, rtol=1e-5, atol=1e-5)
+            assert not second.old_logprobs_BGT[b, g, len(expected) :].any()
+
+
+@pytest.mark.parametrize("name", ["gspo", "gtpo", "cispo"])
+def test_in_16_bits_too_the_ratio_is_1_until_the_first_update(parts_for: Any, name: str) -> None:
+    """GSPO's clip range, 3e-4, is smaller than the rounding between two micro-batches of 16 bits."""
+    ahead = parts_for(recipe(*CASES[name], FAST, TWO))
+    ahead.policy.dtype = torch.bfloat16
+    first, _ = sample_steps(ahead, ASKED, clock=Stopwatch())
+    alone = parts_for(recipe(*CASES[name], FAST))
+    alone.policy.dtype = torch.bfloat16
+    gradients = []
+    for parts in (ahead, alone):
+        gradients.append(recorded_gradients(parts.updater))
+        assert train_step(parts, StepSamples(first.groups), clock=Stopwatch()).ratios == []
+    assert first.old_logprobs_BGT is None
+    for ours, theirs in zip(gradients[0][0], gradients[1][0], strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_a_generation_of_one_step_costs_no_further_forward(parts_for: Any) -> None:
@@ -84,8 +103,7 @@ def test_the_second_step_has_the_loss_and_gradient_of_the_naive_specification(pa
             parts.sampler = ForeignSampler(parts.policy)
         sampled_by = copy.deepcopy(parts.policy.model)
         first, second = sample_steps(parts, ASKED, clock=Stopwatch())
-        at_once = train_step(parts, first, clock=Stopwatch())
-        assert at_once.ratios[0].mean == pytest.approx(1.0, abs=1e-5)
+        assert train_step(parts, first, clock=Stopwatch()).ratios == []  # r is exactly 1
         now = copy.deepcopy(parts.policy.model)
         gradients = recorded_gradients(parts.updater)
         result = train_step(parts, second, clock=Stopwatch())
@@ -121,6 +139,46 @@ def test_metrics_of_age_and_ratio(parts_for: Any) -> None:
     assert metrics["sampler/gap_max"] < 1e-4  # of the policy that sampled, not of the present one
     assert metrics["time/sample"] == metrics["time/reward"] == 0.0
     assert [find_metric(name).name for name in metrics] == list(metrics)
+
+
+def test_the_ratio_is_that_of_the_tokens_that_train(parts_for: Any) -> None:
+    """Not of groups without reward spread, nor of conflict tokens that have no weight."""
+    plugin = "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]"
+    without = ["rewards.format.weight=0", "rewards.accuracy.weight=0", "objective.entropy_coef=0"]
+    parts = parts_for(recipe(NEVER, plugin, *without, FAST, TWO))
+    sampled_by = copy.deepcopy(parts.policy.model)
+    first, second = sample_steps(parts, ASKED, clock=Stopwatch())
+    train_step(parts, first, clock=Stopwatch())
+    now = copy.deepcopy(parts.policy.model)
+    clock = Stopwatch()
+    result = train_step(parts, second, clock=clock)
+    metrics = step_metrics(result, clock)
+    ratios, everywhere = [], 0
+    for b, (news, olds) in enumerate(zip(old_logprobs(now, second), old_logprobs(sampled_by, second), strict=True)):
+        for g, (new, old) in enumerate(zip(news, olds, strict=True)):
+            trained = result.coefficients_BGT[b, g, : len(new)] != 0
+            ratios += torch.exp(new - old)[trained].tolist()
+            everywhere += len(new)
+    assert 0 < len(ratios) < everywhere / 2
+    assert metrics["ratio/mean"] == pytest.approx(sum(ratios) / len(ratios), rel=1e-4)
+    assert metrics["ratio/max"] == pytest.approx(max(ratios), rel=1e-4)
+    assert metrics["ratio/clipped_share"] == pytest.approx(
+        sum(abs(r - 1) > 0.2 for r in ratios) / len(ratios), abs=0.02
+    )
+
+
+def test_a_step_that_failed_is_sampled_again_by_a_resume(parts_for: Any) -> None:
+    """What a checkpoint from before the step holds fits that checkpoint, wherever in its generation the step stands."""
+    parts = parts_for(recipe(NEVER, FAST, FOUR))
+    generation = sample_steps(parts, [*ASKED, *ASKED], clock=Stopwatch())
+    ahead = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
+    ahead.add(range(5, 9), generation)
+    ahead.take(5)
+    assert ahead.state_dict(after=4) == {}  # the whole generation comes again, from the same weights
+    ahead.take(6)
+    restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
+    restored.load_state_dict(ahead.state_dict(after=5), after=5)
+    assert restored.take(6).groups == generation[1].groups
 
 
 def test_every_iteration_compares_with_the_policy_that_sampled(parts_for: Any) -> None:
@@ -179,13 +237,10 @@ def test_the_steps_that_are_sampled_together(K: int, number: int, total: int, st
     for step in steps:
         assert not ahead.missing(step, total_steps=total)
         ahead.take(step)
-    assert ahead.state_dict() == {}
+    assert ahead.state_dict(after=steps[-1]) == {}
     ahead.add([number], [StepSamples([])])
     ahead.drop()
     assert list(ahead.missing(number, total_steps=total)) == steps
-
-
-FOUR = "rollout.steps_per_generation=4"
 
 
 def left_over(parts: StepParts) -> tuple[SamplesAhead, list[StepSamples]]:
@@ -200,7 +255,7 @@ def left_over(parts: StepParts) -> tuple[SamplesAhead, list[StepSamples]]:
 def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any, tmp_path: Any) -> None:
     parts = parts_for(recipe(NEVER, FAST, FOUR))
     ahead, left = left_over(parts)
-    torch.save(ahead.state_dict(), tmp_path / "state.pt")
+    torch.save(ahead.state_dict(after=5), tmp_path / "state.pt")
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
     restored.load_state_dict(state, after=5)
@@ -217,7 +272,7 @@ def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any
     tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
     assert sum(tensor.nbytes for tensor in tensors) == 12 * tokens
     assert (tmp_path / "state.pt").stat().st_size < 12 * tokens + 400 * completions + 4096
-    assert not restored.state_dict()
+    assert not restored.state_dict(after=8)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +294,7 @@ def test_what_does_not_fit_the_run_is_refused(parts_for: Any, change: Any, after
     ahead, _ = left_over(parts)
     restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
     with pytest.raises(ValueError, match=why):
-        restored.load_state_dict(change(ahead.state_dict()), after=after)
+        restored.load_state_dict(change(ahead.state_dict(after=5)), after=after)
 
 
 @pytest.mark.parametrize(
@@ -252,4 +307,4 @@ def test_samples_of_another_recipe_are_refused(parts_for: Any, change: str, why:
     ahead, _ = left_over(parts)
     other = SamplesAhead(recipe(NEVER, FOUR, change).rollout, PROMPTS, parts.policy)
     with pytest.raises(ValueError, match=why):
-        other.load_state_dict(ahead.state_dict(), after=5)
+        other.load_state_dict(ahead.state_dict(after=5), after=5)

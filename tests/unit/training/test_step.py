@@ -57,6 +57,11 @@ def only_of_the_first_problem(problem: Problem, completion: Completion) -> float
     return letters(problem, completion) if problem.id == PROMPTS[0][0].id else 1.0
 
 
+def far_from_zero(problem: Problem, completion: Completion) -> float:
+    """A user reward whose differences float32 cannot hold."""
+    return 1e8 + letters(problem, completion)
+
+
 def nothing(problem: Problem, completion: Completion) -> float:
     return 0.0
 
@@ -451,6 +456,23 @@ def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
     assert 0 < metrics["sampler/gap_mean"] <= metrics["sampler/gap_max"] < 1e-4
     assert metrics["time/step"] >= metrics["time/sample"] + metrics["time/reward"] + metrics["time/train"]
     assert metrics["speed/tokens_per_second"] == pytest.approx(sum(tokens) / metrics["time/step"])
+
+
+def test_large_rewards_keep_their_differences(parts_for: Any) -> None:
+    """A constant of 1e8 changes neither advantage nor gradient: both are those of the reward without it."""
+    only = ["rewards.format.weight=0", "rewards.accuracy.weight=0", NEVER]
+    steps = []
+    for name in ("letters", "far_from_zero"):
+        parts = parts_for(recipe(f"rewards.plugins=[{{name: 'test_step:{name}'}}]", *only))
+        gradients, clock = recorded_gradients(parts.updater), Stopwatch()
+        metrics = step_metrics(whole_step(parts, PROMPTS, seed=15, clock=clock), clock)
+        steps.append((metrics["train/reward_std"], metrics["groups/uninformative_share"], gradients[0]))
+    (std, uninformative, near), (far_std, far_uninformative, far) = steps
+    assert far_std == pytest.approx(std, rel=1e-6)
+    assert std > 0
+    assert far_uninformative == uninformative < 1
+    for ours, theirs in zip(far, near, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("enabled", ["never", "always"])
