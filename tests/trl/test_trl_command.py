@@ -165,9 +165,11 @@ def test_several_steps_from_one_generation(tmp_path: Path) -> None:
         assert names[0] == names[1]
     for row in rows:
         at_once = row["samples/age"] == 0
-        assert (row["ratio/mean"] == pytest.approx(1.0, abs=1e-5)) == at_once
-        assert (row["ratio/max"] == pytest.approx(1.0, abs=1e-3)) == at_once
-        assert (row["ratio/clipped_share"] == 0) == at_once
+        assert any(name.startswith("ratio/") for name in row) != at_once  # before an update it is 1
+        if not at_once:
+            assert row["ratio/mean"] != pytest.approx(1.0, abs=1e-5)
+            assert row["ratio/max"] > 1.001
+            assert row["ratio/clipped_share"] > 0
     assert rows[0]["train/reward_mean"] == rows[1]["train/reward_mean"] != rows[2]["train/reward_mean"]
     assert len({row["optim/grad_norm"] for row in rows}) == 5
     lines = (run / "samples/step-000003.jsonl").read_text().splitlines()
