@@ -22,8 +22,7 @@ TITLE = "Steps a generation, with vLLM's engine on a CPU"
 MODEL = Path(__file__).resolve().parent.parent / "build/smollm2-135m"
 STEPS_PER_GENERATION = (1, 2, 4, 8)
 STEPS = 8  # of a run
-CPU_ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR",
-              "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # fmt: skip
+CPU_ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 def run(*, rounds: int = 2) -> list[Figure]:

@@ -18,8 +18,7 @@ from typing import Any
 from measure import Figure, write
 
 TITLE = "Evaluation, with vLLM's engine on a CPU"
-CPU_ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR",
-              "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # fmt: skip
+CPU_ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
 SETTINGS = [
     "model.lora={rank: 8, alpha: 8}", "rollout.engine=vllm", "rollout.max_num_seqs=256",
     "evaluation={limit: 48, samples: 64, max_completion_tokens: 64}",

@@ -43,10 +43,6 @@ class NotReadyError(GtpoError):
     """This machine lacks something that a run needs. The message has a line for each, with its remedy."""
 
 
-class NoRoomToSampleError(GenerationError):
-    """The sampling engine does not fit into GPU memory beside training. Nothing was changed."""
-
-
 class NotFiniteError(GenerationError):
     """The model's log-probabilities are infinite or NaN, so nothing can be sampled."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -69,3 +70,9 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def say_at_once(text: str) -> None:
+    """Write a line to standard error from a signal handler, which may have interrupted a print."""
+    with suppress(OSError):  # the terminal is gone
+        os.write(2, f"\n{text}\n".encode())

@@ -160,6 +160,8 @@ def main() -> None:
             raise
         for line in lines:
             print(f"error: {as_typed_here(line)}", file=sys.stderr)
+        for note in getattr(error, "__notes__", []):  # what was saved, and how to go on
+            print(as_typed_here(note), file=sys.stderr)
         sys.exit(EXIT_ERROR)
     finally:
         drop_output()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Collection, Generator, Iterable, Sequence
@@ -25,7 +26,7 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.errors import GenerationError, NoRoomToSampleError, install, out_of_memory
+from gtpo_cli.errors import GenerationError, install, out_of_memory
 from gtpo_cli.generation.sampler import OnCompletion, SamplingParams, check_prompts
 from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.policy import Policy
@@ -135,7 +136,7 @@ class SharedEngine:
         except (RuntimeError, MemoryError) as error:
             if out_of_memory(error) != "the GPU":
                 raise
-            raise NoRoomToSampleError(
+            raise GenerationError(
                 "rollout.gpu_memory_utilization: the GPU's memory does not hold vLLM's engine and everything else "
                 f"there ({one_line(str(error))}); lower it, or stop other programs that use the GPU"
             ) from error
@@ -252,6 +253,8 @@ def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
 
 def _start(policy: Policy, recipe: Recipe) -> Any:
     assert recipe.model.lora is not None, "the recipe was validated: the weights travel as an adapter"
+    # A process of its own would get the terminal's Ctrl-C too, and end while the policy finishes its step.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     try:
         import vllm
     except ImportError as error:

@@ -131,7 +131,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         per_function: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if bool(per_function.isnan().all(dim=1).any()):
             raise RewardError("every reward function returned None for a completion; one must return a number")
-        self._rewards_N = (per_function * self.reward_weights.to(per_function.device)).nansum(dim=1)
+        self._rewards_N = (per_function.double() * self.reward_weights.to(per_function.device)).nansum(dim=1)
         return per_function
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:

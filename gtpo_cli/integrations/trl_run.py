@@ -48,6 +48,7 @@ from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import find_initial_entropy, set_up
 from gtpo_cli.training.start import keep_start, origin
 from gtpo_cli.training.step import Ratios, StepResult
+from gtpo_cli.waiting import say_at_once
 
 T = TypeVar("T")
 
@@ -153,7 +154,7 @@ def train(
         stack.enter_context(quiet_libraries())
         reward = RecipeReward(scorer, prompts, policy)
         trainer = make_trainer(recipe, policy, prompts, order, reward, keeper, arguments, initial_entropy)
-        keeper.signals = stack.enter_context(interrupt_flag(quiet=not processes.is_main))
+        keeper.signals = stack.enter_context(interrupt_flag(say_at_once if processes.is_main else lambda text: None))
         trainer._step = start * trainer.num_iterations * arguments["gradient_accumulation_steps"]  # TRL begins at 0
         trainer.train(resume_from_checkpoint=_resumed(folder, start, recipe) if start else None)
         return run

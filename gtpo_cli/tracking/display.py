@@ -34,6 +34,7 @@ from rich.text import Text
 
 from gtpo_cli.entropy_filter import LN_2, filter_is_on
 from gtpo_cli.recipe.schema import FilterRecipe
+from gtpo_cli.text import folded
 from gtpo_cli.tracking.console import WARNING, Console, print_line
 from gtpo_cli.waiting import Waiting
 
@@ -122,6 +123,7 @@ class ConsoleTracker:
         )  # fmt: skip
         self._task = self._progress.add_task("", total=total_steps, completed=start_step)
         self._live: Live | None = None
+        self._answer = ""  # to a signal
         self._last_line = time.monotonic()
         self._lines_printed = 0
         self._on_page = isinstance(console, Console) and console.is_page
@@ -162,6 +164,14 @@ class ConsoleTracker:
         self._end_line()
         print_line(self._console, text)
 
+    def answer(self, text: str) -> bool:
+        """Show the answer to a signal in the display, from its next refresh on. Return False without a display.
+
+        A signal handler calls this, so it neither prints nor waits for a lock.
+        """
+        self._answer = text
+        return self._live is not None
+
     def _end_line(self) -> None:
         if self._line_is_open:
             print_line(self._console, "")
@@ -183,7 +193,8 @@ class ConsoleTracker:
             if not lines:
                 lines = [_line_of(f"step {self._start_step + 1} is under way", style="dim")]
             title = [_line_of(self._name, style="bold")] if self._name else []
-            return Group(*title, Constrain(self._progress.get_renderable(), width), *lines)
+            answer = [Text(folded(self._answer, width), style=WARNING)] if self._answer else []
+            return Group(*title, *answer, Constrain(self._progress.get_renderable(), width), *lines)
 
     def _row_lines(self) -> list[Text]:
         rows = [row for row in _ROWS if row.metric in self._seen]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from gtpo_cli.text import describe
 from gtpo_cli.tracking.jsonl import JsonlTracker
 from gtpo_cli.tracking.metrics import find_metric
+from gtpo_cli.waiting import say_at_once
 
 if TYPE_CHECKING:
     from gtpo_cli.tracking.display import ConsoleTracker
@@ -87,6 +88,11 @@ class Trackers(AbstractContextManager["Trackers"]):
                 self._display.message(text)
             except Exception as error:  # noqa: BLE001 - as in log
                 self._switch_off(self._display, error)
+
+    def answer(self, text: str) -> None:
+        """Show the answer to a signal: in the live display, or else at once on standard error."""
+        if self._display is None or not self._display.answer(text):
+            say_at_once(text)
 
     def close(self) -> None:
         """Close all trackers, the display first, so that the terminal is restored in any case."""

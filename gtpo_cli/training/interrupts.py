@@ -6,14 +6,14 @@ Training first finishes and saves the step. Everything else ends at once with a 
 from __future__ import annotations
 
 import math
-import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 
 from gtpo_cli.errors import WORDS, Terminated
+from gtpo_cli.waiting import say_at_once
 
 SAME_SECONDS = 1.0
 
@@ -28,18 +28,12 @@ def ending_signals() -> list[signal.Signals]:
     return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-def say_at_once(text: str) -> None:
-    """Write a line to standard error from a signal handler, which may have interrupted a print."""
-    with suppress(OSError):  # the terminal is gone
-        os.write(2, f"\n{text}\n".encode())
-
-
 @contextmanager
-def interrupt_flag(*, quiet: bool = False) -> Iterator[list[int]]:
+def interrupt_flag(answer: Callable[[str], None] = say_at_once) -> Iterator[list[int]]:
     """Collect the first signal (Ctrl-C, SIGTERM or SIGHUP) in the yielded list; a second one interrupts at once.
 
-    The first gets a line in answer, unless `quiet`. Signals within a second of it, other than Ctrl-C, count as part of
-    the first, since timeout(1) and others signal both the process and its group.
+    The first gets a text in answer, from within the signal handler. Signals within a second of it, other than Ctrl-C,
+    count as part of the first, since timeout(1) and others signal both the process and its group.
     """
     flag: list[int] = []
     first = math.inf
@@ -48,11 +42,10 @@ def interrupt_flag(*, quiet: bool = False) -> Iterator[list[int]]:
         nonlocal first
         if not flag:
             first = time.monotonic()
-            if not quiet:
-                say_at_once(
-                    f"{reason([number])}: finishing and saving the current step; a second Ctrl-C or SIGTERM ends at "
-                    "once and loses the steps since the last checkpoint"
-                )
+            answer(
+                f"{reason([number])}: finishing and saving the current step; a second Ctrl-C or SIGTERM ends at once "
+                "and loses the steps since the last checkpoint"
+            )
         elif time.monotonic() - first > SAME_SECONDS:
             raise_ended(number, frame)
         flag.append(number)

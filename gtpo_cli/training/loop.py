@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
 from gtpo_cli.data import PromptOrder
-from gtpo_cli.errors import NoRoomToSampleError, NotFiniteError
+from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import Policy
 from gtpo_cli.models.budget import training_budget
@@ -21,6 +21,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.text import describe
 from gtpo_cli.tracking import Trackers
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.optimizers import Updater
@@ -102,32 +103,39 @@ def train(
                 initial_entropy=initial_entropy, quiet=quiet,
             )
         )  # fmt: skip
-        run.signals = stack.enter_context(interrupt_flag())
+        run.signals = stack.enter_context(interrupt_flag(trackers.answer))
         updated = False
         for number in range(run.step + 1, order.total_steps + 1):
+            changes = updater.changes
             try:
                 metrics = step(number)
-            except NoRoomToSampleError as error:
-                raise _saved(run, number, error) from error
+            except Exception as error:
+                if updater.changes == changes:  # else the weights are those of no step
+                    _save_before(run, number, error)
+                raise
             if not updated and not metrics["optim/skipped"]:
                 updated = True
                 check_plain_forward(policy, setup.data.prompts, as_in_training=recipe.objective.name != "sft")
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
                 try:
                     metrics |= _evaluate(held_out, number, trackers)
-                except NoRoomToSampleError as error:  # the update succeeded, only the evaluation failed
+                except Exception as error:  # the update succeeded, only the evaluation failed
                     run.finish_step(number, metrics)
-                    raise _saved(run, number + 1, error) from error
+                    _save_before(run, number + 1, error)
+                    raise
             if run.finish_step(number, metrics) is not None:
                 break
         return run
 
 
-def _saved(run: Run, number: int, error: NoRoomToSampleError) -> NoRoomToSampleError:
-    """Save the steps before `number` and return the error with the command that continues the run."""
-    run.save_before(number)
-    saved = f"; step {run.step} is saved: gtpo train --resume {run.folder.path}" if run.step else ""
-    return NoRoomToSampleError(f"{error}{saved}")
+def _save_before(run: Run, number: int, error: Exception) -> None:
+    """Save the steps before `number`, which failed, and note in the error how to go on."""
+    try:
+        run.save_before(number)
+    except Exception as why:  # noqa: BLE001 - the first error is the one to report
+        error.add_note(f"the steps since the last checkpoint could not be saved ({describe(why)})")
+    if run.step:
+        error.add_note(f"step {run.step} is saved: gtpo train --resume {run.folder.path}")
 
 
 def _length(recipe: Recipe) -> tuple[int | None, int]:

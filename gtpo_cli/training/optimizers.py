@@ -33,6 +33,7 @@ class Updater:
     ) -> None:
         """`dtype`: the type of the computation; the parameters are float32."""
         self._parameters = list(parameters)
+        self.changes = 0  # updates begun, and steps of the schedule
         self._max_grad_norm = recipe.max_grad_norm
         device = self._parameters[0].device
         self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
@@ -59,6 +60,7 @@ class Updater:
 
         If the norm is infinite or NaN, neither the weights nor the moments change.
         """
+        self.changes += 1
         for parameter in self._parameters:
             if parameter.grad is None:  # no loss reached it; Adam's moments must see a gradient of 0
                 parameter.grad = torch.zeros_like(parameter)
@@ -72,6 +74,7 @@ class Updater:
 
     def advance_schedule(self) -> None:
         """Advance the learning rate by one training step: one batch, however many iterations it had."""
+        self.changes += 1
         self._scheduler.step()
 
     def roll_back(self, state: dict[str, Any], factor: float) -> float:

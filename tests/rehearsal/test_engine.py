@@ -14,7 +14,7 @@ from policy_contract import LORA, recipe_for
 from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 from twins import distance, measured, save_in_half, twin
 
-from gtpo_cli.errors import ModelError, NoRoomToSampleError
+from gtpo_cli.errors import GenerationError, ModelError
 from gtpo_cli.generation import SamplingParams, load_sampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.unsloth_policy import _check_started
@@ -124,7 +124,7 @@ def test_an_engine_that_cannot_wake_is_tried_once_more_and_then_said(
     monkeypatch.setattr(CPUWorker, "wake_up", CPUWorker.wake_up)  # as it was, afterwards
     on_card.no_room_at_wake_up(3)
     params = SamplingParams(max_completion_tokens=2)
-    with pytest.raises(NoRoomToSampleError, match="does not hold vLLM's engine and everything else there"):
+    with pytest.raises(GenerationError, match="does not hold vLLM's engine and everything else there"):
         sampler.sample(PROMPTS, 1, params)
     assert engine_of(policy).llm_engine.is_sleeping()
     on_card.calls.clear()

@@ -58,7 +58,7 @@ def test_a_run_terminated_within_a_generation_and_then_without_room_resumes_to_t
     engine_of(stopped.calls)
     failed = ended(server, "no room", code=2)
     assert "memory does not hold vLLM's engine and everything else there (CUDA Error: out of memory" in failed.out
-    assert "; step 4 is saved: gtpo train --resume runs/cut" in failed.out
+    assert "\nstep 4 is saved: gtpo train --resume runs/cut" in failed.out
     engine_of(ended(server, "resumed").calls)
     whole, cut = server.folder / "runs/whole", server.folder / "runs/cut"
     assert comparable(cut) == comparable(whole)

@@ -9,8 +9,10 @@ import functools
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +193,35 @@ def test_what_the_recipe_says_reaches_a_plain_engine_and_guesses_change_no_log_p
     assert written == {"adapter_model.safetensors", "adapter_config.json", "README.md"}
 
 
+DEMO = [
+    str(Path(sys.executable).parent / "gtpo"), "train", "-q", "--recipe", "tiny_arithmetic",
+    "--set", "rollout.engine=vllm", "--set", "run_name=vllm", "--set", "model.lora={rank: 16, alpha: 16}",
+    "--set", "model.dtype=float32", "--set", "optimizer.learning_rate=2.0e-3",
+    "--set", "objective.probe.num_prompts=16",
+]  # fmt: skip
+
+
+def test_ctrl_c_reaches_the_whole_group_of_the_terminal_and_the_step_is_saved(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*DEMO, "--set", "training.max_steps=2000"], cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    metrics = tmp_path / "runs/vllm/metrics.jsonl"
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 3):
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate()
+    assert process.returncode == 130, error[-3000:]
+    assert "Traceback" not in error
+    steps = metrics.read_bytes().count(b"\n")
+    assert [path.name for path in (tmp_path / "runs/vllm/checkpoints").iterdir()] == [f"step-{steps:06d}"]
+
+
 def test_the_demo_learns_with_vllm(tmp_path: Path) -> None:
     """The built-in model with an adapter: sampled by vLLM, trained by us."""
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "gtpo"), "train", "-q", "--recipe", "tiny_arithmetic",
-         "--set", "rollout.engine=vllm", "--set", "run_name=vllm", "--set", "training.max_steps=40",
-         "--set", "model.lora={rank: 16, alpha: 16}", "--set", "model.dtype=float32",
-         "--set", "optimizer.learning_rate=2.0e-3", "--set", "objective.probe.num_prompts=16"],
+        [*DEMO, "--set", "training.max_steps=40"],
         cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from policy_contract import recipe_for, save_model
 
-from gtpo_cli.errors import NoRoomToSampleError
+from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation.vllm_sampler import SharedEngine, _dtype
 from gtpo_cli.models import load_policy
 
@@ -35,7 +35,7 @@ def test_no_room_for_the_engine_names_remedies_that_help_in_an_evaluation_too() 
         SimpleNamespace(vllm_engine=SimpleNamespace(llm_engine=llm, sleep=lambda level: None, wake_up=no_room))
     )
     engine._adapter = SimpleNamespace(lora_int_id=1)
-    with pytest.raises(NoRoomToSampleError) as caught:
+    with pytest.raises(GenerationError) as caught:
         list(engine.generate([]))
     assert "cumem_allocator.cpp:139); lower it, or stop other programs that use the GPU" in str(caught.value)
     assert "training" not in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 
 from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
-from gtpo_cli.errors import DataError, NoRoomToSampleError, RecipeError
+from gtpo_cli.errors import DataError, GenerationError, RecipeError
 from gtpo_cli.generation import SamplingParams, load_sampler
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, is_strict_format
@@ -119,12 +119,13 @@ def test_a_step_is_kept_where_the_engine_finds_no_room_for_its_evaluation(
     """The update is made: the step is logged without `eval/`, saved, and the run goes on from it."""
 
     def no_room(_: HeldOut) -> None:
-        raise NoRoomToSampleError("the engine did not wake")
+        raise GenerationError("the engine did not wake")
 
     with monkeypatch.context() as stub:
         stub.setattr(HeldOut, "evaluate", no_room)
-        with pytest.raises(NoRoomToSampleError, match="did not wake; step 2 is saved: gtpo train --resume"):
+        with pytest.raises(GenerationError, match="did not wake") as caught:
             trained(tmp_path / "run", f"training.save_every={save_every}")
+    assert caught.value.__notes__ == [f"step 2 is saved: gtpo train --resume {tmp_path / 'run'}"]
     run = RunFolder(tmp_path / "run")
     rows = read_metrics(run.metrics_file)
     assert [row["step"] for row in rows] == [1, 2]

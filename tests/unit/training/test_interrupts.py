@@ -35,7 +35,7 @@ def test_a_second_sigterm_ends_at_once_but_not_the_one_that_timeout_sends_to_the
 ) -> None:
     clock = 100.0
     monkeypatch.setattr("gtpo_cli.training.interrupts.time.monotonic", lambda: clock)
-    with interrupt_flag(quiet=True) as flag:
+    with interrupt_flag(lambda text: None) as flag:
         os.kill(os.getpid(), signal.SIGTERM)
         clock += 0.9
         os.kill(os.getpid(), signal.SIGTERM)

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from commands import metrics
+from commands import comparable, contents, metrics
 from small_models import random_model
 
 from gtpo_cli.checkpoints import CheckpointState
 from gtpo_cli.errors import GtpoError
+from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import load_recipe
+from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.training.loop import TrainedPolicy
+from gtpo_cli.training.loop import TrainedPolicy, train
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Run, Stop
 from gtpo_cli.training.samples_ahead import SamplesAhead
@@ -234,3 +236,72 @@ def test_what_was_finished_before_a_step_that_cannot_be_done_is_saved_and_resume
     assert torch.equal(again.weights(), first.weights_at[3])
     again.step(GOOD)
     assert [row["step"] for row in metrics(again.folder)] == [1, 2, 3, 4]
+
+
+def trained(folder: Path, *changes: str) -> RunFolder:
+    run = RunFolder(folder)
+    small = ["rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=16",
+             "objective.initial_entropy=0.2", "training.max_steps=6", "training.save_every=4", "data.limit=64",
+             "tracking.wandb.mode=off"]  # fmt: skip
+    run.create(load_recipe("tiny_arithmetic", [*small, *changes]))
+    train(run.recipe(), run, quiet=True)
+    return run
+
+
+class EngineDeadError(Exception):
+    """As of an engine in a process of its own, which has ended."""
+
+
+@pytest.mark.parametrize(
+    ("where", "K"),
+    [("sampler", 1), ("sampler", 3), ("score", 1), ("forward", 1), ("forward", 3), ("forward", 2)],
+)
+def test_the_steps_before_an_error_are_saved_and_a_resume_equals_an_undisturbed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, K: int
+) -> None:
+    more = f"rollout.steps_per_generation={K}"
+    whole = trained(tmp_path / "whole", more)
+    owner, name, count = {
+        "sampler": (TransformersSampler, "sample", 1 if K == 3 else 2),
+        "score": (Scorer, "score_groups", 2),
+        "forward": (TransformersPolicy, "token_logprobs", 10_000),
+    }[where]
+    original, calls = getattr(owner, name), 0
+
+    def fails(self: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        step = len(metrics(tmp_path / "cut")) if (tmp_path / "cut/metrics.jsonl").exists() else 0
+        if calls > count or (where == "forward" and step == 2 and torch.is_grad_enabled()):
+            raise EngineDeadError("gone")
+        return original(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fails)
+        with pytest.raises(EngineDeadError, match="gone") as caught:
+            trained(tmp_path / "cut", more)
+    run = RunFolder(tmp_path / "cut")
+    made = 3 if where == "sampler" and K == 3 else 2
+    assert caught.value.__notes__ == [f"step {made} is saved: gtpo train --resume {run.path}"]
+    assert [row["step"] for row in metrics(run.path)] == list(range(1, made + 1))
+    assert train(run.recipe(), run, resume=True, quiet=True).step == 6
+    assert comparable(run.path) == comparable(whole.path)
+    assert contents(run.path) == contents(whole.path)
+
+
+def test_weights_between_two_steps_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, updates = Updater.update, 0
+
+    def half_done(self: Updater) -> float:
+        nonlocal updates
+        updates += 1
+        norm = original(self)
+        if updates == 3:
+            raise EngineDeadError("after the weights moved")
+        return norm
+
+    monkeypatch.setattr(Updater, "update", half_done)
+    with pytest.raises(EngineDeadError) as caught:
+        trained(tmp_path / "run")
+    assert not getattr(caught.value, "__notes__", [])
+    assert list((tmp_path / "run/checkpoints").glob("step-*")) == []
