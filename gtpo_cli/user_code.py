@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -24,16 +24,22 @@ from typing import Any
 
 from gtpo_cli.errors import GtpoError, Terminated, translated
 from gtpo_cli.text import describe
+from gtpo_cli.torch_modes import torch_modes_kept
 from gtpo_cli.types import CodeName
 
 _RECIPE = "recipe.yaml"
 _OF_RUNS = ("metrics.jsonl", "environment.json", "checkpoints", "samples", ".lock")  # found only in a run
 
 
-def running(wrong: Callable[[str], GtpoError]) -> AbstractContextManager[None]:
-    """Turn any exception of the user's code in the block, sys.exit included, into `wrong(where and what)`."""
+@contextmanager
+def running(wrong: Callable[[str], GtpoError]) -> Iterator[None]:
+    """Turn any exception of the user's code in the block, sys.exit included, into `wrong(where and what)`.
+
+    Torch's modes are after the block what they were before it.
+    """
     passing = (KeyboardInterrupt, Terminated)
-    return translated(BaseException, lambda error: wrong(_raised(error)), passing=passing)
+    with translated(BaseException, lambda error: wrong(_raised(error)), passing=passing), torch_modes_kept():
+        yield
 
 
 def import_function(dotted: str, wrong: Callable[[str], GtpoError]) -> Callable[..., Any]:
