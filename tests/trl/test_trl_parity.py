@@ -93,7 +93,7 @@ class Own:
         result = self.results[step]
         c_BG = result.advantages_BG - self.recipe.objective.entropy_coef * result.mean_entropy_BG
         c_BGT = (c_BG * result.keep_BG)[..., None] * result.weights_BGT
-        return (c_BGT * result.batch.completion_mask_BGT).flatten(0, 1)
+        return (c_BGT * result.batch.completion_mask_BGT).flatten(0, 1).float()
 
     def record(self, file: Path) -> None:
         batches = [
