@@ -57,6 +57,14 @@ def counted(number: int, noun: str, form: str = "") -> str:
     return f"{number:{form}} {noun}{'' if number == 1 else 's'}"
 
 
+def some(names: Sequence[str], *, most: int = 10) -> str:
+    """List untrusted names in one line: `a, b and c`, or the first ones and how many more there are."""
+    parts = [one_line(name, most=100) for name in names[:most]]
+    if len(names) > most:
+        parts.append(f"{len(names) - most:,} more")
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
 def folded(text: str, width: int, column: int = 0) -> str:
     """Wrap text at blanks so that no line is wider than `width` cells. `column`: where on its line the text begins.
 

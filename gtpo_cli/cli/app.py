@@ -22,6 +22,7 @@ from gtpo_cli.cli.streams import clean_streams, drop_output, open_streams
 from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory
 from gtpo_cli.training.interrupts import ending_signals, raise_ended
 
+_LONGEST = 4000  # characters of an error, which may quote a stranger's file
 EXIT_ERROR = 2  # a GtpoError (bad recipe, data, model, checkpoint), or an error of the operating system
 EXIT_NO_READER = 1
 
@@ -159,7 +160,9 @@ def main() -> None:
         if "--debug" in sys.argv or (lines := _error_lines(error)) is None:
             raise
         for line in lines:
-            print(f"error: {as_typed_here(line)}", file=sys.stderr)
+            print(
+                f"error: {as_typed_here(line if len(line) <= _LONGEST else line[:_LONGEST] + ' ...')}", file=sys.stderr
+            )
         for note in getattr(error, "__notes__", []):  # what was saved, and how to go on
             print(as_typed_here(note), file=sys.stderr)
         sys.exit(EXIT_ERROR)

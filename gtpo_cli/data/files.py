@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 from gtpo_cli.data.local import READERS, Table, explained, nearest, open_table
 from gtpo_cli.errors import DataError
+from gtpo_cli.text import some
 
 # A shard of a split as the hub and `datasets` name it: train-00000-of-00002, in older sets with a hash at the end.
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")
@@ -31,11 +32,27 @@ def find_files(path: Path, split: str) -> tuple[str, tuple[Path, ...]]:
         if path.is_dir():
             return split, _files_of_split(path, split)
         if glob.has_magic(str(path)):
-            found = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 Path's refuses x**.csv
-            if files := [file for file in found if file.is_file()]:
+            if files := sorted(file for file in _matches(path) if file.is_file()):
                 return path.stem, tuple(files)
             raise DataError(f"{path}: no file matches this pattern (data.path is relative to {Path.cwd()})")
     raise DataError(f"{path}: no such file or folder (data.path is relative to {Path.cwd()})")
+
+
+def _matches(pattern: Path) -> Iterator[Path]:
+    """Yield what matches a pattern. As in a shell, `**` follows no link to a folder, and hidden names match only a dot.
+
+    Links can lead in circles, so that a pattern through them would not end.
+    """
+    parts = pattern.parts
+    start = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+    # pathlib refuses ** within a name, where it means *
+    names = [part if part == "**" else re.sub(r"\*+", "*", part) for part in parts[start:]]
+    names += ["*"] if names[-1] == "**" else []
+    below = Path(*parts[:start])
+    for path in below.glob("/".join(names)):
+        hidden = [part for part in path.relative_to(below).parts if part.startswith(".")]
+        if not hidden or any(name.startswith(".") for name in names):
+            yield path
 
 
 def open_files(where: str, files: Sequence[Path]) -> Table:
@@ -59,12 +76,15 @@ def _files_of_split(folder: Path, split: str) -> tuple[Path, ...]:
     whole = [file for file in readable if file.stem == split]
     shards = [file for file in readable if file.stem != split and _split_of(file) == split]
     if not whole and not shards:
-        names = ", ".join(file.name for file in readable[:20])
+        names = some([file.name for file in readable])
         hint = nearest(split, [_split_of(file) for file in readable])
         raise DataError(f"{folder}: no file for split {split} (data.split); found {names}{hint}")
     if len(whole) + len({file.suffix for file in shards}) > 1:
-        names = " and ".join(file.name for file in (*whole, *shards))
-        raise DataError(f"{folder}: {names} are both split {split}; set data.path to one of them")
+        names = some([file.name for file in (*whole, *shards)])
+        raise DataError(
+            f"{folder}: {names} are {'both' if len(whole) + len(shards) == 2 else 'all'} split {split}; set data.path "
+            "to one of them"
+        )
     return tuple(whole) if whole else _all_shards(shards)
 
 
@@ -75,8 +95,10 @@ def _all_shards(shards: Sequence[Path]) -> tuple[Path, ...]:
     numbers = sorted(int(match["number"]) for match in found)
     expected = list(range(max(counts)))
     if len(counts) > 1 or numbers != expected:
-        missing = ", ".join(f"{number:05d}" for number in expected if number not in numbers)
-        why = "shards of different sets" if len(counts) > 1 or not missing else f"shard {missing} is missing"
+        missing = [f"{number:05d}" for number in sorted({*expected} - {*numbers})]
+        why = "shards of different sets"
+        if len(counts) == 1 and missing:
+            why = f"shard {missing[0]} is missing" if len(missing) == 1 else f"shards {some(missing)} are missing"
         raise DataError(
             f"{shards[0].parent}: split {found[0]['split']} has {len(shards)} of {max(counts)} files ({why}); add all "
             "files of one set, or choose files by a pattern, such as train-00000-*.parquet"

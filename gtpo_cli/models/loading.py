@@ -7,9 +7,11 @@ import errno
 import importlib.util
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal
@@ -20,11 +22,11 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 from safetensors import SafetensorError, safe_open
 
 from gtpo_cli.errors import ModelError, install, out_of_memory, translated
-from gtpo_cli.files import open_regular, read_bytes
+from gtpo_cli.files import Wrong, open_regular, read_bytes, read_json
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.text import describe, one_line
+from gtpo_cli.text import describe, one_line, shown
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -118,9 +120,10 @@ def _check_folder(path: str) -> None:
         raise ModelError(f"model.name: {path[:80]}... cannot be looked up ({error.strerror})") from error
     if is_file:
         raise ModelError(f"model.name: {path} is a file; name the folder of a Hugging Face model")
-    if is_folder:
-        _check_regular(folder)
-    if not is_folder or (folder / "config.json").is_file():
+    if not is_folder:
+        return
+    if os.path.lexists(folder / "config.json"):
+        check_files(folder, lambda why: ModelError(f"model.name: {why}; fetch the model again"))
         return
     if (folder / "adapter_config.json").is_file():
         from gtpo_cli.models.adapter_config import base_of_adapter
@@ -132,11 +135,27 @@ def _check_folder(path: str) -> None:
     raise ModelError(f"model.name: {path} is a folder without config.json; name a Hugging Face model folder")
 
 
-def _check_regular(folder: Path) -> None:
-    """Raise ModelError for anything but files and folders: a library that opens a FIFO would wait forever."""
-    for file in sorted(folder.iterdir()):
+@dataclass(frozen=True, slots=True)
+class _WeightIndex:
+    """What is read of `model.safetensors.index.json`: the file of each tensor."""
+
+    weight_map: dict[str, str]
+
+
+def check_files(folder: Path, wrong: Wrong) -> None:
+    """Raise `wrong(why)` unless all that a library opens for a model's folder is a regular file in it.
+
+    A library that opens a FIFO waits forever, and one that opens a device may never end. An index of weights may name
+    any file of the machine.
+    """
+    for file in sorted(folder.rglob("*")):
         if not (file.is_file() or file.is_dir()):
-            raise ModelError(f"model.name: {file} is no regular file; fetch the model again")
+            raise wrong(f"{file} is no regular file")
+    for index in sorted(folder.glob("*.index.json")):
+        named = read_json(index, _WeightIndex, lambda why, index=index: wrong(f"{index} cannot be read ({why})"))  # type: ignore[misc]
+        for name in sorted(set(named.weight_map.values())):
+            if "\0" in name or Path(name).name != name or not (folder / name).is_file():
+                raise wrong(f"{index} names {shown(name)}, which is no file of this folder")
 
 
 def _check_sizes(path: str, config: Any) -> None:

@@ -21,6 +21,7 @@ from gtpo_cli.models.dropout import switch_off_dropout
 from gtpo_cli.models.loading import (
     bounded_context,
     check_complete,
+    check_files,
     check_finite,
     check_no_adapter,
     choose_dtype,
@@ -237,6 +238,7 @@ class TransformersPolicy:
             return CheckpointError(f"{folder}: the weights cannot be read ({why}); choose another checkpoint")
 
         with guarded(wrong):
+            check_files(folder, wrong)
             self._load_lora(folder) if self._is_peft else self._load_all(folder)
             if not all(bool(torch.isfinite(parameter).all()) for parameter in self.trainable_parameters()):
                 raise wrong("they are not finite")

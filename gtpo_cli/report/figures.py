@@ -10,10 +10,13 @@ import html
 import io
 import math
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +26,6 @@ from gtpo_cli.files import guarded, own_folder, write_aside
 from gtpo_cli.text import one_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -100,11 +101,9 @@ class Chart:
     @cached_property
     def svg(self) -> str:
         """The SVG drawing with placeholder ink, for both the page and the file."""
-        import matplotlib as mpl
-
         stream = io.StringIO()
         # Text stays text, equal drawings give equal bytes, and long curves keep only visible detail.
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
+        with _style({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
             self.draw(_INK).savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
         return stream.getvalue()
 
@@ -156,11 +155,26 @@ def file_svg(chart: Chart) -> str:
 def file_png(chart: Chart) -> bytes:
     """Return the chart as a PNG with 300 dots per inch on white."""
     stream = io.BytesIO()
-    chart.draw("#000000").savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
+    with _style({}):
+        chart.draw("#000000").savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
     return stream.getvalue()
 
 
 # -- drawing ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _style(settings: dict[Any, Any]) -> Iterator[None]:
+    """Draw with matplotlib's own style and these settings, whatever a file `matplotlibrc` says."""
+    if "matplotlib" not in sys.modules:  # it reads that file of the working folder, which may be a stranger's
+        with chdir(Path(__file__).parent):
+            import matplotlib as mpl
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(settings)
+        yield
 
 
 def _empty(ink: str, title: str) -> tuple[Figure, Axes]:

@@ -182,6 +182,7 @@ class ConsoleTracker:
         self._first_step.close()
         with suppress(OSError):
             self._end_line()
+        self._answer = ""  # what it announced has happened
         if self._live is not None:
             self._live.stop()
 

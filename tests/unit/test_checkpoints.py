@@ -375,6 +375,20 @@ def test_a_fifo_is_no_file_of_a_checkpoint(tmp_path: Path, policy: TransformersP
             read()
 
 
+@pytest.mark.parametrize("shard", ["../../../other.safetensors", "/dev/zero", "fifo.safetensors"])
+def test_an_index_leads_out_of_no_checkpoint(tmp_path: Path, policy: TransformersPolicy, shard: str) -> None:
+    store = saved(tmp_path, policy, 3)
+    model = store.path(3) / "model"
+    (model / "model.safetensors").rename(tmp_path / "other.safetensors")
+    os.mkfifo(model / "fifo.safetensors")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
+    with pytest.raises(CheckpointError, match=r"fifo.safetensors is no regular file"):
+        policy.load(model)
+    (model / "fifo.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"index\.json names .*, which is no file of this folder"):
+        policy.load(model)
+
+
 Harm = Callable[[dict[str, Any]], object]
 
 

@@ -133,6 +133,16 @@ def instead(name: str, make: Callable[[Path], object]) -> Change:
     return change
 
 
+def indexed(shard: str, *, of: str = "model.safetensors.index.json") -> Change:
+    """An index in the place of the weights, all of which stand in this file."""
+
+    def change(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / of).write_text(json.dumps({"metadata": {}, "weight_map": {"lm_head.weight": shard}}))
+
+    return change
+
+
 BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 WRONG: dict[str, tuple[Change, str]] = {
     "no tokenizer": (without("tokenizer*"), "has no tokenizer (tokenizer.json is missing); copy"),
@@ -177,6 +187,22 @@ WRONG: dict[str, tuple[Change, str]] = {
     "tokenizer a FIFO": (instead("tokenizer.json", os.mkfifo), "tokenizer.json is no regular file"),
     "template a device": (
         instead("chat_template.jinja", lambda file: file.symlink_to("/dev/zero")), "template.jinja is no regular file"
+    ),
+    "template behind a folder a FIFO": (
+        lambda folder: ((folder / "additional_chat_templates").mkdir(),
+                        os.mkfifo(folder / "additional_chat_templates/tool.jinja")), "tool.jinja is no regular file"
+    ),
+    "index a FIFO": (lambda folder: os.mkfifo(folder / "model.safetensors.index.json"), "index.json is no regular"),
+    "index no JSON": (holding("model.safetensors.index.json", b"{"), "index.json cannot be read"),
+    "shard elsewhere": (indexed("../model/model.safetensors"), "names '../model/model.safetensors', which is no file"),
+    "shard by its path": (indexed("/dev/zero"), "names '/dev/zero', which is no file of this folder"),
+    "shard in a folder": (indexed("deep/model.safetensors"), "names 'deep/model.safetensors', which is no file of"),
+    "shard of bin files elsewhere": (
+        indexed("../x.bin", of="pytorch_model.bin.index.json"), "names '../x.bin', which is no file of this folder"
+    ),
+    "shard a device": (
+        lambda folder: (indexed("zero.safetensors")(folder), (folder / "zero.safetensors").symlink_to("/dev/zero")),
+        "zero.safetensors is no regular file",
     ),
     "config a loop": (instead("config.json", lambda file: file.symlink_to(file.name)), "is no regular file"),
     "weights a folder": (instead("model.safetensors", Path.mkdir), "model.safetensors"),
