@@ -106,7 +106,7 @@ test-unsloth: $(ENGINES)/.installed  ## the policy on the real Unsloth, on its C
 test-vllm: $(ENGINES)/.installed  ## the sampler on a real vLLM engine on CPU
 	$(ENGINES_LIST)
 	$(PARALLEL) $(COMPILED) \
-	  VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_LOGGING_LEVEL=ERROR \
+	  VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_LOGGING_LEVEL=ERROR \
 	  $(ENGINES)/bin/python -m pytest tests/vllm
 
 test-rehearsal: $(ENGINES)/.installed try-real-model  ## the GPU path: Unsloth's CUDA code and its shared vLLM engine, the card alone is stubs

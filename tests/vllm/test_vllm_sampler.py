@@ -202,8 +202,9 @@ DEMO = [
 
 
 def test_ctrl_c_reaches_the_whole_group_of_the_terminal_and_the_step_is_saved(tmp_path: Path) -> None:
+    known = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     process = subprocess.Popen(
-        [*DEMO, "--set", "training.max_steps=2000"], cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        [*DEMO, "--set", "training.max_steps=2000"], cwd=tmp_path, env=known | {"HF_HUB_OFFLINE": "1"},
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     metrics = tmp_path / "runs/vllm/metrics.jsonl"
