@@ -32,7 +32,10 @@ _BEHIND = 1000  # steps that may wait; a tracker further behind counts as stuck
 
 
 class WandbTracker:
-    """Logs each step to wandb under the declared names, with `step` as wandb's step too.
+    """Logs each step to wandb under the declared names, with `step` as the axis of all charts.
+
+    wandb's own step only counts calls. It drops what is logged for an earlier step (online), or moves it (`wandb sync`),
+    and a run that is resumed from an older checkpoint logs earlier steps again.
 
     Tables become wandb tables with `step` as their first column, so that those of many steps can be combined.
 
@@ -84,6 +87,8 @@ class WandbTracker:
             reason = one_line(str(error))
             warn(f"wandb: not online ({reason}); recording offline")
             self._run = start("offline")
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
         write_aside(id_file, f"{self._run.id}\n".encode())
 
     @property
@@ -92,14 +97,14 @@ class WandbTracker:
         return bool(self._run.offline)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({"step": step, **metrics}, step=step)
+        self._run.log({"step": step, **metrics})
 
     def log_table(self, step: int, name: str, rows: Sequence[TableRow]) -> None:
         import wandb
 
         # wandb does not accept subclasses of str, such as CodeName, as names
         table = wandb.Table(columns=["step", *map(str, rows[0])], data=[[step, *row.values()] for row in rows])
-        self._run.log({name: table}, step=step)
+        self._run.log({"step": step, name: table})
 
     def close(self) -> None:
         """Upload the rest, for a minute at most. The files stay in the run folder in any case."""

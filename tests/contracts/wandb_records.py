@@ -36,13 +36,22 @@ def records(file: Path) -> Iterator[Any]:
 
 
 def history(file: Path) -> dict[int, dict[str, Any]]:
-    """What was logged, by wandb's step."""
+    """What was logged, by the run's step, which is the axis of all charts; what was logged last counts."""
     rows: dict[int, dict[str, Any]] = {}
-    for record in records(file):
-        if record.HasField("history"):
-            items = _document(record.history.item)
-            rows.setdefault(items["_step"], {}).update(items)
+    for items in logged(file):
+        rows.setdefault(items["step"], {}).update(items)
     return rows
+
+
+def logged(file: Path) -> list[dict[str, Any]]:
+    """Each call of `log`, in order."""
+    return [_document(record.history.item) for record in records(file) if record.HasField("history")]
+
+
+def axes(file: Path) -> dict[str, str]:
+    """The axis of each defined metric; a name may end in *."""
+    metrics = [record.metric for record in records(file) if record.HasField("metric")]
+    return {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
 
 
 def summary(file: Path) -> dict[str, Any]:
