@@ -123,8 +123,9 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run_with_its_tables(gtpo: Run, 
     logged = wandb_records.history(second)
     assert sorted(logged) == [3, 4]
     assert wandb_records.axes(second) == {"step": "", "*": "step"}
-    calls = [items for items in wandb_records.logged(second) if "optim/loss" in items]
-    assert [(items["step"], items["_step"] < 3) for items in calls] == [(3, True), (4, True)], "wandb counts for itself"
+    calls = wandb_records.logged(second)
+    assert [items["step"] for items in calls if "optim/loss" in items] == [3, 4]
+    assert [items["_step"] for items in calls] == list(range(len(calls))), "wandb counts for itself"
     before = wandb_records.table(first, wandb_records.history(first)[3]["samples"])
     assert wandb_records.table(second, logged[3]["samples"]) == before
     assert {path.name for path in (run / "wandb" / "artifacts").iterdir()} == {"staging"}  # nothing in the user's home
