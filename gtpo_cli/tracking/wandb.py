@@ -34,7 +34,7 @@ _BEHIND = 1000  # steps that may wait; a tracker further behind counts as stuck
 class WandbTracker:
     """Logs each step to wandb under the declared names, with `step` as the axis of all charts.
 
-    wandb's own step only counts calls. Given an earlier step, it drops the call (online) or moves it (`wandb sync`), and a
+    wandb's own step only counts calls. Given an earlier step, it drops the call (online) or moves it (`wandb sync`). A
     run that is resumed from an older checkpoint logs earlier steps again.
 
     Tables become wandb tables with `step` as their first column, so that those of many steps can be combined.
