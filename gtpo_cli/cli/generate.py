@@ -90,17 +90,16 @@ def generate(
     recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=Trust(trust_remote_code, trust_run_code))
     settings = recipe.evaluation
     params = SamplingParams(
-        temperature=temperature or settings.temperature,
+        temperature=0.0 if greedy else settings.temperature if temperature is None else temperature,
         top_p=top_p or settings.top_p,
         max_completion_tokens=max_tokens or settings.max_completion_tokens,
     )
-    greedy = greedy or temperature == 0.0
-    how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
+    how = "greedy" if params.temperature == 0.0 else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
     with contextlib.ExitStack() as stack:
         judge = _judge(question, gold, recipe, stack)
         print(f"{words}; {how}, at most {counted(params.max_completion_tokens, 'token')}", flush=True)
         with Waiting(say, f"loading {recipe.model.name}"):
-            session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
+            session = Session(recipe, chosen, params, seed=recipe.seed if seed is None else seed)
         answerer = _Answerer(session, recipe, params.max_completion_tokens, count, judge)
         if question is None:
             _answer_questions(answerer)
