@@ -19,6 +19,15 @@ class GtpoError(Exception):
     """Base of all errors that gtpo raises on purpose; the command line prints its message without a traceback."""
 
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def system_words(error: OSError) -> str:
+    """Return the system's words for its error in one line; "disk full" where it has only "No space left on device"."""
+    words = " ".join(str(error.strerror).split())
+    return f"disk full: {words}" if error.errno in DISK_FULL else words
+
+
 class RecipeError(GtpoError):
     """A recipe cannot be found, read, or used. The error holds every problem, not only the first."""
 

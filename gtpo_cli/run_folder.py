@@ -294,11 +294,13 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")
 
 
+def last_touched(run: RunFolder) -> float:
+    """Return when the run was started or continued last, in seconds since 1970."""
+    return (run.metrics_file if run.metrics_file.exists() else run.recipe_file).stat().st_mtime
+
+
 def latest_run(output_dir: Path) -> RunFolder | None:
     """Return the run that was started or continued last, by the time of its metrics; None without runs."""
-
-    def last_touched(run: RunFolder) -> float:
-        return (run.metrics_file if run.metrics_file.exists() else run.recipe_file).stat().st_mtime
 
     runs = [RunFolder(path.parent) for path in output_dir.glob(f"*/{RECIPE_FILE}")]
     return max(runs, key=last_touched, default=None)

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from gtpo_cli import __version__
 from gtpo_cli.cli.commands import COMMANDS
 from gtpo_cli.cli.streams import clean_streams, drop_output, open_streams
-from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory
+from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory, system_words
 from gtpo_cli.training.interrupts import ending_signals, raise_ended
 
 EXIT_ERROR = 2  # a GtpoError (bad recipe, data, model, checkpoint), or an error of the operating system
@@ -201,4 +201,4 @@ def refused(error: OSError) -> str:
     files = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
     where = " -> ".join(files) or "output or network"
     remedy = REMEDIES.get(error.errno or 0, "correct that, and run the command again")
-    return f"{where}: {error.strerror}; {remedy}"
+    return f"{where}: {system_words(error)}; {remedy}"

@@ -29,6 +29,7 @@ from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.run_folder import RunFolder, Trust, new_run
 
 if TYPE_CHECKING:
+    from gtpo_cli.recipe.schema import LoraRecipe
     from gtpo_cli.training.run import Run
 
 # Keys that may change when a run is resumed: its end, and settings that change steps by no more than rounding.
@@ -257,15 +258,24 @@ def _new_recipe(recipe: str | None, overrides: list[str], start: str | None, *, 
     return loaded
 
 
+def _lora_words(lora: LoraRecipe | None) -> str:
+    return "null" if lora is None else f"{{rank: {lora.rank}, alpha: {lora.alpha:g}, ...}}"
+
+
 def _recipe_from(start: str, recipe: str | None, overrides: list[str], *, trust: Trust) -> Recipe:
     """Return the recipe of a run that starts from another run's checkpoint: the named recipe with that run's model, or
     else that run's recipe."""
     from gtpo_cli.training.start import find_start
 
     found = find_start(start)
-    overrides = [*found.overrides(), *overrides]
     if recipe is not None:
-        return load_recipe(recipe, overrides)
+        own = load_recipe(recipe, overrides).model.lora
+        loaded = load_recipe(recipe, [*found.overrides(), *overrides])
+        if own != loaded.model.lora:
+            was, now = (_lora_words(lora) for lora in (own, loaded.model.lora))
+            say(f"model.lora: {now}, as {found.name} was trained, instead of the recipe's {was}")
+        return loaded
+    overrides = [*found.overrides(), *overrides]
     if found.run is None:
         raise typer.BadParameter(f"{start} is an adapter without a run; say how to train it with --recipe")
     loaded = found.run.recipe_to_run(["run_name=null", *overrides], trust=trust)

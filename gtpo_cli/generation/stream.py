@@ -23,8 +23,8 @@ _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete characte
 def stream_text(policy: Policy, prompt_ids: Sequence[int], params: SamplingParams) -> Generator[str, None, Completion]:
     """Yield pieces of decoded text as tokens come, and return the completion (the generator's return value).
 
-    The same seed repeats a completion; the global random state does not change. Closing the generator ends it at once. Raises GenerationError
-    for a prompt that leaves no room, and for weights that are not finite.
+    The same seed repeats a completion; the global random state does not change. Closing the generator ends it at once.
+    Raises GenerationError for a prompt that leaves no room, and for weights that are not finite.
     """
     assert isinstance(policy, TransformersPolicy)
     limit = min(room_after(prompt_ids, policy.max_seq_length), params.max_completion_tokens)
