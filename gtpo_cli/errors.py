@@ -22,10 +22,15 @@ class GtpoError(Exception):
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def system_words(error: OSError) -> str:
-    """Return the system's words for its error in one line; "disk full" where it has only "No space left on device"."""
-    words = " ".join(str(error.strerror).split())
-    return f"disk full: {words}" if error.errno in DISK_FULL else words
+def system_words(error: BaseException) -> str:
+    """Return the system's words for a failure in one line. A full disk is called so, also by libraries' errors, which
+    have no number."""
+    words = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return f"disk full: {words}" if disk_is_full(error) else words
+
+
+def disk_is_full(error: BaseException) -> bool:
+    return getattr(error, "errno", None) in DISK_FULL or any(os.strerror(number) in str(error) for number in DISK_FULL)
 
 
 class RecipeError(GtpoError):

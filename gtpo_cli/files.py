@@ -151,7 +151,7 @@ def reason(error: BaseException) -> str:
         place = ".".join(one_line(str(part), most=40) for part in first["loc"])
         return one_line(f"{place}: {first['msg']}" if place else first["msg"])
     if isinstance(error, OSError) and error.strerror:
-        return system_words(error)
+        return one_line(system_words(error))
     return describe(error)
 
 

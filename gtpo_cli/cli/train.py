@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,7 +29,6 @@ from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.run_folder import RunFolder, Trust, new_run
 
 if TYPE_CHECKING:
-    from gtpo_cli.recipe.schema import LoraRecipe
     from gtpo_cli.training.run import Run
 
 # Keys that may change when a run is resumed: its end, and settings that change steps by no more than rounding.
@@ -258,8 +257,11 @@ def _new_recipe(recipe: str | None, overrides: list[str], start: str | None, *, 
     return loaded
 
 
-def _lora_words(lora: LoraRecipe | None) -> str:
-    return "null" if lora is None else f"{{rank: {lora.rank}, alpha: {lora.alpha:g}, ...}}"
+def _lora_words(recipe: Recipe) -> str:
+    lora = recipe.model.lora
+    if lora is None:
+        return "null"
+    return f"{{rank: {lora.rank}, alpha: {lora.alpha:g}, target_modules: [{', '.join(lora.target_modules)}]}}"
 
 
 def _recipe_from(start: str, recipe: str | None, overrides: list[str], *, trust: Trust) -> Recipe:
@@ -269,10 +271,11 @@ def _recipe_from(start: str, recipe: str | None, overrides: list[str], *, trust:
 
     found = find_start(start)
     if recipe is not None:
-        own = load_recipe(recipe, overrides).model.lora
         loaded = load_recipe(recipe, [*found.overrides(), *overrides])
-        if own != loaded.model.lora:
-            was, now = (_lora_words(lora) for lora in (own, loaded.model.lora))
+        now, was = _lora_words(loaded), _lora_words(loaded)
+        with suppress(RecipeError):  # a recipe that is complete only with the start's model: nothing is overridden
+            was = _lora_words(load_recipe(recipe, overrides))
+        if was != now:
             say(f"model.lora: {now}, as {found.name} was trained, instead of the recipe's {was}")
         return loaded
     overrides = [*found.overrides(), *overrides]
