@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from gtpo_cli.errors import CheckpointError, translated
+from gtpo_cli.errors import CheckpointError, system_words, translated
 from gtpo_cli.files import Count, Finite, folder_aside, guarded, open_regular, read_json, remedy, step_of
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import one_line
@@ -121,7 +121,7 @@ class CheckpointStore:
         final = self.path(state.step)
 
         def failure(error: BaseException) -> CheckpointError:
-            why, what = " ".join(str(getattr(error, "strerror", None) or error).split()), remedy(error, self._folder)
+            why, what = system_words(error), remedy(error, self._folder)
             return CheckpointError(
                 f"{final}: the checkpoint cannot be written ({why}); earlier ones are untouched. "
                 f"{what[0].upper()}{what[1:]}, then continue with gtpo train --resume"

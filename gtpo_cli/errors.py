@@ -19,6 +19,20 @@ class GtpoError(Exception):
     """Base of all errors that gtpo raises on purpose; the command line prints its message without a traceback."""
 
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def system_words(error: BaseException) -> str:
+    """Return the system's words for a failure in one line. A full disk is called so, also by libraries' errors, which
+    have no number."""
+    words = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return f"disk full: {words}" if disk_is_full(error) else words
+
+
+def disk_is_full(error: BaseException) -> bool:
+    return getattr(error, "errno", None) in DISK_FULL or any(os.strerror(number) in str(error) for number in DISK_FULL)
+
+
 class RecipeError(GtpoError):
     """A recipe cannot be found, read, or used. The error holds every problem, not only the first."""
 

@@ -26,7 +26,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gtpo_cli.errors import PASSING, CheckpointError, GtpoError, translated
+from gtpo_cli.errors import PASSING, CheckpointError, GtpoError, system_words, translated
 from gtpo_cli.text import describe, one_line
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ def making_run(folder: Path) -> AbstractContextManager[None]:
     """Turn an OSError of a block that creates a run's folder or its small files into a CheckpointError."""
     return translated(
         OSError,
-        lambda error: CheckpointError(f"{folder}: cannot write the run folder ({error.strerror}); see output_dir"),
+        lambda error: CheckpointError(f"{folder}: cannot write the run folder ({system_words(error)}); see output_dir"),
     )
 
 
@@ -151,7 +151,7 @@ def reason(error: BaseException) -> str:
         place = ".".join(one_line(str(part), most=40) for part in first["loc"])
         return one_line(f"{place}: {first['msg']}" if place else first["msg"])
     if isinstance(error, OSError) and error.strerror:
-        return one_line(error.strerror)
+        return one_line(system_words(error))
     return describe(error)
 
 

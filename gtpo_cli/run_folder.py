@@ -33,7 +33,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from gtpo_cli.errors import CheckpointError, RecipeError, ended_with
+from gtpo_cli.errors import CheckpointError, RecipeError, disk_is_full, ended_with, system_words
 from gtpo_cli.files import locked, making_run, read_json, refuse_links, step_of, write_aside
 from gtpo_cli.recipe import Recipe, dump_recipe, load_recipe
 from gtpo_cli.recipe.data import SourceRecipe
@@ -107,10 +107,16 @@ class RunFolder:
             with ended_with(self._lost):
                 try:
                     yield
-                except BaseException:
+                except BaseException as error:
+                    lost = self._lost() if disk_is_full(error) and isinstance(error, OSError) else None
                     if recipe is not None:
                         self.discard_if_not_begun()
-                    raise
+                    if lost is None:
+                        raise
+                    where = one_line(str(getattr(error, "filename", None) or self.path))
+                    raise CheckpointError(
+                        f"{where}: {system_words(error)}; free some space. The run ended{lost}"
+                    ) from error
 
     def _lost(self) -> str:
         """Describe the work that a run loses if it is ended at once."""
@@ -294,11 +300,13 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")
 
 
+def last_touched(run: RunFolder) -> float:
+    """Return when the run was started or continued last, in seconds since 1970."""
+    return (run.metrics_file if run.metrics_file.exists() else run.recipe_file).stat().st_mtime
+
+
 def latest_run(output_dir: Path) -> RunFolder | None:
     """Return the run that was started or continued last, by the time of its metrics; None without runs."""
-
-    def last_touched(run: RunFolder) -> float:
-        return (run.metrics_file if run.metrics_file.exists() else run.recipe_file).stat().st_mtime
 
     runs = [RunFolder(path.parent) for path in output_dir.glob(f"*/{RECIPE_FILE}")]
     return max(runs, key=last_touched, default=None)

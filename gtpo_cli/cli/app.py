@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from gtpo_cli import __version__
 from gtpo_cli.cli.commands import COMMANDS
 from gtpo_cli.cli.streams import clean_streams, drop_output, open_streams
-from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory
+from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory, system_words
 from gtpo_cli.training.interrupts import ending_signals, raise_ended
 
 _LONGEST = 4000  # characters of an error, which may quote a stranger's file
@@ -206,4 +206,4 @@ def refused(error: OSError) -> str:
     files = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
     where = " -> ".join(files) or "output or network"
     remedy = REMEDIES.get(error.errno or 0, "correct that, and run the command again")
-    return f"{where}: {error.strerror}; {remedy}"
+    return f"{where}: {system_words(error)}; {remedy}"

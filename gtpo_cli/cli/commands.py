@@ -14,6 +14,7 @@ COMMANDS = {  # name: (module in cli/, with a function or group of the same name
         "evaluate",
         "Measure a trained model on unseen problems: accuracy, pass@k, maj@k, format, entropy, length.",
     ),
+    "runs": ("runs", "List the runs in a folder, newest first: name, method, steps, accuracy, age."),
     "compare": (
         "compare",
         "Compare evaluated runs on the problems they share: is B better than A, and by how much?",

@@ -84,6 +84,7 @@ def with_options(
     pass_k: str | None,
     maj_k: str | None,
     limit: int | None,
+    temperature: float | None = None,
     *,
     samples_given: bool = False,
 ) -> Recipe:
@@ -95,6 +96,10 @@ def with_options(
         changes["benchmarks"] = tuple(_benchmark_name(name) for name in benchmarks)
     if limit is not None:
         changes["limit"] = limit
+    if temperature is not None:
+        changes["temperature"] = temperature
+    if (pass_k or maj_k) and changes.get("temperature", settings.temperature) == 0.0:
+        raise typer.BadParameter("--pass-k and --maj-k: at temperature 0 all completions of a problem are the same")
     pass_ks = () if pass_k is None else _parse_ks(pass_k, "--pass-k", first=1)
     majority_ks = () if maj_k is None else _parse_ks(maj_k, "--maj-k", first=4)
     if pass_ks or majority_ks:

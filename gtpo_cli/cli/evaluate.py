@@ -64,6 +64,9 @@ def evaluate(
         str | None, typer.Option("--pass-k", metavar="K|K,K,...", help="64: 64 completions and k = 1, 2, 4, ..., 64.")
     ] = None,
     maj_k: Annotated[str | None, typer.Option("--maj-k", metavar="K|K,K,...", help="64: k = 4, 8, ..., 64.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, max=100.0, help="Softmax temperature; 0 = greedy, one completion each.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N problems.", metavar="N", min=1)] = None,
     data_path: Annotated[
         Path | None, typer.Option(help="Local data: a file, a folder with one file per split, or a folder of such.")
@@ -88,11 +91,16 @@ def evaluate(
 
     gtpo eval runs/my-run --benchmark aime24 --benchmark amc23 --pass-k 64
     """
-    from gtpo_cli.planning.open_keys import closed, for_measuring
-
-    words = None
+    words: str | None = None
+    own: Recipe | None
     keys = overridden(set_ or [])
-    options = {"benchmarks": benchmark, "pass_k": pass_k, "majority_k": maj_k, "limit": limit}
+    options = {
+        "benchmarks": benchmark,
+        "pass_k": pass_k,
+        "majority_k": maj_k,
+        "limit": limit,
+        "temperature": temperature,
+    }
     check_read(keys, {f"evaluation.{key}": value for key, value in options.items()})
     if names_run(target):
         if recipe is not None:
@@ -100,7 +108,9 @@ def evaluate(
         run, loaded, chosen = find_trained(
             target, checkpoint, what="eval", overrides=set_ or [], trust=Trust(trust_remote_code, trust_run_code)
         )
-        own = closed(run.recipe())
+        if chosen is not None:
+            words = f"{run.path}, step {chosen.step} of {loaded.model.before_training}"
+        own = run.recipe()
         check_split(own, loaded)
     else:
         model, named = str(target), (benchmark or ["gsm8k"])[0]
@@ -109,12 +119,14 @@ def evaluate(
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
         loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_ or [])
         run, own = _folder_of(model, loaded), None
-    loaded = closed(loaded)
-    benchmark, samples_given = benchmark or local_benchmarks(loaded, data_path), "evaluation.samples" in keys
-    asked = with_options(loaded, benchmark, pass_k, maj_k, limit, samples_given=samples_given)
-    asked = for_measuring(asked, keys)
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
     _introduce(words, loaded.model, subjects)
+    from gtpo_cli.planning.open_keys import closed, for_measuring
+
+    loaded, own = closed(loaded), None if own is None else closed(own)
+    benchmark, samples_given = benchmark or local_benchmarks(loaded, data_path), "evaluation.samples" in keys
+    asked = with_options(loaded, benchmark, pass_k, maj_k, limit, temperature, samples_given=samples_given)
+    asked = for_measuring(asked, keys)
     benchmarks = _load_benchmarks(asked, chosen, split, data_path)
     if not names_run(target):
         _create_folder(run, loaded)
@@ -250,9 +262,10 @@ def _print(
 ) -> None:
     """Print the scores of all subjects on a benchmark, and where they are stored."""
     settings = recipe.evaluation
+    how = f"temperature {settings.temperature:g}" if settings.temperature else "greedy (temperature 0)"
     print(
         f"\n{benchmark.name} {benchmark.split}: {counted(len(benchmark.prompts), 'problem')}, "
-        f"{counted(settings.samples, 'completion')} each, temperature {settings.temperature:g}; "
+        f"{counted(settings.samples, 'completion')} each, {how}; "
         "mean (95 % interval over problems)"
     )
     print_scores({subject: results for subject, (_, results) in finished.items()})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,7 @@ from gtpo_cli.cli.options import (
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.streams import print_words
 from gtpo_cli.cli.verdicts import print_answer, print_verdict
-from gtpo_cli.errors import GenerationError
+from gtpo_cli.errors import GenerationError, RewardError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import Trust
 from gtpo_cli.text import counted
@@ -90,17 +90,16 @@ def generate(
     recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=Trust(trust_remote_code, trust_run_code))
     settings = recipe.evaluation
     params = SamplingParams(
-        temperature=temperature or settings.temperature,
+        temperature=0.0 if greedy else settings.temperature if temperature is None else temperature,
         top_p=top_p or settings.top_p,
         max_completion_tokens=max_tokens or settings.max_completion_tokens,
     )
-    greedy = greedy or temperature == 0.0
-    how = "greedy" if greedy else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
+    how = "greedy" if params.temperature == 0.0 else f"temperature {params.temperature:g}, top-p {params.top_p:g}"
     with contextlib.ExitStack() as stack:
         judge = _judge(question, gold, recipe, stack)
         print(f"{words}; {how}, at most {counted(params.max_completion_tokens, 'token')}", flush=True)
         with Waiting(say, f"loading {recipe.model.name}"):
-            session = Session(recipe, chosen, params, greedy=greedy, seed=recipe.seed if seed is None else seed)
+            session = Session(recipe, chosen, params, seed=recipe.seed if seed is None else seed)
         answerer = _Answerer(session, recipe, params.max_completion_tokens, count, judge)
         if question is None:
             _answer_questions(answerer)
@@ -138,14 +137,53 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is not an answer that can be compared")
     scorer = stack.enter_context(Scorer(recipe.rewards))
+    rewards = recipe.rewards
 
     def judge(completion: Completion, prompt: str | tuple[Turn, ...]) -> bool:
-        problem = Problem("question", question, gold, source="--gold", prompt=prompt)
-        (verdict,) = scorer.score(problem, [completion])
-        print_verdict(problem, verdict, recipe.rewards)
+        nonlocal scorer, rewards
+        problem = Problem("question", question, gold, source="--gold", prompt=prompt, columns=_NoRow())
+        while True:
+            try:
+                (verdict,) = scorer.score(problem, [completion])
+                break
+            except RewardError as error:
+                said = str(error)
+                kept = tuple(p for p in rewards.plugins if not re.match(rf"reward {re.escape(p.name)}:? ", said))
+                if not _for_want_of_a_row(error) or kept == rewards.plugins:
+                    raise
+            (left_out,) = {plugin.name for plugin in rewards.plugins} - {plugin.name for plugin in kept}
+            print(f"reward {left_out} is left out: it reads columns of the data, which a typed question does not have")
+            rewards = rewards.model_copy(update={"plugins": kept})
+            scorer = stack.enter_context(Scorer(rewards))
+        print_verdict(problem, verdict, rewards)
         return verdict.accuracy_score > 0
 
     return judge
+
+
+class _NoRowError(KeyError):
+    """A reward asked for a column of a question that is in no data."""
+
+
+class _NoRow(Mapping[str, Any]):
+    """The columns of a typed question. There are none, so looking one up raises _NoRowError, with `get` too."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise _NoRowError(name)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        raise _NoRowError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _for_want_of_a_row(error: RewardError) -> bool:
+    """Whether a reward failed because a typed question has no row; in TRL's form, the columns are checked before."""
+    return isinstance(error.__cause__, _NoRowError) or "which the data do not have" in str(error)
 
 
 def _answer_questions(answerer: _Answerer) -> None:

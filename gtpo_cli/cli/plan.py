@@ -17,7 +17,7 @@ from gtpo_cli.cli.options import (
     gpu_here,
     parse_gpu,
 )
-from gtpo_cli.cli.printing import print_json, suggest
+from gtpo_cli.cli.printing import print_json, say, suggest
 from gtpo_cli.errors import program
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.text import counted
@@ -43,10 +43,12 @@ def plan(
 
     The exit code is 1 if the recipe does not fit.
     """
-    from gtpo_cli.planning.fit import make_plan
-
     name = recipe or DEFAULT_RECIPE
     loaded = load_recipe(name, set_ or [])
+    if not as_json:  # importing torch and transformers takes seconds
+        say(f"planning {name}: reading the configuration and tokenizer of {loaded.model.name}, and the data")
+    from gtpo_cli.planning.fit import make_plan
+
     size = parse_gpu(gpu) if gpu else gpu_here()
     made = make_plan(loaded, gpu=size)
     if as_json:

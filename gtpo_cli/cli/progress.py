@@ -30,9 +30,9 @@ def count_progress(
         yield lambda done, total: None
     elif console.is_interactive:
         with Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(f"{unit}s"),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=console, transient=True, speed_estimate_period=600.0,
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), MofNCompleteColumn(),
+            TextColumn(f"{unit}s"), TimeElapsedColumn(), TextColumn("elapsed"), TimeRemainingColumn(),
+            TextColumn("left"), console=console, transient=True, expand=True, speed_estimate_period=600.0,
         ) as bar:  # fmt: skip
             task = bar.add_task(label, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gtpo_cli.cli.options import gpu_here
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.cli.streams import print_whole
-from gtpo_cli.errors import WORDS, gtpo
+from gtpo_cli.errors import WORDS, ModelError, gtpo
 from gtpo_cli.recipe import Recipe, dump_recipe
+from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
+    from gtpo_cli.data import Prepared
     from gtpo_cli.training.run import Run
 
 # Exit codes of a run that saved and stopped before its last step: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), or
@@ -22,28 +25,52 @@ EXIT_STOPPED = 3
 
 
 def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
-    """Print the answer to --dry-run: the recipe with every open key set, and the size of the run."""
+    """Print the answer to --dry-run: the facts of the run as comments, then the recipe with every open key set."""
     from gtpo_cli.data import prepare
     from gtpo_cli.models import load_tokenizer
     from gtpo_cli.models.engines import on_transformers
     from gtpo_cli.planning.open_keys import close
-    from gtpo_cli.planning.readiness import problems_of
+    from gtpo_cli.planning.readiness import memory_finding, problems_of
     from gtpo_cli.rewards import check_columns
 
-    left_open = close(on_transformers(recipe) if by_trl else recipe)
-    print_whole(dump_recipe(recipe.with_values(left_open.values)))
+    own = on_transformers(recipe) if by_trl else recipe
+    left_open = close(own)
+    closed = recipe.with_values(left_open.values)
+    print(f"# model: {recipe.model.before_training}; engines: {_engines(own)}", flush=True)
     if left_open.words:
         print(f"# {left_open.words}")
     problems = problems_of(recipe, by_trl=by_trl)
     for problem in problems:
         print(f"# cannot start here: {problem}")
-    if by_trl:
-        from gtpo_cli.integrations.trl_config import check_recipe
+    try:
+        if by_trl:
+            from gtpo_cli.integrations.trl_config import check_recipe
 
-        check_recipe(recipe)
-    data = prepare(recipe, *load_tokenizer(recipe), full_steps=by_trl)
-    if not any(problem.subject == "recipe" for problem in problems):
-        check_columns(recipe.rewards, [problem for problem, _ in data.prompts])
+            check_recipe(recipe)
+        tokenizer, longest = load_tokenizer(recipe)
+        data = prepare(recipe, tokenizer, longest, full_steps=by_trl)
+        if not any(problem.subject == "recipe" for problem in problems):
+            check_columns(recipe.rewards, [problem for problem, _ in data.prompts])
+        _print_data(recipe, data, tokenizer)
+        print(f"# {_filter_words(recipe)}")
+        gpu = gpu_here()
+        no_gpu = "memory: there is no GPU here; gtpo plan says what one needs"
+        print(f"# {no_gpu if gpu is None else memory_finding(closed, gpu, read_data=False)}")
+    finally:  # also where the data or the model are not available
+        print_whole(f"\n{dump_recipe(closed)}")
+
+
+def _engines(recipe: Recipe) -> str:
+    from gtpo_cli.models import choose_engines
+
+    try:
+        return str(choose_engines(recipe))
+    except ModelError:  # a line of its own says why
+        return "not here"
+
+
+def _print_data(recipe: Recipe, data: Prepared, tokenizer: Any) -> None:
+    """Print the counts of the data and steps, and the first prompt as the model gets it."""
     for note in data.notes:
         print(f"# {note}")
     if not _can_be_tested(recipe):
@@ -53,6 +80,25 @@ def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     print(f"# completions: {data.sampled}")
     if data.imitated:
         print(f"# references: {data.imitated}, imitated; training samples nothing")
+    _, ids = data.order.step(1)[0]
+    print(f"# the first prompt, as the model gets it ({counted(len(ids), 'token')}):")
+    for line in tokenizer.decode(ids).splitlines():
+        print_whole(f"#   {line}")
+
+
+def _filter_words(recipe: Recipe) -> str:
+    objective = recipe.objective
+    if objective.name == "sft":
+        return "entropy filter: none in SFT"
+    if objective.filter.enabled != "auto":
+        return f"entropy filter: {objective.filter.enabled}"
+    if objective.initial_entropy is None:
+        prompts = counted(objective.probe.num_prompts, "prompt")
+        return f"entropy filter: decided before step 1 by <H>_ini, measured on {prompts} (gtpo probe-entropy)"
+    from gtpo_cli.entropy_filter import filter_is_on
+
+    state = "on" if filter_is_on(objective.initial_entropy, objective.filter.enabled) else "off"
+    return f"entropy filter: {state}, as objective.initial_entropy is {objective.initial_entropy:g}"
 
 
 def print_end(done: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -257,15 +257,28 @@ def _new_recipe(recipe: str | None, overrides: list[str], start: str | None, *, 
     return loaded
 
 
+def _lora_words(recipe: Recipe) -> str:
+    lora = recipe.model.lora
+    if lora is None:
+        return "null"
+    return f"{{rank: {lora.rank}, alpha: {lora.alpha:g}, target_modules: [{', '.join(lora.target_modules)}]}}"
+
+
 def _recipe_from(start: str, recipe: str | None, overrides: list[str], *, trust: Trust) -> Recipe:
     """Return the recipe of a run that starts from another run's checkpoint: the named recipe with that run's model, or
     else that run's recipe."""
     from gtpo_cli.training.start import find_start
 
     found = find_start(start)
-    overrides = [*found.overrides(), *overrides]
     if recipe is not None:
-        return load_recipe(recipe, overrides)
+        loaded = load_recipe(recipe, [*found.overrides(), *overrides])
+        now, was = _lora_words(loaded), _lora_words(loaded)
+        with suppress(RecipeError):  # a recipe that is complete only with the start's model: nothing is overridden
+            was = _lora_words(load_recipe(recipe, overrides))
+        if was != now:
+            say(f"model.lora: {now}, as {found.name} was trained, instead of the recipe's {was}")
+        return loaded
+    overrides = [*found.overrides(), *overrides]
     if found.run is None:
         raise typer.BadParameter(f"{start} is an adapter without a run; say how to train it with --recipe")
     loaded = found.run.recipe_to_run(["run_name=null", *overrides], trust=trust)

@@ -32,7 +32,8 @@ class PolicyAndSampler:
 
 
 def _with_temperature(recipe: Recipe, temperature: float) -> Recipe:
-    return recipe.with_values({"rollout.temperature": temperature})
+    """Return the recipe that measures at `temperature`; at 1 for greedy sampling, whose entropy is 0 by itself."""
+    return recipe.with_values({"rollout.temperature": temperature or 1.0})
 
 
 def load_frozen(
@@ -45,8 +46,8 @@ def load_frozen(
 ) -> Policy:
     """Load the recipe's policy for measuring: at a checkpoint (full weights, or an adapter on its base) or untrained.
 
-    It measures at `temperature`. `engines`: as in `load_policy`. `streaming` always uses transformers, because
-    `gtpo_cli.generation.stream` calls the model for every token. Raises ModelError, CheckpointError.
+    It measures at `temperature`, for 0 at 1. `engines`: as in `load_policy`. `streaming` always uses transformers,
+    because `gtpo_cli.generation.stream` calls the model for every token. Raises ModelError, CheckpointError.
     """
     full_weights = checkpoint is not None and checkpoint.has_full_weights
     try:

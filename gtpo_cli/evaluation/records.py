@@ -59,10 +59,11 @@ class Conditions:
 class EvaluatedCompletion:
     """One completion with the parts of its `Verdict` that do not depend on reward weights.
 
-    `tokens`: length with the end-of-sequence token. `mean_entropy`: <H>_i in nats at the evaluation's temperature, 0
-    for an empty completion. `answer`: the text in the answer tags, None without a well-formed answer. `parsable`: the
-    answer can be compared (a number, mathematics, or text); false without an answer. `timed_out`: the comparison ran
-    out of time or memory, so the answer counts as wrong. `plugins`: the unweighted score of each user reward by name.
+    `tokens`: length with the end-of-sequence token. `mean_entropy`: <H>_i in nats at the evaluation's temperature
+    (greedy: at 1), 0 for an empty completion. `answer`: the text in the answer tags, None without a well-formed answer.
+    `parsable`: the answer can be compared (a number, mathematics, or text); false without an answer. `timed_out`: the
+    comparison ran out of time or memory, so the answer counts as wrong. `plugins`: the unweighted score of each user
+    reward by name.
     """
 
     text: str

@@ -18,16 +18,14 @@ from gtpo_cli.types import Completion, Turn
 class Session:
     """Answers questions with a checkpoint, or with the recipe's untrained model if it is None.
 
-    `greedy` always takes the likeliest token. Each answer has its own seed, from `seed` and its number, so a repeated
+    Each answer has its own seed, from `seed` and its number, so a repeated
     question gets another answer. Raises ModelError, CheckpointError.
     """
 
-    def __init__(
-        self, recipe: Recipe, checkpoint: Checkpoint | None, params: SamplingParams, *, greedy: bool, seed: int
-    ) -> None:
+    def __init__(self, recipe: Recipe, checkpoint: Checkpoint | None, params: SamplingParams, *, seed: int) -> None:
         self._policy = load_frozen(recipe, checkpoint, temperature=params.temperature, streaming=True)
         self._encoder = PromptEncoder(self._policy.tokenizer, recipe.data.system_prompt)
-        self._params, self._greedy, self._seed, self._answered = params, greedy, seed, 0
+        self._params, self._seed, self._answered = params, seed, 0
 
     @property
     def context(self) -> int:
@@ -46,4 +44,4 @@ class Session:
         prompt = self._encoder.encode(question, at_most=self.context)
         params = replace(self._params, seed=derive_seed(self._seed, "generate", self._answered))
         self._answered += 1
-        return stream_text(self._policy, prompt, params, greedy=self._greedy)
+        return stream_text(self._policy, prompt, params)

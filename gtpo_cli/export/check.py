@@ -122,13 +122,13 @@ def greedy_answers(
     policy: Policy, encoder: PromptEncoder, questions: Sequence[str], *, max_tokens: int
 ) -> tuple[Answer, ...]:
     """Sample the policy's greedy answers. Questions that fill its context are skipped; raises ExportError if all do."""
-    params = SamplingParams(max_completion_tokens=min(max_tokens, MAX_TOKENS))
+    params = SamplingParams(0.0, max_completion_tokens=min(max_tokens, MAX_TOKENS))
     answers = []
     for question in questions:
         prompt = encoder.encode(question, at_most=policy.max_seq_length)
         if len(prompt) >= policy.max_seq_length:
             continue
-        stream = stream_text(policy, prompt, params, greedy=True)
+        stream = stream_text(policy, prompt, params)
         try:
             while True:
                 next(stream)

@@ -20,19 +20,16 @@ _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete characte
 
 
 @torch.no_grad()
-def stream_text(
-    policy: Policy, prompt_ids: Sequence[int], params: SamplingParams, *, greedy: bool = False
-) -> Generator[str, None, Completion]:
+def stream_text(policy: Policy, prompt_ids: Sequence[int], params: SamplingParams) -> Generator[str, None, Completion]:
     """Yield pieces of decoded text as tokens come, and return the completion (the generator's return value).
 
-    `greedy` always takes the likeliest token; temperature then only scales the log-probabilities. The same seed repeats
-    a completion; the global random state does not change. Closing the generator ends it at once. Raises GenerationError
-    for a prompt that leaves no room, and for weights that are not finite.
+    The same seed repeats a completion; the global random state does not change. Closing the generator ends it at once.
+    Raises GenerationError for a prompt that leaves no room, and for weights that are not finite.
     """
     assert isinstance(policy, TransformersPolicy)
     limit = min(room_after(prompt_ids, policy.max_seq_length), params.max_completion_tokens)
     generator = torch.Generator(device=policy.device).manual_seed(params.seed)
-    choose = chooser(params, greedy=greedy)
+    choose = chooser(params)
     policy.model.eval()
     decoder = open_decoder(policy, [prompt_ids], 1)
     pieces = TextPieces(policy.tokenizer)

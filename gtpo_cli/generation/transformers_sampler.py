@@ -196,9 +196,10 @@ def draw(weights_RV: Tensor, uniform_R: Tensor) -> Tensor:
     return torch.searchsorted(sums_RV, uniform_R[:, None] * sums_RV[:, -1:], right=True)[:, 0]
 
 
-def chooser(params: SamplingParams, *, greedy: bool = False) -> Choose:
+def chooser(params: SamplingParams) -> Choose:
     """Return a function (logits (R, V), uniform numbers (R)) -> (ids, their log-probabilities before top-k and top-p).
-    `greedy` takes the likeliest id and ignores the numbers."""
+    Temperature 0 takes the likeliest id and ignores the numbers; its log-probabilities are at temperature 1."""
+    greedy, temperature = params.temperature == 0.0, params.temperature or 1.0
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
     warpers: list[Any] = []
@@ -208,7 +209,7 @@ def chooser(params: SamplingParams, *, greedy: bool = False) -> Choose:
         warpers.append(TopPLogitsWarper(params.top_p))
 
     def choose(logits: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
-        logp = torch.log_softmax(logits if params.temperature == 1.0 else logits / params.temperature, dim=-1)
+        logp = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
         if bool(logp.sum().isnan()):  # -inf is valid: a bias may exclude a token
             raise NotFiniteError("the model's log-probabilities are not finite; was the learning rate too high?")
         if greedy:

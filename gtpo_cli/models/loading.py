@@ -111,6 +111,11 @@ def explained(path: str) -> Iterator[None]:
         yield
 
 
+def names_path(name: str) -> bool:
+    """Whether a name has the form of a path. A hub id is `name` or `owner/name`, and starts with a letter or digit."""
+    return name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name
+
+
 def _check_folder(path: str) -> None:
     """Raise ModelError for a folder that cannot be a model, before a library searches the hub for missing files."""
     folder = Path(path)
@@ -121,6 +126,8 @@ def _check_folder(path: str) -> None:
     if is_file:
         raise ModelError(f"model.name: {path} is a file; name the folder of a Hugging Face model")
     if not is_folder:
+        if names_path(path):
+            raise ModelError(f"model.name: there is no folder {path}; correct the name, or give a hub id (owner/name)")
         return
     if os.path.lexists(folder / "config.json"):
         check_files(folder, lambda why: ModelError(f"model.name: {why}; fetch the model again"))

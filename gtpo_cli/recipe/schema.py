@@ -20,6 +20,7 @@ from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
 from gtpo_cli.recipe.rewards import TagsRecipe
 from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
 
+LEAST_TEMPERATURE = 1e-6
 PAPER_SHARE = 0.4  # vLLM's share of GPU memory in the paper
 LARGEST_RANK = 512  # largest adapter rank that vLLM accepts
 BFLOAT16 = (8, 0)  # lowest compute capability with bfloat16, for model.dtype: auto
@@ -129,11 +130,22 @@ class VllmRecipe(Section):
 Engine = Literal["vllm", "transformers"]
 
 
+def _not_greedy(temperature: Any) -> Any:
+    if temperature == 0:
+        raise ValueError(
+            "0 is greedy: the completions of a group would all be the same, with nothing to learn from their "
+            "differences; only evaluation.temperature may be 0"
+        )
+    return temperature
+
+
 class RolloutRecipe(Section):
     engine: Literal["auto", Engine] = Field("auto", description="library that samples")
     group_size: int = Field(8, ge=1, le=1024, description="G: completions sampled for each prompt")
     prompts_per_step: int = Field(1, ge=1, le=65536, description="B: prompts in one optimiser step")
-    temperature: float = Field(1.0, ge=1e-6, le=100.0, description="softmax temperature of sampling and policy")
+    temperature: Annotated[float, BeforeValidator(_not_greedy)] = Field(
+        1.0, ge=LEAST_TEMPERATURE, le=100.0, description="softmax temperature of sampling and policy"
+    )
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
     top_k: int = Field(0, ge=0, description="sample among the k likeliest tokens; 0 = off")
     max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut (truncated) here")
@@ -327,6 +339,12 @@ def default_ks(samples: int) -> dict[str, tuple[int, ...]]:
     return {key: tuple(k for k in default if k <= samples) for key, default in ks.items()}
 
 
+def _greedy_or_not(temperature: float) -> float:
+    if 0.0 < temperature < LEAST_TEMPERATURE:
+        raise ValueError(f"should be at least {LEAST_TEMPERATURE:g}, or 0 for greedy sampling")
+    return temperature
+
+
 class EvaluationRecipe(Section):
     benchmarks: tuple[Benchmark, ...] = Field(
         ("gsm8k",), min_length=1, description="default: the benchmark of training"
@@ -334,7 +352,9 @@ class EvaluationRecipe(Section):
     samples: int = Field(64, ge=1, le=100_000, description="completions for each problem")
     pass_k: tuple[Count, ...] = Field(default_ks(64)["pass_k"], description="k of pass@k, up to samples")
     majority_k: tuple[Count, ...] = Field(default_ks(64)["majority_k"], description="k of maj@k, up to samples")
-    temperature: float = Field(1.0, ge=1e-6, le=100.0, description="softmax temperature")
+    temperature: Annotated[float, AfterValidator(_greedy_or_not)] = Field(
+        1.0, ge=0.0, le=100.0, description="softmax temperature; 0 = greedy, with one completion for each problem"
+    )
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
     max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut here; default: as in rollout")
     limit: Count | None = Field(None, description="only this many problems of each benchmark")
@@ -343,6 +363,8 @@ class EvaluationRecipe(Section):
     @classmethod
     def _ks_within_samples(cls, written: Any) -> Any:
         """Cut the default k at `samples`, also in a recipe that an earlier gtpo resolved with all of them."""
+        if isinstance(written, dict) and written.get("temperature") == 0:  # further completions would be the same
+            return written | {"samples": 1, "pass_k": (1,), "majority_k": ()}
         if not isinstance(written, dict) or not isinstance(samples := written.get("samples"), int):
             return written
         default, within = default_ks(64), default_ks(samples)

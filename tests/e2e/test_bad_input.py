@@ -104,7 +104,7 @@ def test_a_full_disk_at_the_output() -> None:
             env=environment(),
         )
     assert done.returncode == 2
-    assert done.stderr.startswith("error: output or network: No space left on device; free some space")
+    assert done.stderr.startswith("error: output or network: disk full: No space left on device; free some space")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from commands import SHARED, Run, environment, metrics
 
-from gtpo_cli.recipe import shipped_recipes
+from gtpo_cli.recipe import Recipe, build_recipe, shipped_recipes
+from gtpo_cli.recipe.yaml_text import parse_yaml
 
 QUICK = ["--set", "training.max_steps=3", "--set", "objective.probe.num_prompts=8", "--set", "data.limit=64"]
 
@@ -68,6 +69,17 @@ def test_dry_run_prints_recipe_prompts_and_steps_and_stops(gtpo: Run, tmp_path: 
     assert "# steps: 600 (600 an epoch)" in output
     assert "# completions: 38400" in output
     assert not (tmp_path / "runs").exists()
+    lines = output.splitlines()
+    first_key = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
+    assert first_key <= 15, "the facts come first, on one screen"
+    prompt = lines.index("# the first prompt, as the model gets it (10 tokens):")
+    assert re.fullmatch(r"#   <s><user>\S+<assistant>", lines[prompt + 1])
+    assert any(line.startswith("# entropy filter: ") for line in lines[:first_key])
+    assert load_recipe_text(output).optimizer.learning_rate == 2e-4
+
+
+def load_recipe_text(text: str) -> Recipe:
+    return build_recipe(parse_yaml(text), where="the output")
 
 
 def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def test_base_beside_trained_killed_half_way_and_continued(gtpo: Run, prepared: 
     run = tmp_path / "runs" / "one"
     whole = gtpo(*EVAL)
     assert len(table(whole.stdout)) == 27
+    assert whole.stdout.splitlines()[0] == "runs/one, step 4 of builtin:tiny"
     assert whole.stdout.splitlines()[-1] == "next: gtpo compare runs/one@base runs/one"
     expected = stored(run)
     assert {name.split("/")[1].split("-n64-")[0] for name in expected} == {"base", "step-000004"}

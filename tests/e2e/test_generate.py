@@ -222,3 +222,23 @@ def test_a_step_that_is_not_there_is_said_before_anything_is_loaded(gtpo: Run) -
     gtpo(*TRAIN, "--set", "run_name=one", "--set", "training.keep_best=null")
     error = gtpo("generate", "runs/one", "1+1", "--checkpoint", "7", code=2).stderr
     assert error == ("error: runs/one: there is no checkpoint 7; choose best, last or one of the steps 1, 2, 3\n")
+
+
+def test_a_reward_that_reads_columns_is_left_out_with_a_note(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def by_key(problem, completion):\n    return float(problem.columns['task'] == 'x')\n"
+        "def by_get(problem, completion):\n    return float(problem.columns.get('task') == 'x')\n"
+        "def by_trl(prompts, completions, task):\n    return [1.0 for _ in completions]\n"
+        "def of_length(problem, completion):\n    return float(len(completion.text))\n"
+    )
+    (tmp_path / "data.jsonl").write_text('{"question": "1+1", "answer": "2", "task": "x"}\n' * 4)
+    names = ("by_key", "by_get", "by_trl", "of_length")
+    plugins = ", ".join(f"{{name: 'mine:{name}', weight: 1.0}}" for name in names)
+    data = ["data={benchmark: local, path: data.jsonl}", f"rewards.plugins=[{plugins}]", "training.max_steps=1"]
+    small = ["data.limit=null", "rollout={prompts_per_step: 1, group_size: 2}", "run_name=one"]
+    gtpo(*TRAIN, *(part for one in (*data, *small) for part in ("--set", one)))
+    said = gtpo("generate", "runs/one", "1+1", "--gold", "2", "--trust-run-code").stdout
+    for name in names[:3]:
+        assert said.count(f"reward mine:{name} is left out: it reads columns of the data") == 1, said
+    assert "mine:of_length is left out" not in said
+    assert "of_length" in said

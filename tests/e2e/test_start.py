@@ -55,6 +55,8 @@ def test_gtpo_from_sft(gtpo: Run, tmp_path: Path, name: str, extra: list[str]) -
     source, run = tmp_path / "runs/sft", tmp_path / "runs/rl"
     said = gtpo(*train("rl", *NEXT, start="runs/sft:last")).stdout
     assert f"loading {name} from runs/sft:4 (transformers)" in said
+    overridden = "model.lora: {rank: 4, alpha: 12, target_modules: [q_proj, down_proj]}, as runs/sft:4 was trained, "
+    assert (f"{overridden}instead of the recipe's null" in said) == bool(extra)
 
     # It starts as the other ended: the same weights, from which the KL is 0 at first.
     assert metrics(run)[0]["optim/learning_rate"] == 0.0

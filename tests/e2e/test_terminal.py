@@ -116,6 +116,7 @@ def test_eval(on_terminal: OnTerminal) -> None:
     assert len(shown) <= 40
     assert "pass@2" in text
     assert "━" not in text, "the bar is gone when it is done"
+    assert re.search(r"0:00:\d\d elapsed (-:--:--|0:00:\d\d) left", terminal.raw)
 
 
 @pytest.mark.usefixtures("trained")

@@ -183,7 +183,7 @@ def test_a_write_that_fails_leaves_the_earlier_one_and_says_so(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", disk_full)
-    with pytest.raises(CheckpointError, match=r"No space left on device.*earlier ones are untouched"):
+    with pytest.raises(CheckpointError, match=r"disk full: No space left on device.*earlier ones are untouched"):
         save(store, CheckpointState(2, 0), policy, {})
     assert store.steps() == [1]
     assert store.load_state(1).step == 1

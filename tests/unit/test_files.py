@@ -112,7 +112,7 @@ class SaysNothing(BaseException):
         (RecursionError("deep"), "RecursionError: deep"),
         (SaysNothing(), "SaysNothing"),
         (ValueError("a\n\x1b[2Jb"), "ValueError: a ␛\\[2Jb"),
-        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError(28, "No space left on device"), "disk full: No space left on device"),
     ],
 )
 def test_a_wall_lets_only_our_errors_and_ctrl_c_pass(error: BaseException, why: str) -> None:

@@ -39,6 +39,7 @@ def test_a_key_that_an_evaluation_does_not_read_is_refused(key: str) -> None:
         ("--pass-k", "2", "evaluation.pass_k=[1]"),
         ("--maj-k", "4", "evaluation={majority_k: [4]}"),
         ("--limit", "3", "evaluation.limit=4"),
+        ("--temperature", "0", "evaluation.temperature=1"),
     ],
 )
 def test_what_is_said_twice_is_refused(option: str, value: str, override: str) -> None:
@@ -55,6 +56,35 @@ def test_samples_that_are_asked_for_are_sampled() -> None:
     assert with_options(recipe, None, "2", None, None).evaluation.samples == 2
     with pytest.raises(RecipeError, match=r"k = 16 needs 16 completions of each problem, but evaluation\.samples is 8"):
         with_options(recipe, None, "16", None, None, samples_given=True)
+
+
+@pytest.mark.parametrize("asked", ["recipe", "option"])
+def test_temperature_0_is_greedy_with_one_completion(asked: str) -> None:
+    many = ["evaluation={samples: 16, pass_k: [1, 16], majority_k: [4, 16]}"]
+    if asked == "recipe":
+        settings = load_recipe("tiny_arithmetic", [*many, "evaluation.temperature=0"]).evaluation
+    else:
+        settings = with_options(load_recipe("tiny_arithmetic", many), None, None, None, None, 0.0).evaluation
+    assert (settings.temperature, settings.samples, settings.pass_k, settings.majority_k) == (0.0, 1, (1,), ())
+
+
+def test_temperature_0_has_no_two_completions_to_count() -> None:
+    result = CliRunner().invoke(app, [*TINY, "--temperature", "0", "--pass-k", "4"])
+    assert result.exit_code == 2
+    assert "all completions of a problem are the same" in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("rollout.temperature=0", "the completions of a group would all be the same"),
+        ("evaluation.temperature=1e-9", r"should be at least 1e-06, or 0 for greedy sampling"),
+        ("evaluation.temperature=-1", "greater than or equal to 0"),
+    ],
+)
+def test_other_temperatures_are_refused_with_the_reason(override: str, why: str) -> None:
+    with pytest.raises(RecipeError, match=f"{override.partition('=')[0]}: .*{why}"):
+        load_recipe("tiny_arithmetic", [override])
 
 
 def test_a_file_is_asked_instead_of_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,3 +78,13 @@ def test_the_list_of_commands_has_the_first_paragraph_of_a_command_s_help(name: 
     command = import_command(name)
     assert command.name == name
     assert " ".join(inspect.cleandoc(command.help).split("\n\n")[0].split()) == COMMANDS[name][1]
+
+
+def test_a_plan_says_what_it_reads_before_it_imports_torch(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['torch'] = None; sys.argv = ['gtpo', 'plan']\n"
+    code += "from gtpo_cli.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert "torch" in done.stderr
+    assert done.stdout == (
+        "planning tiny_arithmetic: reading the configuration and tokenizer of builtin:tiny, and the data\n"
+    )

@@ -112,6 +112,8 @@ def test_the_temperature_is_the_measurements_and_not_the_recipes(tmp_path: Path)
     warm = load_frozen(run.recipe(), choose_checkpoint(run), temperature=0.5)
     saved.temperature = 0.5  # what divides the logits when they are measured
     assert same(measured(warm), measured(saved))
+    greedy = load_frozen(recipe, None, temperature=0.0)
+    assert same(measured(greedy), measured(load_frozen(recipe, None, temperature=1.0)))
     cold = load_frozen(recipe, None, temperature=1e-3)
     assert float(measured(cold)[1].mean()) < 0.1 * float(measured(load_frozen(recipe, None, temperature=1.0))[1].mean())
 
@@ -139,7 +141,7 @@ def test_full_weights_do_not_need_the_base_model_any_more(tmp_path: Path) -> Non
     assert same(measured(load_frozen(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
     tokenizer, longest = load_prompting(recipe, checkpoint)
     assert (tokenizer.get_vocab(), longest) == (saved.tokenizer.get_vocab(), 128)
-    with pytest.raises(ModelError, match="is no local folder"):
+    with pytest.raises(ModelError, match="there is no folder "):
         load_frozen(recipe, None, temperature=1.0)
 
 

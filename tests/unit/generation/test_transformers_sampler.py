@@ -69,13 +69,20 @@ def test_logprobs_are_those_before_top_k_and_top_p() -> None:
     assert gap(policy, [SHORT], rows) < 1e-5
 
 
-def test_almost_greedy_equals_generate() -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1e-5])
+def test_greedy_equals_generate(temperature: float) -> None:
     policy, sampler = make()
     expected = policy.model.generate(
         torch.tensor([LONG]), do_sample=False, max_new_tokens=24, eos_token_id=2, pad_token_id=0
     )[0, len(LONG) :].tolist()
-    params = SamplingParams(temperature=1e-5, max_completion_tokens=24)
+    params = SamplingParams(temperature, max_completion_tokens=24)
     assert list(sampler.sample([SHORT, LONG], 2, params)[1][0].token_ids) == expected
+
+
+def test_greedy_logprobs_are_those_at_temperature_1() -> None:
+    policy, sampler = make()
+    assert policy.temperature == 1.0
+    assert gap(policy, [SHORT, LONG], sampler.sample([SHORT, LONG], 1, SamplingParams(0.0))) < 1e-5
 
 
 def test_rows_end_at_any_end_of_sequence_id_and_only_there() -> None:

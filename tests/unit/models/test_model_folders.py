@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -28,7 +29,7 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import CheckpointError, GtpoError, ModelError
 from gtpo_cli.generation.vllm_sampler import load_vllm_sampler
 from gtpo_cli.models.adapter_config import check_adapter_config
-from gtpo_cli.models.loading import check_finite, choose_dtype, load_failure, load_tokenizer
+from gtpo_cli.models.loading import check_finite, choose_dtype, load_config, load_failure, load_tokenizer
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.models.unsloth_policy import load_unsloth_policy
@@ -569,3 +570,15 @@ def test_the_tokenizer_alone_is_refused_in_the_same_words(sound: Path, tmp_path:
     without("tokenizer*")(tmp_path / "model")
     with pytest.raises(ModelError, match="has no tokenizer"):
         load_tokenizer(ModelRecipe(name="x"), str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("name", ["./nofolder", "../x", "/x/y", "~/x", "models/", "a/b/c", "..", "."])
+def test_what_has_the_form_of_a_path_is_not_asked_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gtpo_cli.models.loading.only_the_cache_if_unreachable", None)
+    said = "is a folder without config.json" if name in ("..", ".") else f"there is no folder {name}"
+    for load in (load_config, load_tokenizer):
+        with pytest.raises(ModelError, match=re.escape(said)):
+            load(ModelRecipe(name=name), name)

@@ -127,7 +127,7 @@ def test_an_unknown_key_is_never_answered_by_its_own_section() -> None:
         (["train", "--logging-steps", "1"], "--logging-steps; every step is logged"),
         (["train", "lr=1e-5"], "unexpected argument lr=1e-5; did you mean --set lr=1e-5?"),
         (["eval", "--max-new-tokens", "9"], "use --set evaluation.max_completion_tokens=VALUE"),
-        (["eval", "--temperature", "1"], "use --set evaluation.temperature=VALUE: softmax temperature"),
+        (["eval", "--max-model-len", "9"], "use --set model.max_seq_length=VALUE"),
         (["recipes", "check", "--epochs", "2"], "use --set training.epochs=VALUE: passes"),
         (["sweep", "fig5a_kl", "--seed", "2"], "(Possible options: --seeds, --set)"),
         (["report", "--lr", "1"], "No such option: --lr"),

@@ -120,9 +120,8 @@ def fill_the_disk(tracker: JsonlTracker) -> None:
 def test_a_full_disk_says_what_where_and_the_remedy(tmp_path: Path) -> None:
     tracker = JsonlTracker(tmp_path / "m.jsonl")
     fill_the_disk(tracker)
-    with pytest.raises(
-        GtpoError, match=r"m\.jsonl: metrics cannot be written \(No space left on device\); make room, .*--resume"
-    ):
+    why = r"m\.jsonl: metrics cannot be written \(disk full: No space left on device\); make room, .*--resume"
+    with pytest.raises(GtpoError, match=why):
         tracker.log(1, {LOSS: 0.5})
     tracker.close()
 

@@ -115,7 +115,7 @@ def test_a_record_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
     with Path("/dev/full").open("ab") as full:
         os.dup2(full.fileno(), record._file.fileno())
     with (
-        pytest.raises(GtpoError, match="No space left on device"),
+        pytest.raises(GtpoError, match="disk full: No space left on device"),
         Trackers(record, others=[other]) as trackers,
     ):
         trackers.log(1, STEP)
