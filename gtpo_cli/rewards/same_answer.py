@@ -331,6 +331,14 @@ def is_code(gold: str) -> bool:
     return not _LATEX.search(gold) and _CODE.search(gold) is not None
 
 
+def is_text(gold: str) -> bool:
+    """Return whether a gold answer is words or a code, not mathematics."""
+    text = canonical(gold)
+    if exact_number(text) is not None or _LATEX.search(text):
+        return False
+    return is_code(text) or bool(re.search(r"[^\W\d_]{3}", text))
+
+
 def _without_spaces(text: str) -> str:
     """Fold a code, without spaces around its signs."""
     return re.sub(r" ?([^A-Za-z0-9 ]) ?", r"\1", text).casefold()
