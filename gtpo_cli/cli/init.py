@@ -6,7 +6,7 @@ import glob
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,6 +36,10 @@ def init(
             "tsv); or a hub id.",
         ),
     ] = None,
+    question: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The column of the question, with --data.")
+    ] = None,
+    answer: Annotated[str | None, typer.Option(metavar="NAME", help="The column of the gold answer.")] = None,
     gpu: GpuOption = None,
     from_config: Annotated[
         Path | None,
@@ -67,12 +71,19 @@ def init(
         benchmark, data = (None, answer) if _is_path(answer) or _HUB_ID.fullmatch(answer) else (answer, None)
     if benchmark is not None:
         _check_benchmark(benchmark, data)
+    section = _data_section(benchmark, data)
+    if columns := {key: name for key, name in (("question", question), ("answer", answer)) if name is not None}:
+        if section["benchmark"] not in ("local", "hub"):
+            raise RecipeError(f"--question, --answer: {benchmark} has its own columns; leave them out")
+        section["columns"] = columns
     size = parse_gpu(gpu) if gpu else gpu_here()
 
     from gtpo_cli.planning.first_recipe import first_recipe
 
-    written = first_recipe(model, _data_section(benchmark, data), size)
+    written = first_recipe(model, section, size)
     write_aside(file, written.text.encode())
+    if left_out := written.left_out:
+        print(f"note: columns left out: {printable(', '.join(left_out))}")
     for note in written.plan.notes:
         print(f"note: {note}")
     if size is None and not model.startswith("builtin:"):
@@ -102,7 +113,7 @@ def _translate(
     suggest("doctor", "--recipe", file)
 
 
-def _data_section(benchmark: str | None, data: str | None) -> dict[str, str]:
+def _data_section(benchmark: str | None, data: str | None) -> dict[str, Any]:
     """Return the recipe's `data` section for the options."""
     chosen = {"benchmark": benchmark} if benchmark else {}
     if data is None:

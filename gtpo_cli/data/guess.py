@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from gtpo_cli.data.benchmarks import open_source
 from gtpo_cli.data.cells import UnusableRowError, text_in
 from gtpo_cli.data.columns import guessed_columns
-from gtpo_cli.data.gold import last_boxed
-from gtpo_cli.data.local import Row
+from gtpo_cli.data.gold import last_boxed, own_gold
+from gtpo_cli.data.local import Row, Table
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
+from gtpo_cli.rewards.same_answer import is_text
 
 ROWS = 20
 ENOUGH = 10  # rows, to hold out a tenth of them
@@ -24,17 +26,43 @@ def guessed_data(source: SourceRecipe) -> dict[str, Any]:
     Columns that the source names are kept; columns that cannot be guessed are left out. Raises DataError if the data
     cannot be read.
     """
-    table, _ = open_source(source)
-    rows = [row for _, row in islice(table.rows, ROWS) if isinstance(row, Mapping)]
-    columns = table.columns or tuple(dict.fromkeys(column for row in rows for column in row))
-    named = source.columns.model_dump(exclude_none=True) if "columns" in source.model_fields_set else None
-    found = named or guessed_columns(columns)
+    table, rows = _first_rows(source)
+    columns = columns_of(source)
+    named = source.columns.model_dump(exclude_none=True, exclude_unset=True)
+    found = named if {"question", "answer"} <= named.keys() else guessed_columns(columns) | named
     guessed: dict[str, Any] = {"columns": found, "gold": _gold_kind(rows, found.get("answer", "answer"))}
     try:
         test_source = open_source(source.model_copy(update={"split": "test"}))[0].where
     except DataError:
         test_source = table.where
     return guessed | ({"held_out": 0.1} if test_source == table.where and len(rows) >= ENOUGH else {})
+
+
+def columns_of(source: SourceRecipe) -> tuple[str, ...]:
+    """Return the columns of the first rows. Raises DataError."""
+    table, rows = _first_rows(source)
+    return table.columns or tuple(dict.fromkeys(column for row in rows for column in row))
+
+
+def _first_rows(source: SourceRecipe) -> tuple[Table, list[Row]]:
+    """Raises DataError if no row can be read."""
+    table, _ = open_source(source)
+    read = list(islice(table.rows, ROWS))
+    rows = [row for _, row in read if isinstance(row, Mapping)]
+    if read and not rows:
+        raise DataError(f"{read[0][0]}: {read[0][1]}")
+    return table, rows
+
+
+def golds_are_text(source: SourceRecipe) -> bool:
+    """Return whether most gold answers of the first rows are words or codes, not mathematics. Raises DataError."""
+    _, rows = _first_rows(source)
+    read = own_gold(source.gold, answer=source.columns.answer, solution=None)
+    golds = []
+    for row in rows:
+        with suppress(UnusableRowError):
+            golds.append(read(row)[0])
+    return 2 * sum(map(is_text, golds)) > len(golds)
 
 
 def _gold_kind(rows: list[Row], column: str) -> str:

@@ -28,6 +28,11 @@ from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import counted
 
+_SFT_REMEDY = (
+    "name the column of the worked solution (data.columns.solution), or imitate the answer alone "
+    "(rewards.format.tags.reasoning: null)"
+)
+
 
 class PromptOrder:
     """The prompts of each step, which depend only on the seed and the step's number.
@@ -168,7 +173,10 @@ def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Us
                 tags=recipe.rewards.format.tags,
             )
             if not prompts:
-                raise DataError(f"no problem is left to imitate: {summarise_dropped(unfit)}")
+                alike = len({row.reason for row in unfit}) == 1
+                why = summarise_dropped(unfit, shown=1 if alike else 3)
+                remedy = f"; {_SFT_REMEDY}" if any(row.reason.startswith("no worked") for row in unfit) else ""
+                raise DataError(f"no problem is left to imitate: {why}{remedy}")
             dropped += len(unfit)
             notes += [summarise_dropped(unfit)] if unfit else []
         if not prompts:

@@ -100,6 +100,8 @@ def _rows_of_side(
 ) -> tuple[Iterator[tuple[int, SourcedRow]], frozenset[str]]:
     """Return the rows of one side, and the questions of the test side."""
     questions = [_comparable_question(row, spec) for _, (_, row) in rows]
+    if not any(questions):
+        return iter(rows), frozenset()  # reading says what is wrong with each
     kept = held_out_questions(filter(None, questions), split.share, split.seed, where=where)
     pairs = zip(questions, rows, strict=True)
     return (row for question, row in pairs if (question in kept) == (split.side == "test")), kept

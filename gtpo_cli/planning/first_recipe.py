@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from gtpo_cli.data.guess import guessed_data
+from gtpo_cli.data.guess import columns_of, golds_are_text, guessed_data
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.cards import GIB, Card
@@ -22,7 +22,7 @@ from gtpo_cli.planning.open_keys import LARGE, closed, machine_with, main_memory
 from gtpo_cli.planning.readiness import check_data
 from gtpo_cli.planning.savings import base_words, faster_base
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.recipe.data import OWN, SourceRecipe
+from gtpo_cli.recipe.data import OWN, PAPER_SYSTEM_PROMPT, SourceRecipe
 from gtpo_cli.text import one_line
 
 _WHERE = "gtpo init"  # in messages
@@ -52,6 +52,7 @@ RECIPE_SIZES = (
     RecipeSize(8, 256, 256, 4),
 )
 CPU_SIZE = RecipeSize(16, 512, 256, 8)
+_TEXT_PROMPT = PAPER_SYSTEM_PROMPT.replace(" for solving math problems", "")
 _NOTES = {
     "model.name": "a hub id, a folder, or builtin:tiny",
     "model.load_in_4bit": "for the base weights; what is trained is the adapter, in 32 bits",
@@ -61,6 +62,8 @@ _NOTES = {
     "data.gold": "how the gold answer stands in its column: column, hashes (####), boxed, or file.py:function",
     "data.held_out": "share of the questions kept from training, for gtpo eval",
     "data.max_prompt_tokens": "longer prompts are dropped, and counted",
+    "data.system_prompt": "say here what your task is; the tags are those of rewards.format.tags",
+    "rewards.accuracy": "text: as written; mathematics: 0.5 is 1/2",
     "rollout.group_size": "completions of a prompt, which are compared with each other",
     "rollout.prompts_per_step": "prompts in one update",
     "rollout.max_completion_tokens": "a completion is cut there",
@@ -75,24 +78,33 @@ _NOTES = {
 
 
 class FirstRecipe(NamedTuple):
-    """The recipe's text, its plan, its needs in words, and lines on engines, hours and base weights."""
+    """The recipe's text, its plan, its needs in words, lines on engines, hours and base weights, and the columns of
+    the data that it leaves out."""
 
     text: str
     plan: Plan
     needs: str
     estimates: list[str]
+    left_out: tuple[str, ...] = ()
 
 
-def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) -> FirstRecipe:
-    """Write a recipe. `data`: benchmark, and path or dataset unless it is a known one; `gpu`: None for a CPU.
+def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> FirstRecipe:
+    """Write a recipe. `data`: benchmark, and path or dataset and columns if it is your own. `gpu`: None for a CPU.
 
     Raises RecipeError if nothing fits or local data cannot be used, ModelError without the model's configuration.
     """
     known = _data(data)
     if model.startswith(BUILTIN_PREFIX):
+        known.pop("system_prompt", None)  # it has none
         document = _builtin(model, known)
     else:
         document = _on_cpu(model, known) if gpu is None else _largest(model, known, gpu)
+    if data["benchmark"] in OWN and golds_are_text(
+        SourceRecipe.model_validate({key: known[key] for key in known if key != "system_prompt"})
+    ):
+        if "system_prompt" in document["data"]:
+            document["data"]["system_prompt"] = _TEXT_PROMPT
+        document["rewards"] = {"accuracy": {"equality": "text"}}
     recipe = _recipe(document)
     if recipe.data.path is not None or recipe.data.dataset is not None:
         check_data(recipe)  # also where the plan cannot, without a tokenizer
@@ -120,7 +132,11 @@ def first_recipe(model: str, data: Mapping[str, str], gpu: Card | float | None) 
         needs = f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.4g} GiB{where} by gtpo plan"
         estimates = [_engines_and_hours(plan), *(f"Base weights, estimated: {line}" for line in words)]
     text = "\n".join([*_heading(recipe, needs, estimates), *recipe_lines(document)]) + "\n"
-    return FirstRecipe(text, plan, needs, estimates)
+    left_out: tuple[str, ...] = ()
+    if data["benchmark"] in OWN:
+        used = {name.partition(".")[0] for name in known["columns"].values()} | set(known["columns"].values())
+        left_out = tuple(name for name in columns_of(SourceRecipe.model_validate(data)) if name not in used)
+    return FirstRecipe(text, plan, needs, estimates, left_out)
 
 
 def _engines_and_hours(plan: Plan) -> str:
@@ -219,13 +235,18 @@ def _builtin(model: str, data: Mapping[str, Any]) -> Document:
     }
 
 
-def _data(data: Mapping[str, str]) -> dict[str, Any]:
+def _data(data: Mapping[str, Any]) -> dict[str, Any]:
     """Complete `data` from its first rows, unless it is a benchmark."""
     if data["benchmark"] not in OWN:
         return dict(data)
     guessed = guessed_data(SourceRecipe.model_validate(data))
-    guessed["columns"] = {"question": "question", "answer": "answer"} | guessed["columns"]
-    return dict(data) | guessed
+    if unknown := [meaning for meaning in ("question", "answer") if meaning not in guessed["columns"]]:
+        names = columns_of(SourceRecipe.model_validate(data))
+        raise RecipeError(
+            f"{_WHERE}: no column is surely the {' or the '.join(unknown)}; found {', '.join(names) or 'none'}; name "
+            f"{'it' if len(unknown) == 1 else 'them'}: {' '.join(f'--{meaning} NAME' for meaning in unknown)}"
+        )
+    return dict(data) | guessed | {"system_prompt": PAPER_SYSTEM_PROMPT}
 
 
 def _recipe(document: Document) -> Recipe:

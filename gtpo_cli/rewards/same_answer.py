@@ -11,6 +11,7 @@ several numbers, or a substring is never the answer.
   degrees or radians.
 - `and` is not `or`. Inside a set or a tuple {1} is not 1; (3,) is an unfinished list, not 3.
 - `x = 5` is 5, but not `y = 5`.
+- A gold answer that is a code (a date, a score, a telephone number, `B2-C3`) is text: it is never computed.
 - An answer whose mathematics cannot be parsed equals nothing, not even itself.
 """
 
@@ -66,6 +67,14 @@ _GUESSWORK = re.compile(
     r"(?<!_)[0-9] +[.0-9]|[0-9]\.[0-9]*\.|\.\.|\\[lcv]?dots|[0-9)] ?_|\^ ?(?:\{[^{}]*\}|[^{}\\]) ?_|[0-9][eE][+-]?[0-9]"
     r"|\\p?mod|\\bmod|\\equiv|\\approx|\\sim|\\ne(?![A-Za-z])|\\(?:log|ln) ?\^|\\[hv]?phantom|\\[hv](?:space|skip)"
     r"|\^ ?\{? ?(?:T|\\top)(?![A-Za-z])|! ?!| (?:to|in|of|is|by|at|on|if|as|vs) |[\"'`$#@?~]"
+)
+# What mathematics never leaves in an answer without LaTeX: two numbers joined by - that it would have subtracted (but
+# 3-2x and 2*x-3), a double fraction, a digit after a letter (x2 is x_2 or 2x; but 2e3 and sqrt2), a leading zero.
+_NUMBER = "[0-9]++(?:[./][0-9]++)*+"
+_CODE = re.compile(
+    rf"(?<![A-Za-z0-9.*/)])(?<![*/] )(?:{_NUMBER}|[A-Z]{{2,}}+) ?-[-+ ]*+{_NUMBER}"
+    r"(?![A-Za-z!]| ?[(*/]| [A-Za-z](?![A-Za-z]))"
+    r"|[0-9] ?/ ?[0-9]+ ?/ ?[0-9]|(?<![A-Za-z]{3})[A-Za-z](?<![0-9.][eE])[0-9]|(?<![0-9.,])0[0-9]"
 )
 _WORD = re.compile(r"\\?[A-Za-z]+")
 _MATHEMATICAL_WORDS = frozenset(
@@ -286,6 +295,8 @@ def _same_atom(gold: str, predicted: str, judge: _Judge) -> bool:
         gold, predicted = gold_value, value  # as `_usable` looks at them
     if _is_plain(gold) and _is_plain(predicted) and _folded(gold) == _folded(predicted):
         return True
+    if is_code(gold):
+        return _without_spaces(gold) == _without_spaces(predicted)
     if _NOT_EQUAL.search(gold) and _NOT_EQUAL.search(predicted):
         return _same_sides(_NOT_EQUAL.split(gold), _NOT_EQUAL.split(predicted), judge)
     if gold == predicted:
@@ -313,6 +324,24 @@ def _same_sides(gold: Sequence[str], predicted: Sequence[str], judge: _Judge) ->
 def _is_plain(text: str) -> bool:
     """Return whether a text has no LaTeX, so that nothing can fail to parse."""
     return not _LATEX.search(text) or _BASED.fullmatch(text) is not None
+
+
+def is_code(gold: str) -> bool:
+    """Return whether a canonical gold answer that is no number is a date, a score, a code: signs that join, no sums."""
+    return not _LATEX.search(gold) and _CODE.search(gold) is not None
+
+
+def is_text(gold: str) -> bool:
+    """Return whether a gold answer is words or a code, not mathematics."""
+    text = canonical(gold)
+    if exact_number(text) is not None or _LATEX.search(text):
+        return False
+    return is_code(text) or bool(re.search(r"[^\W\d_]{3}", text))
+
+
+def _without_spaces(text: str) -> str:
+    """Fold a code, without spaces around its signs."""
+    return re.sub(r" ?([^A-Za-z0-9 ]) ?", r"\1", text).casefold()
 
 
 def _folded(text: str) -> str:

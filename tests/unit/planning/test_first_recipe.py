@@ -9,6 +9,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from gtpo_cli.data import load_problems
 from gtpo_cli.errors import DataError, RecipeError
 from gtpo_cli.models import choose_engines
 from gtpo_cli.models.tiny import resolve_name
@@ -19,6 +20,7 @@ from gtpo_cli.planning.first_recipe import RECIPE_SIZES, RecipeSize, first_recip
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.planning.readiness import problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.recipe.data import SourceRecipe
 
 LLAMA, QWEN = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-3B-Instruct"
 GSM8K = {"benchmark": "gsm8k"}
@@ -73,7 +75,7 @@ def test_it_fits_and_the_next_larger_setting_does_not(
 
 
 def test_the_head_says_what_the_plan_says(tmp_path: Path) -> None:
-    text, plan, _, estimates = first_recipe(LLAMA, GSM8K, find_gpu("l4"))
+    text, plan, _, estimates, _ = first_recipe(LLAMA, GSM8K, find_gpu("l4"))
     assert text.splitlines()[0] == f"# GTPO on gsm8k with {LLAMA}, written by gtpo init."
     assert f"# Needs {plan.memory.peak / GIB:.1f} of 22.1 GiB (L4) by gtpo plan." in text.splitlines()[1]
     assert text.splitlines()[2 : 2 + len(estimates)] == [f"# {line}." for line in estimates]
@@ -88,7 +90,7 @@ def test_the_head_says_what_the_plan_says(tmp_path: Path) -> None:
 
 
 def test_a_t4_is_told_the_engine_that_it_gets_and_why() -> None:
-    _, plan, _, estimates = first_recipe(LLAMA, GSM8K, find_gpu("t4"))
+    _, plan, _, estimates, _ = first_recipe(LLAMA, GSM8K, find_gpu("t4"))
     assert re.match(r"On transformers; estimated: [\d,.]+ to [\d,.]+ h at a mean completion of", estimates[0])
     assert "T4 has no bfloat16, and in float16 small gradients become 0: float32, on transformers" in plan.notes
 
@@ -146,3 +148,46 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     words.write_text(json.dumps({"question": "1+2 " * 100, "answer": "3"}) + "\n")
     with pytest.raises(RecipeError, match=r"gtpo init: steps and prompts are not known here: .*too long"):
         first_recipe("builtin:tiny", {"benchmark": "local", "path": str(words)}, None)
+
+
+DATES = [{"sentence": f"day {day}", "iso_date": f"2020-10-{day}", "source": "made"} for day in range(10, 30)]
+
+
+def test_columns_that_cannot_be_guessed_are_asked_for_by_name_and_codes_are_compared_as_text(tmp_path: Path) -> None:
+    file = tmp_path / "dates.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in DATES))
+    data = {"benchmark": "local", "path": str(file)}
+    with pytest.raises(RecipeError, match="found sentence, iso_date, source; name them: --question NAME --answer NAME"):
+        first_recipe("builtin:tiny", data, None)
+    named = data | {"columns": {"question": "sentence", "answer": "iso_date"}}
+    made = first_recipe("builtin:tiny", named, None)
+    assert made.left_out == ("source",)
+    (tmp_path / "mine.yaml").write_text(made.text)
+    recipe = load_recipe(tmp_path / "mine.yaml")
+    assert (recipe.data.columns.question, recipe.data.columns.answer) == ("sentence", "iso_date")
+    assert recipe.rewards.accuracy.equality == "text"
+
+
+def test_the_system_prompt_stands_in_the_file_and_speaks_of_mathematics_only_where_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "dates.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in DATES))
+    named = {"benchmark": "local", "path": str(file), "columns": {"question": "sentence", "answer": "iso_date"}}
+    tiny = str(resolve_name("builtin:tiny"))
+    prompt = written(tmp_path, tiny, named, None).data.system_prompt
+    assert prompt is not None
+    assert prompt.startswith("You are a helpful assistant.\nGiven a question")
+    assert "system_prompt:" in (tmp_path / "mine.yaml").read_text()
+
+
+@pytest.mark.parametrize("text", ['{"question": "1+1", "answer": \n' * 20, "not json\n" * 20])
+def test_broken_lines_are_called_broken(tmp_path: Path, text: str) -> None:
+    (tmp_path / "broken.jsonl").write_text(text)
+    with pytest.raises(DataError, match=r"broken\.jsonl:1: not JSON"):
+        first_recipe("builtin:tiny", {"benchmark": "local", "path": str(tmp_path / "broken.jsonl")}, None)
+
+
+def test_a_column_that_is_not_there_is_named_before_anything_is_held_out(tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DATES))
+    source = SourceRecipe(benchmark="local", path=str(tmp_path / "own.jsonl"), held_out=0.1)
+    with pytest.raises(DataError, match="no columns question and answer: found sentence, iso_date, source"):
+        load_problems(source, seed=0)

@@ -50,6 +50,17 @@ def test_what_is_different_is_not_equal_the_other_way_round(workers: EqualityWor
     assert wrong <= ONE_WAY
 
 
+@pytest.mark.parametrize(
+    ("gold", "value"),
+    [
+        *(("2020-10-28", "1982"), ("555-0199", "356"), ("10-12", "-2"), ("50-50", "0"), ("3-4 cm", "-1 cm")),
+        *(("B2-C3", "2B-3C"), ("Q4", "4Q"), ("H2O", "2HO"), ("3x3", "9x"), ("2020-W44", "2020-44W"), ("3/4/5", "3/20")),
+    ],
+)
+def test_a_code_is_not_worth_what_it_would_compute_to(workers: EqualityWorkers, gold: str, value: str) -> None:
+    assert not workers.equal_many([(gold, value)])[0].equal
+
+
 def test_what_stands_for_nothing_is_no_gold_answer() -> None:
     assert not gold_is_usable(r"\frac{1}{0}")
     assert not gold_is_usable(r"\frac{0}{0} + 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from small_models import random_model
 from small_steps import recorded_gradients
 
 from gtpo_cli.data.preparation import drop_long_references, reference_completion
+from gtpo_cli.errors import DataError
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe
@@ -88,3 +90,18 @@ def test_a_step_that_is_not_finite_changes_nothing() -> None:
     hook.remove()
     assert sft_step(policy, updater, size, PROMPTS, clock=Stopwatch())["optim/skipped"] == 0.0
     assert not all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_problems_without_a_worked_solution_are_named_once_with_the_two_ways_out(tmp_path: Path) -> None:
+    from gtpo_cli.data.preparation import prepare
+    from gtpo_cli.models.loading import load_tokenizer
+    from gtpo_cli.models.tiny import resolve_name
+    from gtpo_cli.recipe import build_recipe
+
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"question": "1+2", "answer": "3"}\n{"question": "1+3", "answer": "4"}\n')
+    keys = {"model": {"name": "builtin:tiny"}, "data": {"path": str(file)}, "objective": {"name": "sft"}}
+    recipe = build_recipe(keys, where="here")
+    with pytest.raises(DataError, match=r"data\.columns\.solution.*rewards\.format\.tags\.reasoning: null") as error:
+        prepare(recipe, load_tokenizer(recipe.model, resolve_name("builtin:tiny")), 512)
+    assert "own.jsonl:2" not in str(error.value)
