@@ -1,6 +1,7 @@
 """What mkdocs.yml adds to docs/ for the site, so that each page is written once, as one reads it in the repository.
 
-Pages that stand elsewhere come along, and where a page names another one as `docs/objective.md`, the site has a link.
+Files that stand elsewhere come along, links lead to where they stand on the site, and a page that is only named, as
+`docs/objective.md`, becomes a link. The search leaves out the pages of claims: they would answer every question.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {
@@ -20,31 +22,43 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
     "json_extraction.md": "examples/json_extraction/README.md",
+    "quickstart.ipynb": "examples/quickstart.ipynb",
+    "LICENSE": "LICENSE",
 }
 PAGE_OF = {path: page for page, path in ELSEWHERE.items()}
 LIST_AFTER_TEXT = re.compile(r"^(?![-|#]|\s)(.+)\n(?=- )", re.MULTILINE)
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)[^)#\s]+")  # the path of a link that stays in the repository
+NAME = re.compile(r"`([\w/]+\.md)`")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for page, path in ELSEWHERE.items():
-        files.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
+    from mkdocs.structure.files import File
+
+    for place, path in ELSEWHERE.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Outside of ``` fences: links to docs/ lead from there, names of pages become links, and a list may follow a line
-    of text, as it may in the repository (Python-Markdown wants an empty line between)."""
-    folder = posixpath.dirname(page.file.src_uri)
+    """Outside of ``` fences: links lead to where the site has what they name, names of pages become links, and a list
+    may follow a line of text, as it may in the repository (Python-Markdown wants an empty line between)."""
+    if page.file.src_uri.startswith("claims"):
+        page.meta["search"] = {"exclude": True}
     parts = FENCED.split(markdown)
-    parts[::2] = [_linked(LIST_AFTER_TEXT.sub(r"\1\n\n", part), folder) for part in parts[::2]]
+    parts[::2] = [linked(LIST_AFTER_TEXT.sub(r"\1\n\n", part), page.file.src_uri) for part in parts[::2]]
     return "".join(parts)
 
 
-def _linked(text: str, folder: str) -> str:
-    def link(name: re.Match[str]) -> str:
-        path = name.group(1)
-        target = posixpath.relpath(PAGE_OF.get(path) or path.removeprefix("docs/"), folder or ".")
-        return f"[{name.group()}]({target})" if (ROOT / path).is_file() else name.group()
+def linked(text: str, page: str) -> str:
+    """Return the text of a page of the site, with links from there. Text and names are as in the repository."""
+    source = posixpath.dirname(ELSEWHERE.get(page, f"docs/{page}"))
 
-    return re.sub(r"`([\w/]+\.md)`", link, text.replace("](docs/", "]("))
+    def place(path: str) -> str:
+        return posixpath.relpath(PAGE_OF.get(path, path.removeprefix("docs/")), posixpath.dirname(page) or ".")
+
+    def link(name: re.Match[str]) -> str:
+        return f"[{name[0]}]({place(name[1])})" if (ROOT / name[1]).is_file() else name[0]
+
+    text = LINK.sub(lambda target: place(posixpath.normpath(posixpath.join(source, target[0]))), text)
+    return NAME.sub(link, text)

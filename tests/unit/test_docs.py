@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shlex
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from site_pages import ELSEWHERE, linked
 
 from gtpo_cli.cli.app import app
 from gtpo_cli.data.arithmetic import running_sums
@@ -112,11 +114,52 @@ def test_make_targets_that_documents_name_exist() -> None:
         assert named <= targets, page.name
 
 
-def test_every_page_stands_in_the_site_s_navigation() -> None:
+def links(text: str) -> list[str]:
+    """The paths of the links of a page; none to other sites or within the page."""
+    return [path for path in re.findall(r"\]\(([^)#\s]+)", text) if not re.match(r"\w+:", path)]
+
+
+def test_readme_links_each_page_that_it_names_on_github_and_on_the_site() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"`[\w/]+\.(?:md|ipynb)`", text) == []
+    on_github, on_site = links(text), links(linked(text, "index.md"))
+    assert len(on_github) == len(on_site) > 25
+    site = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.*")}
+    site |= {place: ROOT / path for place, path in ELSEWHERE.items()}
+    for here, there in zip(on_github, on_site, strict=True):
+        assert (ROOT / here).is_file(), here
+        assert site[there] == ROOT / here
+
+
+def test_a_link_leads_from_its_place_in_the_repository_to_the_same_page_of_the_site() -> None:
+    text = "[a](../../README.md), [b](https://a.b/c.md), [c](#d), `docs/trl.md`, `docs/no.md`, [e](../start.md#f)"
+    assert linked(text, "claims/x.md") == (
+        "[a](../index.md), [b](https://a.b/c.md), [c](#d), [`docs/trl.md`](../trl.md), `docs/no.md`, [e](../start.md#f)"
+    )
+    assert linked("[a](../../docs/data.md)", "json_extraction.md") == "[a](data.md)"  # stands in examples/
+
+
+def test_two_commands_set_up_all_and_stand_at_the_top_of_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = re.findall(r"^```\n(.*?)^```$", text, re.M | re.S)[0]
+    commands = [line for line in first.splitlines() if line and not line.startswith("#")]
+    assert commands == ["git clone URL gtpo", "cd gtpo", "make demo", "make test"]
+    assert text.index("make demo") < 1000
+    made = {target: rest for target, rest in re.findall(r"^([\w-]+): (.*)", (ROOT / "Makefile").read_text(), re.M)}
+    assert "install" in made["demo"].split()
+    assert "install-dev" in made["test"].split()
+
+
+def test_every_page_stands_in_the_site_s_navigation_or_is_led_to_from_it() -> None:
     nav = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    pages = {
-        page for page in pages if not re.match(r"gpu/.*-\d{4}-\d\d-\d\d\.md", page)
-    }  # gpu/README.md leads to those
     assert sorted(nav) == sorted({*nav})
-    assert pages - {*nav} == set()
+    assert [page for page in nav if page.startswith("claims")] == ["claims.md"]
+    reached, todo = set(ELSEWHERE), [page for page in nav if page not in ELSEWHERE]
+    while todo:
+        page = todo.pop()
+        reached.add(page)
+        text = linked((ROOT / "docs" / page).read_text(encoding="utf-8"), page)
+        led = {posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) for path in links(text)}
+        todo += [path for path in led - reached if path.endswith(".md") and (ROOT / "docs" / path).is_file()]
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages - reached == set()
