@@ -145,9 +145,19 @@ def test_two_commands_set_up_all_and_stand_at_the_top_of_readme() -> None:
     commands = [line for line in first.splitlines() if line and not line.startswith("#")]
     assert commands == ["git clone URL gtpo", "cd gtpo", "make demo", "make test"]
     assert text.index("make demo") < 1000
-    made = {target: rest for target, rest in re.findall(r"^([\w-]+): (.*)", (ROOT / "Makefile").read_text(), re.M)}
+    made = dict(re.findall(r"^([\w-]+): (.*)", (ROOT / "Makefile").read_text(), re.M))
     assert "install" in made["demo"].split()
     assert "install-dev" in made["test"].split()
+
+
+def test_what_a_command_does_stands_above_it() -> None:
+    """Beside it, the comment would lie beyond the right edge of the page."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    for page in pages:
+        for block in re.findall(r"^```(?:bash|sh)?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
+            for line in block.splitlines():
+                typed = re.match(r"(\.?[\w/.-]*/)?(gtpo|make|pip|python|torchrun|accelerate|vllm)\b", line)
+                assert not (typed and re.search(r"\s#\s", line)), f"{page.name}: {line}"
 
 
 def test_every_page_stands_in_the_site_s_navigation_or_is_led_to_from_it() -> None:
