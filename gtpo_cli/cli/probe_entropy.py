@@ -117,6 +117,7 @@ def _document(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[
 
 
 def _print(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Verdict], words: str) -> None:
+    from gtpo_cli.evaluation.probe import undecided
     from gtpo_cli.objective import LN_2, filter_is_on
 
     low, high = measured.interval.low, measured.interval.high
@@ -141,8 +142,8 @@ def _print(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Ver
             "third at first neither helped nor harmed reliably. One that left out three quarters or more ended lower "
             "than none in 11 of 12 runs (docs/claims/round_two.md). objective.filter.enabled=never switches it off"
         )
-    if mode == "auto" and low <= LN_2 <= high:
-        print("the interval holds ln 2: decide with objective.filter.enabled, or raise objective.probe.num_prompts")
+    if doubt := undecided(measured, mode):
+        print(doubt)
     print("to skip the probe, put this into the recipe:")
     print(f"  objective: {{initial_entropy: {measured.initial_entropy:.6f}}}")
 

@@ -108,7 +108,7 @@ def print_end(done: Run) -> None:
         from gtpo_cli.tracking import changes, read_metrics
 
         print(f"done: {where}")
-        changed = changes(read_metrics(done.folder.metrics_file))
+        changed = changes(read_metrics(done.folder.metrics_file), completions=done.recipe.completions_per_step)
         for number, change in enumerate(changed):
             if number == 0 or change.steps != changed[number - 1].steps:
                 print(f"means of {change.span}:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from gtpo_cli.data import Prompt
+from gtpo_cli.entropy_filter import LN_2, FilterMode
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, bootstrap_mean
 from gtpo_cli.generation import Sampler, SamplingParams
@@ -19,6 +21,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate, sample_blocks
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.text import counted
 from gtpo_cli.types import Group, Verdict
 
 _BLOCK = 16  # prompts that share a seed and a measurement
@@ -91,6 +94,27 @@ def probe_entropy(
     truncated = sum(completion.truncated for completion in completions) / len(completions)
     tokens = sum(len(completion.token_ids) for completion in completions) / len(completions)
     return EntropyProbe(tuple(by_prompt), interval, truncated, tokens, tuple(sampled))
+
+
+def undecided(probe: EntropyProbe, filter_mode: FilterMode) -> str | None:
+    """Return a sentence if the probe does not decide about the entropy filter, since ln 2 lies inside its interval.
+
+    It names the prompts that would tell: an interval narrows with the root of their number. None if it decides, or if
+    the recipe does.
+    """
+    estimate, low, high = probe.interval
+    if filter_mode != "auto" or not low <= LN_2 <= high:
+        return None
+    distance, half = abs(estimate - LN_2), (high - low) / 2
+    most = 100 * len(probe.by_prompt)
+    needed = len(probe.by_prompt) * (half / distance) ** 2 if distance * 10 > half else math.inf
+    digits = 10 ** max(0, int(math.log10(min(needed, most))) - 1)
+    would = f"about {math.ceil(needed / digits) * digits:,} would tell" if needed <= most else "more would hardly tell"
+    return (
+        f"ln 2 = {LN_2:.3f} lies inside the interval, so {counted(len(probe.by_prompt), 'prompt')} cannot tell whether "
+        f"the entropy filter should be on; {would} (objective.probe.num_prompts), or decide with "
+        "objective.filter.enabled"
+    )
 
 
 def right_at_first(recipe: Recipe, probe: EntropyProbe) -> tuple[list[Verdict], str]:

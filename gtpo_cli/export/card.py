@@ -53,7 +53,9 @@ def model_card(
         recipe=recipe, exported=exported, prompting=prompting, hub_name=hub_name, use=use,
         head=yaml.safe_dump(_head(recipe, exported), sort_keys=False, allow_unicode=True),
         data=[_data(source) for source in recipe.data.sources],
-        changes=changes([row for row in metrics if row["step"] <= exported.step]),
+        changes=changes(
+            [row for row in metrics if row["step"] <= exported.step], completions=recipe.completions_per_step
+        ),
         evaluations=list(_evaluations(run, exported.step)), shown_scores=_SCORES,
         tags=" and ".join(f"`<{tag}>`" for tag in (tags.reasoning, tags.answer) if tag is not None),
         plugins=", ".join(f"`{plugin.name}`" for plugin in recipe.rewards.plugins),

@@ -436,6 +436,10 @@ class Recipe(Section):
         """The completions of a prompt in a training step: a group, or the one reference for SFT."""
         return 1 if self.objective.name == "sft" else self.rollout.group_size
 
+    @property
+    def completions_per_step(self) -> int:
+        return self.completions_per_prompt * self.rollout.prompts_per_step
+
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         problems = self.data.problems()

@@ -20,7 +20,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
 
-from gtpo_cli.text import markdown_table
+from gtpo_cli.text import counted, markdown_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +180,12 @@ _SUMMARISED = (
     ("completions/length_mean", "length", "{:.1f} tokens"),
 )
 _REWARD = re.compile(r"rewards/(.*)_mean")
+_ENOUGH = 100  # completions: a share of them is known to 10 points then
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Means of one metric over the first and the last `steps` steps."""
+    """Means of one metric over the first and the last `steps` steps, each of so many completions (0: not known)."""
 
     name: str
     words: str
@@ -192,6 +193,7 @@ class Change:
     last: float
     steps: int
     shown: str
+    completions: int = 0
 
     def __str__(self) -> str:
         return f"{self.shown.format(self.first)} -> {self.shown.format(self.last)}"
@@ -199,11 +201,17 @@ class Change:
     @property
     def span(self) -> str:
         """The averaged steps, in words."""
-        return "the first and the last step" if self.steps == 1 else f"the first and the last {self.steps} steps"
+        steps = "the first and the last step" if self.steps == 1 else f"the first and the last {self.steps} steps"
+        few = 0 < self.completions < _ENOUGH
+        return f"{steps}, only {counted(self.completions, 'completion')} each" if few else steps
 
 
-def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
-    """Return the changes of the main metrics and of user rewards that at least two steps have."""
+def changes(rows: Sequence[Mapping[str, float]], *, completions: int = 0) -> list[Change]:
+    """Return the changes of the main metrics and of user rewards that at least two steps have.
+
+    Each side is a twentieth of the steps, or as many as have 100 completions, but at most half of the run.
+    `completions`: of one step; 0 if not known.
+    """
     rewards = dict.fromkeys(match[0] for row in rows for name in row if (match := _REWARD.fullmatch(name)))
     result: list[Change] = []
     called = [(name, reward_words(_REWARD.sub(r"\1", name)), "{:z.2f}") for name in rewards]
@@ -212,6 +220,8 @@ def changes(rows: Sequence[Mapping[str, float]]) -> list[Change]:
             continue  # only the loss of SFT measures progress, a policy-gradient loss does not
         values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
         if len(values) > 1:
-            steps = math.ceil(len(values) / 20)
-            result.append(Change(name, words, fmean(values[:steps]), fmean(values[-steps:]), steps, shown))
+            enough = math.ceil(_ENOUGH / completions) if completions else 1
+            steps = min(max(math.ceil(len(values) / 20), enough), len(values) // 2)
+            means = fmean(values[:steps]), fmean(values[-steps:])
+            result.append(Change(name, words, *means, steps, shown, steps * completions))
     return result

@@ -15,7 +15,7 @@ import torch
 
 from gtpo_cli.data import Prepared, prepare
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.evaluation.probe import probe_entropy, right_at_first
+from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
 from gtpo_cli.generation import Sampler
 from gtpo_cli.hub import cached_snapshot
 from gtpo_cli.models import Engines, Policy, choose_engines, load_policy, load_tokenizer
@@ -124,6 +124,8 @@ def find_initial_entropy(
         f"initial entropy <H>_ini = {measured:.4f} nats "
         f"(95 % interval {low:.4f} to {high:.4f}, {counted(len(probe.by_prompt), 'prompt')})"
     )
+    if doubt := undecided(probe, recipe.objective.filter.enabled):
+        say(doubt)
     say(words)
     return measured
 

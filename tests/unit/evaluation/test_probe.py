@@ -10,7 +10,8 @@ import torch
 from gtpo_cli.cli.probe_entropy import _of_the_right
 from gtpo_cli.data import Prompt, PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.evaluation.probe import mean_entropies, probe_entropy
+from gtpo_cli.estimators import Interval
+from gtpo_cli.evaluation.probe import EntropyProbe, mean_entropies, probe_entropy, undecided
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
@@ -148,3 +149,28 @@ def test_weights_that_are_broken_are_an_error(policy: TransformersPolicy) -> Non
 )
 def test_what_the_command_says_of_the_share_that_is_right(share: float, words: str) -> None:
     assert words in _of_the_right(share)
+
+
+def measured(estimate: float, half: float, prompts: int = 20) -> EntropyProbe:
+    return EntropyProbe(((estimate,),) * prompts, Interval(estimate, estimate - half, estimate + half), 0.0, 9.0, ())
+
+
+@pytest.mark.parametrize(
+    ("estimate", "half", "words"),
+    [
+        (0.65, 0.25, "20 prompts cannot tell whether the entropy filter should be on; about 680 would tell"),
+        (0.593, 0.11, "about 25 would tell"),  # 20 (0.11 / 0.1)^2 = 24.2
+        (0.69, 0.05, "more would hardly tell"),
+    ],
+)
+def test_an_interval_that_holds_ln_2_says_how_many_prompts_would_tell(estimate: float, half: float, words: str) -> None:
+    said = undecided(measured(estimate, half), "auto")
+    assert said is not None
+    assert "ln 2 = 0.693 lies inside the interval" in said
+    assert words in said
+    assert undecided(measured(estimate, half), "never") is None
+
+
+def test_an_interval_beside_ln_2_decides() -> None:
+    assert undecided(measured(0.5, 0.19), "auto") is None
+    assert undecided(measured(0.9, 0.2), "auto") is None
