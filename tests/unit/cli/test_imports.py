@@ -51,7 +51,7 @@ def rooms(modules: set[str]) -> set[str]:
 def test_help_imports_no_command_and_no_recipe(tmp_path: Path) -> None:
     modules = imported_by(["--help"], tmp_path)
     assert not {"pydantic", "yaml", "torch", "numpy"} & modules
-    assert rooms(modules) == {"cli", "errors", "text", "training"}
+    assert rooms(modules) == {"cli", "errors", "text", "training", "waiting"}
     commands = {f"gtpo_cli.cli.{module}" for module, _ in COMMANDS.values()}
     assert not commands & modules
     (last,) = commands & imported_by(["train", "--help"], tmp_path)
