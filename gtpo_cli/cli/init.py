@@ -62,6 +62,11 @@ def init(
     if file.exists():
         raise RecipeError(f"{file}: exists already; name another file: gtpo init OTHER.yaml")
     if from_config is not None:
+        if question is not None or answer is not None:
+            raise RecipeError(
+                "--question, --answer: the columns come from --from-config; leave them out, and set data.columns in "
+                "the file that it writes"
+            )
         _translate(from_config, file, model, benchmark, data, gpu)
         return
     _check_given(model, benchmark or data)

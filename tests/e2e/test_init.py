@@ -35,6 +35,8 @@ def test_a_card_by_its_name(gtpo: Run) -> None:
         (["--model", "builtin:tiny", "-b", "gsm"], "did you mean gsm8k?"),
         (["--model", "builtin:tiny", "-b", "local"], "name it with --data"),
         (["--model", "builtin:tiny", "-b", "arithmetic", "--data", "x.jsonl"], "arithmetic is generated"),
+        (["--model", "builtin:tiny", "-b", "arithmetic", "--question", "q"], "arithmetic has its own columns"),
+        (["--from-config", "train.py", "--answer", "a"], "the columns come from --from-config; leave them out"),
     ],
 )
 def test_errors_leave_no_file(gtpo: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
