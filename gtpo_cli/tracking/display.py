@@ -221,6 +221,7 @@ class ConsoleTracker:
             for cell in cells[first : first + columns]:
                 line.append(f"{cell.label:<10}")
                 line.append(f"{self._value(cell):>8}  ", style=self._style(cell))
+            line.rstrip()  # the terminal's ^C then fits behind the last line and does not move the display
             lines.append(line)
         return lines
 
