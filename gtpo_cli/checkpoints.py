@@ -124,7 +124,7 @@ class CheckpointStore:
             why, what = system_words(error), remedy(error, self._folder)
             return CheckpointError(
                 f"{final}: the checkpoint cannot be written ({why}); earlier ones are untouched. "
-                f"{what[0].upper()}{what[1:]}, then continue with gtpo train --resume"
+                f"{what[0].upper()}{what[1:]}, then continue with gtpo train --resume {self._folder.parent}"
             )
 
         with translated(_WRITE_ERRORS, failure):

@@ -20,6 +20,7 @@ class GtpoError(Exception):
 
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_WORDS = (*map(os.strerror, DISK_FULL), "unexpected pos")  # the last is all that torch says of a cut write
 
 
 def system_words(error: BaseException) -> str:
@@ -30,7 +31,7 @@ def system_words(error: BaseException) -> str:
 
 
 def disk_is_full(error: BaseException) -> bool:
-    return getattr(error, "errno", None) in DISK_FULL or any(os.strerror(number) in str(error) for number in DISK_FULL)
+    return getattr(error, "errno", None) in DISK_FULL or any(words in str(error) for words in _FULL_WORDS)
 
 
 class RecipeError(GtpoError):

@@ -84,7 +84,8 @@ class JsonlTracker:
         return writing_run(
             self._path.parent,
             lambda why, remedy: GtpoError(
-                f"{self._path}: metrics cannot be {what} ({why}); {remedy}, then continue with `gtpo train --resume`"
+                f"{self._path}: metrics cannot be {what} ({why}); {remedy}, then continue with gtpo train --resume "
+                f"{self._path.parent}"
             ),
         )
 

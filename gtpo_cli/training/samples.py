@@ -102,7 +102,8 @@ def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -
     with writing_run(
         folder.parent,
         lambda why, remedy: CheckpointError(
-            f"{target}: sample completions cannot be written ({why}); {remedy}, then continue with gtpo train --resume"
+            f"{target}: sample completions cannot be written ({why}); {remedy}, then continue with gtpo train --resume "
+            f"{folder.parent}"
         ),
     ):
         folder.mkdir(exist_ok=True)

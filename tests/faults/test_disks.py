@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import shutil
 import signal
@@ -45,7 +44,7 @@ def test_a_disk_that_is_full_during_a_save(small_disk: Callable[[str], Path], wh
     output = gtpo(folder, train("one"), code=2)
     assert "step-000004: the checkpoint cannot be written" in output
     assert "disk full: " in output
-    assert "earlier ones are untouched. Make room, then continue with gtpo train --resume" in output
+    assert "earlier ones are untouched. Make room, then continue with gtpo train --resume runs/one" in output
     assert [path.name for path in (folder / "runs" / "one" / "checkpoints").iterdir()] == ["step-000002"]
     small_disk("size=64m")
     finish(folder, "one")
@@ -55,9 +54,8 @@ def test_a_disk_that_is_full_during_a_save(small_disk: Callable[[str], Path], wh
 def test_a_disk_that_is_full_when_samples_are_written(small_disk: Callable[[str], Path], whole: Whole) -> None:
     folder = small_disk("size=32k")
     output = gtpo(folder, train("one"), code=2)
-    assert re.search(
-        r"disk full: No space left on device; free some space. The run ended.*: .*gtpo train --resume runs/one ", output
-    )
+    said = "(disk full: No space left on device); make room, then continue with gtpo train --resume runs/one"
+    assert said in output
     small_disk("size=64m")
     finish(folder, "one")
     assert_equal(folder / "runs" / "one", whole)
