@@ -74,7 +74,7 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path: Path) -> None:
         write_record(aside, Exported("r", 1, "merged", "float32", "b", 1, LogprobGap(1, 0.0, 0.0, 1), None, ()))
     for error, kind, words in (
         (RuntimeError("stop"), RuntimeError, "stop"),
-        (OSError(28, "no space"), ExportError, r"out: cannot be written \(no space.*--out"),
+        (OSError(28, "no space"), ExportError, r"out: cannot be written \(disk full: no space.*--out"),
     ):
         with pytest.raises(kind, match=words):
             fail_in(out, error)

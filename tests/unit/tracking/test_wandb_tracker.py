@@ -257,7 +257,8 @@ def test_a_table_may_have_a_column_for_a_reward_of_the_user_s() -> None:
     """Its name is of a type of ours; wandb asks for str itself."""
     logged: list[dict[str, Any]] = []
     tracker = object.__new__(WandbTracker)
-    tracker._run = SimpleNamespace(log=lambda row, step: logged.append(row))
+    tracker._run = SimpleNamespace(log=logged.append)
     tracker.log_table(3, "samples", [{"text": "a", CodeName("mine.py:good"): 1.0}])
     assert logged[0]["samples"].columns == ["step", "text", "mine.py:good"]
     assert logged[0]["samples"].data == [[3, "a", 1.0]]
+    assert logged[0]["step"] == 3
