@@ -58,7 +58,8 @@ def linked(text: str, page: str) -> str:
         return posixpath.relpath(PAGE_OF.get(path, path.removeprefix("docs/")), posixpath.dirname(page) or ".")
 
     def link(name: re.Match[str]) -> str:
-        return f"[{name[0]}]({place(name[1])})" if (ROOT / name[1]).is_file() else name[0]
+        on_site = name[1] in PAGE_OF or (name[1].startswith("docs/") and (ROOT / name[1]).is_file())
+        return f"[{name[0]}]({place(name[1])})" if on_site else name[0]
 
     text = LINK.sub(lambda target: place(posixpath.normpath(posixpath.join(source, target[0]))), text)
     return NAME.sub(link, text)
