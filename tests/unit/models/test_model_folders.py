@@ -439,7 +439,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_remedy_is_told(tmp_p
         assert "give a folder, or fill the cache on a machine with network (hf download NAME) and set HF_HUB" in line
     assert "openai/gsm8k: the hub cannot be reached" in lines[2]
     assert "set data.path to a local copy" in lines[2]
-    assert seconds < 10
+    assert seconds < 60  # with the retries it would be 72, on a quiet machine
 
 
 @pytest.mark.slow
