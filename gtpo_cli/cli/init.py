@@ -72,8 +72,8 @@ def init(
     _check_given(model, benchmark or data)
     model = model or typer.prompt("Model (a hub id, a folder, or builtin:tiny)")
     if benchmark is None and data is None:
-        answer = typer.prompt(f"Train on ({', '.join(trainable())}, or a file of your own, or a hub id)")
-        benchmark, data = (None, answer) if _is_path(answer) or _HUB_ID.fullmatch(answer) else (answer, None)
+        named = typer.prompt(f"Train on ({', '.join(trainable())}, or a file of your own, or a hub id)")
+        benchmark, data = (None, named) if _is_path(named) or _HUB_ID.fullmatch(named) else (named, None)
     if benchmark is not None:
         _check_benchmark(benchmark, data)
     section = _data_section(benchmark, data)
