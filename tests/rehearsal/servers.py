@@ -156,6 +156,7 @@ LLAMA = {name: [*argv, *BESIDE.get(name, [])] for name, argv in notebook_command
     "no room": ["train", "--resume", "runs/cut"],
     "resumed": ["train", "--resume", "runs/cut"],
 }  # fmt: skip
+CACHE = "fp8" if torch.cpu._is_avx512_supported() else "auto"  # vLLM for CPUs has no other FP8 cache
 QWEN = {
     "probe": ["probe-entropy", "--recipe", "qwen3b_gsm8k"],
     "train": ["train", "--recipe", "qwen3b_gsm8k",
@@ -163,7 +164,7 @@ QWEN = {
     "kl": ["train", "--recipe", "qwen3b_gsm8k",
            *changed("run_name=kl", "training.max_steps=2", "objective.name=grpo", "objective.entropy_coef=0",
                     "objective.kl_coef=0.04", "optimizer.betas=[0.9, 0.95]", "rollout.max_num_seqs=24",
-                    "rollout.vllm={enforce_eager: true, kv_cache_dtype: fp8, max_num_batched_tokens: 3000}",
+                    f"rollout.vllm={{enforce_eager: true, kv_cache_dtype: {CACHE}, max_num_batched_tokens: 3000}}",
                     "rollout.vllm.speculative_config={num_speculative_tokens: 3, prompt_lookup_min: 1}")],
     "sft": ["train", "--recipe", "qwen3b_gsm8k",
             *changed("run_name=sft", "training.max_steps=1", "training.stress_step=true", "objective.name=sft",

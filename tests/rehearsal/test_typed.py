@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import comparable, contents, metrics
 from gpu_notebook import commands, programs, write_files
-from servers import COMPLETION, DATA, Server, ended, engine_of
+from servers import CACHE, COMPLETION, DATA, Server, ended, engine_of
 
 from gtpo_cli.recipe import load_recipe
 
@@ -128,7 +128,7 @@ def test_grpo_with_a_kl_term(servers: dict[str, Server]) -> None:
     options = engine_of(done.calls)
     assert options["enable_sleep_mode"] == "False"
     assert (options["max_num_seqs"], options["max_num_batched_tokens"]) == ("24", "3000")
-    assert (options["enforce_eager"], options["kv_cache_dtype"]) == ("True", "fp8")
+    assert (options["enforce_eager"], options["kv_cache_dtype"]) == ("True", CACHE)
     speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 4}
     assert options["speculative_config"] == str(speculation)
     assert done.calls.count("reference") == 2

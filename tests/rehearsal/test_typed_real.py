@@ -85,7 +85,8 @@ def test_the_merged_export_is_the_base_with_the_adapter(
     assert trained > 2 * rounding
     record = json.loads((servers["smollm"].folder / "runs/real/export/merged/export.json").read_text())
     assert record["rounding"]["mean"] < 0.1
-    assert record["rounding"]["kept"] == pytest.approx(1, abs=0.2)
+    # A step's changes are of the size of float16's last place: which of them round up differs between processors.
+    assert record["rounding"]["kept"] == pytest.approx(1, abs=0.3)
     assert record["difference_from_policy"]["mean"] < 1  # it has lost the error of the four bits
     assert record["dtype"] == "float16"
 
