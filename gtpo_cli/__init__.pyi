@@ -8,12 +8,11 @@ from .data import wrap_solution as wrap_solution
 from .errors import GtpoError as GtpoError
 from .estimators import Interval as Interval
 from .estimators import McNemar as McNemar
-from .estimators import bootstrap_mean as bootstrap_mean
-from .estimators import bootstrap_means as bootstrap_means
+from .estimators import difference_interval as difference_interval
 from .estimators import first_k_pass as first_k_pass
 from .estimators import majority_at_k as majority_at_k
 from .estimators import mcnemar as mcnemar
-from .estimators import paired_bootstrap_means as paired_bootstrap_means
+from .estimators import mean_interval as mean_interval
 from .estimators import pass_at_k as pass_at_k
 from .estimators import sign_flip_test as sign_flip_test
 from .kernels import token_logprobs_and_entropy as token_logprobs_and_entropy

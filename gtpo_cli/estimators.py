@@ -8,25 +8,29 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from fractions import Fraction
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gtpo_cli.rewards import answers_equal
 
 EqualMany = Callable[[Sequence[tuple[str, str]]], Sequence[bool]]
 RIGHT = 0  # the class of right answers among votes
-_RESAMPLES_AT_ONCE = 500  # bounds the memory of the bootstrap
 
 
 class Interval(NamedTuple):
-    """A percentile bootstrap interval [low, high] around the estimate."""
+    """An estimate with its 95 % interval. `low` and `high` are infinite where the values do not bound it."""
 
     estimate: float
     low: float
     high: float
+
+    @property
+    def is_bounded(self) -> bool:
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 # -- k tries at one problem -------------------------------------------------------------------------------------------
@@ -66,17 +70,18 @@ def majority_at_k(
     num_subsets: int = 1000,
     seed: int = 0,
 ) -> float:
-    r"""Estimate maj@k: the chance that the most frequent answer among k of n completions of one problem is right.
+    r"""Compute maj@k: the chance that the most frequent answer among k of n completions of one problem is right.
 
     `answers` are those of the n completions; None for a completion without an answer. Answers that equal the gold
     answer (`equal(gold, answer)`) vote together. So do wrong answers that equal each other: 0.5 and \frac12 are one
-    answer. See `vote_classes` and `majority_of_votes`. The order of the answers does not matter.
+    answer. See `vote_classes` and `majority_of_votes`. The order of the answers does not matter. The value is exact:
+    `num_subsets` and `seed` are there for scripts that name them, and change nothing.
 
-    Range: 0 to 1. Raises ValueError for k < 1, n < k or num_subsets < 1, and whatever `equal` raises.
+    Range: 0 to 1. Raises ValueError for k < 1 or n < k, and whatever `equal` raises.
     """
     correct = [answer is not None and equal(gold, answer) for answer in answers]
     votes = vote_classes(answers, correct, lambda pairs: [equal(*pair) for pair in pairs])
-    return majority_of_votes(votes, k, num_subsets=num_subsets, seed=seed)
+    return majority_of_votes(votes, k)
 
 
 def vote_classes(answers: Sequence[str | None], correct: Sequence[bool], equal_many: EqualMany) -> list[int | None]:
@@ -108,37 +113,42 @@ def _equal_to_any(answers: set[str], others: Sequence[str], equal_many: EqualMan
     return equal | {other for (other, _), same in zip(turned, equal_many(turned), strict=True) if same}
 
 
-def majority_of_votes(votes: Sequence[int | None], k: int, *, num_subsets: int = 1000, seed: int = 0) -> float:
-    """Return how often class RIGHT wins, averaged over k-subsets of the votes.
+def majority_of_votes(votes: Sequence[int | None], k: int) -> float:
+    """Return how often class RIGHT wins, averaged over all k-subsets of the n votes: exact.
 
     The class with most votes wins; if RIGHT is one of t tied classes, it scores 1/t. None votes for no class, so a
-    subset without any answer scores 0. If there are at most `num_subsets` subsets, all are used and the result is
-    exact. Otherwise `num_subsets` random ones are used, each drawn without replacement. The order of the votes does not
-    matter.
+    subset without any answer scores 0. With r votes for RIGHT and at most r for each other class, the subsets are
+    counted by `_ways`. The order of the votes does not matter.
     """
     n = len(votes)
     _check_k(k, n)
-    if num_subsets < 1:
-        raise ValueError(f"maj@k: num_subsets must be 1 or more, got {num_subsets}")
     sizes = Counter(vote for vote in votes if vote is not None)
-    sizes_C = [sizes.pop(RIGHT, 0), *sorted(sizes.values(), reverse=True)]
-    votes_NC = np.zeros((n, len(sizes_C)), dtype=np.float32)  # first column: votes for RIGHT; last: no vote
-    votes_NC[: sum(sizes_C)] = np.repeat(np.eye(len(sizes_C), dtype=np.float32), sizes_C, axis=0)
-    counts_SC = _subsets(n, k, num_subsets, seed) @ votes_NC
-    top_S = counts_SC.max(axis=1)
-    winners_SC = (counts_SC == top_S[:, None]) & (top_S[:, None] > 0)
-    return float(np.mean(winners_SC[:, 0] / np.maximum(1, winners_SC.sum(axis=1))))
+    right = sizes.pop(RIGHT, 0)
+    score = Fraction(0)
+    for r in range(1, min(right, k) + 1):
+        by_ties = _ways(list(sizes.values()), n - right, k - r, r)
+        score += math.comb(right, r) * sum(Fraction(ways, 1 + ties) for ties, ways in enumerate(by_ties))
+    return float(score / math.comb(n, k))
 
 
-def _subsets(n: int, k: int, num_subsets: int, seed: int) -> NDArray[np.float32]:
-    """Return S subsets as (S, n) zeros and ones: the k members of each."""
-    if math.comb(n, k) <= num_subsets:
-        chosen = np.array(list(combinations(range(n), k)))
-        members = np.zeros((len(chosen), n), dtype=np.float32)
-        np.put_along_axis(members, chosen, 1.0, axis=1)
-        return members
-    first_k = (np.arange(n) < k).astype(np.float32)
-    return np.random.default_rng(seed).permuted(np.tile(first_k, (num_subsets, 1)), axis=1)
+def _ways(sizes: Sequence[int], others: int, drawn: int, top: int) -> list[int]:
+    """Count the subsets of `drawn` of the `others` that have at most `top` of each class, by classes with just `top`.
+
+    `sizes`: members of each class; the rest of the others are in no class. Classes are multiplied into a generating
+    function one by one: ways_TD[t, d] counts subsets of size d in which t classes have `top` members.
+    """
+    large = [size for size in sizes if size >= top]
+    free = others - sum(large)  # no more of these than `top` from one class in any case
+    ways_TD = np.zeros((min(len(large), drawn // top) + 1, drawn + 1), dtype=object)  # Python's integers: exact
+    ways_TD[0] = [math.comb(free, d) for d in range(drawn + 1)]
+    for size in large:
+        before = ways_TD
+        ways_TD = before.copy()
+        for members in range(1, min(top - 1, drawn) + 1):
+            ways_TD[:, members:] += math.comb(size, members) * before[:, : drawn + 1 - members]
+        if top <= drawn:
+            ways_TD[1:, top:] += math.comb(size, top) * before[:-1, : drawn + 1 - top]
+    return list(ways_TD[:, drawn])
 
 
 def _check_k(k: int, n: int) -> None:
@@ -151,57 +161,74 @@ def _check_k(k: int, n: int) -> None:
 # -- means over problems ----------------------------------------------------------------------------------------------
 
 
-def bootstrap_mean(
-    values: Sequence[Sequence[float]], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+def mean_interval(values: ArrayLike, *, share: bool = False) -> Interval:
+    """Compute the mean over problems (or prompts, or seeds) with its 95 % interval. `values`: one for each, (P,).
+
+    Student's t, mean +- t(P - 1) s / sqrt(P), covers too little where most problems are right or most are wrong, and
+    has no width where all are. So for a `share`, whose values lie in 0..1, it is computed as if two more problems were
+    wholly right and two wholly wrong (Agresti & Coull 1998), and cut to 0..1. tests/unit/test_coverage.py measures it.
+    Other values leave the interval open if there is one, or if all are equal. Raises ValueError without values.
+    """
+    if not share:
+        return _student(values, added=0.0)
+    return _student(values, added=4.0, centre=0.5, reach=0.5, bound=0.5)
+
+
+def difference_interval(before: ArrayLike, after: ArrayLike, *, share: bool = False) -> Interval:
+    """Compute the mean over problems of after - before with its 95 % interval; each (P,), in the same order.
+
+    Differences are paired, so the difficulty of a problem cancels. Student's t again. For a `share` it is computed as
+    if there were one more problem, half of which gained and half lost as much as any seen, or 1 if none differs. For
+    right or wrong these are halves of Agresti & Min (2005). The problems' own differences are seldom near -1 and 1, so
+    whole problems there, as in `mean_interval`, would hide what many completions show. Raises ValueError without
+    values, or for values of different shape.
+    """
+    one, other = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    if one.shape != other.shape:
+        raise ValueError(f"paired values must have the same shape, got {one.shape} and {other.shape}")
+    differences = other - one
+    if not share:
+        return _student(differences, added=0.0)
+    return _student(differences, added=1.0, reach=float(np.abs(differences).max(initial=0.0)) or 1.0, bound=1.0)
+
+
+def _student(
+    values: ArrayLike, *, added: float, centre: float = 0.0, reach: float = 0.0, bound: float = math.inf
 ) -> Interval:
-    """Compute the mean over all values with a percentile bootstrap interval over *clusters* (the inner lists).
+    """Return Student's interval of n values and `added` more, half at centre - reach and half at centre + reach.
 
-    Completions of one prompt are not independent, so prompts are drawn with replacement together with all their values
-    (Efron & Tibshirani 1993, chapter 13; cluster bootstrap). With one cluster the interval is a point. Raises
-    ValueError for no cluster, an empty one, or a confidence outside (0, 1).
+    With all N = n + added of them, their mean m and their squared deviations from it Q, it is
+    m +- t(n - 1) sqrt(Q / (N (N - 1))), cut to centre +- bound. The estimate is the mean of the n alone.
     """
-    if not values or any(len(cluster) == 0 for cluster in values):
-        raise ValueError("bootstrap_mean needs at least one cluster, each with at least one value")
-    sums_and_counts = np.array([(float(np.sum(cluster)), len(cluster)) for cluster in values])
-    drawn_R2 = _resampled_sums(sums_and_counts, resamples, seed)
-    sums, counts = sums_and_counts.sum(axis=0)
-    return _percentiles(sums / counts, drawn_R2[:, 0] / drawn_R2[:, 1], confidence)
+    seen = np.asarray(values, dtype=np.float64)
+    if seen.ndim != 1 or not len(seen):
+        raise ValueError(f"an interval needs a list of values, got the shape {seen.shape}")
+    estimate = float(seen.mean())
+    if not added and np.ptp(seen) == 0.0:
+        return Interval(estimate, -math.inf, math.inf)
+    total = len(seen) + added
+    middle = float(seen.sum() + added * centre) / total
+    squares = float(np.square(seen - middle).sum()) + added * (reach**2 + (centre - middle) ** 2)
+    half = student_t(len(seen) - 1) * math.sqrt(squares / (total * (total - 1)))
+    return Interval(estimate, max(centre - bound, middle - half), min(centre + bound, middle + half))
 
 
-def bootstrap_means(
-    values_PM: ArrayLike, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> list[Interval]:
-    """Compute the mean over problems of each of M metrics, with percentile bootstrap intervals over the P problems.
+@cache
+def student_t(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's t; infinity for 0 degrees of freedom.
 
-    `values_PM` has one row for each problem. All metrics use the same resamples, so they can be compared. If every
-    problem has the same value, the percentile interval is that point. Raises ValueError for an empty table or a
-    confidence outside (0, 1).
+    With theta = arctan(t / sqrt(nu)) its density is proportional to cos(theta)^(nu - 1) (Abramowitz & Stegun 26.7),
+    which is summed up to pi / 2. Error below 1e-4 up to a million degrees.
     """
-    table = np.asarray(values_PM, dtype=np.float64)
-    if table.ndim != 2 or not table.size:
-        raise ValueError(f"bootstrap_means needs a table of problems by metrics, got the shape {table.shape}")
-    means_RM = _resampled_sums(table, resamples, seed) / len(table)
-    return [
-        _percentiles(float(estimate), means, confidence)
-        for estimate, means in zip(table.mean(axis=0), means_RM.T, strict=True)
-    ]
+    if not degrees:
+        return math.inf
+    theta = np.linspace(0.0, math.pi / 2, 2**17)
+    density = np.cos(theta) ** (degrees - 1)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return math.sqrt(degrees) * math.tan(float(np.interp(0.95, below / below[-1], theta)))
 
 
 # -- two models on the same problems ----------------------------------------------------------------------------------
-
-
-def paired_bootstrap_means(
-    before_PM: ArrayLike, after_PM: ArrayLike, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> list[Interval]:
-    """Compute the mean over problems of after - before for each of M metrics, with percentile bootstrap intervals.
-
-    Each resampled problem brings both its values (Efron & Tibshirani 1993, chapter 8), so the difficulty of a problem
-    cancels. Raises ValueError for tables of different shape, and as `bootstrap_means`.
-    """
-    before, after = np.asarray(before_PM, dtype=np.float64), np.asarray(after_PM, dtype=np.float64)
-    if before.shape != after.shape:
-        raise ValueError(f"paired tables must have the same shape, got {before.shape} and {after.shape}")
-    return bootstrap_means(after - before, confidence=confidence, resamples=resamples, seed=seed)
 
 
 class McNemar(NamedTuple):
@@ -246,24 +273,3 @@ def sign_flip_test(differences: Sequence[float], *, exact_up_to: int = 16) -> fl
         patterns = np.concatenate([np.ones((1, count)), 1 - 2 * drawn])
     sums = np.abs(patterns @ seen)
     return float(np.mean(sums >= abs(seen.sum()) - 1e-12 * np.abs(seen).sum()))
-
-
-def _resampled_sums(table_PM: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Resample the rows R times with replacement and return the column sums, (R, M)."""
-    rng = np.random.default_rng(seed)
-    problems = len(table_PM)
-    sums = np.empty((resamples, table_PM.shape[1]))
-    for start in range(0, resamples, _RESAMPLES_AT_ONCE):
-        size = min(_RESAMPLES_AT_ONCE, resamples - start)
-        drawn = rng.integers(0, problems, size=(size, problems)) + problems * np.arange(size)[:, None]
-        times_drawn = np.bincount(drawn.ravel(), minlength=size * problems).reshape(size, problems)
-        sums[start : start + size] = times_drawn @ table_PM
-    return sums
-
-
-def _percentiles(estimate: float, resampled: NDArray[np.float64], confidence: float) -> Interval:
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must be in (0, 1), got {confidence}")
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(resampled, [tail, 1.0 - tail])
-    return Interval(float(estimate), float(low), float(high))

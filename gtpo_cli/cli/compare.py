@@ -40,7 +40,7 @@ def compare(
 ) -> None:
     """Compare evaluated runs on the problems they share: is B better than A, and by how much?
 
-    Differences are B - A, paired by problem, with 95 % bootstrap intervals. Further runs are compared with A too. Each
+    Differences are B - A, paired by problem, with 95 % intervals. Further runs are compared with A too. Each
     run is represented by its newest evaluated checkpoint.
 
     gtpo compare runs/grpo runs/gtpo

@@ -123,7 +123,7 @@ def _print(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Ver
     low, high = measured.interval.low, measured.interval.high
     print(f"recipe {name}, model {recipe.model.before_training}")
     print(
-        f"<H>_ini = {measured.initial_entropy:.4f} nats   95 % interval {low:.4f} to {high:.4f}   "
+        f"<H>_ini = {measured.initial_entropy:.4f} nats   {measured.interval_words}   "
         f"({counted(len(measured.by_prompt), 'prompt')}, {measured.mean_tokens:.0f} tokens a completion)"
     )
     for line in _histogram([value for values in measured.by_prompt for value in values]):

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from gtpo_cli.data import Prompt
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.estimators import bootstrap_means, first_k_pass, majority_of_votes, pass_at_k, vote_classes
+from gtpo_cli.estimators import first_k_pass, majority_of_votes, mean_interval, pass_at_k, vote_classes
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.evaluation.problems import Benchmark
@@ -19,6 +19,7 @@ from gtpo_cli.evaluation.records import (
     Results,
     Score,
     data_digest,
+    is_share,
     problem_digest,
 )
 from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
@@ -129,7 +130,7 @@ def evaluate(
         if subject is not None:
             _evaluate_problems(recipe, subject, benchmark, missing, scorer, keep)
         in_order = [problems[problem.id] for problem, _ in benchmark.prompts]
-        results = score_problems(in_order, settings, scorer, seed=recipe.seed, dropped=benchmark.dropped)
+        results = score_problems(in_order, settings, scorer, dropped=benchmark.dropped)
         stored.finish(results)
         return results
 
@@ -221,21 +222,17 @@ def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], sc
 
 
 def score_problems(
-    problems: Sequence[EvaluatedProblem], settings: EvaluationRecipe, scorer: Scorer, *, seed: int, dropped: int = 0
+    problems: Sequence[EvaluatedProblem], settings: EvaluationRecipe, scorer: Scorer, *, dropped: int = 0
 ) -> Results:
     """Compute all scores of problems with equal numbers of completions; no k may exceed that number.
 
-    Each score is a mean over problems with a 95 % bootstrap interval over problems. Names: `records.Results`.
+    Each score is a mean over problems with its 95 % interval (`mean_interval`). Names: `records.Results`.
     """
     plugin_scores = [completion.plugins for problem in problems for completion in problem.completions]
     rewards = [name for name in plugin_scores[0] if all(name in scores for scores in plugin_scores)]
-    rows = [_scores_of(problem, settings, rewards, scorer, seed) for problem in problems]
-    table = [list(row.values()) for row in rows]
-    intervals = bootstrap_means(table, seed=derive_seed(seed, "evaluation bootstrap"))
-    scores = {
-        name: Score(interval, tuple(row[name] for row in rows))
-        for name, interval in zip(rows[0], intervals, strict=True)
-    }
+    rows = [_scores_of(problem, settings, rewards, scorer) for problem in problems]
+    values = {name: tuple(row[name] for row in rows) for name in rows[0]}
+    scores = {name: Score(mean_interval(own, share=is_share(name)), own) for name, own in values.items()}
     return Results(
         problem_ids=tuple(problem.id for problem in problems),
         problem_digests=tuple(problem_digest(problem.question, problem.gold) for problem in problems),
@@ -245,17 +242,16 @@ def score_problems(
 
 
 def _scores_of(
-    problem: EvaluatedProblem, settings: EvaluationRecipe, rewards: Sequence[str], scorer: Scorer, seed: int
+    problem: EvaluatedProblem, settings: EvaluationRecipe, rewards: Sequence[str], scorer: Scorer
 ) -> dict[str, float]:
     completions = problem.completions
     correct = [completion.correct for completion in completions]
     votes = equal_votes(problem, scorer) if settings.majority_k else []
-    subsets = derive_seed(seed, f"majority {problem.id}")
     return {
         "accuracy": fmean(correct),
         **{f"pass@{k}": pass_at_k(len(correct), sum(correct), k) for k in settings.pass_k},
         **{f"first_pass@{k}": float(first_k_pass(correct, k)) for k in settings.pass_k},
-        **{f"maj@{k}": majority_of_votes(votes, k, seed=subsets) for k in settings.majority_k},
+        **{f"maj@{k}": majority_of_votes(votes, k) for k in settings.majority_k},
         "format_rate": fmean(completion.complete_format for completion in completions),
         "strict_format_rate": fmean(completion.strict_format for completion in completions),
         "truncated_share": fmean(completion.truncated for completion in completions),

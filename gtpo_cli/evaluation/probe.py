@@ -12,7 +12,7 @@ import torch
 from gtpo_cli.data import Prompt
 from gtpo_cli.entropy_filter import LN_2, FilterMode
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.estimators import Interval, bootstrap_mean
+from gtpo_cli.estimators import Interval, mean_interval
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
 from gtpo_cli.models.budget import measure_rows
@@ -42,7 +42,7 @@ def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float,
 @dataclass(frozen=True, slots=True)
 class EntropyProbe:
     """The result of a probe. `by_prompt`: <H>_i in nats of every completion, one tuple per prompt. `interval`: mean and
-    95 % bootstrap interval over prompts. `truncated_share`: completions that reached the length limit. `mean_tokens`:
+    95 % interval over prompts. `truncated_share`: completions that reached the length limit. `mean_tokens`:
     mean length. `groups`: the completions, not scored."""
 
     by_prompt: tuple[tuple[float, ...], ...]
@@ -55,6 +55,12 @@ class EntropyProbe:
     def initial_entropy(self) -> float:
         """Return <H>_ini in nats."""
         return self.interval.estimate
+
+    @property
+    def interval_words(self) -> str:
+        if not self.interval.is_bounded:
+            return "no interval: it needs several prompts whose entropies differ"
+        return f"95 % interval {self.interval.low:.4f} to {self.interval.high:.4f}"
 
 
 def probe_entropy(
@@ -89,7 +95,7 @@ def probe_entropy(
     values = torch.tensor([value for group in by_prompt for value in group])
     if not bool(torch.isfinite(values).all()):
         raise EvaluationError("the probe's entropies are not finite: the model's weights or their data type are broken")
-    interval = bootstrap_mean(by_prompt, seed=derive_seed(recipe.seed, "probe bootstrap"))
+    interval = mean_interval(values.view(len(sampled), -1).mean(dim=1).tolist())  # as many completions of each prompt
     completions = [completion for group in sampled for completion in group.completions]
     truncated = sum(completion.truncated for completion in completions) / len(completions)
     tokens = sum(len(completion.token_ids) for completion in completions) / len(completions)

@@ -8,6 +8,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from gtpo_cli.estimators import Interval
 from gtpo_cli.files import Count, Finite
@@ -93,11 +96,19 @@ class EvaluatedProblem:
     completions: tuple[EvaluatedCompletion, ...]
 
 
+def _open_ends(stored: Any) -> Any:
+    """Read null, which JSON has for infinity, as an end that the values leave open."""
+    if not isinstance(stored, list):
+        return stored
+    ends = (None, -math.inf, math.inf)
+    return [value if value is not None else end for value, end in zip(stored, ends, strict=False)]
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One metric of an evaluation: its mean over problems with a 95 % bootstrap interval, and each problem's value."""
+    """One metric of an evaluation: its mean over problems with its 95 % interval, and each problem's value."""
 
-    interval: Interval
+    interval: Annotated[Interval, BeforeValidator(_open_ends)]
     values: tuple[Finite, ...]
 
 
@@ -125,8 +136,10 @@ class Results:
             raise ValueError("scores: each needs one value per problem, and each problem needs its own id")
         if self.problem_ids and "accuracy" not in self.scores:
             raise ValueError("scores: accuracy is missing")
-        if not all(math.isfinite(value) for score in self.scores.values() for value in score.interval):
-            raise ValueError("scores: an interval is not finite")
+        for name, score in self.scores.items():
+            is_open = not is_share(name) and score.interval[1:] == (-math.inf, math.inf)
+            if not all(map(math.isfinite, score.interval[:1] if is_open else score.interval)):
+                raise ValueError("scores: an interval is not finite")
 
     def ks(self, family: str) -> list[int]:
         """List every k with scores of a family (`pass`, `first_pass`, `maj`), ascending."""
@@ -144,6 +157,11 @@ _K = re.compile(r"(\w+)@([1-9][0-9]{0,8})")
 def is_reward(score: str) -> bool:
     """Whether a score is the points of a user reward, not one of the scores that all evaluations have."""
     return score not in FIXED_SCORES and not _K.fullmatch(score)
+
+
+def is_share(score: str) -> bool:
+    """Whether a score's values lie in 0..1."""
+    return score not in ("mean_entropy", "mean_length") and not is_reward(score)
 
 
 def problem_digest(question: str, gold: str) -> str:

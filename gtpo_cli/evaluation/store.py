@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic_core import to_json
+
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
 from gtpo_cli.files import (
@@ -94,7 +96,7 @@ class StoredEvaluation:
     def finish(self, results: Results) -> None:
         """Write the scores. Raises EvaluationError."""
         with self._writing():
-            write_aside(self.results_file, json.dumps(asdict(results), indent=1) + "\n")
+            write_aside(self.results_file, to_json(asdict(results), indent=1, inf_nan_mode="null") + b"\n")
 
     def _writing(self) -> AbstractContextManager[None]:
         return writing_run(

@@ -128,4 +128,4 @@ def _evaluations(run: RunFolder, step: int) -> Iterator[tuple[Conditions, Mappin
 def _interval(score: Score, name: str) -> str:
     factor, unit = (1.0, "") if name == "mean_length" else (100.0, " %")
     low, value, high = (factor * x for x in (score.interval.low, score.interval.estimate, score.interval.high))
-    return f"{value:.1f}{unit} ({low:.1f} to {high:.1f})"
+    return f"{value:.1f}{unit}" + (f" ({low:.1f} to {high:.1f})" if score.interval.is_bounded else "")

@@ -155,7 +155,7 @@ def _benchmark(metric: str) -> str:
 
 
 def _k_chart(benchmark: str, family: str, title: str, shown: Sequence[Evaluated]) -> Chart:
-    caption = "Mean over problems; band: 95 % bootstrap interval over problems."
+    caption = "Mean over problems; band: 95 % interval over problems."
     if family == "pass":
         caption = "Line: unbiased pass@k; rings: the first k completions. " + caption
     places = [one.place for one in shown]

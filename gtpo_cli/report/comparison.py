@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.estimators import Interval, McNemar, mcnemar, paired_bootstrap_means
-from gtpo_cli.evaluation.records import Results
+from gtpo_cli.estimators import Interval, McNemar, difference_interval, mcnemar
+from gtpo_cli.evaluation.records import Results, is_share
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
 from gtpo_cli.report.run_record import differing
 from gtpo_cli.report.tables import score_interval
@@ -24,7 +24,6 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import counted
 
 _SHOWN_IDS = 10
-_FEW_PROBLEMS = 20  # with fewer problems, percentile bootstrap intervals are too narrow
 _ROUNDING = 1e-12  # the rounding error of a mean of differences that cancel
 
 
@@ -128,7 +127,9 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
     names = [name for name in one.scores if name in other.scores]
     before_PM, after_PM = _values(one, names, ids), _values(other, names, ids)
     means = before_PM.mean(axis=0).tolist(), after_PM.mean(axis=0).tolist()
-    intervals = paired_bootstrap_means(before_PM, after_PM)
+    intervals = [
+        difference_interval(before_PM[:, m], after_PM[:, m], share=is_share(name)) for m, name in enumerate(names)
+    ]
     first_before, first_after = _solved(before, one, ids, first=True), _solved(after, other, ids, first=True)
     any_before, any_after = _solved(before, one, ids, first=False), _solved(after, other, ids, first=False)
     return Comparison(
@@ -176,7 +177,7 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def cautions(comparisons: Sequence[Comparison]) -> list[str]:
-    """Warn about chance findings, training seeds, and too few problems."""
+    """Warn about chance findings, training seeds, and changes that the problems are too few to show."""
     listed = sum(len(comparison.differences) for comparison in comparisons)
     warnings = [
         f"{listed} differences are listed. Even without a true difference, about {max(1, round(listed / 20))} would be "
@@ -184,11 +185,10 @@ def cautions(comparisons: Sequence[Comparison]) -> list[str]:
         "the variation between training seeds."
     ]
     fewest = min(comparison.shared for comparison in comparisons)
-    if fewest < _FEW_PROBLEMS:
-        shared = f"{fewest} shared problem{'s' if fewest > 1 else ''}"
-        warnings.append(
-            f"With {shared} the intervals are too narrow and * means little: evaluate {_FEW_PROBLEMS} or more."
-        )
+    warnings.append(
+        f"The intervals know what {counted(fewest, 'shared problem')} can show: a change in fewer than "
+        f"{100 * (1 - 0.05 ** (1 / fewest)):.2g} % of all problems may be in none of them (chance 5 % or more)."
+    )
     return warnings
 
 

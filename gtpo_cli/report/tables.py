@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,9 +79,15 @@ def score_number(name: str, value: float, *, unit: bool = True, sign: bool = Fal
 
 
 def score_interval(name: str, interval: Interval, *, unit: bool = True, sign: bool = False) -> str:
-    """Format an interval: `93.1 % (91.0 to 95.0)`, or a difference, with signs and no unit: `+2.1 (-0.3 to +4.5)`."""
+    """Format an interval: `93.1 % (91.0 to 95.0)`, or a difference, with signs and no unit: `+2.1 (-0.3 to +4.5)`.
+
+    An open one is the estimate alone.
+    """
+    shown = score_number(name, interval.estimate, unit=unit, sign=sign)
+    if not interval.is_bounded:
+        return shown
     low, high = (score_number(name, value, unit=False, sign=sign) for value in interval[1:])
-    return f"{score_number(name, interval.estimate, unit=unit, sign=sign)} ({low} to {high})"
+    return f"{shown} ({low} to {high})"
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -124,7 +131,7 @@ def markdown(table: ScoreTable) -> str:
         names[3] += f" [{row.note}]" if row.note else ""
         rows.append([*names, *_formatted(row, "**{}**", "{} ({} to {})")])
     header = ["benchmark", "estimator", "method", "model", *(f"k = {k}" for k in table.columns)]
-    lines = ["Percent; in brackets 95 % bootstrap intervals over problems."]
+    lines = ["Percent; in brackets 95 % intervals over problems."]
     lines += [f"[{number}] {markdown_text(note)}" for number, note in enumerate(table.notes, start=1)]
     return "\n".join([markdown_table(header, rows, numbers=range(4, len(header))), *lines]) + "\n"
 
@@ -132,7 +139,7 @@ def markdown(table: ScoreTable) -> str:
 def latex(table: ScoreTable) -> str:
     """Format a booktabs table, with the best of each column in bold and intervals in small print."""
     header = ("Benchmark", "Estimator", "Method", "Model", *(f"$k={k}$" for k in table.columns))
-    lines = ["% needs \\usepackage{booktabs}; percent, 95 % bootstrap intervals over problems"]
+    lines = ["% needs \\usepackage{booktabs}; percent, 95 % intervals over problems"]
     lines += [r"\begin{tabular}{llll" + "r" * len(table.columns) + "}", r"\toprule", " & ".join(header) + r" \\"]
     before = None
     for row in table.rows:
@@ -162,7 +169,7 @@ def csv_text(runs: Sequence[RunRecord]) -> str:
             for name, score in one.evaluation.results.scores.items():
                 writer.writerow(
                     [*map(csv_cell, (benchmark, c.split, one.method, one.model, c.subject)), c.problems, c.samples,
-                     c.temperature, csv_cell(name), *map(repr, score.interval)]
+                     c.temperature, csv_cell(name), *(repr(x) if math.isfinite(x) else "" for x in score.interval)]
                 )  # fmt: skip
     return stream.getvalue()
 

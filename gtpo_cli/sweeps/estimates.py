@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.estimators import Interval, bootstrap_means, paired_bootstrap_means, sign_flip_test
+from gtpo_cli.estimators import Interval, difference_interval, mean_interval, sign_flip_test
 from gtpo_cli.report.charts import running_mean
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.spec import Figure, Sweep, SweepRun
@@ -93,11 +93,11 @@ def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str
     own, base = by_seed(variant), by_seed(sweep.baseline)
     if not own:
         return None
-    (mean,) = bootstrap_means([[value] for value in own.values()])
+    mean = mean_interval(list(own.values()))
     shared = [seed for seed in own if seed in base]
     if variant == sweep.baseline or not shared:
         return Cell(variant, figure, len(own), mean, None, None)
-    (difference,) = paired_bootstrap_means([[base[seed]] for seed in shared], [[own[seed]] for seed in shared])
+    difference = difference_interval([base[seed] for seed in shared], [own[seed] for seed in shared])
     p_value = sign_flip_test([own[seed] - base[seed] for seed in shared])
     return Cell(variant, figure, len(own), mean, difference, p_value)
 
@@ -123,10 +123,12 @@ def markdown(estimates: Estimates) -> str:
 
 
 def shown(interval: Interval, *, signed: bool = False) -> str:
-    """Format an interval, such as `0.934 (0.931 to 0.938)`; large numbers have fewer digits."""
-    digits = 3 if max(map(abs, interval)) < 10 else 1
-    estimate, low, high = (f"{value:{'+' if signed else ''}z.{digits}f}" for value in interval)
-    return f"{estimate} ({low} to {high})"
+    """Format an interval, such as `0.934 (0.931 to 0.938)`; an open one is the estimate alone. Large numbers have fewer
+    digits."""
+    known = interval if interval.is_bounded else interval[:1]
+    digits = 3 if max(map(abs, known)) < 10 else 1
+    estimate, *ends = (f"{value:{'+' if signed else ''}z.{digits}f}" for value in known)
+    return f"{estimate} ({' to '.join(ends)})" if ends else estimate
 
 
 def runs_csv(sweep: Sweep, estimates: Estimates) -> str:

@@ -108,12 +108,12 @@ def find_initial_entropy(
     with Waiting(say, "<H>_ini") as waiting:
         probe = probe_entropy(setup.policy, sampler, setup.data.prompts, recipe, progress=waiting.count)
         verdicts, words = right_at_first(recipe, probe)
-    measured, low, high = probe.interval
+    measured, *ends = probe.interval
     run.write_initial_entropy(
         {
             "initial_entropy": measured,
             "source": "probe",
-            "interval_95": [low, high],
+            "interval_95": ends if probe.interval.is_bounded else None,
             "prompts": len(probe.by_prompt),
             "completions_per_prompt": recipe.objective.probe.completions_per_prompt,
             "accuracy": fmean(verdict.correct for verdict in verdicts),
@@ -122,7 +122,7 @@ def find_initial_entropy(
     )
     say(
         f"initial entropy <H>_ini = {measured:.4f} nats "
-        f"(95 % interval {low:.4f} to {high:.4f}, {counted(len(probe.by_prompt), 'prompt')})"
+        f"({probe.interval_words}, {counted(len(probe.by_prompt), 'prompt')})"
     )
     if doubt := undecided(probe, recipe.objective.filter.enabled):
         say(doubt)

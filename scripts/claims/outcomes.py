@@ -75,7 +75,7 @@ def sampled_scores(problems: Sequence[EvaluatedProblem]) -> dict[str, float]:
         votes = [None if c.answer is None else 0 if c.correct else classes[c.answer] for c in problem.completions]
         for k in (k for k in KS if k <= len(right)):
             scores.setdefault(f"pass@{k}", []).append(pass_at_k(len(right), sum(right), k))
-            scores.setdefault(f"maj@{k}", []).append(majority_of_votes(votes, k, num_subsets=200))
+            scores.setdefault(f"maj@{k}", []).append(majority_of_votes(votes, k))
     return {name: fmean(values) for name, values in scores.items()}
 
 

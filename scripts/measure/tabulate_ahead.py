@@ -3,7 +3,7 @@
     gtpo sweep steps_per_generation
     python scripts/measure/tabulate_ahead.py runs/sweeps/steps_per_generation/runs [--image FILE] [--csv FILE]
 
-Accuracy is train/accuracy_rate, the mean over seeds with a 95 % bootstrap interval over them. --csv stores the means of
+Accuracy is train/accuracy_rate, the mean over seeds with Student's 95 % interval. --csv stores the means of
 ten steps of each run; --image draws the means over seeds against completions.
 """
 
@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
-from gtpo_cli.estimators import bootstrap_mean
+from gtpo_cli.estimators import mean_interval
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import read_metrics
 
@@ -48,7 +48,7 @@ def table(series: Series, completions: int) -> str:
             for rows in runs.values():
                 chosen = rows[-max(1, len(rows) // 20) :] if first is None else rows[first - 1 : last]
                 means.append(fmean(row["train/accuracy_rate"] for row in chosen))
-            found = bootstrap_mean([[mean] for mean in means])
+            found = mean_interval(means)
             cells.append(f"{found.estimate:.3f} ({found.low:.3f} to {found.high:.3f})")
         ratios = [row for rows in runs.values() for row in rows if "ratio/max" in row]
         cells.append(f"{max(row['ratio/max'] for row in ratios):.3g}" if ratios else "")

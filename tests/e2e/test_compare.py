@@ -67,7 +67,7 @@ def store(
     stored.open()
     stored.append(problems)
     with Scorer(RewardsRecipe()) as scorer:
-        stored.finish(score_problems(problems, SETTINGS, scorer, seed=1))
+        stored.finish(score_problems(problems, SETTINGS, scorer))
     return stored
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from gtpo_cli.estimators import bootstrap_means, mcnemar, paired_bootstrap_means, sign_flip_test
+from gtpo_cli.estimators import mcnemar, sign_flip_test
 
 
 def test_mcnemar_by_hand() -> None:
@@ -37,29 +35,7 @@ def test_mcnemar_of_many_problems_does_not_overflow() -> None:
     assert result.p_value == pytest.approx(binomtest(2900, 5900, 0.5).pvalue, rel=1e-9)
 
 
-def test_paired_difference_agrees_with_enumeration_of_all_resamples_of_pairs() -> None:
-    before, after = np.array([[0.0], [1.0], [0.5]]), np.array([[1.0], [1.0], [0.25]])
-    drawn = [np.mean([after[i] - before[i] for i in rows]) for rows in itertools.product(range(3), repeat=3)]
-    low, high = np.quantile(drawn, [0.2, 0.8], method="inverted_cdf")
-    (interval,) = paired_bootstrap_means(before, after, confidence=0.6, resamples=100_000)
-    assert interval.estimate == 0.25
-    assert (interval.low, interval.high) == (pytest.approx(low, abs=1e-12), pytest.approx(high, abs=1e-12))
-
-
-def test_pairing_makes_the_interval_narrower_where_problems_differ_in_difficulty() -> None:
-    rng = np.random.default_rng(0)
-    difficulty = rng.random((100, 1))
-    better = difficulty + 0.05 + 0.01 * rng.normal(size=(100, 1))
-    (paired,) = paired_bootstrap_means(difficulty, better)
-    alone = bootstrap_means(better)[0]
-    assert paired.high - paired.low < 0.1 * (alone.high - alone.low)
-    assert paired.low < 0.05 < paired.high
-    assert paired_bootstrap_means(better, difficulty)[0].estimate == -paired.estimate
-
-
-def test_tables_of_different_problems_are_refused() -> None:
-    with pytest.raises(ValueError, match="the same shape"):
-        paired_bootstrap_means([[1.0]], [[1.0], [0.0]])
+def test_lists_of_different_problems_are_refused() -> None:
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         mcnemar([True, False], [True])
 

@@ -44,7 +44,7 @@ SETTINGS = EvaluationRecipe(samples=4, pass_k=(1, 2, 4), majority_k=(1, 4))
 
 
 def test_scores_by_hand(scorer: Scorer) -> None:
-    results = score_problems([FIRST, SECOND], SETTINGS, scorer, seed=1, dropped=3)
+    results = score_problems([FIRST, SECOND], SETTINGS, scorer, dropped=3)
     values = {name: score.values for name, score in results.scores.items()}
     assert values["accuracy"] == (0.5, 0.0)
     assert values["pass@1"] == (0.5, 0.0)
@@ -75,7 +75,7 @@ def test_a_reward_that_not_every_completion_has_is_left_out(scorer: Scorer) -> N
     some = graded("5", correct=True, plugins={"a:b": 2.0, "length": -1.0})
     all_ = graded("5", correct=True, plugins={"a:b": 4.0})
     problems = [EvaluatedProblem(f"a/{n}", "2+3", "5", row) for n, row in enumerate([(some, all_), (all_, all_)])]
-    results = score_problems(problems, EvaluationRecipe(samples=2, pass_k=(1,), majority_k=()), scorer, seed=1)
+    results = score_problems(problems, EvaluationRecipe(samples=2, pass_k=(1,), majority_k=()), scorer)
     assert results.scores["a:b"].values == (3.0, 4.0)
     assert "length" not in results.scores
 
@@ -86,7 +86,7 @@ def test_the_length_penalty_is_in_points_and_not_called_as_the_length() -> None:
 
 
 def test_results_and_problems_survive_the_disk(scorer: Scorer) -> None:
-    results = score_problems([FIRST, SECOND], SETTINGS, scorer, seed=1)
+    results = score_problems([FIRST, SECOND], SETTINGS, scorer)
     assert parse_json(json.dumps(asdict(results)), Results) == results
     assert parse_json(json.dumps(asdict(FIRST)), EvaluatedProblem) == FIRST
 
@@ -153,7 +153,7 @@ def test_an_answer_that_is_given_up_is_counted() -> None:
         grade([group], [[0.0] * 4], scorer)  # the workers are up
         (problem,) = grade([group], [[0.0] * 4], scorer)
         settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=())
-        scores = score_problems([problem], settings, scorer, seed=1).scores
+        scores = score_problems([problem], settings, scorer).scores
     assert [row.timed_out for row in problem.completions] == [False, True, False, False]
     assert scores["timed_out_share"].values == (0.25,)
     assert scores["accuracy"].values == (0.25,)
@@ -177,7 +177,7 @@ def test_a_task_that_is_not_mathematics(tmp_path: Path, monkeypatch: pytest.Monk
     with Scorer(rewards) as scorer:
         (problem,) = grade([group], [(0.1, 0.1, 0.1, 0.1)], scorer)
         settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=(4,))
-        scores = score_problems([problem], settings, scorer, seed=1).scores
+        scores = score_problems([problem], settings, scorer).scores
     assert [completion.answer for completion in problem.completions] == ["in $5_", "In $5_", None, ""]
     assert [completion.correct for completion in problem.completions] == [True, False, False, False]
     assert [completion.parsable for completion in problem.completions] == [True, True, False, False]

@@ -61,7 +61,7 @@ def store(
     stored = evaluation_at(run, replace(made, **conditions))
     stored.open()
     stored.append(problems)
-    stored.finish(score_problems(problems, SETTINGS, scorer, seed=1))
+    stored.finish(score_problems(problems, SETTINGS, scorer))
     now = next(_clock)
     os.utime(stored.results_file, (now, now))
     return stored
