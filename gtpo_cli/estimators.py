@@ -204,7 +204,7 @@ def _student(
     if seen.ndim != 1 or not len(seen):
         raise ValueError(f"an interval needs a list of values, got the shape {seen.shape}")
     estimate = float(seen.mean())
-    if not added and np.ptp(seen) == 0.0:
+    if not added and not 0.0 < np.ptp(seen) < math.inf:  # a sweep may average runs that diverged
         return Interval(estimate, -math.inf, math.inf)
     total = len(seen) + added
     middle = float(seen.sum() + added * centre) / total

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import comb
+from math import comb, sqrt
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 from commands import Run, environment
+from scipy.stats import t
 
 from gtpo_cli.evaluation.measure import score_problems
 from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, data_digest
@@ -72,9 +73,13 @@ def store(
 
 
 def naive_interval(values: Sequence[float]) -> tuple[float, float]:
-    rng = random.Random(5)
-    means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(4000))
-    return means[100], means[-101]
+    """Student's, with half a problem at either end of what was seen."""
+    end = max(map(abs, values))
+    count = len(values) + 1
+    mean = sum(values) / count
+    deviations = sum((value - mean) ** 2 for value in values) + ((end - mean) ** 2 + (end + mean) ** 2) / 2
+    half = t.ppf(0.975, len(values) - 1) * sqrt(deviations / count / (count - 1))
+    return mean - half, mean + half
 
 
 @pytest.fixture
@@ -108,7 +113,7 @@ def test_json_holds_what_a_naive_computation_finds(gtpo: Run, runs: dict[str, Ta
             assert score["a"] == pytest.approx(fmean(before))
             assert score["b"] == pytest.approx(fmean(after))
             assert score["difference"] == pytest.approx(fmean(paired))
-            assert score["interval_95"] == pytest.approx(naive_interval(paired), abs=0.02)
+            assert score["interval_95"] == pytest.approx(naive_interval(paired), abs=1e-4)
         lost = [f"arithmetic/test/{p}" for p in range(1, 61) if one[p - 1][0] and not other[p - 1][0]]
         won = [f"arithmetic/test/{p}" for p in range(1, 61) if other[p - 1][0] and not one[p - 1][0]]
         assert (pair["first_right_in_a_only"], pair["first_right_in_b_only"]) == (lost, won)
@@ -147,7 +152,7 @@ def test_only_shared_problems_are_compared_and_the_others_are_counted(gtpo: Run,
     output = gtpo("compare", "one", "two").stdout
     assert "20 shared problems; 10 that only one side has are left out" in output
     (pair,) = json.loads(gtpo("compare", "one", "two", "--json").stdout)["comparisons"]
-    assert pair["scores"]["accuracy"]["interval_95"] == [0.0, 0.0]
+    assert pair["scores"]["accuracy"]["interval_95"] == pytest.approx([-0.1021, 0.1021], abs=1e-4)
     assert pair["scores"]["accuracy"]["a"] == pytest.approx(fmean(fmean(row) for row in right[10:]))
 
 
@@ -199,13 +204,13 @@ def test_in_words_all_completions_and_the_first_one_are_kept_apart(gtpo: Run, tm
     store(tmp_path / "one", [[True, True, False, False]] * 20)
     store(tmp_path / "two", [[True, True, True, False]] * 20)
     output = gtpo("compare", "one", "two").stdout
-    assert "B solves 25.0 percentage points more (25.0 to 25.0) of the 20 shared problems than A" in output
+    assert "B solves 25.0 percentage points more (20.2 to 27.4) of the 20 shared problems than A" in output
     assert "A alone solves 0 problems, B alone 0; McNemar p = 1, no significant difference" in output
     # accuracy and pass@1, pass@2 (5/6 to 1), maj@4 (two against two, to three against one)
     assert "4 of the 15 scores differ significantly" in output
     store(tmp_path / "three", [[True, True, False, False]] * 20)
     output = gtpo("compare", "one", "three").stdout
-    assert "no significant difference on the 20 shared problems: B - A = +0.0 (+0.0 to +0.0) percentage" in output
+    assert "no significant difference on the 20 shared problems: B - A = +0.0 (-10.2 to +10.2) percentage" in output
     assert "none of the 15 scores differs significantly" in output
 
 
@@ -214,7 +219,7 @@ def test_few_problems_and_many_scores_are_cautioned(gtpo: Run, tmp_path: Path) -
         store(tmp_path / name, right)
     output = gtpo("compare", "one", "two", "three").stdout
     assert "30 differences are listed. Even without a true difference, about 2 would be marked * by chance" in output
-    assert "With 3 shared problems the intervals are too narrow" in output
+    assert "a change in fewer than 63 % of all problems may be in none of them" in output  # 0.37^3 = 0.05
 
 
 def test_markdown_is_tables_and_paragraphs(gtpo: Run, runs: dict[str, Table]) -> None:

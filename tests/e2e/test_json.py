@@ -115,7 +115,7 @@ def test_eval_and_compare(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None
     compared = said(gtpo, "compare", "runs/one@base", "runs/one")
     (pair,) = compared["comparisons"]
     assert pair["scores"]["accuracy"]["b"] == pytest.approx(trained["scores"]["accuracy"]["estimate"])
-    assert "With 8 shared problems the intervals are too narrow" in " ".join(compared["cautions"])
+    assert "The intervals know what 8 shared problems can show" in " ".join(compared["cautions"])
 
 
 def test_inspect_gives_the_stored_step_and_what_is_no_number_as_null(

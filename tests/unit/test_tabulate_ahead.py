@@ -28,7 +28,7 @@ def test_rows_series_and_picture(tmp_path: Path) -> None:
     assert completions == 64
     lines = tabulate_ahead.table(series, completions).splitlines()
     assert "steps 31 to 50 (to 3,200 completions)" in lines[0]
-    means = "0.555 (0.505 to 0.605) | 1.055 (1.005 to 1.105) | 1.130 (1.080 to 1.180)"
+    means = "0.555 (-0.080 to 1.190) | 1.055 (0.420 to 1.690) | 1.130 (0.495 to 1.765)"
     assert lines[2:] == [f"| GTPO | 1 | {means} |  |  |", f"| GTPO | 2 | {means} | 3.5 | 1.5 % |"]
     tabulate_ahead.store(series, completions, tmp_path / "series.csv")
     stored = list(csv.DictReader((tmp_path / "series.csv").open()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -49,6 +50,21 @@ def test_evaluations_from_before_tags_and_user_rewards_keep_their_folder(tmp_pat
     assert parse_json(json.dumps(old), Conditions) == CONDITIONS
     line = json.dumps(asdict(problem(1)), ensure_ascii=False).replace(', "plugins": {}', "")
     assert parse_json(line, EvaluatedProblem) == problem(1)
+
+
+def test_an_open_interval_is_null_in_the_file_and_a_share_has_none(tmp_path: Path) -> None:
+    """One problem bounds no mean length; null is what JSON has for infinity."""
+    stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
+    stored.open()
+    length = Score(Interval(12.0, -math.inf, math.inf), (12.0,))
+    results = replace(RESULTS, scores={**RESULTS.scores, "mean_length": length})
+    stored.finish(results)
+    text = stored.results_file.read_text()
+    assert json.loads(text)["scores"]["mean_length"]["interval"] == [12.0, None, None]
+    assert stored.results() == results
+    stored.results_file.write_text(text.replace("0.25", "null", 1))
+    with pytest.raises(EvaluationError, match="an interval is not finite"):
+        stored.results()
 
 
 def test_an_evaluation_may_be_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

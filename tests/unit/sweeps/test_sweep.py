@@ -191,13 +191,14 @@ def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
     assert (gtpo.difference, gtpo.p_value, gtpo.seeds) == (None, None, 3)
     assert grpo.difference is not None
     assert grpo.difference.estimate == pytest.approx(-(0.4 + 0.2 + 0.1) / 3)
-    assert grpo.difference.low == pytest.approx(-0.4)
-    assert grpo.difference.high == pytest.approx(-0.1)
+    half = 4.30265 * 0.152753 / 3**0.5  # t(2) s / sqrt(3)
+    assert grpo.difference.low == pytest.approx(-0.7 / 3 - half, abs=1e-5)
+    assert grpo.difference.high == pytest.approx(-0.7 / 3 + half, abs=1e-5)
     assert grpo.p_value == 0.25  # all three of one sign: 2 of 8 patterns
     assert cells["collapsed", "grpo"].mean.estimate == pytest.approx(2 / 3)
     assert cells["collapsed", "grpo"].p_value == 0.5
     text = markdown(estimate(sweep))
-    assert "| accuracy | grpo | 3 | 0.567 (0.500 to 0.600) | -0.233 (-0.400 to -0.100) | 0.250 |" in text
+    assert "| accuracy | grpo | 3 | 0.567 (0.423 to 0.710) | -0.233 (-0.613 to +0.146) | 0.250 |" in text
 
 
 def test_an_unfinished_sweep_is_summed_up_over_what_is_there(tmp_path: Path) -> None:
@@ -208,6 +209,7 @@ def test_an_unfinished_sweep_is_summed_up_over_what_is_there(tmp_path: Path) -> 
     finish(sweep, "gtpo-2", [0.5] * 4)
     (cell, _) = estimate(sweep).cells
     assert (cell.variant, cell.seeds, cell.difference) == ("gtpo", 1, None)
+    assert "| accuracy | gtpo | 1 | 0.500 |  |  |" in markdown(estimate(sweep))  # one seed has no interval
     assert seconds_left(sweep, jobs=2) == pytest.approx(5 * 10.0 / 2)
 
 
