@@ -80,6 +80,10 @@ class StoredCompletion:
         )  # fmt: skip
 
     @property
+    def right(self) -> bool:
+        return self.accuracy > 0
+
+    @property
     def number(self) -> int:
         """The completion's number in the group, counted from 1."""
         return self.completion + 1
@@ -114,6 +118,14 @@ class InspectedGroup:
     def reward_std(self) -> float:
         """The standard deviation with divisor G - 1, as in the advantage."""
         return stdev(completion.reward for completion in self.completions) if len(self.completions) > 1 else 0.0
+
+    def folded(self) -> list[list[StoredCompletion]]:
+        """Group identical completions: the same tokens with the same reward and weights. In the order of the firsts."""
+        found: dict[tuple[object, ...], list[StoredCompletion]] = {}
+        for one in self.completions:
+            key = (tuple(one.token_ids), one.finish_reason, one.reward, tuple(one.weights))
+            found.setdefault(key, []).append(one)
+        return list(found.values())
 
     def partners(self, completion: StoredCompletion, place: int, alignment: str, *, backward: bool) -> list[int]:
         """List the completions of opposite sign that have this token at the same place from the start (or end).
@@ -166,9 +178,9 @@ class InspectedStep:
     objective: ObjectiveRecipe
 
     def choose(self, problem: str | None) -> list[InspectedGroup]:
-        """Choose groups by number, problem id, or "all"; by default the first group with different rewards."""
+        """Choose groups by number, problem id, or "all"; by default the group whose rewards differ most."""
         if problem is None:
-            return [next((group for group in self.groups if group.informative), self.groups[0])]
+            return [max(self.groups, key=lambda group: group.reward_std)]
         if problem == "all":
             return self.groups
         chosen = [group for group in self.groups if problem in (str(group.number), group.first.problem)]

@@ -35,11 +35,31 @@ _SIGNS = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x1b": "␛"}
 # -- shared text ------------------------------------------------------------------------------------------------------
 
 
+def summary(step: InspectedStep) -> str:
+    """Say in words what happened in the step."""
+    rows = [row for group in step.groups for row in group.completions]
+    differ = sum(group.informative for group in step.groups)
+    right = sum(row.right for row in rows)
+    return (
+        f"In step {step.step} of {step.run.path}, {right} of {counted(len(rows), 'answer')} to "
+        f"{counted(len(step.groups), 'problem')} {'was' if right == 1 else 'were'} right. {_taught(differ, step)}"
+    )
+
+
+def _taught(differ: int, step: InspectedStep) -> str:
+    if not differ:
+        return "Within each problem all rewards were equal, so no answer was preferred to another."
+    if differ == len(step.groups):
+        return "Within each problem the rewards differed, so each taught something."
+    number = step.choose(None)[0].number
+    return f"Rewards differed in {differ} of the problems, most in problem {number}; the others preferred no answer."
+
+
 def rules(step: InspectedStep) -> list[str]:
     """Describe how the recipe sets the weights of this step."""
     objective, initial = step.objective, step.run.initial_entropy()
     conflict, entropy_filter = objective.conflict, objective.filter
-    lines = [f"{step.run.path}, step {step.step}: {counted(len(step.groups), 'problem')}; objective {objective.name}"]
+    lines = [f"objective {objective.name}"]
     if conflict.enabled:
         lines.append(
             f"lambda in conflict spans: {conflict.negative_weight:g} where A < 0, {conflict.positive_weight:g} where "
@@ -64,16 +84,18 @@ def rules(step: InspectedStep) -> list[str]:
     return lines
 
 
-def headline(completion: StoredCompletion) -> str:
-    """Return two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths."""
+def headline(completion: StoredCompletion, *same: StoredCompletion) -> str:
+    """Return two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths. `same`:
+    the completions that are identical to it."""
     rewards = {"format": completion.format, "accuracy": completion.accuracy, **completion.plugins}
     parts = ", ".join(f"{reward_words(name)} {score:g}" for name, score in rewards.items())
     answer = f"answer {NO_ANSWER if completion.extracted is None else repr(completion.extracted)}"
     cs = completion.coefficient
     coefficients = f", c {min(cs):+z.3f} to {max(cs):+z.3f}" if cs else ""
     delta = int(completion.kept)
+    others = f" (x {len(same) + 1}, with {', '.join(f'#{one.number}' for one in same)})" if same else ""
     return (
-        f"#{completion.number}  reward {completion.reward:g} ({parts}), {answer}"
+        f"#{completion.number}{others}  reward {completion.reward:g} ({parts}), {answer}"
         f"{', truncated' if completion.finish_reason == 'length' else ''}\n"
         f"A {completion.advantage:+z.3f}, <H> {completion.mean_entropy:.4f}, delta {delta}{coefficients}; "
         f"{counted(len(completion.token_ids), 'token')}, {sum(completion.forward)} forward, "
@@ -110,6 +132,7 @@ def render(step: InspectedStep) -> str:
         "gtpo_cli.report",
         "inspect.html.j2",
         title=f"{step.run.name}, step {step.step}",
+        summary=summary(step),
         rules=rules(step),
         full_shade=_FULL_SHADE,
         groups=step.groups,
@@ -124,7 +147,9 @@ def render(step: InspectedStep) -> str:
 
 
 def print_step(console: Console, step: InspectedStep, groups: Sequence[InspectedGroup]) -> None:
-    """Print the groups with all their completions."""
+    """Print what happened in words, and the groups with their completions, identical ones once."""
+    print_line(console, summary(step))
+    console.print()
     for line in rules(step):
         print_line(console, line)
     console.print(
@@ -144,9 +169,9 @@ def _print_group(console: Console, group: InspectedGroup) -> None:
     print_line(console, f"gold {group.first.gold}; {rewards}")
     if not group.informative:
         print_line(console, "all rewards are equal, so every A is 0 and nothing conflicts")
-    for completion in group.completions:
+    for completion, *same in group.folded():
         console.print()
-        print_line(console, headline(completion).replace("\n", f"\n{_INDENT}"))
+        print_line(console, headline(completion, *same).replace("\n", f"\n{_INDENT}"))
         for line in token_lines(completion, max(20, console.width - len(_INDENT))):
             console.print(line)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -85,20 +86,26 @@ def test_inspect_shows_a_step_a_completion_and_a_page(gtpo: Run, tmp_path: Path)
     run = tmp_path / "runs" / "one"
     output = gtpo("inspect", "runs/one", "--step", "2").stdout
     rows = [json.loads(line) for line in (run / "samples" / "step-000002.jsonl").read_text().splitlines()]
-    assert f"{run.relative_to(tmp_path)}, step 2: 8 problems; objective gtpo" in output
+    right = sum(row["accuracy"] > 0 for row in rows)
+    assert output.startswith(f"In step 2 of runs/one, {right} of 64 answers to 8 problems were right. ")
     assert output.splitlines()[-1] == "next: gtpo generate runs/one"
     shown = re.findall(r"A ([+-]\d\.\d{3}), <H> (\d\.\d{4})", output)
     number = int(re.findall(r"^problem (\d)", output, re.MULTILINE)[0])
-    group = rows[8 * number - 8 : 8 * number]
-    assert shown == [(f"{row['advantage']:+.3f}", f"{row['mean_entropy']:.4f}") for row in group]
+    groups = [rows[8 * place : 8 * place + 8] for place in range(8)]
+    group = groups[number - 1]
+    assert group == max(groups, key=lambda group: statistics.stdev(row["reward"] for row in group))
+    tokens = [row["token_ids"] for row in group]
+    once = [row for place, row in enumerate(group) if tokens.index(row["token_ids"]) == place]
+    assert shown == [(f"{row['advantage']:+.3f}", f"{row['mean_entropy']:.4f}") for row in once]
     table = gtpo("inspect", "--problem", str(number), "--completion", "2", "--step", "2").stdout
     assert len(re.findall(r"^ +\d+ ", table, re.MULTILINE)) == len(group[1]["token_ids"])
     newest = gtpo("inspect").stdout
-    assert "step 4:" in newest
+    assert newest.startswith("In step 4 of runs/one, ")
     assert "choose from 1, 2, 4" in gtpo("inspect", "--step", "7", code=2).stderr
     gtpo("inspect", "--html")
     page = run / "report" / "inspect-step-000004.html"
     if BROWSER:
         document, log = rendered(page)
         assert not re.findall(r"CONSOLE.*", log)
-        assert document.count('class="completion ') == 64
+        rows = [json.loads(line) for line in (run / "samples" / "step-000004.jsonl").read_text().splitlines()]
+        assert document.count('class="completion ') == len({f"{row['problem']} {row['token_ids']}" for row in rows})

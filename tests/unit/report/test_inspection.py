@@ -27,6 +27,7 @@ from gtpo_cli.report.inspection_views import (
     print_step,
     print_tokens,
     render,
+    summary,
     token_lines,
     visible,
 )
@@ -210,6 +211,46 @@ def test_control_characters_are_signs() -> None:
     assert visible("") == "∅"
 
 
+def test_it_begins_in_words_with_the_problem_whose_rewards_differ_most(position: InspectedStep) -> None:
+    rewards = [[0, 0, 0, 11], [5, 5, 5, 5], [0, 11, 11, 0]]  # deviations 5.5, 0, 6.35
+    groups = [
+        InspectedGroup(
+            number,
+            [
+                replace(position.groups[0].first, completion=place, reward=float(reward), accuracy=float(reward > 5),
+                        advantage=reward - sum(row) / 4)
+                for place, reward in enumerate(row)
+            ],
+        )
+        for number, row in enumerate(rewards, start=1)
+    ]  # fmt: skip
+    step = replace(position, groups=groups)
+    assert step.choose(None) == [groups[2]]
+    said = f"In step 1 of {step.run.path}, 3 of 12 answers to 3 problems were right. "
+    assert summary(step) == (
+        f"{said}Rewards differed in 2 of the problems, most in problem 3; the others preferred no answer."
+    )
+    assert plain(step, width=500).startswith(summary(step))
+    assert f"<p>{summary(step)}</p>" in render(step)
+    equal = replace(step, groups=[groups[1]])
+    assert summary(equal).endswith(" no answer was preferred to another.")
+    assert summary(replace(step, groups=[groups[0]])).startswith(f"In step 1 of {step.run.path}, 1 of 4 answers to")
+    assert "1 problem was right. Within each problem the rewards differed" in summary(replace(step, groups=[groups[0]]))
+
+
+def test_identical_completions_are_shown_once_with_their_number(position: InspectedStep) -> None:
+    first = position.groups[0].first
+    other = replace(first, completion=1, token_ids=[*first.token_ids[:-1], first.token_ids[-1] + 1])
+    rows = [first, other, replace(first, completion=2), replace(first, completion=3, reward=first.reward + 1),
+            replace(first, completion=4)]  # fmt: skip
+    group = InspectedGroup(1, rows)
+    assert [[one.number for one in same] for same in group.folded()] == [[1, 3, 5], [2], [4]]
+    step = replace(position, groups=[group])
+    shown = re.findall(r"^#\d.*?  reward", plain(step, width=500), re.MULTILINE)
+    assert shown == ["#1 (x 3, with #3, #5)  reward", "#2  reward", "#4  reward"]
+    assert re.findall(r"<p>(#\d.*?)  reward", render(step)) == ["#1 (x 3, with #3, #5)", "#2", "#4"]
+
+
 class Titles(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +274,7 @@ def test_the_page_holds_every_token_with_its_figures(position: InspectedStep) ->
     reader = Titles()
     page = render(position)
     reader.feed(page)
-    tokens = [token for group in position.groups for c in group.completions for token in c.tokens]
+    tokens = [token for group in position.groups for same in group.folded() for token in same[0].tokens]
     assert [text for *_, text in reader.tokens] == [visible(token.text) for token in tokens]
     for (classes, title, _), token in zip(reader.tokens, tokens, strict=True):
         names = set(classes.split())
