@@ -21,7 +21,8 @@ def inspect(
     run: RunArgument = None,
     step: Annotated[int | None, typer.Option(metavar="N", help="A stored step (default: the newest).")] = None,
     problem: Annotated[
-        str | None, typer.Option(metavar="N|ID|all", help="Which problem of the step (default: where rewards differ most).")
+        str | None,
+        typer.Option(metavar="N|ID|all", help="Which problem of the step (default: of the largest spread)."),
     ] = None,
     completion: Annotated[
         int | None,

@@ -6,7 +6,8 @@ readers can tell apart on white and on black.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from gtpo_cli.entropy_filter import LN_2
 from gtpo_cli.report.figures import Chart, Points, Series
 from gtpo_cli.report.run_record import Evaluated, RunRecord, evaluated
 from gtpo_cli.text import file_name
-from gtpo_cli.tracking import find_metric
+from gtpo_cli.tracking import find_metric, reward_words
 
 COLOURS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":")
@@ -26,7 +27,8 @@ _WINDOWS = 40  # the running mean's window is this fraction (1/40) of the run
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A chart of one metric over steps. `share`: its axis is in percent. `line`: a reference level and its name."""
+    """A chart of one metric over steps. `share`: its axis is in percent. `line`: a reference level and its name.
+    `unit`: another one than the metric's, and how many of the metric's make it up."""
 
     name: str
     title: str
@@ -34,13 +36,15 @@ class Curve:
     share: bool = False
     line: tuple[float, str] | None = None
     held_out: str | None = None  # suffix of the metrics of evaluations during training, drawn as points
+    unit: tuple[str, float] | None = None
 
 
-CURVES = (
+CURVES = (  # a report begins with the first two that a run has
+    Curve("reward", "Reward", "train/reward_mean"),
     Curve("accuracy", "Accuracy", "train/accuracy_rate", share=True, held_out="accuracy_rate"),
+    Curve("loss", "Loss", "optim/loss"),
     Curve("strict_format", "Strict format", "train/strict_format_rate", share=True, held_out="strict_format_rate"),
     Curve("format", "Format, in the reward's mode", "train/format_rate", share=True),
-    Curve("reward", "Reward", "train/reward_mean"),
     Curve("entropy", "Entropy", "entropy/mean", line=(LN_2, "ln 2")),
     Curve("filtered", "Filtered completions", "entropy/filtered_share", share=True),
     Curve("conflict", "Conflict tokens", "conflict/share", share=True),
@@ -53,15 +57,27 @@ CURVES = (
     Curve("eos_up", "Gradient on end tokens, up", "audit/eos_positive_share", share=True),
     Curve("prefix_groups", "Groups that push shared starts down", "audit/prefix_negative_groups", share=True),
     Curve("eos_groups", "Groups that push end tokens down", "audit/eos_negative_groups", share=True),
-    Curve("loss", "Loss", "optim/loss"),
     Curve("gradient", "Gradient norm", "optim/grad_norm"),
+    Curve("learning_rate", "Learning rate", "optim/learning_rate"),
+    Curve("time", "Time of a step", "time/step"),
+    Curve("speed", "Tokens a second", "speed/tokens_per_second"),
+    Curve("memory", "Peak memory", "memory/peak_bytes", unit=("GiB", 2**30)),
 )
+_REWARD = re.compile(r"rewards/(.+)_mean")
+
+
+def curves_of(names: Iterable[str]) -> list[Curve]:
+    """Return the curves of the metrics that were logged: the declared ones, and the rewards that users added."""
+    found = sorted({match[1] for name in names if (match := _REWARD.fullmatch(name))})
+    rewards = [Curve(f"reward_{file_name(name)}", reward_words(name).capitalize(), f"rewards/{name}_mean")
+               for name in found]  # fmt: skip
+    return [*CURVES[:2], *rewards, *CURVES[2:]]
 
 
 def training_charts(runs: Sequence[RunRecord]) -> list[Chart]:
     """Return a chart for each metric of at least one run; `format` only if it differs from strict format."""
     charts = []
-    for curve in CURVES:
+    for curve in curves_of(name for run in runs for row in run.rows for name in row):
         # The value of a policy-gradient loss means nothing; only SFT's loss does.
         shown = [None if curve.name == "loss" and run.method != "SFT" else run for run in runs]
         if _worth_drawing(curve, [run for run in shown if run is not None]):
@@ -114,16 +130,22 @@ def _worth_drawing(curve: Curve, runs: Sequence[RunRecord]) -> bool:
 def steps_chart(curve: Curve, value: str, how: str, series: Sequence[Series]) -> Chart:
     """Return the chart of a curve over steps. `value` names the lines, and `how` explains them in the caption."""
     metric = find_metric(curve.metric)
+    unit = curve.unit[0] if curve.unit else "" if metric.unit == "1" else metric.unit
     return Chart(
         name=curve.name,
         title=curve.title,
         caption=f"{curve.metric}: {metric.formula}. {how}",
         x_name="step",
         value=value,
-        unit=None if curve.share else metric.unit,
+        unit=None if curve.share else unit,
         series=tuple(series),
         level=curve.line,
     )
+
+
+def in_unit(curve: Curve, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values of the curve's metric in the unit of its chart."""
+    return values / curve.unit[1] if curve.unit else values
 
 
 def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
@@ -136,6 +158,7 @@ def _training_chart(curve: Curve, runs: Sequence[RunRecord | None]) -> Chart:
     series = []
     for (colour, line), run in drawn:
         steps, values = _column(run, curve.metric)
+        values = in_unit(curve, values)
         points = tuple(Points(_benchmark(name), *_column(run, name)) for name in _held_out(curve, run))
         if len(steps) or points:  # SFT has test points and no curve
             mean, faint = (running_mean(values, size), values) if size > 1 else (values, None)

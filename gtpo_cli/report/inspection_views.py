@@ -85,8 +85,8 @@ def rules(step: InspectedStep) -> list[str]:
 
 
 def headline(completion: StoredCompletion, *same: StoredCompletion) -> str:
-    """Return two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths. `same`:
-    the completions that are identical to it."""
+    """Return two lines: reward, its parts and the answer; then advantage, entropy, delta, coefficients, lengths.
+    `same`: the completions that are identical to it."""
     rewards = {"format": completion.format, "accuracy": completion.accuracy, **completion.plugins}
     parts = ", ".join(f"{reward_words(name)} {score:g}" for name, score in rewards.items())
     answer = f"answer {NO_ANSWER if completion.extracted is None else repr(completion.extracted)}"

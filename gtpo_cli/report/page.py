@@ -13,6 +13,7 @@ from gtpo_cli.evaluation.records import EvaluatedCompletion
 from gtpo_cli.files import own_folder, write_aside, writing
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.recipe.section import recipe_differences
+from gtpo_cli.report.before_after import before_and_after
 from gtpo_cli.report.charts import evaluation_charts, style, training_charts
 from gtpo_cli.report.figures import DASHES, Chart, write_charts
 from gtpo_cli.report.inspection import read_completions, stored_steps
@@ -91,6 +92,7 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
         headlines=_headlines,
         no_answer=NO_ANSWER,
         samples=_samples,
+        before_and_after=before_and_after,
         dump_recipe=dump_recipe,
         as_json=partial(json.dumps, indent=2),
         score_words=score_words,

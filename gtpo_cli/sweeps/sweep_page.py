@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.files import write_aside, writing
-from gtpo_cli.report.charts import CURVES, Curve, running_mean, steps_chart, style, window
+from gtpo_cli.report.charts import Curve, curves_of, in_unit, running_mean, steps_chart, style, window
 from gtpo_cli.report.figures import Chart, Series, write_charts
 from gtpo_cli.report.live import on_page
 from gtpo_cli.report.page import filled
@@ -50,7 +50,9 @@ def band_charts(variants: VariantRows) -> list[Chart]:
     The loss has no chart, because the value of a policy-gradient loss means nothing.
     """
     logged = {metric for runs in variants.values() for rows in runs for row in rows for metric in row}
-    return [_band_chart(curve, variants) for curve in CURVES if curve.name != "loss" and curve.metric in logged]
+    return [
+        _band_chart(curve, variants) for curve in curves_of(logged) if curve.name != "loss" and curve.metric in logged
+    ]
 
 
 def _band_chart(curve: Curve, variants: VariantRows) -> Chart:
@@ -60,6 +62,7 @@ def _band_chart(curve: Curve, variants: VariantRows) -> Chart:
     series = []
     for index, (variant, runs) in enumerate(variants.items()):
         steps, values = _stacked(curve.metric, runs, size)
+        values = in_unit(curve, values)
         if len(steps):
             edges = (values.mean(axis=0), values.min(axis=0), values.max(axis=0))
             mean, low, high = (edge.filled(np.nan) for edge in edges)

@@ -22,6 +22,7 @@ from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import RewardsRecipe
+from gtpo_cli.report.before_after import before_and_after
 from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
 from gtpo_cli.report.figures import Chart, Series, file_png, file_svg, page_svg
 from gtpo_cli.report.live import MOST, chart_data
@@ -167,13 +168,90 @@ def test_figures_are_those_of_the_run_folder(runs: list[RunRecord], reader: Read
 
 def test_which_charts_there_are(runs: list[RunRecord]) -> None:
     names = [chart.name for chart in training_charts(runs)]
-    assert names == ["accuracy", "strict_format", "entropy", "filtered", "conflict", "kl", "length", "loss"]
+    assert names == ["accuracy", "loss", "strict_format", "entropy", "filtered", "conflict", "kl", "length"]
     assert "format" not in names  # equal to strict format everywhere
     assert [chart.name for chart in evaluation_charts(runs)] == ["arithmetic_pass_at_k"]  # one k of maj@k is no curve
     captions = {chart.name: chart.caption for chart in training_charts(runs)}
     assert "completions whose extracted answer equals the gold answer" in captions["accuracy"]
     assert "evaluated during training" in captions["accuracy"]
     assert "evaluated" not in captions["conflict"]
+
+
+def test_curves_of_user_rewards_rate_speed_memory_and_time(tmp_path: Path) -> None:
+    rows = [
+        {"step": step, "train/reward_mean": 1.0, "train/accuracy_rate": 0.5, "rewards/brevity_mean": -step / 10,
+         "rewards/length_mean": -0.5, "rewards/my:tone_mean": 0.1, "optim/learning_rate": 1e-6, "time/step": 2.5,
+         "speed/tokens_per_second": 900.0, "memory/peak_bytes": 3 * 2**30}
+        for step in (1, 2)
+    ]  # fmt: skip
+    charts = training_charts([read_run(run_at(tmp_path / "one", rows))])
+    shown = [(chart.title, chart.unit, chart.series[0].y.tolist()) for chart in charts]
+    assert shown == [
+        ("Reward", "points", [1.0, 1.0]),
+        ("Accuracy", None, [0.5, 0.5]),
+        ("Brevity", "points", [-0.1, -0.2]),
+        ("Length penalty", "points", [-0.5, -0.5]),
+        ("My:tone", "points", [0.1, 0.1]),
+        ("Learning rate", "", [1e-6, 1e-6]),
+        ("Time of a step", "s", [2.5, 2.5]),
+        ("Tokens a second", "tokens/s", [900.0, 900.0]),
+        ("Peak memory", "GiB", [3.0, 3.0]),
+    ]
+    assert all(re.fullmatch(r"[\w.-]+", chart.name) for chart in charts)
+    assert len({chart.name for chart in charts}) == len(charts)
+
+
+def test_the_page_begins_with_the_curves_then_a_question_then_tables(page: str) -> None:
+    places = [page.index(what) for what in (
+        "<h1>", '<figure id="accuracy">', "<h2>Before and after: gtpo_1</h2>", "<h2>Runs</h2>", "<h2>Benchmarks</h2>",
+        "<h2>More curves</h2>", '<figure id="entropy">', "<summary>recipe</summary>")]  # fmt: skip
+    assert places == sorted(places)
+    assert places[1] < page.index("<table>")
+
+
+def test_a_question_before_and_after_is_the_first_that_changed(runs: list[RunRecord], scorer: Scorer) -> None:
+    """Of the first completions 000, 100, 000, 011 and 111, 110, 100, 011 the first and the third became right."""
+    pair = before_and_after(runs[0])
+    assert pair is not None
+    assert pair.same
+    assert (pair.before.when, pair.before.right) == ("before training", False)
+    assert (pair.after.when, pair.after.right) == ("step-000010", True)
+    assert pair.note == (
+        "arithmetic test, first completions: of 4 questions, 2 became right and 0 became wrong. This is the first that "
+        "changed."
+    )
+    assert before_and_after(runs[2]) is None
+
+
+def sampled(question: str, text: str, accuracy: float) -> str:
+    row: dict[str, object] = {name: [] for name in (
+        "tokens", "token_ids", "logprobs", "entropy", "forward", "backward", "lambda", "coefficient")}  # fmt: skip
+    row |= {"problem": question, "question": question, "gold": "7", "completion": 0, "text": text, "plugins": {},
+            "finish_reason": "stop", "reward": accuracy, "format": 1.0, "accuracy": accuracy, "extracted": None,
+            "advantage": 0.0, "mean_entropy": 0.1, "kept": True}  # fmt: skip
+    return json.dumps(row) + "\n"
+
+
+@pytest.mark.parametrize(("late", "same"), [("3+4", True), ("9-2", False)])
+def test_without_evaluations_the_stored_steps_tell_and_say_if_the_questions_differ(
+    tmp_path: Path, late: str, same: bool
+) -> None:
+    run = run_at(tmp_path / "one", ROWS)
+    run.samples.mkdir()
+    (run.samples / "step-000001.jsonl").write_text(sampled("3+4", "first", 0.0) + sampled("1+6", "other", 0.0))
+    assert before_and_after(read_run(run)) is None, "one step is no before and after"
+    (run.samples / "step-000050.jsonl").write_text(sampled("2+5", "other", 0.0) + sampled(late, "last", 10.0))
+    pair = before_and_after(read_run(run))
+    assert pair is not None
+    assert pair.same is same
+    before, after = pair.before, pair.after
+    if same:
+        assert (before.when, before.question, before.text, before.right) == ("step 1", "3+4", "first", False)
+        assert (after.when, after.question, after.text, after.right) == ("step 50", "3+4", "last", True)
+        assert "both early and late" in pair.note
+    else:
+        assert (before.question, after.question) == ("3+4", "2+5")
+        assert pair.note.startswith("Two training questions")
 
 
 def test_curves_draw_the_numbers(runs: list[RunRecord]) -> None:
