@@ -67,15 +67,12 @@ def majority_at_k(
     k: int,
     *,
     equal: Callable[[str, str], bool] = answers_equal,
-    num_subsets: int = 1000,
-    seed: int = 0,
 ) -> float:
     r"""Compute maj@k: the chance that the most frequent answer among k of n completions of one problem is right.
 
     `answers` are those of the n completions; None for a completion without an answer. Answers that equal the gold
     answer (`equal(gold, answer)`) vote together. So do wrong answers that equal each other: 0.5 and \frac12 are one
-    answer. See `vote_classes` and `majority_of_votes`. The order of the answers does not matter. The value is exact:
-    `num_subsets` and `seed` are there for scripts that name them, and change nothing.
+    answer. See `vote_classes` and `majority_of_votes`. The order of the answers does not matter. The value is exact.
 
     Range: 0 to 1. Raises ValueError for k < 1 or n < k, and whatever `equal` raises.
     """

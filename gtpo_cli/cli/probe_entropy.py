@@ -120,7 +120,6 @@ def _print(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Ver
     from gtpo_cli.evaluation.probe import undecided
     from gtpo_cli.objective import LN_2, filter_is_on
 
-    low, high = measured.interval.low, measured.interval.high
     print(f"recipe {name}, model {recipe.model.before_training}")
     print(
         f"<H>_ini = {measured.initial_entropy:.4f} nats   {measured.interval_words}   "

@@ -105,11 +105,11 @@ def probe_entropy(
 def undecided(probe: EntropyProbe, filter_mode: FilterMode) -> str | None:
     """Return a sentence if the probe does not decide about the entropy filter, since ln 2 lies inside its interval.
 
-    It names the prompts that would tell: an interval narrows with the root of their number. None if it decides, or if
-    the recipe does.
+    It names the prompts that would tell: an interval narrows with the root of their number. None if it decides, if
+    the recipe does, or if there is no interval (`interval_words` says so).
     """
     estimate, low, high = probe.interval
-    if filter_mode != "auto" or not low <= LN_2 <= high:
+    if filter_mode != "auto" or not probe.interval.is_bounded or not low <= LN_2 <= high:
         return None
     distance, half = abs(estimate - LN_2), (high - low) / 2
     most = 100 * len(probe.by_prompt)
