@@ -21,15 +21,15 @@ from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Rec
 from gtpo_cli.tracking import metrics_table
 
 DOCS = ROOT / "docs"
-LONG = 120
+LONG = 80  # what a line of code holds on the site
 
 
 def recipe_page() -> str:
     lines = [
         "# Every key of a recipe",
         "",
-        "Each key has its default, and its values and meaning behind `#`. `model.name` and `data.benchmark` have no",
-        "default. `--set key=value` overrides any key: the value is read as YAML, and a mapping is merged into what is",
+        "Each key has its default, and its values and meaning after a `#`, behind it or above it. `model.name` and",
+        "`data.benchmark` have no default. `--set key=value` overrides any key: the value is read as YAML, and a mapping is merged into what is",
         "there.",
         "",
         "```yaml",
@@ -94,8 +94,11 @@ def rows(model: type[BaseModel], indent: str = "") -> Iterator[str]:
         comment = "; ".join(part for part in (kind(field.annotation, field.metadata), field.description) if part)
         first, *others = f"{name}: {value}".rstrip().splitlines()
         line = f"{indent}{first}  # {comment}"
-        above = textwrap.wrap(comment, LONG, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ")
-        yield from [line] if len(line) <= LONG else [*above, f"{indent}{first}"]
+        above = textwrap.wrap(
+            comment.replace("|", " | "), LONG, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   "
+        )
+        alone = textwrap.wrap(f"{indent}{first}", LONG, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+        yield from [line] if len(line) <= LONG else [*above, *alone]
         yield from (f"{indent}  {other}" for other in others)
 
 
