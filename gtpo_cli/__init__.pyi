@@ -1,5 +1,7 @@
 """The names that `gtpo_cli` hands to loops of one's own (docs/library.md): each stands here, once."""
 
+from .api import evaluate as evaluate
+from .api import train as train
 from .data import LoadedProblems as LoadedProblems
 from .data import PromptEncoder as PromptEncoder
 from .data import arithmetic_problems as arithmetic_problems

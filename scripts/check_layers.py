@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("evaluation",),
     ("training",),
     ("report", "planning", "integrations", "export"),
-    ("sweeps",),
+    ("sweeps", "api"),
     ("cli",),
     ("__main__",),
 )

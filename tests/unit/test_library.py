@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -80,3 +81,43 @@ def test_the_page_names_what_there_is_and_what_needs_torch() -> None:
     assert sorted(names_of["yes"] + names_of["no"]) == sorted(set(gtpo_cli.__all__) - {"__version__"})
     for needs, names in names_of.items():
         assert ("torch" in imported_by(f"from gtpo_cli import {', '.join(names)}")) is (needs == "yes")
+
+
+@pytest.mark.slow
+def test_the_page_s_first_example_trains_and_evaluates(tmp_path: Path) -> None:
+    """As a script without a guard around its lines, with a reward in workers of its own."""
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    example = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
+    small = ["training.max_steps=2", "rollout.prompts_per_step=2", "objective.initial_entropy=0.1"]
+    small += ["rewards.plugins=[{name: short.py:short}]"]
+    (tmp_path / "short.py").write_text("def short(problem, completion):\n    return 1.0\n")
+    script = example.replace('["training.max_steps=100"]', repr(small)).replace("limit=200", "limit=4")
+    assert repr(small) in script
+    script += "print(run.path, len(run.metrics_file.read_text().splitlines()))\n"
+    script += "print(results['arithmetic'].scores['short.py:short'].interval.estimate)\n"
+    script += "print(evaluate(run.path, ['evaluation.limit=4'], checkpoint=2) == results)\n"
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    *_, interval, run, short, again = done.stdout.splitlines()
+    assert re.fullmatch(r"Interval\(estimate=[01]\.\d+, low=0\.\d+, high=[01]\.\d+\)", interval)
+    assert (run[:5], run[-2:]) == ("runs/", " 2")
+    assert (float(short), again) == (1.0, "True")
+
+
+def test_a_recipe_takes_no_overrides_and_a_typo_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = gtpo_cli.load_recipe("tiny_arithmetic")
+    with pytest.raises(TypeError, match="overrides are for a recipe's name or file"):
+        gtpo_cli.train(recipe, ["seed=1"])
+    with pytest.raises(gtpo_cli.GtpoError, match="tiny_arithmetc"):
+        gtpo_cli.train("tiny_arithmetc")
+    with pytest.raises(gtpo_cli.GtpoError, match="nowhere"):
+        gtpo_cli.evaluate("runs/nowhere")
+    assert list(tmp_path.iterdir()) == []

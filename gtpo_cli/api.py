@@ -1,0 +1,71 @@
+"""Train and evaluate from a script or a notebook, as `gtpo train` and `gtpo eval` do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from gtpo_cli.checkpoints import choose_checkpoint
+from gtpo_cli.evaluation.loading import PolicyLoader, load_prompting
+from gtpo_cli.evaluation.measure import evaluate as evaluate_one
+from gtpo_cli.evaluation.measure import find_evaluation
+from gtpo_cli.evaluation.problems import load_benchmark
+from gtpo_cli.evaluation.records import Results
+from gtpo_cli.planning.open_keys import closed, for_measuring
+from gtpo_cli.planning.readiness import check_ready
+from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.run_folder import NO_TRUST, RunFolder, Trust, new_run
+from gtpo_cli.training import loop
+
+
+def train(recipe: Recipe | str | Path, overrides: Sequence[str] = (), *, quiet: bool = False) -> RunFolder:
+    """Train a new run and return its folder.
+
+    `recipe`: the name of a shipped recipe, a file, or a `Recipe`. `overrides`: as with --set, such as
+    `["training.max_steps=100"]`; a `Recipe` takes none. `quiet` leaves the display out. Ctrl-C lets the step finish and
+    saves; `gtpo train --resume` goes on. Raises GtpoError.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(str(recipe), overrides)
+    elif overrides:
+        raise TypeError("overrides are for a recipe's name or file: recipe.with_values({key: value}) changes a Recipe")
+    check_ready(recipe)
+    recipe, folder = new_run(closed(recipe))
+    with folder.held(recipe):
+        loop.train(recipe, folder, quiet=quiet, say=_ignore if quiet else print)
+    return folder
+
+
+def evaluate(
+    run: RunFolder | str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    checkpoint: Literal["best", "last"] | int = "best",
+    trust: Trust = NO_TRUST,
+) -> dict[str, Results]:
+    """Evaluate a run's checkpoint (best, last or a step) on unseen problems: results by the benchmark's name.
+
+    `results["gsm8k"].scores["accuracy"].interval` is the mean over problems with its 95 % interval. `overrides`: as
+    with --set, such as `["evaluation.samples=64", "evaluation.pass_k=[1,64]"]`. What is stored in the run's folder is
+    only read. `trust`: the foreign code that may run, as with --trust-run-code. Raises GtpoError.
+    """
+    folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
+    own = closed(folder.recipe())
+    given = [override.partition("=")[0] for override in overrides]
+    recipe = for_measuring(closed(folder.recipe_to_run(overrides, trust=trust)), given)
+    chosen = choose_checkpoint(folder, checkpoint)
+    loader = PolicyLoader(recipe, chosen)
+    tokenizer, longest = load_prompting(recipe, chosen)
+    results: dict[str, Results] = {}
+    with Scorer(recipe.rewards) as scorer:
+        for name in recipe.evaluation.benchmarks:
+            benchmark = load_benchmark(recipe, name, tokenizer, max_seq_length=longest)
+            stored = find_evaluation(recipe, folder, benchmark, f"step-{chosen.step:06d}", own=own)
+            results[name] = evaluate_one(recipe, lambda: loader.load(trained=True), benchmark, stored, scorer)
+    return results
+
+
+def _ignore(text: str) -> None:
+    pass
