@@ -67,7 +67,9 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(min=0.0, max=100.0, help="Softmax temperature; 0 = greedy, one completion each.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first N problems.", metavar="N", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="A sample of N problems, always the same.", metavar="N", min=1)
+    ] = None,
     data_path: Annotated[
         Path | None, typer.Option(help="Local data: a file, a folder with one file per split, or a folder of such.")
     ] = None,

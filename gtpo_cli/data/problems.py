@@ -53,10 +53,10 @@ def load_problems(
 ) -> LoadedProblems:
     """Load the problems of a set from `data.path` or else from the hub; those of GENERATED are made from `seed`.
 
-    `data.limit` keeps the first usable problems and stops reading there. `is_usable` tells for each gold answer whether
-    a reward can compare it; the default is `EqualityWorkers.usable_many` with new workers. `side` chooses a side of
-    `data.held_out`. `id_prefix` is put before the problems' ids. With `with_columns`, the problems keep their rows.
-    `max_prompt_tokens` is applied later: see `encode_prompts`.
+    `data.limit` keeps a sample of the usable problems (`reading.read_table`). `is_usable` tells for each gold answer
+    whether a reward can compare it; the default is `EqualityWorkers.usable_many` with new workers. `side` chooses a
+    side of `data.held_out`. `id_prefix` is put before the problems' ids. With `with_columns`, the problems keep their
+    rows. `max_prompt_tokens` is applied later: see `encode_prompts`.
     Raises DataError if the file, split, columns or hub data set cannot be read, or if no row is usable; RewardError if
     the workers cannot be started.
     """

@@ -22,7 +22,7 @@ from gtpo_cli.errors import DataError
 from gtpo_cli.text import shown
 from gtpo_cli.types import Problem, Turn
 
-# Gold answers are checked in chunks of this many rows. With a limit, no chunk is read after the limit is reached.
+# Gold answers are checked in chunks of this many rows. With a limit, none is checked after the limit is reached.
 CHUNK_ROWS = 512
 
 
@@ -59,8 +59,9 @@ def read_table(
 ) -> LoadedProblems:
     """Turn the rows of a table into problems with ids "<id_prefix>/<row>" (rows counted from 1, bad ones included).
 
-    With `split`, only the rows of that side are used; rows without a question are on the training side. With
-    `with_columns`, the problems keep their rows.
+    With `split`, only the rows of that side are used; rows without a question are on the training side. With `limit`,
+    the problems are a sample, in the order of the table. It depends on the questions' texts only, so a smaller limit
+    takes some of the same. With `with_columns`, the problems keep their rows.
     """
     if table.columns is not None:
         if fault := _missing_column(spec, table.columns):
@@ -74,17 +75,21 @@ def read_table(
     rows: Iterator[tuple[int, SourcedRow]] = enumerate(table.rows, start=1)
     if split is not None:
         rows, held_out = _rows_of_side(list(rows), spec, split, table.where)
+    if limit is not None:  # a table may be sorted by kind
+        rows = iter(sorted(rows, key=lambda row: _rank(_comparable_question(row[1][1], spec) or "", "limit")))
+    numbers: list[int] = []
     while limit is None or len(problems) < limit:
         chunk = list(islice(rows, CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - len(problems))))
         if not chunk:
             break
         read = [_read_row(source, row, spec, f"{id_prefix}/{number}") for number, (source, row) in chunk]
         verdicts = iter(is_usable([item.gold for item in read if isinstance(item, Problem)]))
-        for item, (_, (_, row)) in zip(read, chunk, strict=True):
+        for item, (number, (_, row)) in zip(read, chunk, strict=True):
             if isinstance(item, DroppedRow):
                 dropped.append(item)
             elif next(verdicts):
                 problems.append(replace(item, columns=row) if with_columns and not isinstance(row, str) else item)
+                numbers.append(number)
             else:
                 dropped.append(DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}"))
     if not problems:
@@ -92,6 +97,7 @@ def read_table(
         summary = summarise_dropped(dropped, shown=1 if alike else 3)
         why = f"{summary}; {_remedy(dropped)}" if dropped else "it has no rows"
         raise DataError(f"{table.where}: no usable problem; {why}")
+    problems = [problem for _, problem in sorted(zip(numbers, problems, strict=True), key=lambda pair: pair[0])]
     return LoadedProblems(tuple(problems), tuple(dropped), held_out)
 
 
@@ -121,7 +127,7 @@ def held_out_questions(questions: Iterable[str], share: float, seed: int, *, whe
     return frozenset(ranked[: min(max(1, round(share * len(ranked))), len(ranked) - 1)])
 
 
-def _rank(question: str, seed: int) -> bytes:
+def _rank(question: str, seed: int | str) -> bytes:
     return hashlib.blake2b(f"{seed}/{question}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 

@@ -34,7 +34,7 @@ def load_benchmark(
     split: str = "test",
     data_path: Path | None = None,
 ) -> Benchmark:
-    """Load the first `evaluation.limit` problems of a benchmark's split, with the recipe's system prompt.
+    """Load a sample of `evaluation.limit` problems of a benchmark's split, with the recipe's system prompt.
 
     With `data.held_out`, the split "test" is the part that was kept from training. Of a mixture, every part with held
     out problems is used. Problems whose prompt is longer than `data.max_prompt_tokens`, or leaves no room within

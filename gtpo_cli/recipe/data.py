@@ -83,7 +83,7 @@ class SourceRecipe(Section):
         0.0, ge=0.0, lt=1.0, description="share of questions kept as the test split of local and hub"
     )
     held_out_seed: int = Field(0, ge=0, lt=2**31, description="seed that chooses them, apart from the run's")
-    limit: Count | None = Field(None, description="only this many problems of the split")
+    limit: Count | None = Field(None, description="a sample of this many problems of the split")
 
     @model_validator(mode="before")
     @classmethod

@@ -357,7 +357,7 @@ class EvaluationRecipe(Section):
     )
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
     max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut here; default: as in rollout")
-    limit: Count | None = Field(None, description="only this many problems of each benchmark")
+    limit: Count | None = Field(None, description="a sample of this many problems of each benchmark")
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -121,18 +121,29 @@ def test_a_file_without_a_usable_row_is_an_error_that_names_the_first(tmp_path: 
         load_problems(local(tmp_path / "c.csv"), seed=0, is_usable=all_usable)
 
 
-def test_a_limit_counts_usable_problems_and_reads_no_further() -> None:
-    read: list[int] = []
+def test_a_limit_is_a_sample_of_usable_problems_that_depends_on_the_questions_only() -> None:
+    """A table sorted by kind gives every kind. A smaller limit gives some of the same problems, in their order."""
+    kinds = ("algebra", "geometry", "number theory")
+    sorted_rows: list[SourcedRow] = [
+        (
+            f"t:{number}",
+            {"question": f"{kinds[number // 100]} {number}", "answer": "x" if number % 10 == 0 else str(number)},
+        )
+        for number in range(300)
+    ]
 
-    def rows() -> Iterator[SourcedRow]:
-        for number in range(1, 100_000):
-            read.append(number)
-            yield f"t:{number}", {"question": "q", "answer": "x" if number <= 3 else str(number)}
+    def golds(rows: list[SourcedRow], limit: int) -> list[str]:
+        loaded = read_table(Table("t", None, iter(rows)), BENCHMARKS["amc23"], "t", limit, numbers_only)
+        return [problem.gold for problem in loaded.problems]
 
-    loaded = read_table(Table("t", None, rows()), BENCHMARKS["amc23"], "t", 4, numbers_only)
-    assert [problem.gold for problem in loaded.problems] == ["4", "5", "6", "7"]
-    assert [row.source for row in loaded.dropped] == ["t:1", "t:2", "t:3"]
-    assert read == [1, 2, 3, 4, 5, 6, 7]
+    sixty = golds(sorted_rows, 60)
+    assert len(sixty) == 60
+    assert sixty == sorted(sixty, key=int)
+    counts = [sum(int(gold) // 100 == kind for gold in sixty) for kind in range(3)]
+    assert min(counts) >= 12, counts  # 20 expected, with a standard deviation of 3.3
+    assert set(golds(sorted_rows, 20)) < set(sixty)
+    assert golds(sorted_rows[::-1], 60) == sixty[::-1]
+    assert len(golds(sorted_rows, 1000)) == 270
 
 
 @pytest.mark.slow
