@@ -47,7 +47,7 @@ def run(*, a_call: int) -> list[Figure]:
         def evaluated(numbers: Sequence[int]) -> int:
             """Tokens."""
             found: list[Any] = []
-            _evaluate_problems(recipe, subject, benchmark, numbers, scorer, found.extend)
+            _evaluate_problems(recipe, subject, benchmark, numbers, scorer, lambda problem: None, found.extend)
             return sum(completion.tokens for problem in found for completion in problem.completions)
 
         evaluated(range(4))  # compiles

@@ -163,7 +163,7 @@ def mean_interval(values: ArrayLike, *, share: bool = False) -> Interval:
 
     Student's t, mean +- t(P - 1) s / sqrt(P), covers too little where most problems are right or most are wrong, and
     has no width where all are. So for a `share`, whose values lie in 0..1, it is computed as if two more problems were
-    wholly right and two wholly wrong (Agresti & Coull 1998), and cut to 0..1. tests/unit/test_coverage.py measures it.
+    wholly right and two wholly wrong (Agresti & Coull 1998), and cut to 0..1. tests/unit/test_intervals.py measures it.
     Other values leave the interval open if there is one, or if all are equal. Raises ValueError without values.
     """
     if not share:

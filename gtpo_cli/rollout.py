@@ -8,7 +8,7 @@ from contextlib import closing
 import torch
 
 from gtpo_cli.data import Prompt
-from gtpo_cli.generation.sampler import Sampler, SamplingParams
+from gtpo_cli.generation.sampler import OnCompletion, Sampler, SamplingParams
 from gtpo_cli.objective.batch import TokenBatch, pad_rows, real_places
 from gtpo_cli.types import Completion, Group, Problem
 
@@ -25,9 +25,15 @@ def sample(
 
     Raises GenerationError.
     """
-    notify = None if ended is None else lambda number, completion: ended(prompts[number][0], completion)
+    notify = _with_problems(prompts, ended)
     completions = sampler.sample([ids for _, ids in prompts], group_size, params, ended=notify)
     return [Group(problem, ids, tuple(group)) for (problem, ids), group in zip(prompts, completions, strict=True)]
+
+
+def _with_problems(
+    prompts: Sequence[Prompt], ended: Callable[[Problem, Completion], None] | None
+) -> OnCompletion | None:
+    return None if ended is None else lambda number, completion: ended(prompts[number][0], completion)
 
 
 def sample_blocks(
@@ -39,11 +45,16 @@ def sample_blocks(
     size: int,
     seeds: Sequence[int],
     wanted: Collection[int] | None = None,
+    ended: Callable[[Problem, Completion], None] | None = None,
 ) -> Generator[tuple[int, Group], None, None]:
-    """Yield the groups of the wanted prompts (default: all) with the prompts' numbers as they finish: see `Sampler`."""
+    """Yield the groups of the wanted prompts (default: all) with the prompts' numbers as they finish: see `Sampler`.
+    `ended`: as in `sample`."""
     wanted = range(len(prompts)) if wanted is None else wanted
     ids = [ids for _, ids in prompts]
-    with closing(sampler.sample_blocks(ids, group_size, params, size=size, seeds=seeds, wanted=wanted)) as sampled:
+    blocks = sampler.sample_blocks(
+        ids, group_size, params, size=size, seeds=seeds, wanted=wanted, ended=_with_problems(prompts, ended)
+    )
+    with closing(blocks) as sampled:
         for number, completions in sampled:
             problem, prompt_ids = prompts[number]
             yield number, Group(problem, prompt_ids, tuple(completions))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +27,7 @@ from gtpo_cli.cli.options import (
     names_run,
     plain_recipe,
 )
-from gtpo_cli.cli.printing import print_audit, print_json, print_scores, say, suggest
+from gtpo_cli.cli.printing import print_audit, print_json, print_parts, print_scores, say, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import DataError, ended_with
@@ -76,6 +77,9 @@ def evaluate(
     split: Annotated[str, typer.Option(help="The benchmark's split; a file is used whole.")] = "test",
     checkpoint: CheckpointOption = "best",
     base: Annotated[bool, typer.Option("--base", help="Evaluate the untrained model too.")] = False,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="COLUMN", help="Scores for each value of a column of the data too.")
+    ] = None,
     audit: Annotated[bool, typer.Option("--audit", help="List answers that the grader may have misjudged.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Sample again what is stored already.")] = False,
     as_json: JsonOption = False,
@@ -129,7 +133,7 @@ def evaluate(
     benchmark, samples_given = benchmark or local_benchmarks(loaded, data_path), "evaluation.samples" in keys
     asked = with_options(loaded, benchmark, pass_k, maj_k, limit, temperature, samples_given=samples_given)
     asked = for_measuring(asked, keys)
-    benchmarks = _load_benchmarks(asked, chosen, split, data_path)
+    benchmarks = _load_benchmarks(asked, chosen, split, data_path, by)
     if not names_run(target):
         _create_folder(run, loaded)
     if not as_json:  # the run folder has all results
@@ -138,10 +142,11 @@ def evaluate(
         is_run = own is not None and chosen is not None
         finished = _evaluate(run, asked, own if is_run else None, chosen, subjects, benchmarks, again=again)
     if as_json:
-        print_json({"run": run.path, "evaluations": _document(finished, audit=audit)})
+        parts = {one.name: one.parts for one in benchmarks}
+        print_json({"run": run.path, "evaluations": _document(finished, parts, audit=audit)})
         return
     for one in benchmarks:
-        _print(one, asked, {subject: finished[one.name, subject] for subject in subjects}, audit=audit)
+        _print(one, asked, {subject: finished[one.name, subject] for subject in subjects}, by=by, audit=audit)
     if len(subjects) > 1:
         suggest("compare", f"{run.path}@{BASE}", run.path)
     else:
@@ -202,7 +207,7 @@ def _create_folder(run: RunFolder, recipe: Recipe) -> None:
 
 
 def _load_benchmarks(
-    recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None
+    recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None, by: str | None
 ) -> list[Benchmark]:
     from gtpo_cli.evaluation.loading import load_prompting
     from gtpo_cli.evaluation.problems import load_benchmark
@@ -217,7 +222,9 @@ def _load_benchmarks(
     tokenizer, longest = load_prompting(recipe, checkpoint)
     benchmarks = []
     for name in recipe.evaluation.benchmarks:
-        loaded = load_benchmark(recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path)
+        loaded = load_benchmark(
+            recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path, by=by
+        )
         for note in loaded.notes:
             print(note, flush=True)
         benchmarks.append(loaded)
@@ -237,7 +244,16 @@ def _introduce(words: str | None, model: ModelRecipe, subjects: list[str]) -> No
         print(f"{BASE} is {what}", flush=True)
 
 
-def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
+def _scores(results: Results) -> dict[str, Any]:
+    return {
+        name: {"estimate": score.interval.estimate, "interval_95": [score.interval.low, score.interval.high]}
+        for name, score in results.scores.items()
+    }
+
+
+def _document(
+    finished: Finished, parts: Mapping[str, Mapping[str, Sequence[str]]], *, audit: bool
+) -> list[dict[str, Any]]:
     from gtpo_cli.evaluation.misjudged import audit as find_misjudged
 
     return [
@@ -249,9 +265,10 @@ def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
             "problems": len(results.problem_ids),
             "dropped": results.dropped,
             "samples": stored.conditions.samples,
-            "scores": {
-                name: {"estimate": score.interval.estimate, "interval_95": [score.interval.low, score.interval.high]}
-                for name, score in results.scores.items()
+            "scores": _scores(results),
+            "parts": {
+                value: {"problems": len(ids), "scores": _scores(results.part(ids))}
+                for value, ids in parts[benchmark].items()
             },
             **({"audit": find_misjudged(stored.problems())} if audit else {}),
         }
@@ -260,7 +277,12 @@ def _document(finished: Finished, *, audit: bool) -> list[dict[str, Any]]:
 
 
 def _print(
-    benchmark: Benchmark, recipe: Recipe, finished: dict[str, tuple[StoredEvaluation, Results]], *, audit: bool
+    benchmark: Benchmark,
+    recipe: Recipe,
+    finished: dict[str, tuple[StoredEvaluation, Results]],
+    *,
+    by: str | None,
+    audit: bool,
 ) -> None:
     """Print the scores of all subjects on a benchmark, and where they are stored."""
     settings = recipe.evaluation
@@ -270,7 +292,10 @@ def _print(
         f"{counted(settings.samples, 'completion')} each, {how}; "
         "mean (95 % interval over problems)"
     )
-    print_scores({subject: results for subject, (_, results) in finished.items()})
+    scores = {subject: results for subject, (_, results) in finished.items()}
+    print_scores(scores)
+    if by is not None:
+        print_parts(by, benchmark.parts, scores)
     for subject, (stored, _) in finished.items():
         if audit:
             print_audit(subject, stored.problems())

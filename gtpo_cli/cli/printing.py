@@ -65,6 +65,24 @@ def print_scores(results: Mapping[str, Results]) -> None:
     print_table(["", *results], rows, numbers=range(1, len(results) + 1))
 
 
+def print_parts(column: str, parts: Mapping[str, Sequence[str]], results: Mapping[str, Results]) -> None:
+    """Print a row for each part of the problems, with their number and each subject's accuracy and largest pass@k."""
+    from gtpo_cli.report.tables import score_interval, score_words
+
+    shown = [(subject, name) for subject, one in results.items() for name in one.headlines]
+    rows = [
+        [
+            value,
+            str(len(ids)),
+            *(score_interval(name, results[subject].part(ids).scores[name].interval) for subject, name in shown),
+        ]
+        for value, ids in parts.items()
+    ]
+    heads = [f"{subject} {score_words(name)}" for subject, name in shown]
+    print()
+    print_table([column, "problems", *heads], rows, numbers=range(1, len(heads) + 2))
+
+
 def print_audit(subject: str, problems: Sequence[EvaluatedProblem]) -> None:
     """Print what the grader may have misjudged."""
     from gtpo_cli.evaluation.misjudged import audit

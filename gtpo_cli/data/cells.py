@@ -34,7 +34,7 @@ def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | No
     lone surrogate, which stands for bytes that are not UTF-8 in JSON and CSV.
     """
     for name in names:
-        value = _value(row, name)
+        value = value_in(row, name)
         if _is_chat(value):
             (*_, (role, last)) = turns_in(row, name)
             value = last if role == "assistant" else None
@@ -52,7 +52,7 @@ def turns_in(row: Row, name: str) -> list[Turn]:
 
     Raises UnusableRowError for an unknown role, a message without text, or only blank messages.
     """
-    value = _value(row, name)
+    value = value_in(row, name)
     turns: list[Turn] = []
     for message in value if _is_chat(value) else ():
         role = message.get("role", message.get("from"))
@@ -68,7 +68,8 @@ def turns_in(row: Row, name: str) -> list[Turn]:
     return turns
 
 
-def _value(row: Row, name: str) -> Any:
+def value_in(row: Row, name: str) -> Any:
+    """Return the value of a column; for `a.b` where there is no such column, that of `b` within `a`. None if absent."""
     if name in row or "." not in name:
         return row.get(name)
     value: Any = row

@@ -198,15 +198,16 @@ def usable_prompts(
     max_seq_length: int,
     side: Side = "training",
     id_prefix: str = "",
+    with_columns: bool = False,
 ) -> Usable:
     """Return the prompts that fit `data.max_prompt_tokens` and leave a token of `max_seq_length` to the completion.
 
-    `side`, `id_prefix`: see `load_problems`. Raises DataError, ModelError.
+    `side`, `id_prefix`, `with_columns`: see `load_problems`. Raises DataError, ModelError.
     """
     data = recipe.data
     loaded = load_problems(
         source, seed=recipe.seed, is_usable=gold_check(recipe.rewards), side=side, id_prefix=id_prefix,
-        with_columns=bool(recipe.rewards.plugins),
+        with_columns=with_columns or bool(recipe.rewards.plugins),
     )  # fmt: skip
     encoder = PromptEncoder(tokenizer, data.system_prompt)
     longest = min(data.max_prompt_tokens, max_seq_length - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from statistics import fmean
@@ -30,7 +31,7 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import sample, sample_blocks
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.types import Group
+from gtpo_cli.types import Completion, Group, Problem
 
 _COMPLETIONS_AT_ONCE = 256  # measured, graded and stored together
 
@@ -121,14 +122,23 @@ def evaluate(
         subject = load() if missing else None  # may take minutes, so progress starts after it
         progress(len(problems), len(benchmark.prompts))
 
+        ended, done = Counter[str](), set(problems)  # completions by problem; problems with all of them
+
+        def count(problem: Problem) -> None:
+            ended[problem.id] += 1
+            if ended[problem.id] == settings.samples:
+                done.add(problem.id)
+                progress(len(done), len(benchmark.prompts))
+
         def keep(evaluated: list[EvaluatedProblem]) -> None:
             new = [problem for problem in evaluated if problem.id not in problems]  # a killed block is sampled whole
             stored.append(new)
             problems.update({problem.id: problem for problem in new})
-            progress(len(problems), len(benchmark.prompts))
+            done.update(problems)
+            progress(len(done), len(benchmark.prompts))
 
         if subject is not None:
-            _evaluate_problems(recipe, subject, benchmark, missing, scorer, keep)
+            _evaluate_problems(recipe, subject, benchmark, missing, scorer, count, keep)
         in_order = [problems[problem.id] for problem, _ in benchmark.prompts]
         results = score_problems(in_order, settings, scorer, dropped=benchmark.dropped)
         stored.finish(results)
@@ -141,9 +151,11 @@ def _evaluate_problems(
     benchmark: Benchmark,
     wanted: Sequence[int],
     scorer: Scorer,
+    count: Callable[[Problem], None],
     keep: Callable[[list[EvaluatedProblem]], None],
 ) -> None:
-    """Sample the problems with these numbers, and pass them to `keep` about 256 completions at a time.
+    """Sample the problems with these numbers, and pass them to `keep` about 256 completions at a time. `count` gets the
+    problem of each completion that ended.
 
     Answers are graded as they come. Finished groups are measured between two steps of the engine, which stays full.
     Other problems may come too: see `Sampler.sample_blocks`.
@@ -158,14 +170,16 @@ def _evaluate_problems(
         keep(grade(groups, mean_entropies(subject.policy, groups), scorer))
         groups.clear()
 
-    with closing(
-        sample_blocks(
-            subject.sampler, prompts, samples, _sampling_params(recipe), size=size, seeds=seeds, wanted=wanted
-        )
-    ) as sampled:
+    def ended(problem: Problem, completion: Completion) -> None:
+        scorer.begin(problem, completion)
+        count(problem)
+
+    params = _sampling_params(recipe)
+    coming = sample_blocks(
+        subject.sampler, prompts, samples, params, size=size, seeds=seeds, wanted=wanted, ended=ended
+    )
+    with closing(coming) as sampled:
         for _, group in sampled:
-            for completion in group.completions:
-                scorer.begin(group.problem, completion)
             groups.append(group)
             if len(groups) == size:
                 finish()

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gtpo_cli.data import Prompt, usable_prompts
+from gtpo_cli.data.cells import has_column, value_in
 from gtpo_cli.data.problems import holds_nothing_out, sources_with_prefix
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, ColumnsRecipe, SourceRecipe
 from gtpo_cli.rewards import check_columns
+from gtpo_cli.text import one_line, some
+
+MOST_PARTS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """The encoded prompts of a benchmark's usable problems. `dropped` counts unusable problems; `notes` say why."""
+    """The encoded prompts of a benchmark's usable problems. `dropped` counts unusable problems; `notes` say why.
+    `parts`: the ids of the problems by their value in a column, if one was named."""
 
     name: str
     split: str
     prompts: list[Prompt]
     dropped: int = 0
     notes: tuple[str, ...] = ()
+    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def load_benchmark(
@@ -33,6 +40,7 @@ def load_benchmark(
     max_seq_length: int,
     split: str = "test",
     data_path: Path | None = None,
+    by: str | None = None,
 ) -> Benchmark:
     """Load a sample of `evaluation.limit` problems of a benchmark's split, with the recipe's system prompt.
 
@@ -41,8 +49,8 @@ def load_benchmark(
     `max_seq_length`, are dropped and counted.
 
     `data_path` is a file, a folder with one file per split, or a folder with one such folder per benchmark. Without it,
-    the recipe's `data.path` is used if it is a folder of this benchmark, or else the hub. Raises DataError, also for a
-    split or path without effect; RewardError as `check_columns`.
+    the recipe's `data.test_path`, or its `data.path` if that is a folder of this benchmark, or else the hub. `by`: see
+    `Benchmark`. Raises DataError, also for a split or path without effect; RewardError as `check_columns`.
     """
     if name in GENERATED and data_path is not None:
         raise DataError(f"benchmark {name}: is generated, so {data_path} would not be read; use --benchmark local")
@@ -63,6 +71,7 @@ def load_benchmark(
             max_seq_length=max_seq_length,
             side="test" if kept else "training",
             id_prefix=prefix,
+            with_columns=by is not None,
         )
         prompts += usable.prompts
         dropped += usable.dropped
@@ -70,7 +79,22 @@ def load_benchmark(
     if not prompts:
         raise DataError(f"benchmark {name}: {'; '.join(notes)}; so no problem is left")
     check_columns(recipe.rewards, [problem for problem, _ in prompts])
-    return Benchmark(name, split, prompts, dropped, tuple(notes))
+    return Benchmark(name, split, prompts, dropped, tuple(notes), _parts(name, prompts, by) if by else {})
+
+
+def _parts(name: str, prompts: list[Prompt], column: str) -> dict[str, list[str]]:
+    found = list(dict.fromkeys(key for problem, _ in prompts for key in problem.columns))
+    if not has_column(found, column):
+        raise DataError(f"--by {column}: {name} has no such column; found {some(found) if found else 'none'}")
+    parts: dict[str, list[str]] = {}
+    for problem, _ in prompts:
+        parts.setdefault(one_line(str(value_in(problem.columns, column))), []).append(problem.id)
+    if len(parts) > MOST_PARTS:
+        raise DataError(
+            f"--by {column}: {name} has {len(parts)} different values in it, and {MOST_PARTS} can be shown; name a "
+            "column of kinds or levels"
+        )
+    return dict(sorted(parts.items()))
 
 
 def _sources(recipe: Recipe, name: str, data_path: Path | None) -> list[tuple[SourceRecipe, str]]:
@@ -86,7 +110,7 @@ def _sources(recipe: Recipe, name: str, data_path: Path | None) -> list[tuple[So
     if found := [(source, prefix) for source, prefix in sources_with_prefix(data) if source.benchmark == name]:
         # a single part has no prefix, so its ids are the same as without a mixture
         return [(found[0][0], "")] if data_path is not None or len(found) == 1 else found
-    changes: dict[str, Any] = {"benchmark": name, "path": None, "dataset": None, "held_out": 0.0}
+    changes: dict[str, Any] = {"benchmark": name, "path": None, "test_path": None, "dataset": None, "held_out": 0.0}
     if name not in OWN:  # the recipe's columns are for other data
         changes |= {"columns": ColumnsRecipe(), "gold": "auto"}
     return [(data.model_copy(update=changes), "")]
@@ -114,6 +138,8 @@ def _elsewhere(source: SourceRecipe, name: str, split: str, data_path: Path | No
                 )
             changes["split"] = DEFAULT_SPLIT
         return changes
+    if split == "test" and source.test_path is not None:
+        return changes | {"path": source.test_path, "split": DEFAULT_SPLIT}
     if name == "local" and source.path is None:
         raise DataError("benchmark local: name a file, or a folder with one file per split: gtpo eval --data-path PATH")
     if name == "hub" and source.path is None and source.dataset is None:
@@ -124,7 +150,7 @@ def _elsewhere(source: SourceRecipe, name: str, split: str, data_path: Path | No
     if source.path is not None and split != source.split and not Path(source.path).expanduser().is_dir():
         raise DataError(
             f"data.path: all of {source.path} was trained on, so nothing is left to test on; name another file with "
-            "gtpo eval --data-path, or train with data.held_out: 0.1, or with data.path as a folder with one file per "
-            "split (train.jsonl, test.jsonl)"
+            "gtpo eval --data-path or data.test_path, or train with data.held_out: 0.1, or with data.path as a folder "
+            "with one file per split (train.jsonl, test.jsonl)"
         )
     return changes

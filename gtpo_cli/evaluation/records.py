@@ -6,13 +6,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from gtpo_cli.estimators import Interval
+from gtpo_cli.estimators import Interval, mean_interval
 from gtpo_cli.files import Count, Finite
 from gtpo_cli.types import FinishReason, Problem
 
@@ -140,6 +140,21 @@ class Results:
             is_open = not is_share(name) and score.interval[1:] == (-math.inf, math.inf)
             if not all(map(math.isfinite, score.interval[:1] if is_open else score.interval)):
                 raise ValueError("scores: an interval is not finite")
+
+    def part(self, ids: Collection[str]) -> Results:
+        """Return the results of these problems alone."""
+        kept = [place for place, name in enumerate(self.problem_ids) if name in ids]
+        values = {name: tuple(score.values[place] for place in kept) for name, score in self.scores.items()}
+        return Results(
+            tuple(self.problem_ids[place] for place in kept),
+            tuple(self.problem_digests[place] for place in kept),
+            {name: Score(mean_interval(own, share=is_share(name)), own) for name, own in values.items()},
+        )
+
+    @property
+    def headlines(self) -> list[str]:
+        """The names of the scores that say most: accuracy, and pass@k for the largest k above 1."""
+        return ["accuracy", *(f"pass@{k}" for k in self.ks("pass")[-1:] if k > 1)]
 
     def ks(self, family: str) -> list[int]:
         """List every k with scores of a family (`pass`, `first_pass`, `maj`), ascending."""

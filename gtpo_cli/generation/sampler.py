@@ -51,12 +51,13 @@ class Sampler(Protocol):
         size: int,
         seeds: Sequence[int],
         wanted: Collection[int],
+        ended: OnCompletion | None = None,
     ) -> Generator[tuple[int, list[Completion]], None, None]:
         """Yield each wanted prompt's number with its n completions, as they come.
 
         Block k has the prompts from k * `size` up to (k + 1) * `size`. Its completions are those of `sample` with the
         seed `seeds[k]`, whatever else is wanted (with vLLM up to rounding). A sampler that needs the whole block for
-        that yields all of its prompts, block by block. Raises GenerationError.
+        that yields all of its prompts, block by block. `ended`: as in `sample`. Raises GenerationError.
 
         Closing the generator drops unfinished completions.
         """

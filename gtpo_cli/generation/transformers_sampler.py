@@ -86,11 +86,17 @@ class TransformersSampler:
         size: int,
         seeds: Sequence[int],
         wanted: Collection[int],
+        ended: OnCompletion | None = None,
     ) -> Generator[tuple[int, list[Completion]], None, None]:
         """Sample each block with one call, because its rows share a random generator and padding."""
         for block in sorted({number // size for number in wanted}):
             first = block * size
-            rows = self.sample(prompts[first : first + size], n, replace(params, seed=seeds[block]))
+
+            def notify(number: int, completion: Completion, first: int = first) -> None:
+                if ended is not None:
+                    ended(first + number, completion)
+
+            rows = self.sample(prompts[first : first + size], n, replace(params, seed=seeds[block]), ended=notify)
             yield from enumerate(rows, start=first)
 
     @torch.no_grad()

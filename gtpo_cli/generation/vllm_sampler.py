@@ -184,14 +184,11 @@ class VllmSampler:
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, *, ended: OnCompletion | None = None
     ) -> list[list[Completion]]:
         numbers = range(len(prompts))
-        rows: dict[int, list[Completion]] = {}
-        notify = ended or (lambda number, completion: None)
-        blocks = self.sample_blocks(prompts, n, params, size=len(prompts), seeds=[params.seed], wanted=numbers)
+        blocks = self.sample_blocks(
+            prompts, n, params, size=len(prompts), seeds=[params.seed], wanted=numbers, ended=ended
+        )
         with closing(blocks) as sampled:
-            for number, completions in sampled:
-                rows[number] = completions
-                for completion in completions:
-                    notify(number, completion)
+            rows = dict(sampled)
         return [rows[number] for number in numbers]
 
     def sample_blocks(
@@ -203,6 +200,7 @@ class VllmSampler:
         size: int,
         seeds: Sequence[int],
         wanted: Collection[int],
+        ended: OnCompletion | None = None,
     ) -> Generator[tuple[int, list[Completion]], None, None]:
         """Sample all blocks at once, because each completion has its own seed."""
         check_prompts(prompts, self._policy.max_seq_length)
@@ -215,7 +213,11 @@ class VllmSampler:
 
         with closing(self._engine.generate(map(request, numbers))) as outputs:
             for i, output in outputs:
-                yield numbers[i], [self._completion(sampled) for sampled in output.outputs]
+                completions = [self._completion(sampled) for sampled in output.outputs]
+                if ended is not None:
+                    for completion in completions:
+                        ended(numbers[i], completion)
+                yield numbers[i], completions
 
     def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:
         """Do nothing: the engine allocated its memory at the start, and queues requests that do not fit."""

@@ -65,6 +65,9 @@ class SourceRecipe(Section):
         description="local file, pattern, or folder with the files of each split, instead of the hub (jsonl, json, "
         "parquet, csv, tsv)",
     )
+    test_path: NonEmpty | None = Field(
+        None, description="file or pattern with the test split, where path is the training split alone"
+    )
     dataset: Annotated[DatasetRecipe | None, BeforeValidator(_dataset)] = Field(
         None, description="for benchmark: hub; dataset: owner/name is short for its id"
     )
@@ -106,6 +109,14 @@ class SourceRecipe(Section):
             found.append(f"{key}.dataset: benchmark: hub needs a data set's id, e.g. dataset: owner/name")
         if name in GENERATED and self.path is not None:
             found.append(f"{key}.path: {name} is generated; remove {key}.path, or use benchmark: local")
+        if self.test_path is not None and self.path is None:
+            found.append(f"{key}.test_path: belongs to {key}.path, which is not set; set it, or remove this key")
+        if self.test_path is not None and self.test_path == self.path:
+            found.append(
+                f"{key}.test_path: is {key}.path, which is trained on; name another file, or set {key}.held_out"
+            )
+        if self.test_path is not None and self.held_out:
+            found.append(f"{key}.test_path: has the test split already; remove it, or {key}.held_out")
         if name != "hub" and self.dataset is not None:
             found.append(f"{key}.dataset: is for benchmark: hub, not {name}; set {key}.benchmark: hub, or remove it")
         if name not in (*OWN, "mixture"):

@@ -152,7 +152,14 @@ class SamplerContract:
         expected = []
         for block, seed in enumerate(seeds):
             expected += sampler.sample(prompts[2 * block : 2 * block + 2], 3, replace(params, seed=seed))
-        found = dict(sampler.sample_blocks(prompts, 3, params, size=2, seeds=seeds, wanted=wanted))
+        told: list[tuple[int, Any]] = []
+        found = dict(
+            sampler.sample_blocks(
+                prompts, 3, params, size=2, seeds=seeds, wanted=wanted, ended=lambda *one: told.append(one)
+            )
+        )
+        key = repr
+        assert sorted(told, key=key) == sorted(((i, c) for i, row in found.items() for c in row), key=key)
         assert wanted <= found.keys() <= {n for w in wanted for n in (w, w ^ 1)} & set(range(5))
         for number, completions in found.items():
             assert [c.token_ids for c in completions] == [c.token_ids for c in expected[number]]
