@@ -19,9 +19,11 @@ import os
 import random
 import re
 import shutil
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,7 @@ class CheckpointStore:
         """
         file = self.path(step) / "training.pt"
         with guarded(lambda why: _unusable(file, why)), open_regular(file) as stream:
+            _check_plain(stream)
             loaded = torch.load(stream, map_location="cpu", weights_only=True)
             if not isinstance(loaded, dict) or not all(isinstance(loaded.get(key), dict) for key in _PARTS):
                 raise ValueError(f"it lacks {' or '.join(_PARTS)}")
@@ -279,6 +282,15 @@ def write_manifest(folder: Path) -> None:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         entries[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
     (folder / _MANIFEST).write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+
+
+def _check_plain(stream: BufferedReader) -> None:
+    """Raise ValueError if an archive has compressed parts, which could unpack to far more. torch writes none."""
+    with suppress(zipfile.BadZipFile):  # torch's own error says so
+        parts = zipfile.ZipFile(stream).infolist()
+        if sum(part.file_size for part in parts) > os.fstat(stream.fileno()).st_size:
+            raise ValueError("it is compressed")
+    stream.seek(0)
 
 
 def _unusable(file: Path, why: str) -> CheckpointError:

@@ -32,7 +32,7 @@ from gtpo_cli.text import describe, one_line
 T = TypeVar("T")
 Wrong = Callable[[str], GtpoError]  # what is wrong with the file -> the error that says where, what and the remedy
 
-MAX_BYTES = 2**30  # of a file that is read at once, or of a line
+MAX_BYTES = 2**26  # of a file that is read at once, or of a line; parsed, it may take fifty times as much
 _STEP = re.compile(r"step-([0-9]{6,12})")
 
 # Bounds for numbers from a run, so that their squares and sums are finite too.
@@ -59,12 +59,12 @@ def read_bytes(file: Path) -> bytes:
     """Read a regular file. Raises OSError, also for more than MAX_BYTES."""
     with open_regular(file) as stream:
         size = os.fstat(stream.fileno()).st_size  # allocate no more than the file has
-        return _up_to_bound(file, stream.read(min(size, MAX_BYTES) + 1))
+        return _up_to_bound(file, stream.read(min(size, MAX_BYTES) + 1), MAX_BYTES)
 
 
-def _up_to_bound(file: Path, content: bytes) -> bytes:
-    if len(content) > MAX_BYTES:
-        raise OSError(errno.EFBIG, f"is larger than {MAX_BYTES // 2**20} MiB", str(file))
+def _up_to_bound(file: Path, content: bytes, most: int, words: str = "is larger than") -> bytes:
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"{words} {most // 2**20} MiB", str(file))
     return content
 
 
@@ -86,11 +86,17 @@ def read_json_lines(
     with stream:
         for number in count(1):
             with guarded(lambda reason, number=number: wrong(number, reason)):  # type: ignore[misc]
-                line = _up_to_bound(file, stream.readline(MAX_BYTES + 1))
+                line = read_line(stream, file)
                 if not line or (cut and not line.endswith(b"\n")):
                     return
                 row = parse_json(line, shape)
             yield row
+
+
+def read_line(stream: BufferedReader, file: Path, *, most: int | None = None) -> bytes:
+    """Read a line; b"" at the end. Raises OSError for more than `most` bytes (default: MAX_BYTES)."""
+    most = most or MAX_BYTES
+    return _up_to_bound(file, stream.readline(most + 1), most, "has a line of more than")
 
 
 def parse_json(content: bytes | str, shape: type[T]) -> T:

@@ -14,7 +14,7 @@ PACKAGE = "gtpo_cli"
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "seeds", "hub", "text", "torch_modes", "waiting", "entropy_filter"),
+    ("errors", "types", "seeds", "hub", "text", "torch_modes", "waiting", "entropy_filter", "limited"),
     ("recipe", "kernels", "files", "user_code"),
     ("objective", "rewards"),
     ("estimators", "data", "models", "tracking"),

@@ -66,7 +66,12 @@ def open_files(where: str, files: Sequence[Path]) -> Table:
                 f"{table.where}: has other columns than {tables[0].where} ({_listed(table)}; {_listed(tables[0])}); "
                 "name files with the same columns"
             )
-    return Table(where, tables[0].columns, chain.from_iterable(table.rows for table in tables))
+    return Table(
+        where,
+        tables[0].columns,
+        chain.from_iterable(table.rows for table in tables),
+        lambda names: chain.from_iterable(table.rows_with(names) for table in tables),
+    )
 
 
 def _files_of_split(folder: Path, split: str) -> tuple[Path, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gtpo_cli.data.local import Table, nearest
+from gtpo_cli.data.local import SourcedRow, Table, nearest
 from gtpo_cli.errors import DataError
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.text import one_line
@@ -45,8 +45,11 @@ def hub_table(name: str, hub: HubSource, split: str) -> Table:
             why = f"the hub cannot be reached ({detail})"
         raise DataError(f"{hub.id}: {why}; {_remedy(hub, detail, split)}") from error
     where = f"{hub.id}[{split}]"
-    rows = ((f"{where}:{number}", row) for number, row in enumerate(dataset, start=1))
-    return Table(where, tuple(dataset.column_names), rows)
+
+    def rows(names: Sequence[str]) -> Iterator[SourcedRow]:
+        return ((f"{where}:{number}", row) for number, row in enumerate(dataset.select_columns(list(names)), start=1))
+
+    return Table(where, tuple(dataset.column_names), rows(dataset.column_names), rows)
 
 
 def _remedy(hub: HubSource, detail: str, split: str) -> str:

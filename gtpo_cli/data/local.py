@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -44,11 +44,20 @@ SourcedRow = tuple[str, Row | str]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows of one file or one hub split. `columns` is None if each row names its own (JSON Lines)."""
+    """The rows of one file or one hub split. `columns` is None if each row names its own (JSON Lines). `select` gives
+    rows with some of the columns, where that saves reading the others."""
 
     where: str
     columns: tuple[str, ...] | None
     rows: Iterable[SourcedRow]
+    select: Callable[[Sequence[str]], Iterable[SourcedRow]] | None = None
+
+    def rows_with(self, names: Iterable[str]) -> Iterable[SourcedRow]:
+        """Return the rows with at least these columns (`a.b` is in `a`), of which some may not be there."""
+        if self.select is None or self.columns is None:
+            return self.rows
+        wanted = {name if name in self.columns else name.partition(".")[0] for name in names}
+        return self.select([name for name in self.columns if name in wanted])
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -226,16 +235,17 @@ def _parquet_table(path: Path) -> Table:
             raise DataError(
                 f"{path}: is not a Parquet file, or is damaged ({one_line(str(error))}); download it again"
             ) from error
-    return Table(str(path), tuple(file.schema_arrow.names), _parquet_rows(path, file))
+    names = tuple(file.schema_arrow.names)
+    return Table(str(path), names, _parquet_rows(path, file), partial(_parquet_rows, path, file))
 
 
-def _parquet_rows(path: Path, file: Any) -> Iterator[SourcedRow]:
+def _parquet_rows(path: Path, file: Any, columns: Sequence[str] | None = None) -> Iterator[SourcedRow]:
     import pyarrow as pa
 
     number = 0
     with explained(path), file:
         try:
-            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
+            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns):
                 for index in range(batch.num_rows):
                     number += 1
                     yield f"{path}:{number}", _parquet_row(batch, index)

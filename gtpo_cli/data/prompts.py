@@ -148,12 +148,13 @@ class PromptEncoder:
             template = template.get("default")
         if not isinstance(template, str):
             return
-        from gtpo_cli.data.template_probe import MEMORY_BYTES, SECONDS, renders
+        from gtpo_cli.data.template_probe import renders
+        from gtpo_cli.limited import LIMITS
 
         special = getattr(self._tokenizer, "special_tokens_map", {}).items()
         tokens = tuple((name, token) for name, token in special if isinstance(token, str))
         if not renders(template, (_PROBE_QUESTION, _LONG_QUESTION), self._system or _PROBE_SYSTEM, tokens):
-            raise self._refused(f"does not render a question within {SECONDS} s and {MEMORY_BYTES // 2**20} MiB")
+            raise self._refused(f"does not render a question within {LIMITS}")
 
     @cached_property
     def _takes_system_message(self) -> bool:

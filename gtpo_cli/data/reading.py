@@ -72,7 +72,10 @@ def read_table(
     problems: list[Problem] = []
     dropped: list[DroppedRow] = []
     held_out = frozenset[str]()
-    rows: Iterator[tuple[int, SourcedRow]] = enumerate(table.rows, start=1)
+    # A function of the user's own reads what it likes, and the built-in readers of gold these two columns.
+    used = {"answer", "solution"}.union(*spec.columns.values())
+    read_rows = table.rows if with_columns or "answer" not in spec.columns else table.rows_with(used)
+    rows: Iterator[tuple[int, SourcedRow]] = enumerate(read_rows, start=1)
     if split is not None:
         rows, held_out = _rows_of_side(list(rows), spec, split, table.where)
     if limit is not None:  # a table may be sorted by kind

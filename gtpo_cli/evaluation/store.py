@@ -22,6 +22,7 @@ from pydantic_core import to_json
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
 from gtpo_cli.files import (
+    MAX_BYTES,
     append_to,
     guarded,
     locked,
@@ -86,8 +87,13 @@ class StoredEvaluation:
 
     def append(self, problems: Sequence[EvaluatedProblem]) -> None:
         """Add evaluated problems and wait until they are on the disk. Raises EvaluationError."""
-        lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
-        rest = memoryview("".join(lines).encode())
+        lines = [(json.dumps(asdict(problem), ensure_ascii=False) + "\n").encode() for problem in problems]
+        if (longest := max(map(len, lines), default=0)) > MAX_BYTES:
+            raise EvaluationError(
+                f"{self.samples_file}: a problem's completions have {longest / 2**20:.0f} MiB, and lines of more than "
+                f"{MAX_BYTES // 2**20} MiB are not read; lower evaluation.samples or evaluation.max_completion_tokens"
+            )
+        rest = memoryview(b"".join(lines))
         with self._writing(), append_to(self.samples_file) as stream:
             while rest:
                 rest = rest[stream.write(rest) :]

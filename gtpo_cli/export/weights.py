@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,7 @@ from gtpo_cli.errors import ExportError, GtpoError, ModelError
 from gtpo_cli.export.check import Answer, Reference, measure_both
 from gtpo_cli.export.rounding import adapter_changes, changes_of_all, dtype_that_holds
 from gtpo_cli.export.using import public_name
-from gtpo_cli.files import guarded, read_bytes, read_json
+from gtpo_cli.files import guarded, open_regular, read_json
 from gtpo_cli.models.adapter_config import check_adapted, check_adapter_config
 from gtpo_cli.models.loading import (
     DTYPES,
@@ -79,8 +80,8 @@ def write_adapter(folder: Path, checkpoint: Checkpoint, recipe: ModelRecipe, tok
         return ExportError(f"{checkpoint.model}: the adapter cannot be read ({why}); choose another checkpoint")
 
     for name in _ADAPTER_FILES:
-        with guarded(wrong):
-            (folder / name).write_bytes(read_bytes(checkpoint.model / name))
+        with guarded(wrong), open_regular(checkpoint.model / name) as source, (folder / name).open("xb") as copy:
+            shutil.copyfileobj(source, copy)
     config = read_json(folder / _ADAPTER_CONFIG, dict[str, JsonValue], wrong)
     config |= {"base_model_name_or_path": base, "revision": recipe.revision}
     (folder / _ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -19,11 +19,13 @@ from typing import Any, Literal
 import httpx
 import torch
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
 from gtpo_cli.errors import ModelError, install, out_of_memory, translated
-from gtpo_cli.files import Wrong, open_regular, read_bytes, read_json
+from gtpo_cli.files import Wrong, open_regular, parse_json, read_bytes, read_json
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
+from gtpo_cli.limited import LIMITS
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe, one_line, shown
@@ -45,6 +47,7 @@ _FETCH_ERRORS = (OSError, httpx.HTTPError, EntryNotFoundError, HFValidationError
 # Upper bounds for sizes in a config.json. A library builds the model before it notices that weights are missing.
 _MAX_LAYERS = 1000
 _MAX_SIZE = 2**27
+_MAX_LABELS = 2**17
 _SMALL_MODEL = 20_000_000  # parameters; for smaller models a second thread does not pay on a busy machine
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -68,6 +71,7 @@ def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
                 f"model.name: {path} has no tokenizer (tokenizer.json is missing); copy the tokenizer's files of its "
                 "base model into it"
             )
+        _check_before_loading(path, recipe.revision)
         return AutoTokenizer.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
 
 
@@ -80,9 +84,35 @@ def load_config(recipe: ModelRecipe, path: str) -> Any:
 
     with explained(path):
         check_no_adapter(path, recipe.revision)
-        config = AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
-        _check_sizes(path, config)
-    return config
+        _check_before_loading(path, recipe.revision)
+        return AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
+
+
+def _check_before_loading(path: str, revision: str | None) -> None:
+    """Raise ModelError for a small file with which a library would fill the memory or never end: sizes in config.json,
+    of which it makes lists, and rules in tokenizer.json."""
+    from gtpo_cli.models.tokenizer_probe import tokenizes
+
+    if (config := _fetched(path, "config.json", revision)) is not None:
+        with contextlib.suppress(ValueError):  # no JSON: loading it says so
+            _check_sizes(path, parse_json(read_bytes(config), dict[str, JsonValue]))
+    rules = _fetched(path, "tokenizer.json", revision)
+    if rules is not None and not tokenizes(rules, rules.stat().st_mtime):
+        raise ModelError(
+            f"model.name: tokenizer.json of {path} does not tokenise a text within {LIMITS}, so it is damaged; fetch "
+            "the model again"
+        )
+
+
+def _fetched(path: str, name: str, revision: str | None) -> Path | None:
+    """Return a file of a folder or of the hub; None if there is none, which loading reports where it matters."""
+    from transformers.utils import cached_file
+
+    found = cached_file(
+        path, name, revision=revision, _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_gated_repo=False, _raise_exceptions_for_connection_errors=False,
+    )  # fmt: skip
+    return None if found is None else Path(found)
 
 
 def check_no_adapter(path: str, revision: str | None = None) -> None:
@@ -165,12 +195,13 @@ def check_files(folder: Path, wrong: Wrong) -> None:
                 raise wrong(f"{index} names {shown(name)}, which is no file of this folder")
 
 
-def _check_sizes(path: str, config: Any) -> None:
+def _check_sizes(path: str, config: Mapping[str, Any]) -> None:
     """Raise ModelError for a configuration larger than any model, before a library tries to build it."""
-    for name, value in _numbers(config.to_dict()):
+    for name, value in _numbers(config):
         layered = re.search("layer|expert|block", name)
         most = _MAX_LAYERS if layered and re.match("n_|num_", name) else _MAX_SIZE
-        if value > most and re.search("layer|expert|block|size|dim|embd|head|model|position|ctx|rank", name):
+        most = _MAX_LABELS if "label" in name else most
+        if value > most and re.search("label|layer|expert|block|size|dim|embd|head|model|position|ctx|rank", name):
             raise ModelError(
                 f"model.name: config.json of {path} has {name} = {value:.3g}, but no model has more than {most:,}, so "
                 "it is damaged; fetch the model again"

@@ -15,8 +15,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.files import append_to, guarded, open_regular, parse_json, read_bytes, reason, writing_run
+from gtpo_cli.files import append_to, guarded, open_regular, parse_json, read_line, reason, writing_run
 from gtpo_cli.tracking.metrics import in_order
+
+_MAX_LINE = 2**20  # bytes; a step has some 3 KB
 
 
 class JsonlTracker:
@@ -96,8 +98,11 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     An incomplete last line (the run was killed while writing it) is skipped with a warning. Raises GtpoError if the
     file cannot be read, or if any other line is not a JSON object of numbers with a step.
     """
-    with guarded(lambda why: GtpoError(f"{path}: metrics cannot be read ({why}); is this a run folder?")):
-        lines = read_bytes(path).split(b"\n")
+    lines = []
+    wrong = lambda why: GtpoError(f"{path}: metrics cannot be read ({why}); is this a run folder?")  # noqa: E731
+    with guarded(wrong), open_regular(path) as stream:
+        while line := read_line(stream, path, most=_MAX_LINE):
+            lines.append(line.rstrip(b"\n"))
     rows: list[dict[str, float]] = []
     last = max((number for number, line in enumerate(lines, 1) if line), default=0)
     for number, line in enumerate(lines, 1):

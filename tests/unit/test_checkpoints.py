@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,19 @@ def test_broken_files_are_named(tmp_path: Path, policy: TransformersPolicy) -> N
         store.load_state(1)
     (store.path(1) / "training.pt").write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(CheckpointError, match=r"training\.pt: cannot be read"):
+        training_of(store, 1)
+
+
+def test_compressed_state_is_refused_before_it_is_unpacked(tmp_path: Path, policy: TransformersPolicy) -> None:
+    """torch compresses nothing; two gigabytes of zeros deflate to two megabytes."""
+    store = saved(tmp_path / "c", policy, 1)
+    file = store.path(1) / "training.pt"
+    with zipfile.ZipFile(file) as archive:
+        parts = [(part, archive.read(part)) for part in archive.infolist()]
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for part, content in parts:
+            archive.writestr(part.filename, bytes(2**20) if "/data/" in part.filename else content)
+    with pytest.raises(CheckpointError, match=r"training\.pt: cannot be read \(ValueError: it is compressed"):
         training_of(store, 1)
 
 

@@ -180,6 +180,28 @@ def test_the_same_rows_load_alike_from_all_formats(tmp_path: Path) -> None:
         ]
 
 
+def test_a_parquet_column_that_is_not_used_is_not_read(tmp_path: Path) -> None:
+    """Here one is damaged; it may also be too large for the memory. A gold answer by a function gets the whole row."""
+    file = tmp_path / "p.parquet"
+    table = pa.table({"q": ["1+1"] * 5, "meta": [{"gold": "2"}] * 5, "noise": ["x" * 1000 + str(n) for n in range(5)]})
+    pq.write_table(table, file, compression=None, use_dictionary=False)
+    group = pq.read_metadata(file).row_group(0)
+    (noise,) = (group.column(n) for n in range(group.num_columns) if group.column(n).path_in_schema == "noise")
+    content = bytearray(file.read_bytes())
+    start, size = noise.data_page_offset, noise.total_compressed_size
+    content[start : start + size] = b"\xff" * size
+    file.write_bytes(content)
+    columns = {"question": "q", "answer": "meta.gold"}
+    loaded = load_problems(local(file, columns=columns), seed=0, is_usable=all_usable)
+    assert [problem.gold for problem in loaded.problems] == ["2"] * 5
+    for whole in (
+        lambda: load_problems(local(file, columns=columns), seed=0, is_usable=all_usable, with_columns=True),
+        lambda: load_problems(local(file, columns={"question": "noise", "answer": "q"}), seed=0, is_usable=all_usable),
+    ):
+        with pytest.raises(DataError, match="is damaged after row 0"):
+            whole()
+
+
 def test_arithmetic_needs_no_file() -> None:
     train = load_problems(DataRecipe(benchmark="arithmetic", limit=7), seed=3)
     assert len(train.problems) == 7

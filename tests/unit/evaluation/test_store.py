@@ -13,6 +13,7 @@ import pytest
 from gtpo_cli import files
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
+from gtpo_cli.evaluation import store as store_module
 from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at, find_evaluations
 from gtpo_cli.files import parse_json
@@ -76,7 +77,10 @@ def test_an_evaluation_may_be_larger_than_what_is_read_at_once(tmp_path: Path, m
     assert stored.open() == [problem(number) for number in range(20)]
     long = stored.samples_file.read_bytes().replace(b"\n", b" ")
     stored.samples_file.write_bytes(long + b"\n")
-    with pytest.raises(EvaluationError, match=r"samples\.jsonl:1: is not an evaluated problem \(is larger than"):
+    monkeypatch.setattr(store_module, "MAX_BYTES", 100)
+    with pytest.raises(EvaluationError, match=r"a problem's completions have 0 MiB.*lower evaluation.samples"):
+        stored.append([problem(21)])
+    with pytest.raises(EvaluationError, match=r"samples\.jsonl:1: is not an evaluated problem \(has a line of"):
         stored.problems()
 
 

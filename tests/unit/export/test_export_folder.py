@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 from exported_runs import export, moved_run, recipe_on
+from peft import LoraConfig, get_peft_model
 from policy_contract import save_model
+from small_models import random_model
 
+from gtpo_cli import files
+from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.errors import ExportError
 from gtpo_cli.export import gguf
 from gtpo_cli.export.check import LogprobGap
 from gtpo_cli.export.folder import Exported, check_free, write_record, written_aside
-from gtpo_cli.export.weights import read_back
+from gtpo_cli.export.weights import read_back, write_adapter
 from gtpo_cli.models import load_tokenizer
 from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.run_folder import RunFolder
 
 
@@ -144,3 +149,17 @@ class TestGguf:
         (tmp_path / "x.gguf").write_bytes(b"no such format")
         with pytest.raises(ExportError, match=r"x.gguf: was converted, but transformers cannot load it"):
             read_back("gguf", tmp_path, builtin().model, torch.device("cpu"))
+
+
+def test_an_adapter_larger_than_what_is_read_at_once_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 128 on eight billion parameters is 1.25 GiB."""
+    model, tokenizer = random_model()
+    model.save_pretrained(tmp_path / "base")
+    adapted = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    adapted.save_pretrained(tmp_path / "step-000001" / "model")
+    weights = (tmp_path / "step-000001" / "model" / "adapter_model.safetensors").read_bytes()
+    monkeypatch.setattr(files, "MAX_BYTES", len(weights) - 1)
+    (tmp_path / "export").mkdir()
+    recipe = ModelRecipe(name="owner/base", load_in_4bit=False)
+    write_adapter(tmp_path / "export", Checkpoint(1, tmp_path / "step-000001"), recipe, tokenizer, base="owner/base")
+    assert (tmp_path / "export" / "adapter_model.safetensors").read_bytes() == weights

@@ -72,6 +72,18 @@ def cut(name: str, part: float) -> Change:
     return lambda folder: os.truncate(folder / name, int((folder / name).stat().st_size * part))
 
 
+def doubling(rules: int, part: str = "normalizer") -> Change:
+    """Rules that each turn one e into two."""
+    many = {"normalizer": "normalizers", "decoder": "decoders"}[part]
+    one = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
+
+    def change(folder: Path) -> None:
+        file = folder / "tokenizer.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {part: {"type": "Sequence", many: [one] * rules}}))
+
+    return change
+
+
 def configured(**changes: Any) -> Change:
     def change(folder: Path) -> None:
         file = folder / "config.json"
@@ -182,6 +194,10 @@ WRONG: dict[str, tuple[Change, str]] = {
     "weights infinite": (weights("model.norm.weight", math.inf), "are not finite (model.norm.weight has NaN"),
     "weights too large": (weights("model.layers.0.mlp.up_proj.weight", 3e38), "computes infinite or NaN values"),
     "a billion layers": (configured(num_hidden_layers=10**9), "has num_hidden_layers = 1e+09, but no model has more"),
+    "labels without an end": (configured(num_labels=60_000_000), "has num_labels = 6e+07, but no model has more"),
+    "a tokenizer that doubles": (doubling(40), "model does not tokenise a text within 3 s and 1024 MiB"),
+    "a tokenizer that doubles a little": (doubling(10), "does not tokenise a text within 3 s"),
+    "a decoder that doubles": (doubling(40, "decoder"), "does not tokenise a text within 3 s"),
     "a size of 400 digits": (configured(vocab_size=10**400), "has vocab_size = 1.8e+308, but no model has more"),
     "a size without an end": (configured(intermediate_size=10**12), "has intermediate_size = 1e+12"),
     "config a FIFO": (instead("config.json", os.mkfifo), "config.json is no regular file; fetch the model again"),

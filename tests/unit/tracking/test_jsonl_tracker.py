@@ -154,3 +154,7 @@ def test_reading_what_is_not_there(tmp_path: Path) -> None:
         read_metrics(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("")
     assert read_metrics(tmp_path / "empty.jsonl") == []
+    pairs = ",".join(f'"a{number}":1' for number in range(100_000))  # parsed, each byte takes some fifty
+    (tmp_path / "long.jsonl").write_text('{"step":1}\n{"step":2,' + pairs + "}\n")
+    with pytest.raises(GtpoError, match=r"long\.jsonl: metrics cannot be read \(has a line of more than 1 MiB\)"):
+        read_metrics(tmp_path / "long.jsonl")
