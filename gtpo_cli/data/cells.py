@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gtpo_cli.data.local import MAX_LINE_BYTES, Row
-from gtpo_cli.text import shown
+from gtpo_cli.text import shown, some
 from gtpo_cli.types import Turn
 
 # Role names of OpenAI, the hub and ShareGPT.
@@ -97,6 +97,9 @@ def _text(name: str, value: Any) -> str | None:
     """Check and strip a text; None if it is empty or absent."""
     if value is None:
         return None
+    if isinstance(value, Mapping) and value:
+        keys = [str(key) for key in value]
+        raise UnusableRowError(f"{name} is not text: it holds {some(keys)}; name one of them, as {name}.{keys[0]}")
     if not isinstance(value, str):
         raise UnusableRowError(f"{name} is not text: {type(value).__name__} {shown(value)}")
     if len(value) > MAX_LINE_BYTES:  # Parquet and the hub have no limit on lines

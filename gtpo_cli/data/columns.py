@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from gtpo_cli.text import nearest_of
 
@@ -60,10 +60,15 @@ def guessed_columns(columns: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def suggestion(missing: Iterable[str], columns: Sequence[str], known: dict[str, str]) -> str:
-    """Return '; did you mean prompt?' for missing columns. `known` maps meanings to the columns found."""
+def suggestion(missing: Mapping[str, str], columns: Sequence[str], known: dict[str, str]) -> str:
+    """Return '; did you mean prompt?' for missing columns. `missing` maps meanings to the names that are not there,
+    `known` to the columns found."""
     left = [column for column in columns if column not in known.values()]
-    near = {meaning: column for meaning in missing if (column := nearest_column(meaning, left)) is not None}
+    near = {
+        meaning: column
+        for meaning, name in missing.items()
+        if (column := nearest_of(name, left, cutoff=0.75) or nearest_column(meaning, left)) is not None
+    }
     return f"; did you mean {' and '.join(near.values())}?" if near else ""
 
 

@@ -69,8 +69,8 @@ def read_table(
         twice = [name for names in spec.columns.values() for name in names if table.columns.count(name) > 1]
         if twice:
             raise DataError(f"{table.where}: two columns are called {twice[0]}; rename one of them")
-    problems: list[Problem] = []
-    dropped: list[DroppedRow] = []
+    usable: dict[int, Problem] = {}  # by the row's number
+    left_out: dict[int, DroppedRow] = {}
     held_out = frozenset[str]()
     # A function of the user's own reads what it likes, and the built-in readers of gold these two columns.
     used = {"answer", "solution"}.union(*spec.columns.values())
@@ -80,28 +80,28 @@ def read_table(
         rows, held_out = _rows_of_side(list(rows), spec, split, table.where)
     if limit is not None:  # a table may be sorted by kind
         rows = iter(sorted(rows, key=lambda row: _rank(_comparable_question(row[1][1], spec) or "", "limit")))
-    numbers: list[int] = []
-    while limit is None or len(problems) < limit:
-        chunk = list(islice(rows, CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - len(problems))))
+    while limit is None or len(usable) < limit:
+        chunk = list(islice(rows, CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - len(usable))))
         if not chunk:
             break
         read = [_read_row(source, row, spec, f"{id_prefix}/{number}") for number, (source, row) in chunk]
         verdicts = iter(is_usable([item.gold for item in read if isinstance(item, Problem)]))
         for item, (number, (_, row)) in zip(read, chunk, strict=True):
             if isinstance(item, DroppedRow):
-                dropped.append(item)
+                left_out[number] = item
             elif next(verdicts):
-                problems.append(replace(item, columns=row) if with_columns and not isinstance(row, str) else item)
-                numbers.append(number)
+                if with_columns and not isinstance(row, str):
+                    item = replace(item, columns=row)
+                usable[number] = item
             else:
-                dropped.append(DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}"))
-    if not problems:
+                left_out[number] = DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}")
+    dropped = tuple(left_out[number] for number in sorted(left_out))
+    if not usable:
         alike = len({row.reason for row in dropped}) == 1
         summary = summarise_dropped(dropped, shown=1 if alike else 3)
         why = f"{summary}; {_remedy(dropped)}" if dropped else "it has no rows"
         raise DataError(f"{table.where}: no usable problem; {why}")
-    problems = [problem for _, problem in sorted(zip(numbers, problems, strict=True), key=lambda pair: pair[0])]
-    return LoadedProblems(tuple(problems), tuple(dropped), held_out)
+    return LoadedProblems(tuple(usable[number] for number in sorted(usable)), dropped, held_out)
 
 
 def _rows_of_side(
@@ -125,7 +125,8 @@ def held_out_questions(questions: Iterable[str], share: float, seed: int, *, whe
     ranked = sorted(set(questions), key=lambda question: (_rank(question, seed), question))
     if len(ranked) < 2:
         raise DataError(
-            f"{where}: has fewer than two different questions, so none can be held out; set data.held_out to 0"
+            f"{where}: has fewer than two different questions, so none can be held out; name the column of the "
+            "question (data.columns.question), or set data.held_out to 0"
         )
     return frozenset(ranked[: min(max(1, round(share * len(ranked))), len(ranked) - 1)])
 

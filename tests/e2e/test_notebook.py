@@ -55,7 +55,8 @@ def test_every_cell_of_the_quickstart_does_what_it_did(executed: Any) -> None:
     assert curve == ""
     assert "4 problems, 8 completions each" in evaluation
     assert "4 shared problems" in comparison
-    assert "step 1: 8 problems" in inspection
+    assert "In step 1 of runs/quickstart, " in inspection
+    assert "answers to 8 problems were right" in inspection
     assert "runs/quickstart/export/merged: merged" in export
     assert "export of the run quickstart, step 6" in asked
     assert "the gold answer is 14" in asked

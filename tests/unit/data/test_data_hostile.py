@@ -87,7 +87,7 @@ def test_bad_rows_between_good_ones_cost_themselves_only(tmp_path: Path) -> None
         b'{"question": "a \x00 b", "answer": "1"}': "not JSON: NUL bytes; is the file UTF-8 text?",
         b'{"question": "a\\u0000b", "answer": "1"}': "NUL character in question",
         b'{"question": true, "answer": "1"}': "question is not text: bool True",
-        b'{"question": {"a": [1]}, "answer": "1"}': "question is not text: dict {'a': [1]}",
+        b'{"question": {"a": [1]}, "answer": "1"}': "question is not text: it holds a; name one of them, as question.a",
         b'{"question": "q", "answer": NaN}': "answer is not text: float nan",
         b'{"question": "q", "answer": 1e400}': "answer is not text: float inf",
         b'{"question": "q"}': "no column answer: found question",
