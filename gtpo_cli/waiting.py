@@ -23,6 +23,7 @@ class Waiting(AbstractContextManager["Waiting"]):
         self._say, self._what, self._unit = say, what, unit
         self._started = time.monotonic()
         self._counted: tuple[int, int] | None = None
+        self._now = ""
         self._before = 0  # units already done at the first count, in a resumed evaluation
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._speak, daemon=True)
@@ -31,8 +32,10 @@ class Waiting(AbstractContextManager["Waiting"]):
         self._thread.start()
         return self
 
-    def count(self, done: int, total: int) -> None:
-        """Set how many units are done. The time left is estimated from those done since the first call."""
+    def count(self, done: int, total: int, now: str = "") -> None:
+        """Set how many units are done, and words for what is going on. The time left is estimated from those done since
+        the first call."""
+        self._now = f" ({now})" if now else ""
         if self._counted is None:
             self._before, self._started = done, time.monotonic()
         self._counted = done, total
@@ -56,7 +59,7 @@ class Waiting(AbstractContextManager["Waiting"]):
         done, total = self._counted
         new = done - self._before
         left = f", {duration(took / new * (total - done))} left" if new else ""
-        return f"{self._what}: {done} of {total} {self._unit}{'' if total == 1 else 's'}{left}"
+        return f"{self._what}: {done} of {total} {self._unit}{'' if total == 1 else 's'}{left}{self._now}"
 
 
 def stage(say: Callable[[str], None], what: str) -> Waiting:

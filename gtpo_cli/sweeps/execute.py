@@ -10,6 +10,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -25,6 +26,7 @@ from gtpo_cli.training.interrupts import interrupt_flag
 
 _STOPPED_BY_GUARD = 3  # exit code of gtpo train, which counts as a result
 _POLL_SECONDS = 0.2
+_TELL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,11 @@ def check_folders(sweep: Sweep) -> None:
 
 
 def execute(
-    sweep: Sweep, *, jobs: int, progress: Callable[[int, int], None]
+    sweep: Sweep, *, jobs: int, progress: Callable[[int, int, str], None]
 ) -> tuple[list[tuple[SweepRun, int]], Terminated | None]:
-    """Execute the unfinished runs, at most `jobs` at a time. `progress` gets the numbers of finished and of all runs.
-    Returns the runs that failed with their exit codes, and the signal that ended the sweep.
+    """Execute the unfinished runs, at most `jobs` at a time. `progress` gets the numbers of finished and of all runs,
+    and the steps of those that run. Returns the runs that failed with their exit codes, and the signal that ended the
+    sweep.
 
     Ctrl-C, SIGTERM or SIGHUP lets the runs save before the sweep ends; a second one ends it at once. Raises RecipeError
     if the folder holds runs with other recipes.
@@ -80,7 +83,8 @@ def execute(
     waiting = [run for run in sweep.runs if not run.is_done]
     running: list[_Job] = []
     failed: list[tuple[SweepRun, int]] = []
-    progress(sweep.done, len(sweep.runs))
+    progress(sweep.done, len(sweep.runs), "")
+    told = time.monotonic()
     try:
         with interrupt_flag() as signals:
             while (waiting or running) and not signals:
@@ -92,10 +96,13 @@ def execute(
                     running.remove(job)
                     if code in (0, _STOPPED_BY_GUARD):
                         _mark_done(job, code)
-                        progress(sweep.done, len(sweep.runs))
+                        progress(sweep.done, len(sweep.runs), "")
                     else:
                         failed.append((job.run, code))
                 time.sleep(_POLL_SECONDS)
+                if time.monotonic() - told > _TELL_SECONDS:
+                    told = time.monotonic()
+                    progress(sweep.done, len(sweep.runs), ", ".join(_step_words(job.run) for job in running))
         for job in running:
             job.process.send_signal(signal.SIGTERM)  # SIGINT twice would stop a run without saving
         while any(job.process.poll() is None for job in running):
@@ -117,6 +124,14 @@ def _start(sweep: Sweep, run: SweepRun) -> _Job:
     if run.recipe.model.trust_remote_code:
         arguments.append("--trust-remote-code")
     return _Job(run, start_training(arguments, run.log_file), time.monotonic())
+
+
+def _step_words(run: SweepRun) -> str:
+    folder = RunFolder(run.path)
+    with suppress(OSError):
+        step, total = folder.metrics_file.read_bytes().count(b"\n"), folder.total_steps()
+        return f"{run.key} step {step}" + (f" of {total}" if total else "")
+    return f"{run.key} begins"
 
 
 def _mark_done(job: _Job, code: int) -> None:
