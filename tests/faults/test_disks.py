@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
@@ -59,6 +60,34 @@ def test_a_disk_that_is_full_when_samples_are_written(small_disk: Callable[[str]
     small_disk("size=64m")
     finish(folder, "one")
     assert_equal(folder / "runs" / "one", whole)
+
+
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [
+        (["eval", "runs/whole", "--limit", "8", "--pass-k", "4"], "runs/whole/evaluation/"),
+        (["export", "runs/whole", "--out", "merged"], "merged"),
+        (["sweep", "trial.yaml"], "runs/sweeps/trial"),
+    ],
+)
+def test_other_commands_on_a_full_disk(
+    small_disk: Callable[[str], Path], whole: Whole, command: list[str], where: str
+) -> None:
+    folder = small_disk("size=64m")
+    shutil.copytree(whole.run, folder / "runs" / "whole")
+    keys = "training.max_steps: 1, objective.initial_entropy: 0.16"
+    text = f"recipe: tiny_arithmetic\nabout: a trial\nset: {{{keys}}}\nvariants: {{gtpo: {{}}}}\nseeds: [1]\n"
+    (folder / "trial.yaml").write_text(text)
+    filling = folder / "filling"
+    with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1024))
+    output = gtpo(folder, command, code=2)
+    error = output.splitlines()[-1]
+    assert error.startswith(f"error: {where}")
+    assert "disk full: No space left on device" in error
+    filling.unlink()
+    gtpo(folder, command)
 
 
 def test_a_log_that_cannot_grow(tmp_path: Path, whole: Whole) -> None:
