@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,10 @@ def shared() -> Path:
 def gtpo(tmp_path: Path) -> Run:
     """gtpo("train", "--quiet") -> the finished process, with text output. Fails the test on an unexpected exit code."""
 
-    def run(*arguments: str, code: int = 0, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        done = forks.run([*GTPO, *arguments], cwd=tmp_path, timeout=timeout, env=environment())
+    def run(
+        *arguments: str, code: int = 0, timeout: float = 300, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        done = forks.run([*GTPO, *arguments], cwd=tmp_path, timeout=timeout, env=environment() | dict(env or {}))
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

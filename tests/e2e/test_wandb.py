@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import wandb_records
 import yaml
 from commands import Run, environment, metrics
+from wandb_server import wandb_server
 
 from gtpo_cli.tracking.wandb import waits_for_upload
 
@@ -129,3 +131,25 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run_with_its_tables(gtpo: Run, 
     before = wandb_records.table(first, wandb_records.history(first)[3]["samples"])
     assert wandb_records.table(second, logged[3]["samples"]) == before
     assert {path.name for path in (run / "wandb" / "artifacts").iterdir()} == {"staging"}  # nothing in the user's home
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_the_server_gets_every_step_of_a_resumed_run_under_its_own_number(gtpo: Run, tmp_path: Path, mode: str) -> None:
+    """The real client against a stand-in server. wandb's own step would drop steps 3 and 4 of the resumed part."""
+    with wandb_server() as server:
+        run = tmp_path / "runs" / "one"
+        gtpo(*TRAIN, "--set", f"tracking.wandb.mode={mode}", env=server.environment)
+        first = metrics(run)
+        shutil.rmtree(run / "checkpoints" / "step-000004")
+        gtpo("train", "-q", "--resume", "runs/one", env=server.environment)
+        if mode == "offline":
+            assert server.history == {}
+            subprocess.run(
+                "wandb sync runs/one/wandb/offline-run-*", shell=True, cwd=tmp_path, check=True, capture_output=True,
+                env=environment() | server.environment,
+            )  # fmt: skip
+        (rows,) = (server.rows(name) for name in server.history)  # one run, which was continued
+        losses = [(row["step"], row["optim/loss"]) for row in rows if "optim/loss" in row]
+        assert losses == [(row["step"], row["optim/loss"]) for row in [*first, *first[2:]]]
+        assert all("step" in row for row in rows)
+        assert {row["step"] for row in rows if "eval/arithmetic/accuracy_rate" in row} == {4}
