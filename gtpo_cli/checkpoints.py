@@ -137,7 +137,7 @@ class CheckpointStore:
                 torch.save(training | {"random": random_states()}, aside / "training.pt")
                 (aside / "state.json").write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
                 write_manifest(aside)
-        self._prune(state)
+        self.prune(state)
         return final
 
     def check(self, step: int) -> None:
@@ -213,12 +213,16 @@ class CheckpointStore:
         with guarded(lambda why: _unusable(file, f"it does not fit this run: {why}")):
             yield loaded
 
-    def _prune(self, state: CheckpointState) -> None:
+    def surplus(self, state: CheckpointState) -> list[int]:
+        """List the steps of checkpoints that retention does not keep. `state`: that of the newest one."""
         keep = {*self.scheduled_steps()[-self._keep_last :], state.best_step, state.step}
-        for step in self.steps():
-            if step not in keep:
-                with suppress(OSError):  # on a network disk it may still be open; the next start removes it
-                    shutil.rmtree(self.path(step).rename(self._folder / f".{self.path(step).name}.tmp"))
+        return [step for step in self.steps() if step not in keep]
+
+    def prune(self, state: CheckpointState) -> None:
+        """Delete the checkpoints that retention does not keep."""
+        for step in self.surplus(state):
+            with suppress(OSError):  # on a network disk it may still be open; the next start removes it
+                shutil.rmtree(self.path(step).rename(self._folder / f".{self.path(step).name}.tmp"))
 
 
 @dataclass(frozen=True, slots=True)

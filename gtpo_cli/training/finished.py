@@ -13,8 +13,12 @@ def finished_at(run: RunFolder, recipe: Recipe) -> int | None:
     It is also None if a killed process left files to remove, if the guard stopped the run at its last step, or if the
     number of steps is unknown. Raises CheckpointError if no checkpoint is intact.
     """
-    total, store = recipe.training.max_steps or run.total_steps(), CheckpointStore(run.checkpoints, keep_last=1)
+    total = recipe.training.max_steps or run.total_steps()
+    store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
     if total is None or max(store.steps(), default=0) < total or store.leftovers():
         return None
     step, _ = store.newest_intact()
-    return None if step is None or step < total or store.load_state(step).stopped else step
+    if step is None or step < total:
+        return None
+    state = store.load_state(step)
+    return None if state.stopped or store.surplus(state) else step

@@ -248,4 +248,6 @@ class Run:
             return CheckpointState(step=0, metrics_bytes=0)
         for path in self.store.set_aside(after=step):
             self._say(f"set aside as {path}; continuing from step {step}")
-        return self.store.load_state(step)
+        state = self.store.load_state(step)
+        self.store.prune(state)  # a kill may have come before it
+        return state

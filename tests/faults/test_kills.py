@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -88,3 +90,15 @@ def test_killed_during(what: str, whole: Whole, tmp_path: Path) -> None:
     assert process.wait().returncode == -signal.SIGKILL
     finish(tmp_path, "one")
     assert_equal(run, whole)
+
+
+def test_killed_between_the_last_checkpoint_and_the_removal_of_an_old_one(tmp_path: Path, whole: Whole) -> None:
+    """The run has made its last step, so only the number of checkpoints says that something is left to do."""
+    run = tmp_path / "runs" / "whole"
+    shutil.copytree(whole.run, run)
+    state = json.loads((run / "checkpoints" / "step-000008" / "state.json").read_text())
+    shutil.copytree(run / "checkpoints" / "step-000008", run / "checkpoints" / "step-000006")
+    (run / "checkpoints" / "step-000006" / "state.json").write_text(json.dumps(state | {"step": 6}))
+    finish(tmp_path, "whole")
+    assert_equal(run, whole)
+    assert "is finished: step 10 of 10" in finish(tmp_path, "whole")
