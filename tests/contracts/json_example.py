@@ -21,7 +21,7 @@ def run_readme(folder: Path, *, extra: dict[str, list[str]]) -> str:
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("data", "runs", "__pycache__"))
     (block,) = re.findall(r"^```\n(python make_data.*?)^```$", (EXAMPLE / "README.md").read_text(), re.M | re.S)
     said = []
-    for line in block.strip().splitlines():
+    for line in block.replace(" \\\n ", "").strip().splitlines():
         program, *arguments = shlex.split(line, comments=True)
         arguments += extra.get(arguments[0], [])
         if program == "python":
