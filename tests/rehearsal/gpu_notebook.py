@@ -10,7 +10,7 @@ from pathlib import Path
 
 from commands import ROOT
 
-SETTINGS = {"RUN": "whole", "STEPS": "5", "PROBLEMS": "2"}  # in place of the values in its settings cell
+SETTINGS = {"RUN": "whole", "STEPS": "5", "PROBLEMS": "30"}  # in place of the values in its settings cell
 
 
 def cells() -> list[str]:

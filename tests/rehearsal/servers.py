@@ -119,7 +119,7 @@ def settings(family: str, folder: Path) -> list[str]:
         f"model.max_seq_length={prompt + 2 * COMPLETION}", "model.lora={rank: 8, alpha: 8}",
         f"data.path={DATA}", "data.limit=200", f"data.max_prompt_tokens={prompt}",
         f"rollout.max_completion_tokens={COMPLETION}", f"evaluation.max_completion_tokens={COMPLETION}",
-        f"rollout.standby={'always' if family == 'llama' else 'auto'}", "evaluation.limit=2",
+        f"rollout.standby={'always' if family == 'llama' else 'auto'}", "evaluation.limit=30",
         "objective.probe.num_prompts=2", "training.save_every=1", "tracking.wandb.mode=off",
     )  # fmt: skip
 

@@ -89,7 +89,7 @@ def test_generate_and_export(servers: dict[str, Server]) -> None:
 def test_the_other_cells_of_the_notebook(servers: dict[str, Server]) -> None:
     server = servers["llama"]
     words = {
-        "plan": "GPU memory", "doctor": "gsm8k.yaml can start here", "inspect": "runs/whole, step 1",
+        "plan": "GPU memory", "doctor": "gsm8k.yaml can start here", "inspect": "In step 1 of runs/whole, ",
         "compare": "1 shared problem", "report": "report.html",
     }  # fmt: skip
     for name, word in words.items():
