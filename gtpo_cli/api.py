@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from gtpo_cli.checkpoints import choose_checkpoint
+from gtpo_cli.errors import WORDS, RecipeError, Terminated
 from gtpo_cli.evaluation.loading import PolicyLoader, load_prompting
 from gtpo_cli.evaluation.measure import evaluate as evaluate_one
 from gtpo_cli.evaluation.measure import find_evaluation
@@ -24,8 +25,8 @@ def train(recipe: Recipe | str | Path, overrides: Sequence[str] = (), *, quiet: 
     """Train a new run and return its folder.
 
     `recipe`: the name of a shipped recipe, a file, or a `Recipe`. `overrides`: as with --set, such as
-    `["training.max_steps=100"]`; a `Recipe` takes none. `quiet` leaves the display out. Ctrl-C lets the step finish and
-    saves; `gtpo train --resume` goes on. Raises GtpoError.
+    `["training.max_steps=100"]`; a `Recipe` takes none. `quiet` leaves the display out. Ctrl-C lets the step finish,
+    saves, and ends with Terminated; `gtpo train --resume` goes on. Raises GtpoError.
     """
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(str(recipe), overrides)
@@ -34,7 +35,9 @@ def train(recipe: Recipe | str | Path, overrides: Sequence[str] = (), *, quiet: 
     check_ready(recipe)
     recipe, folder = new_run(closed(recipe))
     with folder.held(recipe):
-        loop.train(recipe, folder, quiet=quiet, say=_ignore if quiet else print)
+        done = loop.train(recipe, folder, quiet=quiet, say=_ignore if quiet else print)
+    if (number := next((number for number, word in WORDS.items() if word == done.stopped), None)) is not None:
+        raise Terminated(number)
     return folder
 
 
@@ -47,14 +50,15 @@ def evaluate(
 ) -> dict[str, Results]:
     """Evaluate a run's checkpoint (best, last or a step) on unseen problems: results by the benchmark's name.
 
-    `results["gsm8k"].scores["accuracy"].interval` is the mean over problems with its 95 % interval. `overrides`: as
-    with --set, such as `["evaluation.samples=64", "evaluation.pass_k=[1,64]"]`. What is stored in the run's folder is
-    only read. `trust`: the foreign code that may run, as with --trust-run-code. Raises GtpoError.
+    `results["gsm8k"].scores["accuracy"].interval` is the mean over problems with its 95 % interval. `overrides`: keys
+    of the section `evaluation`, such as `["evaluation.samples=64", "evaluation.pass_k=[1,64]"]`. What is stored in the
+    run's folder is only read. `trust`: the foreign code that may run, as with --trust-run-code. Raises GtpoError.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
     own = closed(folder.recipe())
-    given = [override.partition("=")[0] for override in overrides]
-    recipe = for_measuring(closed(folder.recipe_to_run(overrides, trust=trust)), given)
+    if others := [override for override in overrides if not override.startswith("evaluation.")]:
+        raise RecipeError(f"evaluate: {others[0]}: only keys of the section evaluation; gtpo eval --set takes others")
+    recipe = for_measuring(closed(folder.recipe_to_run(overrides, trust=trust)))
     chosen = choose_checkpoint(folder, checkpoint)
     loader = PolicyLoader(recipe, chosen)
     tokenizer, longest = load_prompting(recipe, chosen)

@@ -121,3 +121,42 @@ def test_a_recipe_takes_no_overrides_and_a_typo_is_named(tmp_path: Path, monkeyp
     with pytest.raises(gtpo_cli.GtpoError, match="nowhere"):
         gtpo_cli.evaluate("runs/nowhere")
     assert list(tmp_path.iterdir()) == []
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from pathlib import Path
+from gtpo_cli import GtpoError, evaluate, train
+
+def interrupt():
+    while not any(file.stat().st_size for file in Path().glob("runs/*/metrics.jsonl")):
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    small = ["rollout.prompts_per_step=2", "objective.initial_entropy=0.1", "run_name=cut"]
+    train("tiny_arithmetic", small, quiet=True)
+    print("went on")
+finally:
+    try:
+        evaluate("runs/cut", ["data.held_out=0.5"])
+    except GtpoError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_does_not_go_on_after_ctrl_c_and_no_other_key_reaches_an_evaluation(tmp_path: Path) -> None:
+    """Another held-out share would ask questions that were trained on."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "gtpo_cli.errors.Terminated: interrupted"
+    assert (
+        done.stdout
+        == "evaluate: data.held_out=0.5: only keys of the section evaluation; gtpo eval --set takes others\n"
+    )
+    assert list((tmp_path / "runs" / "cut" / "checkpoints").glob("step-*"))
