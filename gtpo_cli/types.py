@@ -69,9 +69,9 @@ class Verdict:
 
     `reward` is the weighted sum that training uses. `format_score` and `accuracy_score` are the unweighted parts
     (0..10). `strict_format`: all tags occur once each and in order, in any mode of the reward. `complete_format`: the
-    reward's own mode gave the full score. `correct`: the extracted answer equals the gold answer; in mode released_code
-    the accuracy score has other rules. `timed_out`: the comparison ran out of time or memory. `plugins` holds the
-    unweighted score of each further reward by name: the user's own, and `length` if it has a weight.
+    reward's own mode gave the full score. `correct`: the extracted answer equals the gold answer. `timed_out`: the
+    comparison ran out of time or memory. `plugins` holds the unweighted score of each further reward by name: the
+    user's own, and `length` if it has a weight.
     """
 
     reward: float

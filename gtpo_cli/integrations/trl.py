@@ -233,8 +233,6 @@ def check_settings(args: GRPOConfig, objective: ObjectiveRecipe, initial_entropy
             settled = args.beta != 0.0
         if settled and found != wanted:
             problems.append(f"{name}: must be {wanted!r} as the objective has it, is {found!r}")
-    if objective.compat != "paper":
-        problems.append("objective.compat: released_code works only in gtpo's own loop")
     if objective.filter.enabled == "auto" and initial_entropy is None:
         problems.append("initial_entropy: the filter needs it; measure it with gtpo probe-entropy")
     if problems:

@@ -20,7 +20,6 @@ from gtpo_cli.recipe.yaml_text import parse_yaml
 # Keys without a counterpart in TRL: (key, value that is refused, why and what to do).
 _WITHOUT_COUNTERPART = (
     ("objective.name", "sft", "GRPOTrainer samples; train SFT with gtpo's own loop"),
-    ("objective.compat", "released_code", "only gtpo's own loop has its entropy and its sums"),
     ("model.backend", "unsloth", "Unsloth patches one process; use transformers, or auto"),
     ("training.guard.action", "rollback", "TRL cannot return to earlier weights during a run; use warn or stop"),
     ("training.stress_step", True, "it does not support several processes; use auto"),

@@ -43,16 +43,13 @@ class Policy(Protocol):
     measuring: Budget
     num_parameters: int
 
-    def token_logprobs(
-        self, rows: Rows, *, trained_NT: Tensor | None = None, clamp_entropy: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def token_logprobs(self, rows: Rows, *, trained_NT: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return (logprobs_NT with gradient, entropy_NT detached), float32 nats, 0 at padding, from one forward pass.
 
         No logits are kept. `trained_NT` (bool): the tokens whose log-probability will get a gradient; for the others
         this saves work. None means all.
 
-        Without gradient (torch.no_grad) adapter dropout is off, so nothing is random. `clamp_entropy` gives the
-        released code's entropy instead (docs/objective.md, section 9).
+        Without gradient (torch.no_grad) adapter dropout is off, so nothing is random.
         """
         ...
 

@@ -111,12 +111,10 @@ class TransformersPolicy:
 
     # -- log-probabilities -------------------------------------------------------------------------------------------
 
-    def token_logprobs(
-        self, rows: Rows, *, trained_NT: Tensor | None = None, clamp_entropy: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def token_logprobs(self, rows: Rows, *, trained_NT: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # Checkpointing and adapter dropout are for training; measuring (without gradient) must not be random.
         self._set_mode(training=torch.is_grad_enabled())
-        return self._logprobs(self._causal_lm, rows, trained_NT=trained_NT, clamp_entropy=clamp_entropy)
+        return self._logprobs(self._causal_lm, rows, trained_NT=trained_NT)
 
     @torch.no_grad()
     def reference_logprobs(self, rows: Rows) -> Tensor:
@@ -167,12 +165,9 @@ class TransformersPolicy:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _logprobs(
-        self, causal_lm: Any, rows: Rows, *, trained_NT: Tensor | None = None, clamp_entropy: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, causal_lm: Any, rows: Rows, *, trained_NT: Tensor | None = None) -> tuple[Tensor, Tensor]:
         mask = rows.mask_NT
         head = causal_lm.get_output_embeddings()
-        bias, temperature = getattr(head, "bias", None), self.temperature
         with self.computing():
             hidden_MH = self._predicting_states(causal_lm, rows)
         weight = head.weight
@@ -182,14 +177,10 @@ class TransformersPolicy:
             hidden_MH,
             weight,
             rows.ids_NT[mask],
-            bias_V=bias,
-            temperature=temperature,
+            bias_V=getattr(head, "bias", None),
+            temperature=self.temperature,
             trained_N=None if trained_NT is None else trained_NT[mask],
         )
-        if clamp_entropy:
-            from gtpo_cli.objective.released_code import clamped_entropy
-
-            entropy_M = clamped_entropy(hidden_MH, weight, bias_V=bias, temperature=temperature)
         zeros = torch.zeros(mask.shape, dtype=logp_M.dtype, device=logp_M.device)
         return zeros.masked_scatter(mask, logp_M), zeros.masked_scatter(mask, entropy_M)
 

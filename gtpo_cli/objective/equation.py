@@ -73,17 +73,9 @@ def group_terms(
     trains_BG = torch.ones_like(A_BG, dtype=torch.bool) if left_out_BG is None else ~left_out_BG
     if objective.skip_uninformative_groups:
         trains_BG = trains_BG & (A_BG != 0).any(dim=1, keepdim=True)
-    if objective.compat == "released_code":
-        from gtpo_cli.objective import released_code
-
-        weights_BGT = released_code.released_weights(spans, A_BG, **_weights(conflict))
-        divisor_BG = released_code.released_divisor(spans, mask_BGT) if conflict.enabled else None
-        shares_BG = released_code.released_shares(mask_BGT, divisor_BG)
-    else:
-        weights_BGT = conflict_weights(spans.forward_BGT | spans.backward_BGT, A_BG, **_weights(conflict))  # Eq. 9
-        average = max_completion_tokens if objective.average == "budget" else objective.average
-        shares_BG = token_shares(mask_BGT, average)
-    return GroupTerms(A_BG, spans, weights_BGT, shares_BG, trains_BG)
+    weights_BGT = conflict_weights(spans.forward_BGT | spans.backward_BGT, A_BG, **_weights(conflict))  # Eq. 9
+    average = max_completion_tokens if objective.average == "budget" else objective.average
+    return GroupTerms(A_BG, spans, weights_BGT, token_shares(mask_BGT, average), trains_BG)
 
 
 def _weights(conflict: ConflictRecipe) -> dict[str, float]:

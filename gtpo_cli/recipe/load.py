@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.data import implied_benchmark
 from gtpo_cli.recipe.methods import METHODS
-from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Benchmark, Recipe, default_ks
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, Benchmark, Recipe, default_ks
 from gtpo_cli.recipe.section import LARGEST, fields_of
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.text import did_you_mean, nearest_of, shown
@@ -184,7 +184,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults that depend on `model.name`, `objective.name`, `objective.compat` and the data."""
+    """Return the defaults that depend on `model.name`, `objective.name` and the data."""
     model, objective = (_section(written, name) for name in ("model", "objective"))
     chosen: dict[str, Any] = {}
     if str(model.get("name", "")).startswith("builtin:"):
@@ -193,8 +193,6 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     if "clip_epsilon" in objective:  # sets both
         ends = ("objective.clip.low", "objective.clip.high")
         chosen = {key: value for key, value in chosen.items() if key not in ends}
-    if objective.get("compat") == "released_code":
-        chosen |= RELEASED_CODE_DEFAULTS
     lengths = _nested(_lengths(written))
     return _merge(lengths, _nested(chosen | _following(_merge(lengths, written))))
 

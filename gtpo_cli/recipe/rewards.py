@@ -19,7 +19,7 @@ class TagsRecipe(Section):
 
 class FormatRewardRecipe(Section):
     weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor")
-    mode: Literal["strict", "presence", "released_code"] = Field(
+    mode: Literal["strict", "presence"] = Field(
         "strict", description="strict: tags once each, in order; presence: the paper's sentence taken literally"
     )
     tags: TagsRecipe = Field(default_factory=TagsRecipe, description="names, without angle brackets")
@@ -82,19 +82,9 @@ class RewardsRecipe(Section):
     def problems(self) -> list[str]:
         """List contradictions between keys, one line each that begins with the key."""
         found = []
-        tags, mode = self.format.tags, self.format.mode
+        tags = self.format.tags
         if tags.reasoning == tags.answer:
             found.append(f"rewards.format.tags: reasoning and answer are both {tags.answer}; name two different tags")
-        if tags.reasoning is None and mode == "released_code":
-            found.append(
-                "rewards.format.tags.reasoning: mode: released_code needs a reasoning block; name its tag, or use "
-                "mode: strict"
-            )
-        if self.accuracy.equality == "text" and mode == "released_code":
-            found.append(
-                "rewards.accuracy.equality: mode: released_code accepts the gold answer as a part of the answer; use "
-                "mode: strict for text"
-            )
         if (self.length.soft_tokens or 0) > self.length.limit:
             found.append(
                 f"rewards.length.soft_tokens: {self.length.soft_tokens} is more than the limit, {self.length.limit}"

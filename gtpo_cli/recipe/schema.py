@@ -30,13 +30,6 @@ OPEN = (
     "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby",
 )  # fmt: skip
 
-# Defaults under `objective.compat: released_code` (docs/objective.md, section 9).
-RELEASED_CODE_DEFAULTS: dict[str, Any] = {
-    "objective.advantage_scale": "none",
-    "objective.filter.enabled": "always",
-    "objective.filter.threshold": 0.7,
-}
-
 # Defaults for built-in models, which are small enough to train all weights in float32 on a CPU.
 BUILTIN_DEFAULTS: dict[str, Any] = {
     "model.load_in_4bit": False,
@@ -235,7 +228,6 @@ class ObjectiveRecipe(Section):
         "completion",
         description="over tokens, then completions; over all tokens; over max_completion_tokens; none",
     )
-    compat: Literal["paper", "released_code"] = Field("paper", description="released_code: the authors' trainer")
     conflict: ConflictRecipe = Field(default_factory=ConflictRecipe, description="conflict-aware token weights")
     filter: FilterRecipe = Field(default_factory=FilterRecipe, description="entropy filter (delta)")
     entropy_coef: float = Field(
@@ -453,16 +445,6 @@ class Recipe(Section):
                 f"set it below model.max_seq_length ({self.model.max_seq_length})"
             )
         objective = self.objective
-        if objective.compat == "released_code" and objective.kl_coef > 0:
-            problems.append(
-                "objective.kl_coef: the released code has no KL term in its loss; set it to 0, or use compat: paper"
-            )
-        switches = (objective.average, objective.ratio, objective.clip.of)
-        if objective.compat == "released_code" and switches != ("completion", "token", "objective"):
-            problems.append(
-                "objective.compat: the released code has its own average and ratio; leave average, ratio and clip.of "
-                "at the defaults of name: gtpo, or use compat: paper"
-            )
         if objective.clip.of == "weight" and objective.clip.high < 1:
             problems.append(
                 f"objective.clip.high: {objective.clip.high:g} would shrink every weight, since weights start at 1; "

@@ -79,8 +79,6 @@ def rules(step: InspectedStep) -> list[str]:
         if stored
         else "the coefficients c were not stored: an older version trained this step"
     )
-    if objective.compat == "released_code":
-        lines.append("compat: released_code divides by the completion's conflict count as well (docs/objective.md)")
     return lines
 
 

@@ -4,7 +4,6 @@ A recipe names the tags (`rewards.format.tags`). The paper's are `<reasoning> </
 without reasoning has only the answer tags. Modes (recipe key `rewards.format.mode`; docs/objective.md, section 2):
 - strict: all tags once each and in order.
 - presence: the paper's sentence taken literally; each tag occurs somewhere.
-- released_code: the authors' pattern; a reasoning block anywhere, and an answer block that ends the text.
 
 Tags are matched exactly (case counts). All functions take time linear in the length of the text.
 """
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:  # a grading worker does without pydantic
     from gtpo_cli.recipe.rewards import TagsRecipe
 
-FormatMode = Literal["strict", "presence", "released_code"]
+FormatMode = Literal["strict", "presence"]
 
 # Shown if `extract_answer` returns None, since a reader may still see an answer.
 NO_ANSWER = "none read: the tags are not as rewards.format.mode asks"
@@ -64,16 +63,9 @@ def extract_answer(text: str, *, mode: FormatMode = "strict", tags: TagNames = P
     """Return the stripped text between the answer tags ("" if there is nothing), or None.
 
     strict: None unless `is_strict_format`. presence: the last complete `<answer>...</answer>` without an answer tag
-    inside. released_code: everything from the first `<answer>` to the `</answer>` that ends the text, apart from one
-    line break after it.
+    inside.
     """
     opening_tag, closing_tag = tag_pair(tags.answer)
-    if mode == "released_code":
-        body = text.removesuffix("\n")
-        opening = body.find(opening_tag)
-        if opening < 0 or not body.endswith(closing_tag):
-            return None
-        return body[opening + len(opening_tag) : -len(closing_tag)].strip()
     if mode == "strict" and not is_strict_format(text, tags=tags):
         return None
     # The last <answer> that a </answer> follows, up to the first </answer> behind it.
@@ -87,26 +79,8 @@ def extract_answer(text: str, *, mode: FormatMode = "strict", tags: TagNames = P
 def format_reward(text: str, *, mode: FormatMode = "strict", tags: TagNames = PAPER_TAGS) -> float:
     """Return 10 if all tags are present, 1 if only some are, 0 if none is. The mode defines "present".
 
-    strict: once each and in order. presence: somewhere. released_code: 10 for a reasoning block and an answer block
-    that ends the text; with only one of the two blocks 1.5 if a tag of the other kind occurs too, else 1; with
-    neither 0, whatever single tags there are.
+    strict: once each and in order. presence: somewhere.
     """
     present = [tag in text for tag in tag_texts(tags)]
-    if mode != "released_code":
-        complete = is_strict_format(text, tags=tags) if mode == "strict" else all(present)
-        return FULL_MARKS if complete else 1.0 if any(present) else 0.0
-    reasoning, answer = _has_reasoning_block(text, tags), extract_answer(text, mode=mode, tags=tags) is not None
-    if reasoning and answer:
-        return FULL_MARKS
-    if not reasoning and not answer:
-        return 0.0
-    return 1.5 if any(present[-2:] if reasoning else present[:-2]) else 1.0
-
-
-def _has_reasoning_block(text: str, tags: TagNames) -> bool:
-    """Return whether a `</reasoning>` follows a `<reasoning>`, or no such block is needed."""
-    if tags.reasoning is None:
-        return True
-    opening_tag, closing_tag = tag_pair(tags.reasoning)
-    opening = text.find(opening_tag)
-    return opening >= 0 and text.find(closing_tag, opening) >= 0
+    complete = is_strict_format(text, tags=tags) if mode == "strict" else all(present)
+    return FULL_MARKS if complete else 1.0 if any(present) else 0.0

@@ -47,20 +47,12 @@ def accuracy_reward(
 ) -> float:
     """Return 10 if the right answer is in the answer tags, else 0. See `extract_answer` and `answers_equal`.
 
-    released_code: the format needs the full score, but the gold answer may be anywhere in the answer.
     `equality="text"`: see `same_text`.
     """
     answer = extract_answer(text, mode=mode, tags=tags)
     if answer is None:
         return 0.0
     equal = same_text(gold, answer) if equality == "text" else answers_equal(gold, answer, question=question)
-    return _accuracy(gold, answer, mode, equal=equal, format_score=format_reward(text, mode=mode, tags=tags))
-
-
-def _accuracy(gold: str, answer: str | None, mode: FormatMode, *, equal: bool, format_score: float) -> float:
-    if mode == "released_code":
-        holds_gold = answer is not None and bool(gold.strip()) and gold.strip() in answer
-        equal = format_score == FULL_MARKS and (equal or holds_gold)
     return FULL_MARKS if equal else 0.0
 
 
@@ -159,9 +151,9 @@ class Scorer:
 
     def _verdict(self, problem: Problem, completion: Completion, grade: Equality, plugins: dict[str, float]) -> Verdict:
         recipe, text, answer = self._recipe, completion.text, self._answer(completion)
-        mode, tags = recipe.format.mode, recipe.format.tags
-        format_score = format_reward(text, mode=mode, tags=tags)
-        accuracy_score = _accuracy(problem.gold, answer, mode, equal=grade.equal, format_score=format_score)
+        tags = recipe.format.tags
+        format_score = format_reward(text, mode=recipe.format.mode, tags=tags)
+        accuracy_score = FULL_MARKS if grade.equal else 0.0
         if recipe.length.weight:
             plugins["length"] = length_penalty(
                 len(completion.token_ids),

@@ -268,9 +268,7 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
         mask, old, reference = part.mask_NT, part.old_NT, part.reference_NT
         with torch.set_grad_enabled(trains):
             logp, H = policy.token_logprobs(  # ln pi and H; no logits kept
-                part,
-                trained_NT=part.weights_NT != 0 if reference is None else None,
-                clamp_entropy=objective.compat == "released_code",
+                part, trained_NT=part.weights_NT != 0 if reference is None else None
             )
         c = part.coefficients_NT
         if first:

@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from written_files import ROOT, parser, write
 
 from gtpo_cli.recipe.methods import METHODS
-from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, RELEASED_CODE_DEFAULTS, Recipe
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, Recipe
 from gtpo_cli.tracking import metrics_table
 
 DOCS = ROOT / "docs"
@@ -46,7 +46,6 @@ def recipe_page() -> str:
     groups = {"`objective.name` other than `gtpo`": shared}
     for name, switches in others.items():
         groups[f"`objective.name: {name}`"] = {key: value for key, value in switches.items() if key not in shared}
-    groups["`objective.compat: released_code`"] = RELEASED_CODE_DEFAULTS
     groups["`model.name: builtin:...`"] = BUILTIN_DEFAULTS
     for when, changes in groups.items():
         if changes:

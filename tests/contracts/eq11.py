@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from gtpo_cli.objective import LossResult, coefficients, policy_loss
-from gtpo_cli.objective.released_code import released_shares
 
 
 def gtpo_loss(
@@ -19,13 +18,9 @@ def gtpo_loss(
     weights_BGT: Tensor,
     completion_mask_BGT: Tensor,
     entropy_coef: float = 0.0,
-    compat: str = "paper",
-    divisor_BG: Tensor | None = None,
     **options: Any,
 ) -> LossResult:
     c_BGT = coefficients(
         advantages_BG, mean_entropy_BG, keep_BG, weights_BGT, completion_mask_BGT, entropy_coef=entropy_coef
     )
-    if compat == "released_code":
-        options["shares_BG"] = released_shares(completion_mask_BGT, divisor_BG)
     return policy_loss(logprobs_BGT, c_BGT, completion_mask_BGT, **options)

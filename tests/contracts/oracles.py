@@ -120,13 +120,7 @@ def objective_of_completion(
     return math.fsum(terms) / len(terms)
 
 
-def step_loss(groups: Sequence[Sequence[float]], *, summed: bool = False) -> float:
-    """-J from the objective of each completion of each group: mean over groups of the mean (or sum) of a group."""
-    per_group = [math.fsum(group) / (1 if summed else len(group)) for group in groups]
+def step_loss(groups: Sequence[Sequence[float]]) -> float:
+    """-J from the objective of each completion of each group: mean over groups of the mean of a group."""
+    per_group = [math.fsum(group) / len(group) for group in groups]
     return -math.fsum(per_group) / len(per_group)
-
-
-def released_divisor(forward: Sequence[bool], backward: Sequence[bool]) -> int:
-    """max(1, n), n the size of the union of the forward mask and the backward mask left in reversed order."""
-    union = [ahead or behind for ahead, behind in zip(forward, list(backward)[::-1], strict=True)]
-    return max(1, sum(union))

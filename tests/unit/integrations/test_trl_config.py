@@ -83,7 +83,6 @@ def test_pieces_that_do_not_divide() -> None:
 
 REFUSED = {
     "objective.name=sft": "objective.name: sft has no counterpart",
-    "objective.compat=released_code": "objective.compat: released_code",
     "model.backend=unsloth": "model.backend: unsloth",
     "training.guard.action=rollback": "training.guard.action: rollback",
     "training.stress_step=true": "training.stress_step: True",

@@ -181,14 +181,13 @@ def draw_arguments(data, step: Step) -> dict:
         "advantages": data.draw(per_completion(step, st.sampled_from([0.0, -1.25, 0.75]) | st.floats(-3, 3))),
         "entropies": data.draw(per_completion(step, st.floats(0, 3))),
         "keep": data.draw(per_completion(step, st.booleans())),
-        "divisors": data.draw(per_completion(step, st.integers(1, 6))),
         "gamma": data.draw(st.sampled_from([0.0, 0.1, 1.0])),
         "beta": data.draw(st.sampled_from([1e-6, 0.04])) if refs is not None else 0.0,
         "epsilon": data.draw(st.sampled_from([0.1, 0.2])),
     }
 
 
-def by_the_loop(step: Step, arguments: dict, compat: str) -> float:
+def by_the_loop(arguments: dict) -> float:
     groups = []
     for b, group in enumerate(arguments["logps"]):
         values = []
@@ -203,12 +202,12 @@ def by_the_loop(step: Step, arguments: dict, compat: str) -> float:
                 kl_coef=arguments["beta"],
                 clip_epsilon=arguments["epsilon"],
             )
-            values.append(value / (arguments["divisors"][b][i] if compat == "released_code" else 1))
+            values.append(value)
         groups.append(values)
-    return oracles.step_loss(groups, summed=compat == "released_code")
+    return oracles.step_loss(groups)
 
 
-def by_the_library(step: Step, arguments: dict, compat: str, *, padding: float, logps: Tensor | None = None):
+def by_the_library(step: Step, arguments: dict, *, padding: float, logps: Tensor | None = None):
     def padded(name: str) -> Tensor | None:
         return None if arguments[name] is None else step.padded(arguments[name], value=padding)
 
@@ -227,18 +226,15 @@ def by_the_library(step: Step, arguments: dict, compat: str, *, padding: float, 
         entropy_coef=arguments["gamma"],
         kl_coef=arguments["beta"],
         clip=(arguments["epsilon"], arguments["epsilon"]),
-        compat=compat,
-        divisor_BG=row("divisors", torch.long) if compat == "released_code" else None,
     )
 
 
-@pytest.mark.parametrize("compat", ["paper", "released_code"])
 @checked
 @given(st.data(), steps())
-def test_equals_the_loop(compat, data, step):
+def test_equals_the_loop(data, step):
     arguments = draw_arguments(data, step)
-    result = by_the_library(step, arguments, compat, padding=math.nan)  # padding is never read
-    assert result.loss.item() == pytest.approx(by_the_loop(step, arguments, compat), rel=1e-12, abs=1e-12)
+    result = by_the_library(step, arguments, padding=math.nan)  # padding is never read
+    assert result.loss.item() == pytest.approx(by_the_loop(arguments), rel=1e-12, abs=1e-12)
 
 
 @checked
@@ -246,7 +242,7 @@ def test_equals_the_loop(compat, data, step):
 def test_padding_gets_no_gradient_and_gives_no_nan(data, step):
     arguments = draw_arguments(data, step)
     logps = step.padded(arguments["logps"], value=math.nan).requires_grad_()
-    gradient = gradient_of(by_the_library(step, arguments, "paper", padding=math.nan, logps=logps), logps)
+    gradient = gradient_of(by_the_library(step, arguments, padding=math.nan, logps=logps), logps)
     assert gradient[~step.mask].eq(0).all()
     assert gradient.isfinite().all()
 
@@ -257,7 +253,7 @@ def test_the_gradient_of_one_iteration_is_the_printed_one(data, step):
     # d loss / d logp_t = - delta (A - gamma <H>) lambda_t / (|o_i| G B)
     arguments = draw_arguments(data, step) | {"olds": None, "refs": None, "beta": 0.0}
     logps = step.padded(arguments["logps"], value=0.0).requires_grad_()
-    gradient = step.ragged(gradient_of(by_the_library(step, arguments, "paper", padding=0.0, logps=logps), logps))
+    gradient = step.ragged(gradient_of(by_the_library(step, arguments, padding=0.0, logps=logps), logps))
     B, G, _ = step.shape
     for b, group in enumerate(step.completions):
         for i, tokens in enumerate(group):
@@ -270,9 +266,8 @@ def test_the_gradient_of_one_iteration_is_the_printed_one(data, step):
 # -- gradcheck --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compat", ["paper", "released_code"])
 @pytest.mark.parametrize("kl_coef", [0.0, 0.3])
-def test_gradcheck(compat, kl_coef):
+def test_gradcheck(kl_coef):
     # Old log-probabilities near, above and below: ratios inside the clip and beyond it on both sides, none at its edge.
     generator = torch.Generator().manual_seed(11)
     mask = torch.tensor([[[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 0, 0]]]).bool()
@@ -289,8 +284,6 @@ def test_gradcheck(compat, kl_coef):
         "completion_mask_BGT": mask,
         "entropy_coef": 0.1,
         "kl_coef": kl_coef,
-        "compat": compat,
-        "divisor_BG": torch.tensor([[1, 3, 2], [1, 1, 4]]) if compat == "released_code" else None,
     }
 
     def loss(leaf: Tensor) -> Tensor:
@@ -397,11 +390,6 @@ def test_groups_are_averaged_not_pooled():
         completion_mask_BGT=torch.tensor([[[1, 1, 1, 1]], [[1, 0, 0, 0]]]),
     )
     assert result.loss.item() == -2.0
-
-
-def test_released_code_sums_completions_and_divides_by_the_count():
-    result = loss_of(some_logps(), compat="released_code", divisor_BG=torch.tensor([[3, 1]]))
-    assert result.loss.item() == pytest.approx(-(1.5 / 3 - 0.5), abs=1e-15)
 
 
 # -- the other methods ------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from gtpo_cli.objective import (
     mean_entropy,
     policy_loss,
 )
-from gtpo_cli.objective.released_code import released_divisor, released_weights
 from gtpo_cli.rewards import accuracy_reward, format_reward
 
 PAGE = (Path(__file__).parents[3] / "docs" / "worked_example.md").read_text(encoding="utf-8")
@@ -166,7 +165,7 @@ def test_loss_and_its_gradient(code):
 
 
 def test_other_objectives(code):
-    losses = {"gtpo": -0.6183, "gtpo without the filter": -0.6686, "grpo": 0.0, "gtpo, compat: released_code": -6.6107}
+    losses = {"gtpo": -0.6183, "gtpo without the filter": -0.6686, "grpo": 0.0}
     arguments = {
         "advantages_BG": code["A"],
         "mean_entropy_BG": code["mean"],
@@ -176,21 +175,10 @@ def test_other_objectives(code):
     }
     everyone = torch.ones_like(code["keep"])
     ones = torch.ones_like(code["weights"])
-    centred = group_advantages(code["rewards"], scale="none")
-    divisor = released_divisor(code["spans"], code["mask"])
-    assert divisor.tolist() == [[5, 2, 5, 5]]
     variants = {
         "gtpo": {"entropy_coef": GAMMA},
         "gtpo without the filter": {"entropy_coef": GAMMA, "keep_BG": everyone},
         "grpo": {"keep_BG": everyone, "weights_BGT": ones},
-        "gtpo, compat: released_code": {
-            "entropy_coef": GAMMA,
-            "advantages_BG": centred,
-            "keep_BG": keep_mask(code["mean"], initial_entropy=0.4, threshold=0.7, enabled="always"),
-            "weights_BGT": released_weights(code["spans"], centred),
-            "compat": "released_code",
-            "divisor_BG": divisor,
-        },
     }
     assert losses.keys() == variants.keys()
     for name, changes in variants.items():

@@ -86,21 +86,10 @@ def test_clip_epsilon_is_short_for_both_ends() -> None:
         recipe("objective.clip_epsilon=2")
 
 
-def test_the_released_code_has_no_kl_term() -> None:
-    with pytest.raises(RecipeError, match=r"objective\.kl_coef: the released code has no KL term"):
-        recipe("objective.compat=released_code", "objective.kl_coef=0.04")
-
-
 def test_a_bound_of_the_weight_below_1_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"objective\.clip\.high: 0\.2 would shrink every weight"):
         recipe("objective.clip.of=weight")  # with gtpo's clip range
     assert recipe("objective.clip={of: weight, high: 1}").objective.clip.high == 1.0
-
-
-@pytest.mark.parametrize("other", ["name=dapo", "average=sum", "ratio=sequence", "clip={of: weight, high: 5}"])
-def test_the_released_code_has_its_own_average_and_ratio(other: str) -> None:
-    with pytest.raises(RecipeError, match=r"objective\.compat: the released code has its own average and ratio"):
-        recipe("objective.compat=released_code", f"objective.{other}")
 
 
 def test_a_length_penalty_alone_is_a_reward() -> None:

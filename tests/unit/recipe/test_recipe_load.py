@@ -110,13 +110,6 @@ def test_the_default_ks_end_at_the_samples_and_written_ones_beyond_are_refused()
     assert build_recipe(SMALLEST | {"evaluation": all_ks | {"samples": 9}}, where="r.yaml").evaluation == evaluation
 
 
-def test_released_code_brings_its_threshold_and_scale() -> None:
-    recipe = build_recipe(SMALLEST, ["objective.compat=released_code"], where="r.yaml")
-    assert recipe.objective.advantage_scale == "none"
-    assert recipe.objective.filter.enabled == "always"
-    assert recipe.objective.filter.threshold == 0.7
-
-
 def test_a_builtin_model_needs_no_gpu_settings() -> None:
     recipe = build_recipe({"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}, where="r.yaml")
     assert recipe.model.lora is None

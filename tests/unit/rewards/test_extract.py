@@ -1,4 +1,4 @@
-"""Tags in completions: hand tables for the three modes, and the patterns of the specification as oracles."""
+"""Tags in completions: hand tables for the two modes, and the patterns of the specification as oracles."""
 
 import re
 
@@ -11,45 +11,42 @@ from gtpo_cli.rewards.extract import TAGS
 
 GOOD = "<reasoning>1+1</reasoning><answer> 2 </answer>"
 
-# text, strict format, answer in strict, presence and released_code mode
+# text, strict format, answer in strict and presence mode
 CASES = [
-    (GOOD, True, "2", "2", "2"),
-    ("Sure! " + GOOD, True, "2", "2", "2"),
-    (GOOD + " bye", True, "2", "2", None),
-    (GOOD + "\n", True, "2", "2", "2"),
-    (GOOD + "\n\n", True, "2", "2", None),
-    ("<reasoning></reasoning><answer></answer>", True, "", "", ""),
-    ("<reasoning>\n1\n</reasoning>\n<answer>\n2\n</answer>", True, "2", "2", "2"),
-    ("", False, None, None, None),
-    ("2", False, None, None, None),
-    ("<answer>2</answer>", False, None, "2", "2"),
-    ("<answer>2", False, None, None, None),
-    ("2</answer>", False, None, None, None),
-    ("</answer>2<answer>", False, None, None, None),
-    ("<reasoning>1</reasoning><answer>2", False, None, None, None),
-    ("<answer>2</answer><reasoning>1</reasoning>", False, None, "2", None),
-    ("<reasoning><answer>2</answer></reasoning>", False, None, "2", None),
-    ("<reasoning>1<answer></reasoning>2</answer>", False, None, "</reasoning>2", "</reasoning>2"),
-    (GOOD + GOOD, False, None, "2", "2 </answer><reasoning>1+1</reasoning><answer> 2"),
-    (GOOD + "<answer>3</answer>", False, None, "3", "2 </answer><answer>3"),
-    (GOOD + "<answer>3", False, None, "2", None),
-    (GOOD + "3</answer>", False, None, "2", "2 </answer>3"),
-    ("<reasoning>1</reasoning><answer><answer>2</answer>", False, None, "2", "<answer>2"),
-    ("<reasoning>1</reasoning><answer><answer>2</answer></answer>", False, None, "2", "<answer>2</answer>"),
-    ("<REASONING>1</REASONING><ANSWER>2</ANSWER>", False, None, None, None),
-    ("<reasoning>1</reasoning>< answer>2</answer>", False, None, None, None),
-    ("</reasoning><reasoning><answer>2</answer>", False, None, "2", "2"),
+    (GOOD, True, "2", "2"),
+    ("Sure! " + GOOD, True, "2", "2"),
+    (GOOD + " bye", True, "2", "2"),
+    (GOOD + "\n", True, "2", "2"),
+    (GOOD + "\n\n", True, "2", "2"),
+    ("<reasoning></reasoning><answer></answer>", True, "", ""),
+    ("<reasoning>\n1\n</reasoning>\n<answer>\n2\n</answer>", True, "2", "2"),
+    ("", False, None, None),
+    ("2", False, None, None),
+    ("<answer>2</answer>", False, None, "2"),
+    ("<answer>2", False, None, None),
+    ("2</answer>", False, None, None),
+    ("</answer>2<answer>", False, None, None),
+    ("<reasoning>1</reasoning><answer>2", False, None, None),
+    ("<answer>2</answer><reasoning>1</reasoning>", False, None, "2"),
+    ("<reasoning><answer>2</answer></reasoning>", False, None, "2"),
+    ("<reasoning>1<answer></reasoning>2</answer>", False, None, "</reasoning>2"),
+    (GOOD + GOOD, False, None, "2"),
+    (GOOD + "<answer>3</answer>", False, None, "3"),
+    (GOOD + "<answer>3", False, None, "2"),
+    (GOOD + "3</answer>", False, None, "2"),
+    ("<reasoning>1</reasoning><answer><answer>2</answer>", False, None, "2"),
+    ("<reasoning>1</reasoning><answer><answer>2</answer></answer>", False, None, "2"),
+    ("<REASONING>1</REASONING><ANSWER>2</ANSWER>", False, None, None),
+    ("<reasoning>1</reasoning>< answer>2</answer>", False, None, None),
+    ("</reasoning><reasoning><answer>2</answer>", False, None, "2"),
 ]
 
 
-@pytest.mark.parametrize(("text", "strict_format", "strict", "presence", "released_code"), CASES)
-def test_table(
-    text: str, strict_format: bool, strict: str | None, presence: str | None, released_code: str | None
-) -> None:
+@pytest.mark.parametrize(("text", "strict_format", "strict", "presence"), CASES)
+def test_table(text: str, strict_format: bool, strict: str | None, presence: str | None) -> None:
     assert is_strict_format(text) is strict_format
     assert extract_answer(text) == strict
     assert extract_answer(text, mode="presence") == presence
-    assert extract_answer(text, mode="released_code") == released_code
 
 
 pieces = st.lists(st.sampled_from([*TAGS, "7", " ", "\n", "x"]), max_size=12).map("".join)
@@ -62,12 +59,6 @@ def test_presence_is_the_last_complete_pair_without_an_answer_tag_inside(text: s
 
 
 @given(pieces)
-def test_released_code_is_the_authors_pattern(text: str) -> None:
-    found = re.search(r"<answer>\s*(.*?)\s*</answer>$", text, re.DOTALL)
-    assert extract_answer(text, mode="released_code") == (found[1].strip() if found else None)
-
-
-@given(pieces)
 def test_strict_is_once_each_and_in_order(text: str) -> None:
     tags = re.findall(r"</?(?:reasoning|answer)>", text)
     assert is_strict_format(text) is (tags == list(TAGS))
@@ -77,7 +68,7 @@ def test_strict_is_once_each_and_in_order(text: str) -> None:
         assert extract_answer(text) is None
 
 
-@pytest.mark.parametrize("mode", ["strict", "presence", "released_code"])
+@pytest.mark.parametrize("mode", ["strict", "presence"])
 def test_megabytes_of_tags_take_linear_time(mode: str) -> None:
     # A backtracking pattern would need hours for each of these.
     for text in ("<answer>" * 200_000, "<reasoning>" * 200_000, "<answer></answer" * 100_000, "</answer>" * 200_000):

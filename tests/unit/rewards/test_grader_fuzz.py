@@ -102,8 +102,7 @@ def test_extraction_takes_any_text(counts: Counter[str]) -> None:
     def check(text: str) -> None:
         counts["extraction"] += 1
         strict, presence = extract_answer(text), extract_answer(text, mode="presence")
-        released = extract_answer(text, mode="released_code")
-        for answer in (strict, presence, released):
+        for answer in (strict, presence):
             assert answer is None or (answer in text and answer == answer.strip())
         assert presence is None or not any(tag in presence for tag in TAGS[2:])
         assert (strict is not None) == is_strict_format(text)

@@ -16,7 +16,7 @@ import pytest
 from hostile_completions import CASES, ENDLESS, KNOWN_ACCEPTED, REASONING, Hostile, tagged
 
 from gtpo_cli.recipe.schema import RewardsRecipe
-from gtpo_cli.rewards import Scorer, accuracy_reward, answers_equal
+from gtpo_cli.rewards import Scorer, answers_equal
 from gtpo_cli.rewards.worker import MEMORY_LIMIT_BYTES
 from gtpo_cli.types import Completion, Problem, Verdict
 
@@ -194,11 +194,3 @@ def test_verdicts_do_not_depend_on_what_was_graded_before() -> None:
 def test_known_holes_are_as_documented(gold: str, answer: str, why: str) -> None:
     # One that is closed belongs into the corpus, and out of docs/rewards.md.
     assert answers_equal(gold, answer), why
-
-
-def test_the_released_code_finds_the_gold_answer_anywhere_in_the_answer() -> None:
-    # As its authors wrote it: the mode is there to repeat their runs.
-    for answer in ("17 or 18", "118", "not 18", "1,2,3,4,5,18"):
-        text = REASONING + tagged(answer)
-        assert accuracy_reward(text, "18", mode="released_code") == 10.0
-        assert accuracy_reward(text, "18", mode="presence") == 0.0

@@ -22,59 +22,57 @@ def problem(gold: str = "18", name: str = "p1") -> Problem:
     return Problem(id=name, question="9+9?", gold=gold)
 
 
-# text, format reward in strict, presence and released_code mode
+# text, format reward in strict and presence mode
 FORMATS = [
-    (GOOD, 10, 10, 10),
-    ("Well, " + GOOD + " ok", 10, 10, 1.5),
-    ("18", 0, 0, 0),
-    ("", 0, 0, 0),
-    ("<answer>18</answer>", 1, 1, 1),
-    ("<reasoning>9+9</reasoning>", 1, 1, 1),
-    ("<reasoning>9+9</reasoning><answer>18", 1, 1, 1.5),
-    ("<reasoning>9+9</reasoning>18</answer>", 1, 1, 1.5),
-    ("9+9</reasoning><answer>18</answer>", 1, 1, 1.5),
-    ("<reasoning>9+9<answer>18</answer>", 1, 1, 1.5),
-    ("<reasoning>9+9<answer>18", 1, 1, 0),
-    (GOOD + GOOD, 1, 10, 10),
-    (GOOD + "<answer>", 1, 10, 1.5),
-    ("</answer><answer></reasoning><reasoning>", 1, 10, 0),
-    ("<reasoning><answer>18</answer></reasoning>", 1, 10, 1.5),
-    ("<answer>18</answer><reasoning>9+9</reasoning>", 1, 10, 1.5),
+    (GOOD, 10, 10),
+    ("Well, " + GOOD + " ok", 10, 10),
+    ("18", 0, 0),
+    ("", 0, 0),
+    ("<answer>18</answer>", 1, 1),
+    ("<reasoning>9+9</reasoning>", 1, 1),
+    ("<reasoning>9+9</reasoning><answer>18", 1, 1),
+    ("<reasoning>9+9</reasoning>18</answer>", 1, 1),
+    ("9+9</reasoning><answer>18</answer>", 1, 1),
+    ("<reasoning>9+9<answer>18</answer>", 1, 1),
+    ("<reasoning>9+9<answer>18", 1, 1),
+    (GOOD + GOOD, 1, 10),
+    (GOOD + "<answer>", 1, 10),
+    ("</answer><answer></reasoning><reasoning>", 1, 10),
+    ("<reasoning><answer>18</answer></reasoning>", 1, 10),
+    ("<answer>18</answer><reasoning>9+9</reasoning>", 1, 10),
 ]
 
 
-@pytest.mark.parametrize(("text", "strict", "presence", "released_code"), FORMATS)
-def test_format_reward(text: str, strict: float, presence: float, released_code: float) -> None:
+@pytest.mark.parametrize(("text", "strict", "presence"), FORMATS)
+def test_format_reward(text: str, strict: float, presence: float) -> None:
     assert format_reward(text) == strict
     assert format_reward(text, mode="presence") == presence
-    assert format_reward(text, mode="released_code") == released_code
 
 
 @pytest.mark.parametrize(
-    ("text", "strict", "presence", "released_code"),
+    ("text", "strict", "presence"),
     [
-        (GOOD, 10, 10, 10),
-        ("<reasoning></reasoning><answer> $18.00 </answer>", 10, 10, 10),
-        ("<reasoning></reasoning><answer>19</answer>", 0, 0, 0),
-        ("<reasoning></reasoning><answer>118</answer>", 0, 0, 10),  # the released code's substring
-        ("<reasoning></reasoning><answer>17 or 18</answer>", 0, 0, 10),
-        ("<answer>18</answer>", 0, 10, 0),
-        (GOOD + "<answer>19</answer>", 0, 0, 10),
-        (GOOD + " and so on", 10, 10, 0),
-        ("18", 0, 0, 0),
-        ("<reasoning>18</reasoning><answer></answer>", 0, 0, 0),
+        (GOOD, 10, 10),
+        ("<reasoning></reasoning><answer> $18.00 </answer>", 10, 10),
+        ("<reasoning></reasoning><answer>19</answer>", 0, 0),
+        ("<reasoning></reasoning><answer>118</answer>", 0, 0),
+        ("<reasoning></reasoning><answer>17 or 18</answer>", 0, 0),
+        ("<answer>18</answer>", 0, 10),
+        (GOOD + "<answer>19</answer>", 0, 0),
+        (GOOD + " and so on", 10, 10),
+        ("18", 0, 0),
+        ("<reasoning>18</reasoning><answer></answer>", 0, 0),
     ],
 )
-def test_accuracy_reward(text: str, strict: float, presence: float, released_code: float) -> None:
+def test_accuracy_reward(text: str, strict: float, presence: float) -> None:
     assert accuracy_reward(text, "18") == strict
     assert accuracy_reward(text, "18", mode="presence") == presence
-    assert accuracy_reward(text, "18", mode="released_code") == released_code
 
 
-@pytest.mark.parametrize("mode", ["strict", "presence", "released_code"])
+@pytest.mark.parametrize("mode", ["strict", "presence"])
 @pytest.mark.parametrize("gold", ["", "  ", r"\frac{1}{"])
 def test_an_unusable_gold_answer_never_scores(mode: str, gold: str) -> None:
-    text = f"<reasoning></reasoning><answer>{gold if mode != 'released_code' else ''}</answer>"
+    text = f"<reasoning></reasoning><answer>{gold}</answer>"
     assert accuracy_reward(text, gold, mode=mode) == 0  # type: ignore[arg-type]
 
 
@@ -98,16 +96,6 @@ def test_verdict_keeps_the_strict_format_apart_from_the_mode() -> None:
     with Scorer(RewardsRecipe.model_validate({"format": {"mode": "presence"}}), num_workers=1) as scorer:
         (verdict,) = scorer.score(problem(), [completion(GOOD + GOOD)])
     assert (verdict.complete_format, verdict.strict_format, verdict.format_score) == (True, False, 10)
-
-
-def test_correct_is_about_the_answer_and_the_accuracy_score_about_what_the_mode_accepts() -> None:
-    texts = [GOOD, GOOD.replace("18<", "118<"), "<answer>18</answer>", GOOD + " ok"]
-    with Scorer(RewardsRecipe.model_validate({"format": {"mode": "released_code"}}), num_workers=1) as scorer:
-        verdicts = scorer.score(problem(), [completion(text) for text in texts])
-    assert [verdict.extracted for verdict in verdicts] == ["18", "118", "18", None]
-    assert [verdict.correct for verdict in verdicts] == [True, False, True, False]
-    assert [verdict.accuracy_score for verdict in verdicts] == [10, 10, 0, 0]  # a substring will do, a bare answer not
-    assert [verdict.reward for verdict in verdicts] == [20, 20, 1, 1.5]
 
 
 def test_weights_and_plugins_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

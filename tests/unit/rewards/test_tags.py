@@ -14,7 +14,7 @@ from gtpo_cli.rewards.equality import EqualityWorkers, same_text
 from gtpo_cli.rewards.extract import TAGS, FormatMode, tag_texts
 from gtpo_cli.types import Completion, Problem
 
-MODES: tuple[FormatMode, ...] = ("strict", "presence", "released_code")
+MODES: tuple[FormatMode, ...] = ("strict", "presence")
 OTHERS = Tags(reasoning="think", answer="json.v-2")
 ALONE = Tags(reasoning=None, answer="json")
 SMALLEST = {"model": {"name": "some/model"}, "data": {"benchmark": "gsm8k"}}
@@ -133,14 +133,6 @@ def test_tags_survive_the_run_folder() -> None:
             "rewards.format.tags: reasoning and answer are both reasoning; name two different tags",
         ),
         (["rewards.format.tags.answer=json"], "data.system_prompt: the default asks for <reasoning> and <answer>"),
-        (
-            ["rewards.format={mode: released_code, tags: {reasoning: null}}", "data.system_prompt=null"],
-            "rewards.format.tags.reasoning: mode: released_code needs a reasoning block",
-        ),
-        (
-            ["rewards.format.mode=released_code", "rewards.accuracy.equality=text"],
-            "rewards.accuracy.equality: mode: released_code accepts the gold answer as a part",
-        ),
     ],
 )
 def test_tags_that_cannot_be_meant(overrides: list[str], message: str) -> None:

@@ -45,10 +45,6 @@ OLD: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "grpo_betas": ("fig6_betas", GRPO),
     "betas0.9": ("fig6_betas", BETAS),
-    "released_code": ("released_code", {
-        "objective.compat": "released_code", "objective.filter.enabled": "always", THRESHOLD: 0.7,
-        "objective.advantage_scale": "none",
-    }),
 }  # fmt: skip
 
 
@@ -106,8 +102,7 @@ REGIMES = {"stable": {}, "hot": {"optimizer.learning_rate": 1e-3}, "weak": {"mod
 def test_without_a_recipe_a_sweep_runs_in_the_regime_that_docs_claims_registered() -> None:
     """The variants themselves are the same as at full size: Adam's betas of GRPO are the small recipe's own."""
     of = {
-        "stable": ["fig2_methods", "fig5b_group_size", "fig6_betas", "learning_rates", "released_code",
-                   "steps_per_generation"],
+        "stable": ["fig2_methods", "fig5b_group_size", "fig6_betas", "learning_rates", "steps_per_generation"],
         "hot": ["fig3_conflict", "fig5a_kl", "conflict_variants", "reward_and_scale"],
         "weak": ["fig4a_gamma", "fig4b_thresholds", "fig4c_only_negative", "fig4d_entropy_control",
                  "learning_rates_weak", "entropy_search"],
@@ -158,9 +153,7 @@ def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
 
 def test_the_page_has_the_sweep_of_each_figure_of_the_paper() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "paper.md").read_text()
-    rows = re.findall(r"^\| (?:(\w+)|none): [^|]+ \| `(\w+)` \|$", page, re.M)
-    assert [sweep for _, sweep in rows] == [
-        *(name for name in shipped_sweeps() if name.startswith("fig")), "released_code",
-    ]  # fmt: skip
-    assert all(sweep.startswith(f"fig{figure}_") for figure, sweep in rows[:-1])
+    rows = re.findall(r"^\| (\w+): [^|]+ \| `(\w+)` \|$", page, re.M)
+    assert [sweep for _, sweep in rows] == [name for name in shipped_sweeps() if name.startswith("fig")]
+    assert all(sweep.startswith(f"fig{figure}_") for figure, sweep in rows)
     assert f"`gtpo sweep {rows[0][1]} --recipe llama8b_gsm8k`" in page

@@ -90,7 +90,7 @@ def test_a_generation_of_one_step_costs_no_further_forward(parts_for: Any) -> No
 
 @pytest.mark.parametrize(
     "name", ["gtpo", "grpo with kl", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "gtpo's corrections on gspo",
-             "gtpo's corrections on cispo", "mask truncated", "released code", "importance correction"],
+             "gtpo's corrections on cispo", "mask truncated", "importance correction"],
 )  # fmt: skip
 def test_the_second_step_has_the_loss_and_gradient_of_the_naive_specification(parts_for: Any, name: str) -> None:
     """pi_old is the policy that sampled; H, delta and c are the present one's. Whatever the micro-batch."""

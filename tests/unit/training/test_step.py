@@ -111,9 +111,9 @@ def full_logprobs(model: Any, prompt: tuple[int, ...], completion: Completion, t
 def naive_loss(
     recipe: Recipe, result: StepResult, model: Any, reference: Any, initial_entropy: float, *, sampled_by: Any = None
 ) -> torch.Tensor:
-    """-J of objective.md, sections 3 to 7, 9 and 13, one completion and one token at a time. `sampled_by`: the model
+    """-J of objective.md, sections 3 to 7 and 13, one completion and one token at a time. `sampled_by`: the model
     whose pi_old is, where that is not `model`."""
-    o, released = recipe.objective, recipe.objective.compat == "released_code"
+    o = recipe.objective
     total = torch.zeros((), dtype=torch.float64)
     for group in result.groups:
         rewards = [verdict.reward for verdict in group.verdicts]
@@ -125,8 +125,7 @@ def naive_loss(
         for i, completion in enumerate(group.completions):
             full = full_logprobs(model, group.prompt_ids, completion, recipe.rollout.temperature)
             p = full.exp()
-            log_for_entropy = full.clamp(min=math.log(1e-6)) if released else full
-            H = float((-(p * log_for_entropy).sum(-1)).mean().detach())
+            H = float((-(p * full).sum(-1)).mean().detach())
             theta = o.filter.threshold
             on = o.filter.enabled == "always" or (o.filter.enabled == "auto" and initial_entropy < math.log(2))
             delta = 0.0 if on and H > theta and not (o.filter.only_negative and A[i] >= 0) else 1.0
@@ -135,10 +134,7 @@ def naive_loss(
             if o.skip_uninformative_groups and max(rewards) == min(rewards):
                 delta = 0.0
             forward, backward = naive_spans(ids, A, i, o.conflict.alignment, o.conflict.span)
-            lam = naive_lambda(recipe, forward, backward, A[i], released)
-            divisor = 1
-            if released and o.conflict.enabled:
-                divisor = max(1, sum(f or b for f, b in zip(forward, backward[::-1], strict=True)))
+            lam = naive_lambda(recipe, forward, backward, A[i])
             own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
             old = own.detach()
             if sampled_by is not None:
@@ -161,12 +157,12 @@ def naive_loss(
                 ref = ref.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0].detach()
                 kl = torch.exp(ref - own) - (ref - own) - 1
                 term = term - o.kl_coef * kl.sum()
-            completions = len(result.groups) * (1 if released else G)
+            completions = len(result.groups) * G
             total = (
                 total
                 - term
                 / {
-                    "completion": completions * len(own) * divisor,
+                    "completion": completions * len(own),
                     "token": sum(len(each.token_ids) for whole in result.groups for each in whole.completions),
                     "budget": completions * recipe.rollout.max_completion_tokens,
                     "sum": completions,
@@ -195,13 +191,11 @@ def naive_spans(
     return run(ids), run([row[::-1] for row in ids])[::-1]
 
 
-def naive_lambda(recipe: Recipe, forward: list[bool], backward: list[bool], A: float, released: bool) -> list[float]:
+def naive_lambda(recipe: Recipe, forward: list[bool], backward: list[bool], A: float) -> list[float]:
     conflict = recipe.objective.conflict
     weight = conflict.positive_weight if A > 0 else conflict.negative_weight if A < 0 else 1.0
     if not conflict.enabled:
         return [1.0] * len(forward)
-    if released:
-        return [(weight if f else 1.0) * (weight if b else 1.0) for f, b in zip(forward, backward, strict=True)]
     return [weight if f or b else 1.0 for f, b in zip(forward, backward, strict=True)]
 
 
@@ -211,7 +205,6 @@ def matrices_first(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 NEVER = "objective.filter.enabled=never"
-RELEASED = "objective.compat=released_code"
 CORRECTIONS = [
     "objective.conflict.enabled=true", "objective.filter={enabled: always, threshold: 2.2}",
     "objective.entropy_coef=0.1",
@@ -239,8 +232,6 @@ CASES = {
     "gtpo's corrections on dapo": [*CORRECTIONS, "objective.name=dapo"],
     "gtpo's corrections on gspo": [*CORRECTIONS, "objective.name=gspo"],
     "gtpo's corrections on cispo": [*CORRECTIONS, "objective.name=cispo", "objective.kl_coef=0.1"],
-    "released code": [RELEASED, "objective.filter.threshold=2.2"],
-    "released code, no conflict": [RELEASED, NEVER, "objective.conflict.enabled=false"],
 }
 
 
