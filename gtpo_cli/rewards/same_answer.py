@@ -17,12 +17,11 @@ several numbers, or a substring is never the answer.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gtpo_cli.rewards.copied import holds_copy, is_copied_number, is_formula_of, is_worked_out, stands_in
+from gtpo_cli.rewards.copied import is_copied_number, is_worked_out, stands_in
 from gtpo_cli.rewards.normalize import (
     breaks_off,
     canonical,
@@ -94,15 +93,11 @@ class _Judge:
         return self.question is None or not is_copied_number(gold, predicted, self.question)
 
     def is_copy(self, predicted: str) -> bool:
-        question = self.question
-        return question is not None and (stands_in(question, predicted) or is_formula_of(question, predicted))
+        return self.question is not None and stands_in(self.question, predicted)
 
     def same_mathematics(self, gold: str, predicted: str) -> bool:
-        if self.question is None:
-            return self.algebra(gold, predicted)
-        if not is_worked_out(gold, predicted, self.question) or not self.algebra(gold, predicted):
-            return False
-        return not holds_copy(gold, predicted, self.question, functools.partial(self.algebra, gold))
+        worked_out = self.question is None or is_worked_out(gold, predicted, self.question)
+        return worked_out and self.algebra(gold, predicted)
 
 
 def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None = None) -> bool:

@@ -6,7 +6,7 @@ language models write, with a fair person's verdict (measured here; the misses a
     python scripts/measure/grading_rates.py --copies ../shared/data/math/test.jsonl
 
 How many questions of a file (JSON lines with `problem` and `answer`) accept a formula copied out of them as the answer,
-for each of the harmless changes of tests/unit/rewards/copies.py. Changed are the formulas and sides of equations that
+for each of the changes of tests/unit/rewards/copies.py. Changed are the formulas and sides of equations that
 are worth as much as the gold answer.
 """
 
