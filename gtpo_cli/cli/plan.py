@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -93,10 +92,9 @@ def _document(name: str, plan: Plan) -> dict[str, object]:
         "sequences_at_once": plan.memory.sequences,
         "longest_completion_that_fits": plan.longest_completion,
         "better_gpu_memory_utilization": plan.better_share,
-        "hours": [{"mean_completion": mean, **asdict(hours)} for mean, hours in plan.hours],
-        "evaluation": asdict(plan.evaluation) if plan.evaluation else None,
+        "hours": [{"mean_completion": mean, **hours._asdict()} for mean, hours in plan.hours],
         "cpu": [{"mean_completion": mean, "ram_bytes": need.ram, "minutes": need.minutes} for mean, need in plan.cpu],
-        "changes": [{"set": change.values, "hours": change.hours} for change in plan.changes if change.values],
+        "saving": {"set": plan.saving.values, "hours": plan.saving.hours._asdict()} if plan.saving else None,
     }
 
 
@@ -177,24 +175,10 @@ def _print_verdict(plan: Plan, *, gpu_given: bool) -> None:
 
 
 def _print_hours(plan: Plan) -> None:
-    from gtpo_cli.planning.savings import base_words, in_words, most_saving
-
     for mean, hours in plan.hours:
-        cards = hours.cards[0] if len(hours.cards) == 1 else f"{hours.cards[0]} to {hours.cards[-1]}"
-        time = in_words(hours)
-        print(f"hours        an estimate: {time} at a mean completion of {mean:,} tokens ({cards}; docs/memory.md)")
-    if of := plan.evaluation:
-        print(
-            f"evaluation   an estimate: {in_words(of.hours)} for gtpo eval on {of.benchmark}, {of.problems:,} problems "
-            f"with {counted(of.samples, 'completion')} of {of.mean_completion:,} tokens on average"
-        )
-    if not plan.hours:
-        return
-    now = plan.hours[0][1]
-    if most := most_saving(plan.changes, now):
-        print(f"would save   most: {most} would take {in_words(most.hours)} instead of {in_words(now)}")
-    for words in base_words(plan.recipe, plan.changes, now):
-        print(f"base         {words}")
+        print(f"time         an estimate: {hours} at a mean completion of {mean:,} tokens (docs/memory.md)")
+    if (saving := plan.saving) is not None:
+        print(f"would save   most: {saving} would take {saving.hours} instead of {plan.hours[0][1]}")
 
 
 def _gib(size: float) -> str:

@@ -28,11 +28,13 @@ READ, MULTIPLY = 0.7, 0.33  # reached shares of the data sheet's bandwidth and a
 LAUNCH = {True: 75e-6, False: 1e-3}  # seconds of a block's kernels, in vLLM's CUDA graphs and without
 LONGEST = 2.0  # longest completion of a generation over the mean one
 OFF = math.sqrt(2)  # factor by which a run may be faster or slower
-DEQUANTISED = 0.5 + 4 / 64 + 4  # bytes moved for a 4-bit weight: it is read, written in 16 bits and read again
+NF4 = 0.5 + 4 / 64  # bytes of a 4-bit weight as vLLM keeps it
+FUSED_ROWS = 96  # so many rows bitsandbytes 0.50 multiplies directly, where the memory is no HBM; above, it writes the
+# weights in 16 bits and reads them again
 AHEAD, BASE, SHARE = "rollout.steps_per_generation", "model.load_in_4bit", "rollout.gpu_memory_utilization"
 CHECKPOINTING = "model.gradient_checkpointing"
 WORTH = 0.8  # a change that is offered saves a fifth of the hours
-# One CPU core on SmolLM2-135M: operations a second, seconds of a block's small operations for one token of all sequences
+# One CPU core on SmolLM2-135M: operations a second; seconds of a block's small operations for one token
 CPU_SAMPLING, CPU_TRAINING, CPU_BLOCK = 37e9, 110e9, 1e-3
 CPU_PROCESS, CPU_OTHER, CPU_OFF = 0.5 * GIB, 1.5, 2.0  # Python; actual over planned memory; a slower or faster core
 
@@ -71,10 +73,11 @@ def step_seconds(
     number = number_bytes(recipe.model)
     multiply = MULTIPLY * (card.operations_32 if number == 4 else card.operations)
     read = READ * card.bandwidth
-    moved = weight_traffic(recipe.model, shape)
     tokens = completions * (completion_tokens + prompt_tokens / recipe.completions_per_prompt)
     passes = training_passes(recipe)
-    training = passes * max(2 * shape.parameters * tokens / multiply, moved / read)
+    training = passes * max(
+        2 * shape.parameters * tokens / multiply, weight_traffic(recipe.model, shape, card, tokens) / read
+    )
     if memory.sequences is None:
         return training
     steps, room = recipe.rollout.steps_per_generation, recipe.rollout.max_completion_tokens
@@ -86,6 +89,7 @@ def step_seconds(
     # all slots are full until the last completions end, the longest of them last
     lasting = (sampled - at_once) * completion_tokens / at_once + min(room, LONGEST * completion_tokens)
     rows = sampled * completion_tokens / lasting
+    moved = weight_traffic(recipe.model, shape, card, rows)
     moved += rows * (prompt_tokens + completion_tokens / 2) * cache_bytes(recipe, shape, engines)
     a_pass = (
         max(moved / read, 2 * shape.parameters * rows / multiply) + shape.layers * LAUNCH[_in_graphs(recipe, engines)]
@@ -94,7 +98,7 @@ def step_seconds(
 
 
 def _in_graphs(recipe: Recipe, engines: Engines) -> bool:
-    return engines.engine == "vllm" and not recipe.rollout.vllm.get("enforce_eager")
+    return engines.engine == "vllm" and not recipe.rollout.vllm.enforce_eager
 
 
 def training_passes(recipe: Recipe) -> float:
@@ -104,11 +108,12 @@ def training_passes(recipe: Recipe) -> float:
     return passes * recipe.objective.num_iterations + without_gradient
 
 
-def weight_traffic(model: ModelRecipe, shape: ModelShape) -> float:
-    """Count the bytes of weights that a pass moves. Of the embeddings only the output layer counts."""
+def weight_traffic(model: ModelRecipe, shape: ModelShape, card: Card, rows: float) -> float:
+    """Count the bytes of weights that a pass of so many rows moves. Of the embeddings only the output layer counts."""
     number = number_bytes(model)
     adapter = 2 * shape.adapter_parameters(model.lora) if model.lora is not None else 0
-    each = DEQUANTISED if model.load_in_4bit else number
+    has_hbm = card.capability in ((8, 0), (9, 0))
+    each = NF4 + 2 * number * (1 if has_hbm else min(1.0, rows / FUSED_ROWS)) if model.load_in_4bit else number
     return shape.linear_parameters * each + shape.vocabulary * shape.hidden * number + adapter
 
 

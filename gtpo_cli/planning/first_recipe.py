@@ -20,7 +20,6 @@ from gtpo_cli.planning.fit import Plan, make_plan
 from gtpo_cli.planning.memory import best_memory, memory_of
 from gtpo_cli.planning.open_keys import LARGE, closed, machine_with, main_memory
 from gtpo_cli.planning.readiness import check_data
-from gtpo_cli.planning.savings import base_words, faster_base
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.recipe.data import OWN, PAPER_SYSTEM_PROMPT, SourceRecipe
 from gtpo_cli.text import one_line
@@ -78,8 +77,8 @@ _NOTES = {
 
 
 class FirstRecipe(NamedTuple):
-    """The recipe's text, its plan, its needs in words, lines on engines, hours and base weights, and the columns of
-    the data that it leaves out."""
+    """The recipe's text, its plan, its needs in words, a line on engines and hours, and the columns of the data that
+    it leaves out."""
 
     text: str
     plan: Plan
@@ -109,13 +108,6 @@ def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) 
     if recipe.data.path is not None or recipe.data.dataset is not None:
         check_data(recipe)  # also where the plan cannot, without a tokenizer
     plan = make_plan(recipe, gpu=gpu)
-    words = list(base_words(recipe, plan.changes, plan.hours[0][1])) if plan.hours else []
-    if words and (faster := faster_base(plan.changes, plan.hours[0][1])):
-        for key, value in faster.values.items():
-            section, _, name = key.partition(".")
-            document[section][name] = value
-        recipe = _recipe(document)
-        plan = make_plan(recipe, gpu=gpu)
     if plan.counts is None and not plan.downloads:  # nothing is elsewhere, so that stays so
         raise RecipeError(f"{_WHERE}: {plan.notes[-1]}")
     if not plan.fits and gpu is not None:
@@ -130,7 +122,7 @@ def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) 
     else:
         where = "" if plan.card is None else f" ({plan.card.name})"
         needs = f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.4g} GiB{where} by gtpo plan"
-        estimates = [_engines_and_hours(plan), *(f"Base weights, estimated: {line}" for line in words)]
+        estimates = [_engines_and_hours(plan)]
     text = "\n".join([*_heading(recipe, needs, estimates), *recipe_lines(document)]) + "\n"
     left_out: tuple[str, ...] = ()
     if data["benchmark"] in OWN:
@@ -143,7 +135,7 @@ def _engines_and_hours(plan: Plan) -> str:
     if not plan.hours:
         return f"On {plan.engines}"
     mean, hours = plan.hours[0]
-    return f"On {plan.engines}; estimated: {hours} h at a mean completion of {mean:,} tokens"
+    return f"On {plan.engines}; estimated: {hours} at a mean completion of {mean:,} tokens"
 
 
 def _largest(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> Document:

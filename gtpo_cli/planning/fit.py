@@ -16,12 +16,10 @@ from gtpo_cli.models.copies import quantized_copy
 from gtpo_cli.models.engines import LIBRARIES, is_float32
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.cards import GIB, Card, cards_of
-from gtpo_cli.planning.cpu import CpuNeed, cpu_need
-from gtpo_cli.planning.duration import Hours, estimate, evaluation_hours
+from gtpo_cli.planning.duration import CpuNeed, Hours, Saving, cpu_need, estimate, most_saving
 from gtpo_cli.planning.memory import NF4_BYTES, Memory, best_memory, fits, memory_of
-from gtpo_cli.planning.open_keys import LARGE, close, for_measuring, machine_with
-from gtpo_cli.planning.savings import Saving, changes
-from gtpo_cli.planning.shapes import PUBLISHED_PROMPTS, TEST_PROBLEMS, ModelShape, read_shape
+from gtpo_cli.planning.open_keys import LARGE, close, machine_with
+from gtpo_cli.planning.shapes import PUBLISHED_PROMPTS, ModelShape, read_shape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import DEFAULT_SPLIT
 from gtpo_cli.recipe.schema import ModelRecipe
@@ -37,17 +35,6 @@ class Copy:
     name: str
     size: float
     instead_of: float
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationHours:
-    """Hours of `gtpo eval` on a benchmark's test problems, with completions of this mean length."""
-
-    benchmark: str
-    problems: int
-    samples: int
-    mean_completion: int
-    hours: Hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +63,7 @@ class Plan:
     downloads: tuple[str, ...]  # from the hub
     smaller: Copy | None  # the same weights in 4 bits, if the run loads them in 4 bits anyway
     hours: tuple[tuple[int, Hours], ...]  # mean completion -> hours of the whole run; empty if steps are unknown
-    changes: tuple[Saving, ...]  # those that fit, fastest first, at the first of those means
-    evaluation: EvaluationHours | None  # of the first benchmark, if its size is known and vLLM samples
+    saving: Saving | None  # the one change that fits and saves most, at the first of those means
     cpu: tuple[tuple[int, CpuNeed], ...]  # mean completion -> without a GPU; empty for large models, or without data
 
 
@@ -140,7 +126,6 @@ def make_plan(
             room, False, key=lambda length: not fits(need(completion_tokens=length, gpu=gpu, limit=1), gpu)
         )
     means = list(dict.fromkeys((max(1, completion // 5), completion))) if counts else []
-    found: tuple[Saving, ...] = ()
     cpu = tuple(
         (mean, cpu_need(
             left, shape, steps=counts.order.total_steps, completions=counts.sampled + counts.imitated,
@@ -158,9 +143,11 @@ def make_plan(
             completions=counts.sampled + counts.imitated, prompt_tokens=prompt, completion_tokens=mean,
         )  # fmt: skip
 
-    if means:
-        found = changes(
-            left, shape, engines, card or gpu, prompt_tokens=prompt, completion_tokens=completion,
+    of_means = tuple((mean, hours(recipe, memory, mean)) for mean in means)
+    saving = None
+    if of_means:
+        saving = most_saving(
+            left, shape, engines, card or gpu, of_means[0][1], prompt_tokens=prompt, completion_tokens=completion,
             hours=partial(hours, mean=means[0]),
         )  # fmt: skip
     return Plan(
@@ -168,8 +155,7 @@ def make_plan(
         best is not None, longest,
         _better_share(recipe, shape, engines, memory, prompt_tokens=prompt, completion_tokens=completion, gpu=gpu),
         downloads(recipe, shape), smaller_copy(recipe, shape),
-        tuple((mean, hours(recipe, memory, mean)) for mean in means), found,
-        _evaluation(recipe, shape, engines, card or gpu, prompt_tokens=prompt) if means else None, cpu,
+        of_means, saving, cpu,
     )  # fmt: skip
 
 
@@ -193,28 +179,6 @@ def _counted_before(recipe: Recipe, why: GtpoError) -> Prepared | None:
     sampled = order.total_prompts * recipe.rollout.group_size
     row = min(recipe.model.max_seq_length, longest + recipe.rollout.max_completion_tokens)
     return Prepared(prompts, order, 0, [note], sampled, 0, longest, row)
-
-
-def _evaluation(
-    recipe: Recipe, shape: ModelShape, engines: Engines, gpu: Card | float, *, prompt_tokens: int
-) -> EvaluationHours | None:
-    settings = recipe.evaluation
-    name = settings.benchmarks[0]
-    if name not in TEST_PROBLEMS or engines.engine != "vllm":
-        return None
-    problems = min(TEST_PROBLEMS[name], settings.limit or TEST_PROBLEMS[name])
-    mean = max(1, settings.max_completion_tokens // 5)
-    recipe = for_measuring(recipe, machine=machine_with(gpu))
-    cards, size = ((gpu,), gpu.memory) if isinstance(gpu, Card) else (cards_of(gpu), gpu)
-    memory = memory_of(
-        recipe, shape, engines, prompt_tokens=prompt_tokens, completion_tokens=settings.max_completion_tokens,
-        gpu=size, limit=1,
-    )  # fmt: skip
-    hours = evaluation_hours(
-        recipe, shape, engines, memory, cards=cards, problems=problems, prompt_tokens=prompt_tokens,
-        completion_tokens=mean,
-    )  # fmt: skip
-    return EvaluationHours(name, problems, settings.samples, mean, hours)
 
 
 def _better_share(

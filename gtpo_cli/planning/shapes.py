@@ -72,7 +72,6 @@ PUBLISHED_PROMPTS = {
     ("Qwen/Qwen2.5-3B-Instruct", "gsm8k"): (268, 7473),
     ("Qwen/Qwen2.5-3B-Instruct", "math"): (1710, 7497),
 }
-TEST_PROBLEMS = {"gsm8k": 1319, "math": 5000}
 
 
 def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:

@@ -22,7 +22,6 @@ from gtpo_cli.planning.duration import Hours, estimate
 from gtpo_cli.planning.fit import SIZES as GPU_SIZES
 from gtpo_cli.planning.memory import Memory, best_memory, fits, memory_of
 from gtpo_cli.planning.open_keys import closed, machine_with
-from gtpo_cli.planning.savings import compared
 from gtpo_cli.planning.shapes import PUBLISHED, PUBLISHED_PROMPTS, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
 
@@ -39,7 +38,6 @@ RECIPES = (*LONGEST_PROMPT, "llama8b_gsm8k_24gb", "llama8b_gsm8k_80gb", "qwen3b_
 SIZES = (16, 24, 40, 80, 141)
 SHOWN = ("4060ti", "3090", "4090", "l4", "5090", "a100-40gb", "l40s", "a100-80gb", "h100", "h200")
 SETTINGS: dict[str, dict[str, Any]] = {"4 bits": {}, "16 bits": {"model.load_in_4bit": False}}
-SHARES = tuple(percent / 100 for percent in range(10, 95, 5))
 
 
 def tables() -> str:
@@ -114,25 +112,14 @@ def hours_of(
     )  # fmt: skip
 
 
-def _range(hours: Hours | None) -> str:
-    """As tables have it: 52-110."""
-    return str(hours).replace(" to ", "-")
-
-
 def with_best_share(name: str, values: dict[str, Any], card: Card, mean: int | None = None) -> Hours | None:
-    """The recipe with these values on a card, with the engine's share that is fastest; None where it does not fit."""
-    found = []
+    """The recipe with these values on a card, with the engine's share as `auto` has it; None where it does not fit."""
     recipe, shape, engines, prompt = _recipe(name)
-    for share in (recipe.rollout.gpu_memory_utilization, *SHARES):
-        tried = recipe.with_values(values | {"rollout.gpu_memory_utilization": share})
-        tried = closed(tried, machine_with(card), shape)
-        memory = best_memory(
-            partial(memory_of, tried, shape, engines, prompt_tokens=prompt), tried.rollout.max_completion_tokens,
-            card.memory,
-        )  # fmt: skip
-        if memory is not None:
-            found.append(hours_of(name, tried, memory, [card], engines, mean))
-    return min(found, key=lambda hours: hours.middle, default=None)
+    tried = recipe.with_values(values | {"rollout.gpu_memory_utilization": "auto"})
+    tried = closed(tried, machine_with(card), shape)
+    need = partial(memory_of, tried, shape, engines, prompt_tokens=prompt)
+    memory = best_memory(need, tried.rollout.max_completion_tokens, card.memory)
+    return None if memory is None else hours_of(name, tried, memory, [card], engines, mean)
 
 
 def card_table() -> str:
@@ -144,30 +131,26 @@ def card_table() -> str:
             for base in SETTINGS.values():
                 values = base | {"rollout.steps_per_generation": steps}
                 hours = [with_best_share("llama8b_gsm8k", values, card, mean) for mean in (300, 1500)]
-                row.append(" / ".join(map(_range, hours)) if all(hours) else "-")
+                row.append(
+                    " / ".join(str(of).removesuffix(" h").replace(" to ", "-") for of in hours) if all(hours) else "-"
+                )
         if card.short == "h100":
             row[1] += " (measured: 57 at 1,500)"
         rows.append(row)
     head = [f"K {steps}, {base}" for steps in (1, 8) for base in SETTINGS]
-    return _table(["estimated hours", *head], sorted(rows, key=lambda row: -float(row[1].partition("-")[0])))
+    rows.sort(key=lambda row: -float(row[1].partition("-")[0]))
+    return _table(["estimated hours", *head], rows)
 
 
 def needs(name: str) -> str:
-    """What the second line of the recipe says: on the smallest GPU that will do, and with both bases on an H100."""
+    """What the second line of the recipe says: on the smallest GPU that will do, and on an H100."""
     size = next(size / GIB for size in GPU_SIZES if fits(_as_it_fits(name, size / GIB), size))
     recipe, _, engines, _ = _recipe(name, size)
     memory = _as_it_fits(name, size)
     hours = hours_of(name, recipe, memory, cards_of(size * GIB), engines)
     h100 = find_gpu("h100")
     assert isinstance(h100, Card)
-    four, sixteen = (with_best_share(name, {"model.load_in_4bit": bits}, h100) for bits in (True, False))
-    assert four is not None
-    assert sixteen is not None
-    verdict = compared(four, sixteen, "4 faster", "16 faster")
-    return (
-        f"{memory.peak / GIB:.1f} of {size:.0f} GiB GPU; {hours} h; on an H100 {four} h in 4 bits, {sixteen} h in 16: "
-        f"{verdict}."
-    )
+    return f"{memory.peak / GIB:.1f} of {size:.0f} GiB GPU; {hours}; on an H100 {with_best_share(name, {}, h100)}."
 
 
 def recipe_texts() -> dict[Path, str]:

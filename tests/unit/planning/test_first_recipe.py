@@ -81,7 +81,7 @@ def test_the_head_says_what_the_plan_says(tmp_path: Path) -> None:
     assert text.splitlines()[2 : 2 + len(estimates)] == [f"# {line}." for line in estimates]
     ((mean, hours), _) = plan.hours
     assert estimates[0] == (
-        f"On Unsloth, sampling by its vLLM engine; estimated: {hours} h at a mean completion of {mean} tokens"
+        f"On Unsloth, sampling by its vLLM engine; estimated: {hours} at a mean completion of {mean} tokens"
     )
     assert "sleeps" not in text  # by the plan it may stay awake
     keys = [line for line in text.splitlines() if re.match(r"  (max|lora|group|gpu|learn|micro)", line)]

@@ -122,10 +122,10 @@ def test_memory_and_hours_in_a_recipe_are_those_of_the_plan(name: str, monkeypat
         completion_tokens=recipe.rollout.max_completion_tokens // 5,
     )  # fmt: skip
     assert needs(name) == needs_by_plan(name)
-    assert needs(name).startswith(f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.0f} GiB GPU; {hours} h; ")
+    assert needs(name).startswith(f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.0f} GiB GPU; {hours}; ")
 
 
-def test_16_bits_and_more_steps_a_generation_are_faster_on_an_h100_and_not_for_the_paper_s_own_steps() -> None:
+def test_16_bits_and_more_steps_a_generation_are_faster_on_an_h100() -> None:
     """What llama8b_gsm8k_80gb is for. The one card that was measured is the H100."""
     h100 = find_gpu("h100")
     assert isinstance(h100, Card)
@@ -135,9 +135,8 @@ def test_16_bits_and_more_steps_a_generation_are_faster_on_an_h100_and_not_for_t
         )
         for bits in (4, 16) for steps in (1, 8)
     }  # fmt: skip
-    middle = {key: of.middle for key, of in hours.items() if of is not None}
-    assert middle[16, 8] < 0.85 * middle[4, 8] < 0.4 * middle[4, 1]
-    assert middle[16, 1] == pytest.approx(middle[4, 1], rel=0.1)
+    most = {key: of.most for key, of in hours.items() if of is not None}
+    assert most[16, 8] < 0.85 * most[4, 8] < 0.4 * most[4, 1]
 
 
 # -- extends ----------------------------------------------------------------------------------------------------------
