@@ -161,7 +161,7 @@ def recipe_for(race: Race, folder: str) -> Recipe:
         ["objective.name=grpo", "objective.kl_coef=0", "objective.initial_entropy=0.2", f"output_dir={folder}",
          f"model.name={race.model}", f"model.dtype={race.dtype}", "model.load_in_4bit=false", "model.lora=null",
          "model.gradient_checkpointing=false",
-         "data.max_prompt_tokens=128", "training.threads=1", "run_name=bench", f"training.max_steps={race.steps}",
+         "data.max_prompt_tokens=128", "run_name=bench", f"training.max_steps={race.steps}",
          f"rollout.prompts_per_step={race.prompts}", f"rollout.group_size={GROUP}",
          f"rollout.max_completion_tokens={TOKENS}", "tracking.wandb.mode=off", "optimizer.schedule=constant",
          "optimizer.warmup_ratio=0", "rewards.plugins=[{name: 'peers:digits'}]"],

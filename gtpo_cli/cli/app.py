@@ -135,10 +135,6 @@ def main() -> None:
     # Rust's backtrace of a panic in tokenizers would bury our error message.
     os.environ["RUST_BACKTRACE"] = "0"
     clean_streams()
-    if os.environ.get("_GTPO_COMPLETE") == "complete_bash":
-        from gtpo_cli.cli.completion import join_words_of_bash
-
-        join_words_of_bash()
     for number in ending_signals():
         signal.signal(number, raise_ended)
     try:

@@ -59,12 +59,10 @@ def _dotted(key: str, value: Any) -> Iterator[str]:
 
 def check_split(own: Recipe, changed: Recipe) -> None:
     """Raise RecipeError if overrides change which questions count as held out."""
-    splits = [[(part.held_out, part.held_out_seed) for part in recipe.data.sources] for recipe in (own, changed)]
-    if splits[0] != splits[1]:
+    if own.data.held_out != changed.data.held_out:
         raise RecipeError(
-            f"--set data.held_out, data.held_out_seed: this run was trained with {own.data.held_out:g} and "
-            f"{own.data.held_out_seed}: another split would contain questions it has seen; leave them out, or name "
-            "other data with --data-path"
+            f"--set data.held_out: this run was trained with {own.data.held_out:g}: another split would contain "
+            "questions it has seen; leave it out, or name other data with --data-path"
         )
 
 

@@ -45,8 +45,8 @@ def init(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Translate a training script for TRL or Unsloth (read, never run), or a YAML of axolotl, "
-            "LLaMA-Factory or TRL; --model, --data and --benchmark override it.",
+            help="Translate a training script for TRL or Unsloth (read, never run), or a YAML of TRL; --model, --data "
+            "and --benchmark override it.",
         ),
     ] = None,
 ) -> None:

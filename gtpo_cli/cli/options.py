@@ -90,7 +90,6 @@ SetOption = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a key, e.g. --set objective.entropy_coef=0.01.",
-        autocompletion=completion.overrides,
     ),
 ]
 GpuOption = Annotated[

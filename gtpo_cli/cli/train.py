@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # Keys that may change when a run is resumed: its end, and settings that change steps by no more than rounding.
 ENDS = ("training.max_steps", "training.epochs")
 CHANGES_NO_STEP = (
-    "training.save_every", "training.keep_last", "training.guard.action", "training.max_bad_steps",
-    "training.micro_batch_size", "training.stress_step", "training.threads", "model.gradient_checkpointing",
+    "training.save_every", "training.keep_last", "training.guard.action",
+    "training.micro_batch_size", "model.gradient_checkpointing",
     "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby", "rollout.vllm.enforce_eager",
     "rollout.vllm.max_num_batched_tokens", "rollout.vllm.enable_prefix_caching", "tracking.log_completions_every",
 )  # fmt: skip

@@ -21,7 +21,7 @@ def read_source(
 ) -> LoadedProblems:
     """Read the problems of a set that is not generated: see `load_problems`. Raises DataError."""
     spec = _own_spec(data) if data.benchmark in OWN else BENCHMARKS[data.benchmark]
-    split = Split(side, data.held_out, data.held_out_seed) if data.held_out else None
+    split = Split(side, data.held_out) if data.held_out else None
     table, name = open_source(data)
     prefix = f"{id_prefix}{data.benchmark}/{name}"
     return read_table(table, spec, prefix, data.limit, is_usable, split=split, with_columns=with_columns)

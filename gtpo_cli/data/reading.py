@@ -41,11 +41,10 @@ class BenchmarkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One side of a table with split questions. A `share` of them, chosen by `seed`, is the test side."""
+    """One side of a table with split questions. A `share` of them, chosen by their texts, is the test side."""
 
     side: Side
     share: float
-    seed: int
 
 
 def read_table(
@@ -111,18 +110,18 @@ def _rows_of_side(
     questions = [_comparable_question(row, spec) for _, (_, row) in rows]
     if not any(questions):
         return iter(rows), frozenset()  # reading says what is wrong with each
-    kept = held_out_questions(filter(None, questions), split.share, split.seed, where=where)
+    kept = held_out_questions(filter(None, questions), split.share, where=where)
     pairs = zip(questions, rows, strict=True)
     return (row for question, row in pairs if (question in kept) == (split.side == "test")), kept
 
 
-def held_out_questions(questions: Iterable[str], share: float, seed: int, *, where: str) -> frozenset[str]:
+def held_out_questions(questions: Iterable[str], share: float, *, where: str) -> frozenset[str]:
     """Choose a share of the different questions, rounded to the nearest number: at least one and never all.
 
-    The choice depends only on the seed and the texts, so no order and no repeated question can put one on both sides.
+    The choice depends only on the texts, so no order and no repeated question can put one on both sides.
     Raises DataError for fewer than two questions.
     """
-    ranked = sorted(set(questions), key=lambda question: (_rank(question, seed), question))
+    ranked = sorted(set(questions), key=lambda question: (_rank(question, 0), question))
     if len(ranked) < 2:
         raise DataError(
             f"{where}: has fewer than two different questions, so none can be held out; name the column of the "

@@ -64,7 +64,7 @@ def load_frozen(
         raise CheckpointError(
             f"{checkpoint.model}: the weights cannot be read ({error}); choose another checkpoint"
         ) from error
-    set_threads(recipe.training.threads, policy)
+    set_threads(policy)
     return policy
 
 

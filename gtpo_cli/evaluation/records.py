@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -23,7 +23,7 @@ class Conditions:
 
     `subject`: "base" (the untrained model) or a checkpoint such as "step-000600". `data_digest` covers id, question and
     gold answer of every problem, in order. `samples`: completions per problem. `tags`, `equality`, `reject_copied`,
-    `plugins` (names): as in the recipe's `rewards`; older evaluations without `reject_copied` have it false. `changed`:
+    `plugins` (names): as in the recipe's `rewards`. `changed`:
     "key=value" for settings of loading and length that differ from the run's recipe, or, without a run, from the
     defaults. `weights`: `local_weights` of a model that is no checkpoint of this run, because its folder may change.
     """
@@ -50,12 +50,8 @@ class Conditions:
 
     @property
     def digest(self) -> str:
-        """Return eight hexadecimal digits that name these conditions.
-
-        Fields with their default value are left out, so that evaluations older than a field keep their names.
-        """
-        added = {f.name for f in fields(self) if f.default is not MISSING and getattr(self, f.name) == f.default}
-        return _digest({key: value for key, value in asdict(self).items() if key not in added})[:8]
+        """Return eight hexadecimal digits that name these conditions."""
+        return _digest(asdict(self))[:8]
 
 
 @dataclass(frozen=True, slots=True)

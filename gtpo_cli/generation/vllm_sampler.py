@@ -296,7 +296,7 @@ def _start(policy: Policy, recipe: Recipe) -> Any:
 
 def _engine_options(rollout: RolloutRecipe) -> dict[str, Any]:
     """Return `rollout.vllm` and `rollout.max_num_seqs` as vLLM's options; unset keys keep vLLM's defaults."""
-    options = rollout.vllm.model_dump(exclude={"speculative_config"}, exclude_none=True)
+    options: dict[str, Any] = {key: value for key, value in rollout.vllm.items() if key != "speculative_config"}
     if rollout.max_num_seqs != "auto":
         options["max_num_seqs"] = rollout.max_num_seqs
     if rollout.speculation is not None:

@@ -22,7 +22,6 @@ _WITHOUT_COUNTERPART = (
     ("objective.name", "sft", "GRPOTrainer samples; train SFT with gtpo's own loop"),
     ("model.backend", "unsloth", "Unsloth patches one process; use transformers, or auto"),
     ("training.guard.action", "rollback", "TRL cannot return to earlier weights during a run; use warn or stop"),
-    ("training.stress_step", True, "it does not support several processes; use auto"),
 )
 # Settings that --trl may give: they have no recipe key and do not change the training data or the objective.
 _ANYWHERE = {

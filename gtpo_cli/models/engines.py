@@ -86,7 +86,7 @@ def choose_engines(
 
 def about_compiling(recipe: Recipe, engines: Engines) -> str | None:
     """Explain why vLLM's start takes minutes; None if it compiles nothing."""
-    if engines.engine != "vllm" or recipe.rollout.vllm.enforce_eager or gpu_capability() is None:
+    if engines.engine != "vllm" or recipe.rollout.vllm.get("enforce_eager") or gpu_capability() is None:
         return None
     return (
         "vLLM's first start with a model takes minutes, because it compiles; later starts reuse the result in "

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import torch
@@ -304,11 +304,10 @@ def keep_weights_differentiable(model: torch.nn.Module) -> int:
     return len(layers)
 
 
-def set_threads(threads: Literal["auto"] | int, policy: Policy) -> None:
-    """Set torch's CPU threads to `training.threads`. auto means one thread for a small model."""
-    if threads == "auto":
-        threads = 1 if policy.num_parameters < _SMALL_MODEL else torch.get_num_threads()
-    torch.set_num_threads(threads)
+def set_threads(policy: Policy) -> None:
+    """Let torch compute with one CPU thread for a small model, and as torch chooses for others."""
+    if policy.num_parameters < _SMALL_MODEL:
+        torch.set_num_threads(1)
 
 
 def load_failure(path: str, error: BaseException, *, unreachable: str | None = None) -> str:

@@ -174,8 +174,8 @@ def _engine_options(recipe: ModelRecipe, rollout: RolloutRecipe) -> dict[str, An
         "fast_inference": True,
         "gpu_memory_utilization": rollout.engine_share,
         "max_lora_rank": recipe.lora.rank,
-        "float8_kv_cache": rollout.vllm.kv_cache_dtype == "fp8",
-        **rollout.vllm.model_dump(include={"enforce_eager", "enable_prefix_caching", "max_num_batched_tokens"}),
+        "float8_kv_cache": rollout.vllm.get("kv_cache_dtype") == "fp8",
+        **{key: value for key, value in rollout.vllm.items() if key not in ("kv_cache_dtype", "speculative_config")},
     }
     if rollout.speculation is not None:  # with it vLLM's processed log-probabilities are wrong, raw ones equal
         options["training"] = False

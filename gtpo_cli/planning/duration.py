@@ -98,7 +98,7 @@ def step_seconds(
 
 
 def _in_graphs(recipe: Recipe, engines: Engines) -> bool:
-    return engines.engine == "vllm" and not recipe.rollout.vllm.enforce_eager
+    return engines.engine == "vllm" and not recipe.rollout.vllm.get("enforce_eager")
 
 
 def training_passes(recipe: Recipe) -> float:

@@ -188,7 +188,7 @@ def trained_weights(model: ModelRecipe, shape: ModelShape) -> tuple[int, float]:
 
 def cache_bytes(recipe: Recipe, shape: ModelShape, engines: Engines) -> int:
     """Return the bytes of one token's keys and values in all blocks."""
-    fp8 = engines.engine == "vllm" and recipe.rollout.vllm.kv_cache_dtype == "fp8"
+    fp8 = engines.engine == "vllm" and recipe.rollout.vllm.get("kv_cache_dtype") == "fp8"
     return kv_bytes(shape, 1 if fp8 else number_bytes(recipe.model))
 
 

@@ -36,11 +36,11 @@ def translated_recipe(path: Path, *, model: str | None, data: Mapping[str, str] 
     name = model or made.document["model"]["name"]
     if not isinstance(name, str):
         raise RecipeError(f"{path}: names no model that can be read; name it: --model MODEL")
-    sources = [dict(data)] if data is not None else foreign.sources
-    if not sources:
+    source = dict(data) if data is not None else foreign.source
+    if not source:
         raise RecipeError(_no_data(foreign))
     made.document["model"]["name"] = name
-    made.document["data"] = _data(sources, made, foreign) | made.document.get("data", {})
+    made.document["data"] = _source(source, made) | made.document.get("data", {})
     build_recipe(made.document, where=f"{path}, in gtpo's words")
     remarks = [*made.remarks, *(f"left out: {line}" for line in made.lacking)]
     if made.unknown:
@@ -62,12 +62,7 @@ def _no_data(foreign: Foreign) -> str:
     )
 
 
-def _data(sources: list[dict[str, Any]], made: Translation, foreign: Foreign) -> dict[str, Any]:
-    parts = [_source(source, made, foreign) for source in sources]
-    return parts[0] if len(parts) == 1 else {"mixture": parts}
-
-
-def _source(source: dict[str, Any], made: Translation, foreign: Foreign) -> dict[str, Any]:
+def _source(source: dict[str, Any], made: Translation) -> dict[str, Any]:
     """Write a set of data as in a recipe: by name if it is a known benchmark, else with its columns."""
     section = SourceRecipe.model_validate(source)
     known = {spec.hub.id: name for name, spec in BENCHMARKS.items() if spec.hub and "train" in (spec.hub.splits or ())}
@@ -78,16 +73,10 @@ def _source(source: dict[str, Any], made: Translation, foreign: Foreign) -> dict
             source = guessed_data(section) | source
         except DataError as error:
             made.remarks.append(f"data.columns: {section.name} is not here to be looked at: {error}")
-        if made.held_out is not None:
-            source["held_out"] = made.held_out
     if made.limit is not None:
         source["limit"] = made.limit
     if source.get("split") == "train":
         del source["split"]
-    if foreign.method == "sft" and isinstance(columns := source.get("columns"), dict):
-        answer = columns.get("answer", "answer")
-        if answer != columns.get("question"):  # in a chat the assistant's turn is the answer by default
-            columns.setdefault("solution", answer)
     return _in_order(source, SourceRecipe)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -27,6 +27,8 @@ GENERATED = {  # generated from a seed, without file or hub
 OWN = ("local", "hub")  # whose columns and gold answers the recipe describes
 DEFAULT_SPLIT = "train"
 GOLD = ("auto", "column", "hashes", "boxed")
+FILES = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|[^:\0]+\.py):[A-Za-z_]\w*")
 
 
@@ -85,7 +87,6 @@ class SourceRecipe(Section):
     held_out: float = Field(
         0.0, ge=0.0, lt=1.0, description="share of questions kept as the test split of local and hub"
     )
-    held_out_seed: int = Field(0, ge=0, lt=2**31, description="seed that chooses them, apart from the run's")
     limit: Count | None = Field(None, description="a sample of this many problems of the split")
 
     @model_validator(mode="before")
@@ -127,15 +128,11 @@ class SourceRecipe(Section):
         return found
 
 
-class PartRecipe(SourceRecipe):
-    """One of several sets of problems."""
-
-    weight: float = Field(1.0, gt=0.0, le=1000.0, description="share of the prompts, relative to the other weights")
-
-
 class DataRecipe(SourceRecipe):
-    mixture: tuple[PartRecipe, ...] = Field(
-        (), description="several sources with weights; each problem comes at least once an epoch"
+    mixture: dict[NonEmpty, Annotated[float, Field(gt=0.0, le=1000.0)]] = Field(
+        default_factory=dict,
+        description="several sources with weights, {gsm8k: 2, mine.jsonl: 1}: benchmarks, files, and ids on the hub; "
+        "each problem comes at least once an epoch",
     )
     shuffle: bool = Field(True, description="new order each epoch")
     max_prompt_tokens: int = Field(4000, ge=1, description="longer prompts are dropped and counted")
@@ -145,25 +142,38 @@ class DataRecipe(SourceRecipe):
 
     @property
     def sources(self) -> tuple[SourceRecipe, ...]:
-        """The parts of the mixture, or this section itself."""
-        return self.mixture or (self,)
+        """The sources of the mixture, or this section itself."""
+        return tuple(map(self._source, self.mixture)) or (self,)
+
+    def _source(self, name: str) -> SourceRecipe:
+        """Return a source of the mixture. Columns, gold and held_out are those of files and hub sets."""
+        where = _where(name)
+        own = (
+            {"columns": self.columns, "gold": self.gold, "held_out": self.held_out} if "benchmark" not in where else {}
+        )
+        return SourceRecipe(split=self.split, limit=self.limit, **where, **own)
 
     def problems(self, key: str = "data") -> list[str]:
         found = super().problems(key)
         if not self.mixture:
             if self.benchmark == "mixture":
-                found.append(f"{key}.mixture: benchmark: mixture needs parts, e.g. [{{benchmark: gsm8k, weight: 2}}]")
+                found.append(f"{key}.mixture: benchmark: mixture needs sources, e.g. {{gsm8k: 2, mine.jsonl: 1}}")
             return found
         if self.benchmark != "mixture":
-            found.append(f"{key}.mixture: is for benchmark: mixture, not {self.benchmark}; leave that to its parts")
-        for name in SourceRecipe.model_fields.keys() - {"benchmark"}:
-            if getattr(self, name) != SourceRecipe.model_fields[name].get_default(call_default_factory=True):
-                found.append(f"{key}.{name}: each part of a mixture has its own; write it in data.mixture")
-        for number, part in enumerate(self.mixture):
-            if part.benchmark == "mixture":
-                found.append(f"{key}.mixture.{number}.benchmark: a part cannot be a mixture; list its parts instead")
-            found += part.problems(f"{key}.mixture.{number}")
+            found.append(f"{key}.mixture: is for benchmark: mixture, not {self.benchmark}; name that in the mixture")
+        for name in ("path", "test_path", "dataset"):
+            if getattr(self, name) is not None:
+                found.append(f"{key}.{name}: is for one source; name it in data.mixture")
+        if "mixture" in self.mixture:
+            found.append(f"{key}.mixture: mixture is no source; list its sources instead")
         return sorted(found)
+
+
+def _where(source: str) -> dict[str, Any]:
+    """Return the keys that say where a source of a mixture is: a benchmark, a file or folder, or an id on the hub."""
+    if source in get_args(Benchmark):
+        return {"benchmark": source}
+    return {"dataset": source} if _HUB_ID.fullmatch(source) and not source.endswith(FILES) else {"path": source}
 
 
 def implied_benchmark(written: Mapping[str, Any]) -> str | None:

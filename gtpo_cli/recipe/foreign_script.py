@@ -77,9 +77,7 @@ def read_script(text: str) -> Script:
                 f"{name}(...) (line {call.lineno}): only the first one, of line {found[0].lineno}, is read"
             )
         if not found and name == "GRPOConfig":
-            raise ValueError(
-                "has no GRPOConfig(...) call; name the script that trains, or an axolotl or LLaMA-Factory YAML"
-            )
+            raise ValueError("has no GRPOConfig(...) call; name the script that trains")
         for word, node in _keywords(found[0]) if found else ():
             _read(script, word, node, names)
         if found and name in ("LoraConfig", "get_peft_model"):

@@ -157,23 +157,8 @@ def find_recipe(name_or_path: str | Path) -> Path:
         return shipped[name]
     if Path(given).is_dir():
         raise RecipeError(f"{given}: is a folder; name the recipe's file, or a shipped recipe (gtpo recipes list)")
-    command = _sweep_instead(Path(name).name, shipped)
-    if command is not None:
-        raise RecipeError(f"{_printable(given)}: is no longer a recipe but a variant of a sweep: {command}")
     hint = did_you_mean(name, shipped, "gtpo recipes list shows the shipped ones")
     raise RecipeError(f"{_printable(given)}: no such file and no shipped recipe of that name; {hint}")
-
-
-def _sweep_instead(name: str, recipes: Iterable[str]) -> str | None:
-    """Return the sweep command for a recipe `<recipe>_<variant>` of version 0.1; None for any other name."""
-    renamed = {"g12": "gtpo_g12", "betas0.9": "gtpo_betas0.9", "grpo_betas": "grpo_betas0.999999"}
-    asked = {recipe: name.removeprefix(f"{recipe}_") for recipe in recipes if name.startswith(f"{recipe}_")}
-    for sweep, path in shipped_sweeps().items() if asked else ():
-        variants = read_mapping(path)["variants"]
-        for recipe, variant in asked.items():
-            if (variant := renamed.get(variant, variant)) in variants:
-                return f"gtpo sweep {sweep} --recipe {recipe} --only {variant} --seeds 3407"
-    return None
 
 
 def _is_file(path: Path) -> bool:

@@ -8,9 +8,10 @@ files and overrides and writes the error messages.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from typing_extensions import TypedDict
 
 from gtpo_cli.entropy_filter import LN_2, FilterMode
 from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT as PAPER_SYSTEM_PROMPT
@@ -18,12 +19,14 @@ from gtpo_cli.recipe.data import Benchmark as Benchmark
 from gtpo_cli.recipe.data import DataRecipe as DataRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
 from gtpo_cli.recipe.rewards import TagsRecipe
-from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, Threads
+from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section
+from gtpo_cli.text import did_you_mean, one_line
 
 LEAST_TEMPERATURE = 1e-6
 PAPER_SHARE = 0.4  # vLLM's share of GPU memory in the paper
 LARGEST_RANK = 512  # largest adapter rank that vLLM accepts
 BFLOAT16 = (8, 0)  # lowest compute capability with bfloat16, for model.dtype: auto
+_STRICT = ConfigDict(extra="forbid")
 # Keys whose `auto` depends on the machine and the model's size. The recipe in a run's folder has the resolved values.
 OPEN = (
     "model.load_in_4bit", "model.dtype", "model.gradient_checkpointing", "optimizer.name",
@@ -81,43 +84,35 @@ class ModelRecipe(Section):
         return self.name if self.start is None else f"{self.name} from {self.start}"
 
 
-class SpeculativeRecipe(Section):
-    method: Literal["ngram", "suffix"] = Field(
-        "ngram",
-        description="where guesses come from; ngram: the row's own text; suffix needs the package arctic-inference",
-    )
-    num_speculative_tokens: Annotated[int, Field(ge=1, le=64)] = Field(4, description="tokens guessed at a time")
-    prompt_lookup_min: Annotated[int, Field(ge=1, le=64)] = Field(2, description="ngram: fewest last tokens looked up")
-    prompt_lookup_max: Annotated[int, Field(ge=1, le=64)] = Field(4, description="ngram: most last tokens looked up")
+class Speculation(TypedDict):
+    """vLLM's `speculative_config`."""
 
-    @model_validator(mode="after")
-    def _ordered(self) -> SpeculativeRecipe:
-        if self.prompt_lookup_min > self.prompt_lookup_max:
-            raise ValueError("prompt_lookup_min is above prompt_lookup_max; lower it, or raise prompt_lookup_max")
-        return self
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The section as vLLM's `speculative_config`."""
-        lookup = {"prompt_lookup_min", "prompt_lookup_max"} if self.method == "suffix" else None
-        return self.model_dump(exclude=lookup)
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    method: Literal["ngram", "suffix"]
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=64)]
+    prompt_lookup_min: NotRequired[Annotated[int, Field(ge=1, le=64)]]
+    prompt_lookup_max: NotRequired[Annotated[int, Field(ge=1, le=64)]]
 
 
-class VllmRecipe(Section):
-    """The supported arguments of vLLM's engine, by vLLM's names."""
+class VllmArguments(TypedDict, total=False):
+    """The supported arguments of vLLM's engine, by vLLM's names. What is not given is vLLM's default."""
 
-    enforce_eager: bool = Field(False, description="no compiling, no CUDA graphs: starts sooner, samples slower")
-    kv_cache_dtype: Literal["auto", "fp8"] = Field(
-        "auto", description="fp8 halves the cache; the sampler differs more from the policy"
-    )
-    max_num_batched_tokens: Count | None = Field(
-        None, description="most tokens in one forward pass; null = the engine's choice"
-    )
-    enable_prefix_caching: bool = Field(True, description="read a group's prompt once")
-    speculative_config: SpeculativeRecipe | None = Field(
-        None,
-        description="guess tokens and check them in one pass, at temperature 1 (docs/engines.md)",
-    )
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    enforce_eager: Annotated[bool, Strict()]
+    kv_cache_dtype: Literal["auto", "fp8"]
+    max_num_batched_tokens: Annotated[int, Field(ge=1), Strict()]
+    enable_prefix_caching: Annotated[bool, Strict()]
+    speculative_config: Speculation | None
+
+
+def _known_arguments(written: Any) -> Any:
+    if isinstance(written, dict) and (unknown := [key for key in written if key not in VllmArguments.__annotations__]):
+        hint = did_you_mean(str(unknown[0]), VllmArguments.__annotations__, "")
+        raise ValueError(
+            f"{one_line(str(unknown[0]), most=60)} is not supported; {hint or 'there are'} "
+            f"{', '.join(VllmArguments.__annotations__)}"
+        )
+    return written
 
 
 Engine = Literal["vllm", "transformers"]
@@ -158,7 +153,10 @@ class RolloutRecipe(Section):
         "auto",
         description="vLLM on the policy's weights sleeps during training, which frees its cache",
     )
-    vllm: VllmRecipe = Field(default_factory=VllmRecipe, description="more arguments of vLLM's engine")
+    vllm: Annotated[VllmArguments, BeforeValidator(_known_arguments)] = Field(
+        default_factory=VllmArguments,
+        description=f"more arguments of vLLM's engine: {', '.join(VllmArguments.__annotations__)} (docs/engines.md)",
+    )
     importance_correction: Literal["none", "truncated"] = Field(
         "none",
         description="truncated: weigh tokens by min(pi/q, 2), policy over sampler (docs/engines.md)",
@@ -167,8 +165,8 @@ class RolloutRecipe(Section):
     @property
     def speculation(self) -> dict[str, Any] | None:
         """vLLM's `speculative_config`; None at temperatures other than 1, where it gives wrong log-probabilities."""
-        speculative = self.vllm.speculative_config
-        return None if speculative is None or self.temperature != 1.0 else speculative.arguments
+        speculative = self.vllm.get("speculative_config")
+        return None if speculative is None or self.temperature != 1.0 else dict(speculative)
 
     @property
     def engine_share(self) -> float:
@@ -283,24 +281,6 @@ class GuardRecipe(Section):
     )
     window: int = Field(50, ge=2, le=100_000, description="steps in each mean that the guard compares")
     format_drop: float = Field(0.2, gt=0.0, le=1.0, description="drop of the strict format rate that counts")
-    accuracy_drop: float = Field(
-        0.1, gt=0.0, le=1.0, description="drop of the accuracy rate that counts, if the rate also halves"
-    )
-    entropy_factor: float = Field(
-        3.0, gt=1.0, le=1e6, description="entropy above this many times its start counts like entropy above ln 2"
-    )
-    length_factor: float = Field(
-        2.0, gt=1.0, le=1e6, description="growth of completion length that counts while format or accuracy falls"
-    )
-    truncated_rise: float = Field(0.3, gt=0.0, le=1.0, description="rise of the truncated share that counts")
-    uninformative_share: float = Field(
-        0.98,
-        gt=0.0,
-        le=1.0,
-        description="share of groups with equal rewards that counts if it was once lower and accuracy is below 0.5",
-    )
-    max_rollbacks: int = Field(2, ge=0, le=1000, description="rollbacks before the run stops")
-    rollback_rate: float = Field(0.5, gt=0.0, lt=1.0, description="factor of the learning rate at each rollback")
 
 
 class TrainingRecipe(Section):
@@ -309,19 +289,12 @@ class TrainingRecipe(Section):
     micro_batch_size: Literal["auto"] | Count = Field(
         "auto", description="completions in one forward pass; auto = by tokens, fewer if memory runs out"
     )
-    stress_step: Literal["auto"] | bool = Field(
-        "auto", description="try the longest row before step 1; auto = on a GPU"
-    )
-    threads: Literal["auto"] | Threads = Field(
-        "auto", description="CPU threads; auto = 1 below 20 million parameters, else torch's choice"
-    )
     save_every: int = Field(500, ge=1, description="steps between checkpoints; the last step is always saved")
     keep_last: int = Field(3, ge=1, description="newest checkpoints kept")
     keep_best: str | None = Field(
         "train/accuracy_rate", description="metric whose best checkpoint is kept; null = none"
     )
     eval_every: Count | None = Field(None, description="steps between evaluations on the test split; null = none")
-    max_bad_steps: Count = Field(10, description="steps in a row without a finite gradient that stop the run")
     guard: GuardRecipe = Field(default_factory=GuardRecipe, description="watches for policy collapse")
 
 
@@ -382,12 +355,12 @@ class WandbRecipe(Section):
         description="auto = online with a key, else offline; off = no wandb",
     )
     project: NonEmpty = Field("gtpo", description="project")
-    entity: str | None = Field(None, description="user or team")
-    tags: tuple[str, ...] = Field((), description="tags")
 
 
 class TrackingRecipe(Section):
-    wandb: WandbRecipe = Field(default_factory=WandbRecipe, description="Weights & Biases")
+    wandb: WandbRecipe = Field(
+        default_factory=WandbRecipe, description="Weights & Biases; it reads WANDB_ENTITY and WANDB_TAGS"
+    )
     tensorboard: bool = Field(False, description="also write TensorBoard events (extra tensorboard)")
     log_completions_every: int = Field(
         50, ge=1, description="steps between stored samples, also a table in wandb and TensorBoard"
@@ -468,7 +441,7 @@ class Recipe(Section):
             problems.append(
                 "rollout.engine: vllm takes the policy's weights as an adapter; set model.lora, or engine: transformers"
             )
-        if self.rollout.vllm.speculative_config is not None and self.rollout.temperature != 1.0:
+        if self.rollout.vllm.get("speculative_config") is not None and self.rollout.temperature != 1.0:
             problems.append(
                 "rollout.vllm.speculative_config: it makes vLLM's log-probabilities wrong at temperatures other than "
                 "1; set it to null, or rollout.temperature to 1"

@@ -24,7 +24,6 @@ def _without_nul(text: str) -> str:
 NonEmpty = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True), AfterValidator(_without_nul)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
-Threads = Annotated[int, Field(ge=1, le=1024)]  # OpenMP ends the process if it cannot get enough threads
 
 
 class Section(BaseModel):
@@ -67,8 +66,8 @@ def kinds_of(annotation: Any) -> set[Any]:
 
 
 def _each(value: Any) -> Iterator[Any]:
-    """Yield a value, or the values of a list."""
-    yield from value if isinstance(value, (list, tuple)) else (value,)
+    """Yield a value, or the values of a list or of a mapping."""
+    yield from value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
 
 
 @cache

@@ -91,16 +91,16 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     (
         "datasets dataset_mixer dataset_mixture mix_strategy interleave_probs interleave_probabilities data_mix",
         "data.mixture",
-        "each part with its own source, columns and weight",
+        "sources with their weights",
     ),
-    ("dataset_weights mixture_weights sampling_weights", "data.mixture.weight", ""),
+    ("dataset_weights mixture_weights sampling_weights", "data.mixture", ""),
     (
         "test_share test_size val_size val_set_size eval_split_ratio split_dataset_ratio validation_split_percentage "
         "train_test_split test_ratio",
         "data.held_out",
         "a share, not a number of rows",
     ),
-    ("split_seed test_seed", "data.held_out_seed", ""),
+    ("split_seed test_seed", None, "data.held_out chooses by the questions' texts alone"),
     (
         "eval_file validation_file test_file val_files val_file test_files",
         "data.path",
@@ -243,8 +243,8 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     # tracking
     ("report_to use_wandb wandb_mode log_with logger", "tracking.wandb.mode", "TensorBoard: tracking.tensorboard"),
     ("wandb_project project_name", "tracking.wandb.project", ""),
-    ("wandb_entity", "tracking.wandb.entity", ""),
-    ("wandb_tags", "tracking.wandb.tags", ""),
+    ("wandb_entity entity", None, "wandb reads it from the variable WANDB_ENTITY"),
+    ("wandb_tags", None, "wandb reads them from the variable WANDB_TAGS"),
     ("use_tensorboard", "tracking.tensorboard", ""),
     ("log_completions", "tracking.log_completions_every", ""),
     # nothing to set

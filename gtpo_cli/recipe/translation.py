@@ -34,7 +34,7 @@ class Translation:
 
     `document`: the recipe without `data`; `origins`: the words that each key comes from; `lacking`: a line for each
     setting without a counterpart, with the reason; `unknown`: unknown settings; `remarks`: values with another meaning
-    in gtpo. `limit`, `held_out`: of each set of data, if the file sets them.
+    in gtpo. `limit`: of the data, if the file sets it.
     """
 
     document: dict[str, Any] = field(default_factory=dict)
@@ -43,7 +43,6 @@ class Translation:
     unknown: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     limit: int | None = None
-    held_out: float | None = None
 
     def set(self, key: str, value: Any, origin: str) -> None:
         """Set a key unless it is set already."""
@@ -87,10 +86,6 @@ class _Words:
         value = self.number(word, least=1)
         return value if value is None else int(value)
 
-    def said(self, word: str) -> str:
-        """Return the text of a key's comment; call it before the word is taken."""
-        return self.left[word].word if word in self.left else f"{self.tool}'s default"
-
     def called(self, word: str) -> str:
         """Return the file's name for a word; call it before the word is taken."""
         return self.left[word].word if word in self.left else word
@@ -100,9 +95,8 @@ def translate(foreign: Foreign) -> Translation:
     """Translate a file. It never raises: settings without a counterpart are in `lacking` and `unknown`."""
     made = Translation(lacking=list(foreign.unread))
     words = _Words(foreign, made.lacking)
-    grpo = foreign.method == "grpo"
     for rule in (_model, _adapter, _method, _batch, _lengths, _schedule, _tracking):
-        rule(words, made, grpo)
+        rule(words, made)
     for word in ("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs", "optim", "lr_scheduler_type"):
         words.left.setdefault(word, Setting(word, words.defaults[word], -1))
     for setting in words.left.values():
@@ -141,10 +135,8 @@ def _one(setting: Setting, tool: str, made: Translation) -> None:
             made.lacking.append(f"{setting}: {_shown(value)}: {error or key}")
 
 
-def _model(words: _Words, made: Translation, grpo: bool) -> None:
-    name = (
-        words.take("model_name") or words.take("model_name_or_path") or words.take("base_model") or words.take("model")
-    )
+def _model(words: _Words, made: Translation) -> None:
+    name = words.take("model_name") or words.take("model_name_or_path") or words.take("model")
     made.set("model.name", name, "")
     kinds = {word: words.take(word) for word in ("dtype", "bf16", "fp16", "bfloat16", "float16")}
     dtype = kinds.pop("dtype")
@@ -155,46 +147,31 @@ def _model(words: _Words, made: Translation, grpo: bool) -> None:
         made.set("model.dtype", "bfloat16" if chosen in ("bf16", "bfloat16") else "float16", chosen)
 
 
-def _adapter(words: _Words, made: Translation, grpo: bool) -> None:
+def _adapter(words: _Words, made: Translation) -> None:
     """Translate LoRA or all weights, and 4 bits."""
-    kind = words.take("adapter") or words.take("finetuning_type")
-    wanted = bool(words.take("use_peft")) or kind in ("lora", "qlora")
-    bits, four = words.take("quantization_bit"), words.take("load_in_4bit")
+    wanted, four = bool(words.take("use_peft")), bool(words.take("load_in_4bit"))
     rank, alpha, dropout = words.count("r"), words.number("lora_alpha"), words.number("lora_dropout")
-    targets = [
-        words.take(word) for word in ("target_modules", "lora_target_modules", "lora_target", "lora_target_linear")
-    ]
+    targets = [words.take(word) for word in ("target_modules", "lora_target_modules")]
     modules = next((value for value in targets if value not in (None, False)), None)
-    if kind not in (None, "lora", "qlora", "full"):
-        made.lacking.append(f"adapter: {_shown(kind)}: there is LoRA, or all weights train, as here")
     if not wanted:
         made.set("model.load_in_4bit", False, "all weights train")
         made.set("model.lora", None, "all weights train")
         return
-    four = bool(four) or str(bits) == "4" or kind == "qlora"
     made.set("model.load_in_4bit", four, "")
-    lora: dict[str, Any] = {
-        "rank": rank or 8,
-        "alpha": alpha or (2 if words.tool == "LLaMA-Factory" else 1) * (rank or 8),
-    }
-    if dropout and grpo:
+    lora: dict[str, Any] = {"rank": rank, "alpha": alpha}
+    if dropout:
         made.lacking.append(f"lora_dropout: {dropout}: an adapter's dropout is for SFT alone here (model.lora.dropout)")
-    elif dropout:
-        lora["dropout"] = dropout
-    if isinstance(modules, str) and modules not in ("all", "all-linear"):
+    if isinstance(modules, str) and modules != "all-linear":
         modules = [part.strip() for part in modules.split(",")]
     if isinstance(modules, list):
         lora["target_modules"] = modules
     made.set("model.lora", lora, "the adapter")
 
 
-def _method(words: _Words, made: Translation, grpo: bool) -> None:
+def _method(words: _Words, made: Translation) -> None:
     """Translate the loss: its average over tokens and its clip range."""
     loss, low, high = words.take("loss_type"), words.number("epsilon"), words.number("epsilon_high")
     scale = words.take("scale_rewards")
-    if not grpo:
-        made.set("objective.name", "sft", "no rewards")
-        return
     made.set("objective.name", "cispo" if loss == "cispo" else "grpo", "or gtpo: the same with its three corrections")
     if isinstance(loss, str) and loss in AVERAGES:
         made.set("objective.average", AVERAGES[loss], f"loss_type: {loss}")
@@ -210,9 +187,9 @@ def _method(words: _Words, made: Translation, grpo: bool) -> None:
         made.lacking.append(f"scale_rewards: {_shown(scale)}: rewards are scaled within a group, or not at all")
 
 
-def _batch(words: _Words, made: Translation, grpo: bool) -> None:
-    """Translate completions on a device to prompts with a group each. In SFT each row is a prompt."""
-    group = words.count("num_generations") if grpo else 1
+def _batch(words: _Words, made: Translation) -> None:
+    """Translate completions on a device to prompts with a group each."""
+    group = words.count("num_generations")
     called = words.called("per_device_train_batch_size")
     size, pieces = words.count("per_device_train_batch_size"), words.count("gradient_accumulation_steps")
     said = f"{called} {size} x gradient_accumulation_steps {pieces}"
@@ -222,24 +199,15 @@ def _batch(words: _Words, made: Translation, grpo: bool) -> None:
     elif size * pieces % group:
         made.lacking.append(f"{said}: is no multiple of num_generations, {group}, which {words.tool} refuses")
     prompts = max(1, size * pieces // group)
-    if grpo:
-        made.set("rollout.group_size", group, "num_generations")
-    made.set("rollout.prompts_per_step", prompts, f"{said}{f' / {group}' if grpo else ''}, on one device")
+    made.set("rollout.group_size", group, "num_generations")
+    made.set("rollout.prompts_per_step", prompts, f"{said} / {group}, on one device")
     made.set("training.micro_batch_size", size, f"{called}: in one forward; the step does not depend on it")
-    step = counted(prompts, "prompt" if grpo else "row")
-    step += f" x {counted(group, 'completion')}" if grpo else ""
+    step = f"{counted(prompts, 'prompt')} x {counted(group, 'completion')}"
     made.remarks.append(f"a step is {step}: {said}, on one device; for more devices raise rollout.prompts_per_step")
 
 
-def _lengths(words: _Words, made: Translation, grpo: bool) -> None:
-    said = words.said("max_seq_length")
+def _lengths(words: _Words, made: Translation) -> None:
     row, prompt, completion = (words.count(f"max_{part}_length") for part in ("seq", "prompt", "completion"))
-    if not grpo:
-        row = row or 512  # axolotl's
-        made.set("model.max_seq_length", row, f"{said}: longer rows are dropped, none is cut")
-        made.set("data.max_prompt_tokens", row - 1, "what leaves room for an answer")
-        made.set("rollout.max_completion_tokens", row, "so long may an answer be")
-        return
     if row is not None and row <= completion:
         made.remarks.append(f"model.max_seq_length: {row} would leave a prompt no room, so it is {row + completion}")
         row = row + completion
@@ -250,7 +218,7 @@ def _lengths(words: _Words, made: Translation, grpo: bool) -> None:
     made.set("rollout.max_completion_tokens", completion, "max_completion_length")
 
 
-def _schedule(words: _Words, made: Translation, grpo: bool) -> None:
+def _schedule(words: _Words, made: Translation) -> None:
     """Translate Adam's betas, the warm-up and the checkpoints."""
     betas = [words.number("adam_beta1"), words.number("adam_beta2")]
     made.set("optimizer.betas", betas, "adam_beta1, adam_beta2")
@@ -264,15 +232,10 @@ def _schedule(words: _Words, made: Translation, grpo: bool) -> None:
     elif warmup:
         ratio = warmup
     made.set("optimizer.warmup_ratio", float(ratio), "a share of all steps")
-    share = words.number("val_set_size") or words.number("val_size")
-    if share and share < 1:
-        made.held_out = share
-    elif share:
-        made.lacking.append(f"val_size: {share}: data.held_out is a share from 0 to 1, not a number of rows")
-    made.limit = words.count("max_samples") or words.count("max_train_samples")
+    made.limit = words.count("max_train_samples")
 
 
-def _tracking(words: _Words, made: Translation, grpo: bool) -> None:
+def _tracking(words: _Words, made: Translation) -> None:
     report = words.take("report_to")
     names = report if isinstance(report, list) else [report]
     if report is not None:

@@ -18,7 +18,7 @@ _HUGGING_FACE = {
     "max_grad_norm": 1.0, "adam_beta1": 0.9, "adam_beta2": 0.999,
 }  # fmt: skip
 _GRPO = {"num_generations": 8, "max_completion_length": 512, "loss_type": "dapo"}
-# The defaults of each tool (TRL 1.16; Unsloth, axolotl and LLaMA-Factory as of 2025).
+# The defaults of each tool (TRL 1.16; Unsloth as of 2025).
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "TRL": _HUGGING_FACE | _GRPO | {"learning_rate": 1e-6, "r": 8, "lora_alpha": 8},
     "Unsloth": _HUGGING_FACE
@@ -27,19 +27,11 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "weight_decay": 0.01, "warmup_ratio": 0.1,
         "optim": "adamw_8bit", "r": 16, "lora_alpha": 16, "load_in_4bit": True, "max_seq_length": 2048,
     },
-    "axolotl": _HUGGING_FACE
-    | _GRPO
-    | {
-        "per_device_train_batch_size": 1, "num_train_epochs": 1, "lr_scheduler_type": "cosine", "warmup_ratio": 0.03,
-    },
-    "LLaMA-Factory": _HUGGING_FACE | {"r": 8, "max_seq_length": 2048, "finetuning_type": "lora"},
 }  # fmt: skip
 # One name for words with the same meaning if several settings form one key.
 ALIKE = {
-    "micro_batch_size": "per_device_train_batch_size", "num_epochs": "num_train_epochs",
-    "lr_scheduler": "lr_scheduler_type", "optimizer": "optim", "lora_r": "r", "lora_rank": "r",
-    "sequence_len": "max_seq_length", "cutoff_len": "max_seq_length", "max_length": "max_seq_length",
-    "vllm_max_model_length": "max_seq_length", "torch_dtype": "dtype", "quantization": "quantization_bit",
+    "optimizer": "optim", "lora_r": "r", "lora_rank": "r", "max_length": "max_seq_length",
+    "vllm_max_model_length": "max_seq_length", "torch_dtype": "dtype",
 }  # fmt: skip
 _OPTIMIZERS = dict.fromkeys(("adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "paged_adamw_32bit"), "adamw")
 _OPTIMIZERS |= dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit") | {"paged_adamw_8bit": "paged_adamw_8bit"}
@@ -107,7 +99,6 @@ VALUES: Mapping[str, Callable[[Any], Any]] = {
     "training.keep_last": _whole,
     "data.shuffle": lambda value: bool(value),
     "data.system_prompt": lambda value: str(value),
-    "tracking.wandb.tags": lambda value: value if isinstance(value, list) else [value],
     "run_name": _run_name,
 }
 

@@ -69,8 +69,7 @@ _REWARD = re.compile(r"rewards/(.+)_mean")
 def curves_of(names: Iterable[str]) -> list[Curve]:
     """Return the curves of the metrics that were logged: the declared ones, and the rewards that users added."""
     found = sorted({match[1] for name in names if (match := _REWARD.fullmatch(name))})
-    rewards = [Curve(f"reward_{file_name(name)}", reward_words(name).capitalize(), f"rewards/{name}_mean")
-               for name in found]  # fmt: skip
+    rewards = [Curve(f"reward_{file_name(name)}", reward_words(name), f"rewards/{name}_mean") for name in found]
     return [*CURVES[:2], *rewards, *CURVES[2:]]
 
 

@@ -6,8 +6,12 @@ are started, or continued from their newest checkpoint. A run's recipe must equa
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,12 +19,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gtpo_cli.errors import RecipeError, Terminated
-from gtpo_cli.files import Finite, own_folder, read_json, write_aside
+from gtpo_cli.files import Finite, append_to, own_folder, read_json, write_aside
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.recipe.schema import OPEN
 from gtpo_cli.recipe.section import recipe_differences
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.sweeps.processes import Process, start_training
 from gtpo_cli.sweeps.spec import Sweep, SweepRun
 from gtpo_cli.training.interrupts import interrupt_flag
 
@@ -32,7 +35,7 @@ _TELL_SECONDS = 2.0
 @dataclass(frozen=True, slots=True)
 class _Job:
     run: SweepRun
-    process: Process
+    process: subprocess.Popen[bytes]
     started: float
 
 
@@ -123,7 +126,23 @@ def _start(sweep: Sweep, run: SweepRun) -> _Job:
     arguments += resume if RunFolder(run.path).recipe_file.is_file() else ["--recipe", str(recipe)]
     if run.recipe.model.trust_remote_code:
         arguments.append("--trust-remote-code")
-    return _Job(run, start_training(arguments, run.log_file), time.monotonic())
+    command = [sys.executable, "-P", "-m", "gtpo_cli", "train", *arguments]
+    with append_to(run.log_file) as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent
+        )
+    return _Job(run, process, time.monotonic())
+
+
+def _end_with_parent() -> None:
+    """End this process with its parent (Linux), because two processes must never write one run folder.
+
+    A new session keeps the terminal's Ctrl-C away, so that runs get only the sweep's signal.
+    """
+    os.setsid()
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _step_words(run: SweepRun) -> str:

@@ -259,6 +259,4 @@ def find_sweep(name_or_path: str) -> Path:
     name = name_or_path.removesuffix(".yaml")
     if name in shipped:
         return shipped[name]
-    twin = name.removesuffix("_llama8b")  # version 0.1 shipped such a copy of each sweep
-    hint = f"gtpo sweep {twin} --recipe llama8b_gsm8k" if twin in shipped else f"choose from {', '.join(shipped)}"
-    raise RecipeError(f"{name_or_path}: no such file and no shipped sweep; {hint}")
+    raise RecipeError(f"{name_or_path}: no such file and no shipped sweep; choose from {', '.join(shipped)}")

@@ -73,8 +73,8 @@ class WandbTracker:
 
         def start(mode: Any) -> Any:
             return wandb.init(
-                mode=mode, project=settings.project, entity=settings.entity, name=run_dir.absolute().name,
-                tags=list(settings.tags), config=recipe.model_dump(mode="json"), dir=run_dir, id=resume_id,
+                mode=mode, project=settings.project, name=run_dir.absolute().name,
+                config=recipe.model_dump(mode="json"), dir=run_dir, id=resume_id,
                 resume="allow" if resume_id else None, settings=_settings(),
             )  # fmt: skip
 

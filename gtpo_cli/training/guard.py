@@ -20,6 +20,13 @@ from gtpo_cli.objective import LN_2
 from gtpo_cli.recipe.schema import GuardRecipe
 
 COLLAPSE, NO_SIGNAL = "policy collapse", "no learning signal"
+MAX_ROLLBACKS = 2  # before the run stops
+ROLLBACK_RATE = 0.5  # factor of the learning rate at each rollback
+ACCURACY_DROP = 0.1  # drop of the accuracy rate that counts, if the rate also halves
+ENTROPY_FACTOR = 3.0  # entropy above this many times its start counts like entropy above ln 2
+LENGTH_FACTOR = 2.0  # growth of completion length that counts while format or accuracy falls
+TRUNCATED_RISE = 0.3  # rise of the truncated share that counts
+UNINFORMATIVE = 0.98  # share of groups with equal rewards that counts if it was once lower
 FIRST_STEPS = 10  # a run without any reward spread gets a warning after these
 _NEARLY_ALL_RIGHT = 0.5  # from this accuracy on, groups without spread mean that the task is learned, not lost
 # The metrics of a step, or their means over a window, in the order of `Window`.
@@ -98,7 +105,7 @@ class CollapseGuard:
     def _never_had_signal(self, now: Window) -> bool:
         assert self._best is not None
         share = min(self._best.uninformative, now.uninformative)
-        return share >= self._recipe.uninformative_share and now.accuracy < _NEARLY_ALL_RIGHT
+        return share >= UNINFORMATIVE and now.accuracy < _NEARLY_ALL_RIGHT
 
     def _no_signal(self, when: str, now: Window, *, acts: bool = True) -> Alarm:
         self._told_no_signal = True
@@ -122,21 +129,20 @@ def remedies(accuracy: float, truncated: float) -> str:
 
 def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window) -> Iterator[str]:
     format_fell = best.strict_format - now.strict_format >= recipe.format_drop
-    accuracy_fell = best.accuracy - now.accuracy >= recipe.accuracy_drop and now.accuracy <= best.accuracy / 2
+    accuracy_fell = best.accuracy - now.accuracy >= ACCURACY_DROP and now.accuracy <= best.accuracy / 2
     lost = (
         f"the strict format rate fell from {best.strict_format:.2f} to {now.strict_format:.2f}"
         if format_fell
         else f"the accuracy rate fell from {best.accuracy:.2f} to {now.accuracy:.2f}"
     )
-    climbed = now.entropy > LN_2 or now.entropy > recipe.entropy_factor * start.entropy
+    climbed = now.entropy > LN_2 or now.entropy > ENTROPY_FACTOR * start.entropy
     if format_fell and climbed and now.entropy > start.entropy:
         yield f"the mean entropy is {now.entropy:.3f} nats (start {start.entropy:.3f}, ln 2 = {LN_2:.3f}) and {lost}"
-    if now.truncated - best.truncated >= recipe.truncated_rise:
+    if now.truncated - best.truncated >= TRUNCATED_RISE:
         yield f"{now.truncated:.2f} of the completions reach the length limit (at best {best.truncated:.2f})"
-    if now.length >= recipe.length_factor * start.length and (format_fell or accuracy_fell):
+    if now.length >= LENGTH_FACTOR * start.length and (format_fell or accuracy_fell):
         yield f"completions have {now.length:.0f} tokens (start {start.length:.0f}) and {lost}"
-    even = recipe.uninformative_share
-    if now.uninformative >= even > best.uninformative and now.accuracy < _NEARLY_ALL_RIGHT:
+    if now.uninformative >= UNINFORMATIVE > best.uninformative and now.accuracy < _NEARLY_ALL_RIGHT:
         yield (
             f"{now.uninformative:.2f} of the groups have equal rewards, at an accuracy rate of {now.accuracy:.2f}, so "
             "nothing is learned"

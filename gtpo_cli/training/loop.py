@@ -23,6 +23,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import describe
 from gtpo_cli.tracking import Trackers
+from gtpo_cli.training import trials
 from gtpo_cli.training.interrupts import interrupt_flag
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Run
@@ -31,7 +32,6 @@ from gtpo_cli.training.setup import find_initial_entropy, set_up
 from gtpo_cli.training.start import keep_start, origin
 from gtpo_cli.training.step import StepParts, StepPrompts, sample_steps, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
-from gtpo_cli.training.trials import check_plain_forward, stress_step, wants_stress
 
 if TYPE_CHECKING:
     from gtpo_cli.training.held_out import HeldOut
@@ -61,8 +61,8 @@ def train(
         sampler = load_sampler(policy, recipe, setup.engines, warn=run.warn) if recipe.samples else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts
         budget = training_budget(recipe.training.micro_batch_size, longest_row=setup.data.longest_row, warn=run.warn)
-        if wants_stress(recipe.training.stress_step, policy):
-            tokens = stress_step(recipe, policy, sampler, setup.data.prompts, budget)
+        if policy.device.type in trials.STRESSED:
+            tokens = trials.stress_step(recipe, policy, sampler, setup.data.prompts, budget)
             say(f"the longest row ({tokens} tokens) fits, {budget} at a time in training")
         held_out = None
         if recipe.training.eval_every is not None:
@@ -115,7 +115,7 @@ def train(
                 raise
             if not updated and not metrics["optim/skipped"]:
                 updated = True
-                check_plain_forward(policy, setup.data.prompts, as_in_training=recipe.objective.name != "sft")
+                trials.check_plain_forward(policy, setup.data.prompts, as_in_training=recipe.objective.name != "sft")
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
                 try:
                     metrics |= _evaluate(held_out, number, trackers)

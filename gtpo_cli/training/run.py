@@ -21,12 +21,14 @@ from gtpo_cli.text import counted
 from gtpo_cli.tracking import Trackers, read_metrics
 from gtpo_cli.tracking.opening import open_trackers
 from gtpo_cli.training.best import Best, check_keep_best
-from gtpo_cli.training.guard import NO_SIGNAL, Alarm, CollapseGuard
+from gtpo_cli.training.guard import MAX_ROLLBACKS, NO_SIGNAL, ROLLBACK_RATE, Alarm, CollapseGuard
 from gtpo_cli.training.interrupts import reason
 from gtpo_cli.training.samples import sample_table, write_samples
 from gtpo_cli.training.step import StepResult
 from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
+
+MAX_BAD_STEPS = 10  # steps in a row without a finite gradient that stop the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ class Run:
 
     def _respond(self, number: int, alarms: Sequence[Alarm]) -> Stop | None:
         """Respond to too many skipped steps or to alarms of the guard (`training.guard.action`)."""
-        if self._skipped >= self.recipe.training.max_bad_steps:
+        if self._skipped >= MAX_BAD_STEPS:
             return Stop(
                 f"{counted(self._skipped, 'step')} in a row made no update, because a log-probability, the loss or the "
                 "gradient was not finite; try a lower optimizer.learning_rate in a new run",
@@ -212,18 +214,18 @@ class Run:
     def _roll_back_from(self, number: int, alarm: str) -> Stop | None:
         """Return to the weights of an earlier checkpoint with a lower learning rate. Stop if that is impossible."""
         guard = self.recipe.training.guard
-        if self._rollbacks >= guard.max_rollbacks:
+        if self._rollbacks >= MAX_ROLLBACKS:
             times = f"{self._rollbacks} rollback{'s' * (self._rollbacks != 1)}"
             return Stop(f"policy collapse after {times}: {alarm}", for_good=True)
         step = self._good_checkpoint(before=number - guard.window)
         if step is None:
             return Stop(f"policy collapse, and there is no earlier checkpoint to go back to: {alarm}", for_good=True)
         assert self._roll_back is not None
-        rate = self._roll_back(step, guard.rollback_rate)
+        rate = self._roll_back(step, ROLLBACK_RATE)
         self._rollbacks += 1
         self.warn(
             f"step {number}: went back to the weights of step {step}; the learning rate is {rate:.3g} now (rollback "
-            f"{self._rollbacks} of {guard.max_rollbacks})"
+            f"{self._rollbacks} of {MAX_ROLLBACKS})"
         )
         return None
 

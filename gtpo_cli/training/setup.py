@@ -70,7 +70,7 @@ def set_up(
         # SFT samples nothing that it trains on: its cross-entropy is that of the model's own distribution.
         at = recipe.with_values({"rollout.temperature": 1.0}) if sft else recipe
         policy = load_policy(at, engines=engines, with_engine=samples, start=start)
-    set_threads(recipe.training.threads, policy)
+    set_threads(policy)
     if not sft and (dropout := policy.switch_off_dropout()):
         say(f"the model's own dropout (up to {dropout:g}) is off, since only SFT trains with it (docs/objective.md)")
     if policy.max_seq_length < recipe.model.max_seq_length:

@@ -8,7 +8,6 @@ between rows, so they are compared with a plain forward pass of the model that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 
@@ -26,12 +25,8 @@ from gtpo_cli.types import Completion, Group
 
 # Rounding grows with the logits and with 1 / temperature. A missing part of the model changes results by whole nats.
 _MARGIN = 5.0
+STRESSED = ("cuda",)  # types of devices on which a run begins with the longest possible step
 _TOKENS = 64  # of a prompt and of its continuation; their logits take little memory with any vocabulary
-
-
-def wants_stress(setting: Literal["auto"] | bool, policy: Policy) -> bool:
-    """Return whether `training.stress_step` is on for this device."""
-    return policy.device.type == "cuda" if setting == "auto" else setting
 
 
 def stress_step(

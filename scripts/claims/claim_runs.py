@@ -31,7 +31,7 @@ COMMON = {
     "model.load_in_4bit": False, "model.lora": None, "model.gradient_checkpointing": False,  # all weights
     "data.benchmark": "local", "data.columns": {"answer": "gold", "solution": "solution"}, "data.system_prompt": None,
     "rewards.format.weight": 0.0,  # a right answer is all that is rewarded
-    "training.threads": 1, "training.keep_best": None, "training.guard.action": "warn",
+    "training.keep_best": None, "training.guard.action": "warn",
     "tracking.log_completions_every": 100,
 }  # fmt: skip
 LOOKS = 4  # how often a curve is looked at, the end included

@@ -66,7 +66,7 @@ def make_one(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]
 def _recipe_of(run: Run, build: Path) -> Recipe:
     settings = {
         "model.name": MODEL, "output_dir": build / "runs", "run_name": run.key, "seed": run.seed,
-        "training.threads": 1, "training.max_steps": run.steps, "training.guard.action": "warn",
+        "training.max_steps": run.steps, "training.guard.action": "warn",
     }  # fmt: skip
     name = "smollm135m_words_sft"
     if run != START:

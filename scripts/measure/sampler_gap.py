@@ -70,7 +70,7 @@ def main() -> None:
     start = None if options.base else choose_checkpoint(run, "last").model
     recipe = run.recipe_to_run(options.set)
     policy = load_policy(recipe, start=start)
-    set_threads(recipe.training.threads, policy)
+    set_threads(policy)
     groups = sample_tokens(policy, load_sampler(policy, recipe), recipe, options.tokens)
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
     sampler = _name(recipe, choose_engines(recipe).engine)

@@ -24,7 +24,7 @@ SETTINGS = [
     f"training.max_steps={STEPS}", "training.save_every=3", "training.keep_last=2", "tracking.log_completions_every=4",
     "data.limit=64",
 ]  # fmt: skip
-LORA = ["model.lora={rank: 4, alpha: 8}", "training.threads=1", "optimizer.learning_rate=1e-3"]
+LORA = ["model.lora={rank: 4, alpha: 8}", "optimizer.learning_rate=1e-3"]
 
 
 def train_arguments(name: str, extra: list[str]) -> list[str]:

@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
+from gtpo_cli.training import run as run_module
 from gtpo_cli.training.loop import train
-from gtpo_cli.training.run import Run
+from gtpo_cli.training.run import MAX_BAD_STEPS, Run
 
 SMALL = [
     "rollout.prompts_per_step=1", "rollout.group_size=4", "rollout.max_completion_tokens=16", "tracking.wandb.mode=off",
@@ -57,7 +58,7 @@ def all_finite(checkpoint: Path) -> bool:
 def test_a_bad_step_is_skipped_shown_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result, _ = run_with_bad_gradients(tmp_path, monkeypatch, {3}, "training.max_steps=6", "training.max_bad_steps=2")
+    result, _ = run_with_bad_gradients(tmp_path, monkeypatch, {3}, "training.max_steps=6")
     assert (result.step, result.stopped) == (6, None)
     rows = metrics(tmp_path / "run")
     assert [row["optim/skipped"] for row in rows] == [0, 0, 1, 0, 0, 0]
@@ -70,24 +71,23 @@ def test_a_bad_step_is_skipped_shown_and_the_run_goes_on(
 
 
 def test_too_many_stop_the_run_at_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, _ = run_with_bad_gradients(
-        tmp_path, monkeypatch, {5, 6, 7}, "training.max_steps=20", "training.max_bad_steps=3"
-    )
+    result, _ = run_with_bad_gradients(tmp_path, monkeypatch, set(range(5, 15)), "training.max_steps=20")
     assert result.stopped is not None
-    assert result.stopped.startswith("3 steps in a row made no update")
-    assert result.step == 6
-    assert len(metrics(tmp_path / "run")) == 7
+    assert result.stopped.startswith(f"{MAX_BAD_STEPS} steps in a row made no update")
+    assert result.step == 12
+    assert len(metrics(tmp_path / "run")) == 14
     assert all_finite(tmp_path / "run" / "checkpoints" / "step-000006")
 
 
 def test_a_collapsing_run_goes_back_to_its_best_weights_and_recovers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GRPO at a learning rate of 0.0015 forgets within ten steps how to add; at a tenth of it, it learns."""
+    monkeypatch.setattr(run_module, "ROLLBACK_RATE", 0.1)
     recipe = load_recipe("tiny_arithmetic", [
         "objective.name=grpo", "rewards.format.mode=presence", "rollout.max_completion_tokens=48",
         "training.max_steps=70",
-        "training.guard={action: rollback, window: 10, max_rollbacks: 2, rollback_rate: 0.1}", "training.save_every=5",
+        "training.guard={action: rollback, window: 10}", "training.save_every=5",
         "tracking.wandb.mode=off", "optimizer.learning_rate=0.0015", "optimizer.schedule=constant",
         f"output_dir={tmp_path}", "run_name=run",
     ])  # fmt: skip

@@ -160,14 +160,15 @@ CACHE = "fp8" if torch.cpu._is_avx512_supported() else "auto"  # vLLM for CPUs h
 QWEN = {
     "probe": ["probe-entropy", "--recipe", "qwen3b_gsm8k"],
     "train": ["train", "--recipe", "qwen3b_gsm8k",
-              *changed("run_name=long", "training.max_steps=1", "training.stress_step=true")],
+              *changed("run_name=long", "training.max_steps=1")],
     "kl": ["train", "--recipe", "qwen3b_gsm8k",
            *changed("run_name=kl", "training.max_steps=2", "objective.name=grpo", "objective.entropy_coef=0",
                     "objective.kl_coef=0.04", "optimizer.betas=[0.9, 0.95]", "rollout.max_num_seqs=24",
                     f"rollout.vllm={{enforce_eager: true, kv_cache_dtype: {CACHE}, max_num_batched_tokens: 3000}}",
-                    "rollout.vllm.speculative_config={num_speculative_tokens: 3, prompt_lookup_min: 1}")],
+                    "rollout.vllm.speculative_config={method: ngram, num_speculative_tokens: 3, prompt_lookup_min: 1, "
+                    "prompt_lookup_max: 4}")],
     "sft": ["train", "--recipe", "qwen3b_gsm8k",
-            *changed("run_name=sft", "training.max_steps=1", "training.stress_step=true", "objective.name=sft",
+            *changed("run_name=sft", "training.max_steps=1", "objective.name=sft",
                      "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]", "training.keep_best=optim/loss",
                      "rollout.max_completion_tokens=80", "model.max_seq_length=180")],
 }  # fmt: skip

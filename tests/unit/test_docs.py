@@ -38,7 +38,7 @@ def test_the_recipe_page_shows_a_recipe_with_every_default(tmp_path: Path) -> No
     assert recipes[0] == recipes[1]
     keys = re.findall(r"^\s*(\w+):", shown, re.M)
     assert len(keys) > 100
-    assert {"run_name", "rollback_rate", "log_completions_every"} <= set(keys)
+    assert {"run_name", "format_drop", "log_completions_every"} <= set(keys)
 
 
 def test_files_that_documents_name_exist() -> None:

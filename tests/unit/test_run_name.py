@@ -24,7 +24,7 @@ PATH = "benchmark: local, path: "
         ("builtin:tiny", "benchmark: arithmetic", "sft", "tiny-arithmetic-sft-"),
         ("/models/my model/", f"{PATH}data/My Sums.v2.jsonl", "gtpo", "my-model-my-sums.v2-gtpo-"),
         ("a/b", "dataset: openai/gsm-8.5K", "gtpo", "b-gsm-8.5k-gtpo-"),
-        ("a/b", "mixture: [{benchmark: gsm8k}, {benchmark: math}]", "gtpo", "b-gsm8k-math-gtpo-"),
+        ("a/b", "mixture: {gsm8k: 1, math: 2}", "gtpo", "b-gsm8k-math-gtpo-"),
         ("模型", f"{PATH}'..'", "gtpo", "model-local-gtpo-"),
         ("a/Qwen2.5-7B-Chat-" + "x" * 99, f"{PATH}{'y' * 99}.csv", "grpo", f"qwen2.5-7b-{'x' * 12}-{'y' * 14}-grpo-"),
     ],

@@ -178,7 +178,7 @@ def test_a_killed_evaluation_continues_to_the_same_completions_each_time_in_one_
 
 def test_what_the_recipe_says_reaches_a_plain_engine_and_guesses_change_no_log_probability(folder: Path) -> None:
     """Guessed from the row's own text, at temperature 1: the adapter's file is all that is written for it."""
-    speculative = {"num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+    speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     vllm = {"max_num_batched_tokens": 300, "enable_prefix_caching": False, "speculative_config": speculative}
     rollout = {"engine": "vllm", "max_num_seqs": 64, "vllm": vllm}
     recipe = recipe_for(folder, backend="transformers", max_seq_length=CONTEXT, rollout=rollout)

@@ -2,8 +2,10 @@
 
 from gtpo_cli.cli.train import CHANGES_NO_STEP, ENDS
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import VllmArguments
 from gtpo_cli.recipe.section import fields_of
 
 
 def test_they_are_keys_of_a_recipe() -> None:
-    assert {*ENDS, *CHANGES_NO_STEP} <= set(fields_of(Recipe))
+    arguments = {f"rollout.vllm.{name}" for name in VllmArguments.__annotations__}
+    assert {*ENDS, *CHANGES_NO_STEP} <= set(fields_of(Recipe)) | arguments

@@ -80,16 +80,15 @@ def test_auto_reads_what_stands_there(tmp_path: Path) -> None:
     assert [p.solution for p in loaded.problems] == ["a b", "so \\boxed{8}.", None, None]
 
 
-def test_which_questions_are_held_out_follows_from_their_texts_and_the_seed() -> None:
+def test_which_questions_are_held_out_follows_from_their_texts() -> None:
     questions = [f"{number}?" for number in range(50)]
-    chosen = held_out_questions(questions, 0.2, 0, where="f")
+    chosen = held_out_questions(questions, 0.2, where="f")
     assert len(chosen) == 10
-    assert held_out_questions([*reversed(questions), *questions], 0.2, 0, where="f") == chosen
-    assert held_out_questions(questions, 0.4, 0, where="f") > chosen
-    assert held_out_questions(questions, 0.2, 1, where="f") != chosen
-    assert [len(held_out_questions(["a", "b"], share, 0, where="f")) for share in (0.01, 0.99)] == [1, 1]
+    assert held_out_questions([*reversed(questions), *questions], 0.2, where="f") == chosen
+    assert held_out_questions(questions, 0.4, where="f") > chosen
+    assert [len(held_out_questions(["a", "b"], share, where="f")) for share in (0.01, 0.99)] == [1, 1]
     with pytest.raises(DataError, match="has fewer than two different questions"):
-        held_out_questions(["a", "a"], 0.5, 0, where="f")
+        held_out_questions(["a", "a"], 0.5, where="f")
 
 
 @pytest.mark.parametrize(
@@ -100,13 +99,28 @@ def test_which_questions_are_held_out_follows_from_their_texts_and_the_seed() ->
         ({"benchmark": "gsm8k", "gold": "boxed"}, "data.gold: gsm8k has its own rule"),
         ({"benchmark": "gsm8k", "held_out": 0.1}, "data.held_out: gsm8k has its own test split"),
         ({"path": "a", "gold": "box"}, "data.gold: is neither one of auto, column, hashes, boxed nor a function"),
-        ({"benchmark": "mixture"}, "data.mixture: benchmark: mixture needs parts"),
-        ({"mixture": [{"path": "a"}], "limit": 3}, "data.limit: each part of a mixture has its own"),
-        ({"mixture": [{"benchmark": "hub"}]}, "data.mixture.0.dataset: benchmark: hub needs"),
-        ({"mixture": [{"path": "a", "wieght": 2}]}, "data.mixture.0.wieght: unknown key"),
+        ({"benchmark": "mixture"}, "data.mixture: benchmark: mixture needs sources"),
+        ({"benchmark": "mixture", "mixture": {"a.csv": 1}, "path": "b"}, "data.path: is for one source"),
+        ({"benchmark": "gsm8k", "mixture": {"a.csv": 1}}, "data.mixture: is for benchmark: mixture, not gsm8k"),
+        ({"mixture": {"a.csv": 0}}, "data.mixture.a.csv: input should be greater than 0, got 0"),
+        ({"mixture": {"a.csv": float("inf")}}, "data.mixture.a.csv: "),
+        ({"mixture": {"a.csv": True}}, "data.mixture: expected a number, not true or false"),
+        ({"mixture": ["a.csv"]}, "data.mixture: "),
+        ({"mixture": {"mixture": 1}}, "data.mixture: mixture is no source"),
     ],
 )
 def test_keys_that_do_not_go_together_are_named(data: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError) as caught:
         build_recipe({"model": {"name": "builtin:tiny"}, "data": data}, where="r.yaml")
     assert words in str(caught.value)
+
+
+def test_a_source_of_a_mixture_is_a_benchmark_a_file_or_an_id() -> None:
+    names = {"gsm8k": 1, "mine.jsonl": 2, "data/mine.csv": 1, "./folder/of": 1, "owner/set": 0.5, "/somewhere": 1}
+    data = {"mixture": names, "columns": {"question": "q"}, "held_out": 0.1, "limit": 9}
+    recipe = build_recipe({"model": {"name": "builtin:tiny"}, "data": data}, where="r.yaml")
+    assert [source.name for source in recipe.data.sources] == list(names)
+    assert [source.benchmark for source in recipe.data.sources] == ["gsm8k", *["local"] * 3, "hub", "local"]
+    assert [source.columns.question for source in recipe.data.sources] == ["question", *["q"] * 5]
+    assert [source.held_out for source in recipe.data.sources] == [0.0, *[0.1] * 5]
+    assert {source.limit for source in recipe.data.sources} == {9}

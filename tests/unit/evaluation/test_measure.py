@@ -350,20 +350,20 @@ def test_a_folder_of_benchmarks_and_a_benchmark_that_is_not_the_recipes(tmp_path
         questions(RECIPE, "local")
 
 
-def test_a_part_of_a_mixture_has_the_ids_of_other_runs_unless_parts_share_a_benchmark(tmp_path: Path) -> None:
-    (tmp_path / "gsm8k").mkdir()
-    (tmp_path / "gsm8k" / "test.jsonl").write_text(json.dumps({"question": "1+1", "answer": "#### 2"}) + "\n")
-    part = f"{{benchmark: gsm8k, path: {tmp_path / 'gsm8k'}}}"
+def test_a_source_of_a_mixture_has_the_ids_of_other_runs_unless_sources_share_a_benchmark(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        rows(tmp_path / name / "test.jsonl", "1+1")
     tokenizer, longest = load_tokenizer(RECIPE)
 
-    def ids(parts: str, data_path: Path | None = None) -> list[str]:
-        recipe = load_recipe("tiny_arithmetic", ["data={benchmark: mixture, limit: null}", f"data.mixture=[{parts}]"])
-        loaded = load_benchmark(recipe, "gsm8k", tokenizer, max_seq_length=longest, data_path=data_path)
+    def ids(*sources: Path, data_path: Path | None = None) -> list[str]:
+        mixture = {"arithmetic": 1, **{str(source): 1 for source in sources}}
+        recipe = load_recipe("tiny_arithmetic", ["data={benchmark: mixture, limit: null}", f"data.mixture={mixture}"])
+        loaded = load_benchmark(recipe, "local", tokenizer, max_seq_length=longest, data_path=data_path)
         return [problem.id for problem, _ in loaded.prompts]
 
-    assert ids(f"{{benchmark: arithmetic}}, {part}") == ["gsm8k/test/1"]
-    assert ids(f"{part}, {part}") == ["1/gsm8k/test/1", "2/gsm8k/test/1"]
-    assert ids(f"{part}, {part}", tmp_path) == ["gsm8k/test/1"]
+    assert ids(tmp_path / "one") == ["local/test/1"]
+    assert ids(tmp_path / "one", tmp_path / "two") == ["2/local/test/1", "3/local/test/1"]
+    assert ids(tmp_path / "one", tmp_path / "two", data_path=tmp_path / "one") == ["local/test/1"]
 
 
 def test_problems_that_do_not_fit_are_dropped_counted_and_named(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ QUESTIONS = ["3+8-2+5", "What is 7 times 8?\nReally? {{ x }} {% y %}", 'é\N{GRI
 def hub_recipe(**data: Any) -> Recipe:
     model = {"name": "meta-llama/Llama-3.1-8B-Instruct", "revision": "abc"}
     sections = {"model": model, "data": {"benchmark": "gsm8k"} | data, "output_dir": f"{SECRET}/runs"}
-    return build_recipe(sections | {"tracking": {"wandb": {"entity": "the-account"}}}, where="test")
+    return build_recipe(sections | {"tracking": {"wandb": {"project": "the-account"}}}, where="test")
 
 
 class Facts(NamedTuple):

@@ -85,7 +85,6 @@ REFUSED = {
     "objective.name=sft": "objective.name: sft has no counterpart",
     "model.backend=unsloth": "model.backend: unsloth",
     "training.guard.action=rollback": "training.guard.action: rollback",
-    "training.stress_step=true": "training.stress_step: True",
     "training.eval_every=5": "training.eval_every:",
     "rollout.importance_correction=truncated": "rollout.importance_correction:",
     "rollout.max_num_seqs=64": "rollout.max_num_seqs: TRL starts vLLM without it;",

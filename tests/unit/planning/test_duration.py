@@ -1,4 +1,4 @@
-"""The estimate of a run's hours, worked by hand on the paper's model, against the measured run, and the names of cards."""
+"""The estimate of a run's hours by hand, against the measured run, and the names of cards."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_step_by_hand() -> None:
 
 
 def test_completions_that_wait_go_on_where_others_end() -> None:
-    """64 completions of 200 tokens, 16 at once: 48 x 200 / 16 full passes, then until the longest ends, at twice 200."""
+    """64 completions of 200 tokens, 16 at once: 48 x 200 / 16 full passes, then 400 until the longest ends."""
     settings = ["rollout.steps_per_generation=8", "rollout.max_num_seqs=16", "model.load_in_4bit=false"]
     rows = 64 * 200 / 1000
     moved = 2 * (LINEAR + HEAD + ADAPTER) + rows * (287 + 100) * 2 * 32 * 8 * 128 * 2

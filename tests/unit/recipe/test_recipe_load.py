@@ -229,12 +229,6 @@ def test_the_lengths_that_are_open_leave_room_for_those_that_are_said(
     assert recipe.evaluation.max_completion_tokens == recipe.rewards.length.limit == lengths[2]
 
 
-def test_more_threads_than_a_machine_starts_are_refused() -> None:
-    assert build_recipe(SMALLEST, ["training.threads=1024"], where="r.yaml").training.threads == 1024
-    found = problems(SMALLEST, "training.threads=1025")  # at 100,000 OpenMP ended the process
-    assert "--set: training.threads: input should be less than or equal to 1024, got 1025" in found
-
-
 def test_files_that_are_no_recipe(tmp_path: Path) -> None:
     cases = {
         "list.yaml": (b"- 1\n- 2\n", "a recipe is a mapping of keys"),

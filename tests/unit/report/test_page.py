@@ -189,8 +189,8 @@ def test_curves_of_user_rewards_rate_speed_memory_and_time(tmp_path: Path) -> No
     assert shown == [
         ("Reward", "points", [1.0, 1.0]),
         ("Accuracy", None, [0.5, 0.5]),
-        ("Brevity", "points", [-0.1, -0.2]),
-        ("Length penalty", "points", [-0.5, -0.5]),
+        ("brevity", "points", [-0.1, -0.2]),
+        ("length penalty", "points", [-0.5, -0.5]),
         ("My:tone", "points", [0.1, 0.1]),
         ("Learning rate", "", [1e-6, 1e-6]),
         ("Time of a step", "s", [2.5, 2.5]),

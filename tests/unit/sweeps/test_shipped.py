@@ -1,15 +1,13 @@
-"""The sweeps that ship: each recipe of the paper that shipped before is a variant of one."""
+"""The sweeps that ship: each run of the paper is a variant of one."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gtpo_cli.errors import RecipeError
 from gtpo_cli.planning.readiness import check_recipe
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_sweeps
 from gtpo_cli.recipe.section import recipe_differences
@@ -22,9 +20,9 @@ GRPO = {
 }  # fmt: skip
 BETAS = {"optimizer.betas": [0.9, 0.95]}
 THRESHOLD, NEGATIVE = "objective.filter.threshold", {"objective.filter.only_negative": True}
-# What 0.1 shipped as <main recipe>_<variant>: sweep, and every key in which the resolved recipe was not the main one's.
-OLD: dict[str, tuple[str, dict[str, Any]]] = {
-    "g12": ("fig5b_group_size", {"rollout.group_size": 12}),
+# The paper's runs by variant: the sweep, and every key in which its recipe is not the main one's.
+PAPER: dict[str, tuple[str, dict[str, Any]]] = {
+    "gtpo_g12": ("fig5b_group_size", {"rollout.group_size": 12}),
     "grpo_beta0": ("fig2_methods", GRPO | BETAS),
     "grpo_beta1e-6": ("fig2_methods", GRPO | BETAS | {"objective.kl_coef": 1e-6}),
     "grpo_beta0.04": ("fig2_methods", GRPO | BETAS | {"objective.kl_coef": 0.04}),
@@ -43,8 +41,8 @@ OLD: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo_entropy": (
         "fig4d_entropy_control", BETAS | {"objective.name": "grpo", "objective.conflict.enabled": False},
     ),
-    "grpo_betas": ("fig6_betas", GRPO),
-    "betas0.9": ("fig6_betas", BETAS),
+    "grpo_betas0.999999": ("fig6_betas", GRPO),
+    "gtpo_betas0.9": ("fig6_betas", BETAS),
 }  # fmt: skip
 
 
@@ -53,33 +51,12 @@ def differences(base: Recipe, other: Recipe) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("main", MAIN)
-@pytest.mark.parametrize("variant", OLD)
-def test_an_old_recipe_names_the_sweep_that_makes_the_same_run(main: str, variant: str) -> None:
-    sweep, changes = OLD[variant]
-    with pytest.raises(RecipeError, match=f"^{main}_{variant}: is no longer a recipe but a variant of a sweep:") as no:
-        load_recipe(f"{main}_{variant}")
-    command = shlex.split(str(no.value).partition("a sweep: ")[2])
-    assert command[:5] == ["gtpo", "sweep", sweep, "--recipe", main]
-    assert (command[5], *command[7:]) == ("--only", "--seeds", "3407")
-    (run,) = load_sweep(sweep, recipe=main, only=(command[6],), seeds=(3407,)).runs
+@pytest.mark.parametrize("variant", PAPER)
+def test_a_run_of_the_paper_is_a_variant_of_a_sweep(main: str, variant: str) -> None:
+    sweep, changes = PAPER[variant]
+    (run,) = load_sweep(sweep, recipe=main, only=(variant,), seeds=(3407,)).runs
     assert differences(load_recipe(main), run.recipe) == changes
     assert check_recipe(run.recipe) == []
-
-
-def test_an_old_name_is_known_as_a_file_and_in_extends(tmp_path: Any) -> None:
-    for name in ("qwen3b_math_g12.yaml", "recipes/paper/qwen3b_math_g12.yaml"):
-        with pytest.raises(RecipeError, match="gtpo sweep fig5b_group_size --recipe qwen3b_math --only gtpo_g12"):
-            load_recipe(name)
-    child = tmp_path / "child.yaml"
-    child.write_text("extends: llama8b_math_gamma0.01\n")
-    with pytest.raises(RecipeError, match=r"child\.yaml: extends: .*gtpo sweep fig4a_gamma --recipe llama8b_math"):
-        load_recipe(child)
-    with pytest.raises(
-        RecipeError, match=r"no such file and no shipped recipe of that name; did you mean llama8b_math"
-    ):
-        load_recipe("llama8b_math_gamma0.5")
-    with pytest.raises(RecipeError, match=r"no shipped sweep; gtpo sweep fig5a_kl --recipe llama8b_gsm8k$"):
-        load_sweep("fig5a_kl_llama8b")
 
 
 def test_every_sweep_can_be_tried_on_recipes_of_every_kind() -> None:

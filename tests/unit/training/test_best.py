@@ -16,6 +16,7 @@ from gtpo_cli.errors import GtpoError, RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import METRICS
+from gtpo_cli.training import guard, run
 from gtpo_cli.training.best import Best, check_keep_best
 from gtpo_cli.training.loop import train
 from gtpo_cli.types import Completion, Problem
@@ -102,8 +103,17 @@ OVERRIDES = [
     "rollout={prompts_per_step: 6, group_size: 2, max_completion_tokens: 24}",
     "rewards={accuracy: {weight: 0.0}, format: {weight: 0.0}, plugins: [{name: 'test_best:parity'}]}",
     "training={max_steps: 12, save_every: 2, keep_last: 2, keep_best: rewards/test_best:parity_mean,"
-    " guard: {action: rollback, window: 3, truncated_rise: 0.001, max_rollbacks: 9}}",
+    " guard: {action: rollback, window: 3}}",
 ]  # fmt: skip
+
+
+@pytest.fixture
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard that speaks at every window, and may go back nine times."""
+    monkeypatch.setattr(guard, "TRUNCATED_RISE", 0.001)
+    monkeypatch.setattr(run, "MAX_ROLLBACKS", 9)
+
+
 _calls = 0
 _interrupt_at: set[int] = set()
 
@@ -124,17 +134,18 @@ def run_to_its_end(folder: Path, *interrupted_after: int) -> Path:
     _interrupt_at.clear()
     _interrupt_at.update(12 * step - 3 for step in interrupted_after)
     recipe = load_recipe("tiny_arithmetic", OVERRIDES)
-    run = RunFolder(folder)
-    run.create(recipe)
-    result = train(recipe, run, quiet=True)
+    there = RunFolder(folder)
+    there.create(recipe)
+    result = train(recipe, there, quiet=True)
     for step in interrupted_after:
         assert (result.stopped, result.step) == ("terminated", step)
-        result = train(recipe, run, resume=True, quiet=True)
+        result = train(recipe, there, resume=True, quiet=True)
     assert (result.stopped, result.step) == (None, 12)
     return folder
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_eager")
 def test_interrupted_or_not_best_metrics_and_weights_are_the_same(tmp_path: Path) -> None:
     whole, interrupted = run_to_its_end(tmp_path / "whole"), run_to_its_end(tmp_path / "interrupted", 3, 5, 8, 11)
     assert sum(row["guard/alarms"] > 0 for row in comparable(whole)) >= 2
@@ -143,18 +154,19 @@ def test_interrupted_or_not_best_metrics_and_weights_are_the_same(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_eager")
 def test_a_run_that_the_guard_stopped_stays_stopped(tmp_path: Path) -> None:
     stopping = [*OVERRIDES, "training.guard.action=stop", "training.keep_best=null"]
-    recipe, run = load_recipe("tiny_arithmetic", stopping), RunFolder(tmp_path / "run")
-    run.create(recipe)
-    result = train(recipe, run, quiet=True)
+    recipe, there = load_recipe("tiny_arithmetic", stopping), RunFolder(tmp_path / "run")
+    there.create(recipe)
+    result = train(recipe, there, quiet=True)
     assert result.stopped is not None
     assert result.stopped.startswith("policy collapse: over the last 3 steps")
-    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    assert sorted(path.name for path in run.checkpoints.iterdir())[-1] == f"step-{result.step:06d}"
+    before = {path: path.read_bytes() for path in there.path.rglob("*") if path.is_file()}
+    assert sorted(path.name for path in there.checkpoints.iterdir())[-1] == f"step-{result.step:06d}"
     for _ in range(2):
         with pytest.raises(GtpoError, match=rf"the guard stopped this run at step {result.step} \(policy collapse: .*"):
-            train(recipe, run, resume=True, quiet=True)
-    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+            train(recipe, there, resume=True, quiet=True)
+    assert {path: path.read_bytes() for path in there.path.rglob("*") if path.is_file()} == before
     going_on = load_recipe("tiny_arithmetic", [*stopping, "training.guard.action=warn"])
-    assert train(going_on, run, resume=True, quiet=True).step == 12
+    assert train(going_on, there, resume=True, quiet=True).step == 12

@@ -21,7 +21,7 @@ from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.training import loop
+from gtpo_cli.training import loop, trials
 from gtpo_cli.training.loop import train
 from gtpo_cli.training.trials import check_plain_forward
 from gtpo_cli.types import Problem
@@ -167,7 +167,7 @@ def test_a_run_with_the_check_is_the_run_without_it(
             calls.append(check)
             check(*args, **kwargs)
 
-        monkeypatch.setattr(loop, "check_plain_forward", counted)
+        monkeypatch.setattr(trials, "check_plain_forward", counted)
         run = RunFolder(tmp_path / name)
         run.create(recipe_for("builtin:tiny", f"objective.name={objective}", "training.max_steps=4", lora=lora))
         train(run.recipe(), run, quiet=True)

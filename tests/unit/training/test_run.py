@@ -20,6 +20,7 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.training import run as module
 from gtpo_cli.training.loop import TrainedPolicy, train
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Run, Stop
@@ -44,7 +45,7 @@ class FedRun:
         recipe = load_recipe("tiny_arithmetic", [
             "optimizer={name: adamw, learning_rate: 0.01, warmup_ratio: 0.0, schedule: cosine}",
             "tracking.wandb.mode=off", "training.keep_best=null", "training.keep_last=9", "training.save_every=2",
-            "training.max_bad_steps=3", f"training.guard={{{settings}}}",
+            f"training.guard={{{settings}}}",
         ])  # fmt: skip
         folder.mkdir(exist_ok=True)
         self.folder, self.run = folder, Run(recipe, RunFolder(folder), resume=resume)
@@ -81,8 +82,9 @@ Fed = Callable[..., FedRun]
 
 
 @pytest.fixture
-def fed(tmp_path: Path) -> Iterator[Fed]:
+def fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fed]:
     """Makes runs in folders below tmp_path, of the name given."""
+    monkeypatch.setattr(module, "MAX_BAD_STEPS", 3)
     with ExitStack() as stack:
         yield lambda name="run", **settings: FedRun(stack, tmp_path / name, **settings)
 
@@ -144,7 +146,7 @@ def test_stop_ends_it_with_what_was_seen(fed: Fed) -> None:
 def test_rollback_takes_the_best_weights_and_half_the_rate(
     fed: Fed, capsys: pytest.CaptureFixture[str], best: int | None
 ) -> None:
-    run = fed(action="rollback", max_rollbacks=2)
+    run = fed(action="rollback")
     for _ in range(5):
         run.step(GOOD)
     run.run.state = CheckpointState(4, 0, best, None)
@@ -168,12 +170,13 @@ def test_rollback_takes_the_best_weights_and_half_the_rate(
     assert run.updater.learning_rate == pytest.approx(plain.updater.learning_rate / 2)  # the schedule went on
 
 
-def test_rollbacks_end_and_survive_a_resume(fed: Fed, tmp_path: Path) -> None:
-    run = fed(action="rollback", max_rollbacks=1)
+def test_rollbacks_end_and_survive_a_resume(fed: Fed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ROLLBACKS", 1)
+    run = fed(action="rollback")
     for row in [GOOD] * 5 + [BAD]:
         assert run.step(row) is None
     shutil.copytree(run.folder, tmp_path / "resumed")
-    resumed = fed("resumed", resume=True, action="rollback", max_rollbacks=1)
+    resumed = fed("resumed", resume=True, action="rollback")
     assert resumed.number == 6
     assert resumed.updater.learning_rate == run.updater.learning_rate
     for one in (run, resumed):

@@ -17,9 +17,9 @@ from gtpo_cli.models import load_policy
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.training import loop
+from gtpo_cli.training import loop, trials
 from gtpo_cli.training.loop import train
-from gtpo_cli.training.trials import stress_step, wants_stress
+from gtpo_cli.training.trials import stress_step
 from gtpo_cli.types import Problem
 
 PROMPTS = [(Problem("a", "1+1", "2"), (1, 4, 9, 80, 9, 5)), (Problem("b", "12-4", "8"), (1, 4, 9, 10, 82, 12, 5))]
@@ -84,21 +84,17 @@ def test_what_fits_in_no_way_is_an_error_before_the_first_step() -> None:
         stress_step(recipe("objective.name=sft"), policy, None, PROMPTS, budget)
 
 
-def test_it_is_for_gpus_unless_asked_for() -> None:
-    policy = load_policy(recipe())
-    assert not wants_stress("auto", policy)
-    assert wants_stress(True, policy)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["gtpo", "sft"])
-def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str) -> None:
+def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trials.STRESSED == ("cuda",)
     rows = {}
     for stress in ("true", "false"):
+        monkeypatch.setattr(trials, "STRESSED", ("cpu",) if stress == "true" else ())
         run = RunFolder(tmp_path / stress)
         dropout = 0.5 if objective == "sft" else 0.0
         asked = recipe(
-            f"training.stress_step={stress}", f"objective.name={objective}", "rollout.max_completion_tokens=40",
+            f"objective.name={objective}", "rollout.max_completion_tokens=40",
             f"model.lora.dropout={dropout}",
         )  # fmt: skip
         run.create(asked)
