@@ -28,7 +28,7 @@ def report(
 ) -> None:
     """Write one HTML file about one or more runs: curves, benchmark table, recipes, samples. It needs no network.
 
-    Beside it are the charts as SVG and PNG, and the table as Markdown, CSV and LaTeX.
+    Beside it are the charts as SVG and PNG, and the table as Markdown and CSV.
 
     gtpo report runs/gtpo runs/grpo runs/sft
     """

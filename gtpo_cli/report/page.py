@@ -22,7 +22,6 @@ from gtpo_cli.report.run_record import BASE, RunRecord
 from gtpo_cli.report.tables import (
     benchmark_table,
     csv_text,
-    latex,
     markdown,
     other_scores_table,
     score_interval,
@@ -56,7 +55,7 @@ class Sample(NamedTuple):
 
 
 def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
-    """Write report.html, charts/*.svg and *.png, and table.md, .csv, .tex, and return the path of the page.
+    """Write report.html, charts/*.svg and *.png, table.md and table.csv, and return the path of the page.
 
     Files of an earlier report are replaced; others are left alone. The same runs give exactly the same page. Raises
     EvaluationError if the folder cannot be written.
@@ -70,7 +69,6 @@ def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
         if any(run.evaluations for run in runs):
             table = benchmark_table(runs)
             write_aside(folder / "table.md", markdown(table))
-            write_aside(folder / "table.tex", latex(table))
             write_aside(folder / "table.csv", csv_text(runs))
         write_aside(page, render(runs, charts))
     return page

@@ -1,4 +1,4 @@
-"""The benchmark table like the paper's Table 1, as rows, Markdown, CSV and LaTeX, and the formatting of scores.
+"""The benchmark table like the paper's Table 1, as rows, Markdown and CSV, and the formatting of scores.
 
 It has a row for each benchmark, estimator and model, and a column for each k. The paper prints percentages of the first
 k completions. Here unbiased pass@k and first-k pass@k have separate rows, so that nobody confuses them.
@@ -129,30 +129,11 @@ def markdown(table: ScoreTable) -> str:
     for row in table.rows:
         names = [markdown_text(name) for name in (row.benchmark, row.estimator, row.method, row.model)]
         names[3] += f" [{row.note}]" if row.note else ""
-        rows.append([*names, *_formatted(row, "**{}**", "{} ({} to {})")])
+        rows.append([*names, *_formatted(row)])
     header = ["benchmark", "estimator", "method", "model", *(f"k = {k}" for k in table.columns)]
     lines = ["Percent; in brackets 95 % intervals over problems."]
     lines += [f"[{number}] {markdown_text(note)}" for number, note in enumerate(table.notes, start=1)]
     return "\n".join([markdown_table(header, rows, numbers=range(4, len(header))), *lines]) + "\n"
-
-
-def latex(table: ScoreTable) -> str:
-    """Format a booktabs table, with the best of each column in bold and intervals in small print."""
-    header = ("Benchmark", "Estimator", "Method", "Model", *(f"$k={k}$" for k in table.columns))
-    lines = ["% needs \\usepackage{booktabs}; percent, 95 % intervals over problems"]
-    lines += [r"\begin{tabular}{llll" + "r" * len(table.columns) + "}", r"\toprule", " & ".join(header) + r" \\"]
-    before = None
-    for row in table.rows:
-        if (row.benchmark, row.estimator) != before:
-            lines.append(r"\midrule")
-        before = (row.benchmark, row.estimator)
-        names = [escape_latex(name) for name in (row.benchmark, row.estimator, row.method, row.model)]
-        names[3] += rf" \textsuperscript{{{row.note}}}" if row.note else ""
-        cells = _formatted(row, r"\textbf{{{}}}", r"{} {{\scriptsize ({}--{})}}")
-        lines.append(" & ".join((*names, *cells)) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [f"% [{number}] {one_line(note)}" for number, note in enumerate(table.notes, start=1)]
-    return "\n".join(lines) + "\n"
 
 
 def csv_text(runs: Sequence[RunRecord]) -> str:
@@ -180,13 +161,6 @@ def csv_cell(text: str) -> str:
     return "'" + text if text.startswith(("=", "+", "-", "@")) else text
 
 
-def escape_latex(text: str) -> str:
-    """Escape text for LaTeX, and put it on one line."""
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {character: "\\" + character for character in "&%$#_{}"}
-    return "".join(special.get(character, character) for character in one_line(text))
-
-
 def _cells(evaluation: Evaluation, names: Sequence[str]) -> tuple[Interval | None, ...]:
     scores = evaluation.results.scores
     return tuple(scores[name].interval if name in scores else None for name in names)
@@ -201,12 +175,12 @@ def _best(lines: Sequence[Sequence[Interval | None]]) -> list[tuple[bool, ...]]:
     return [tuple(c is not None and c.estimate == top for c, top in zip(line, tops, strict=True)) for line in lines]
 
 
-def _formatted(row: ScoreRow, bold: str, cell: str) -> list[str]:
+def _formatted(row: ScoreRow) -> list[str]:
     """Format the cells in percent; "" for a cell that was not measured."""
     shown = []
     for interval, best in zip(row.cells, row.best, strict=True):
         estimate, low, high = (f"{100 * value:.1f}" for value in interval or (0.0, 0.0, 0.0))
-        shown.append(cell.format(bold.format(estimate) if best else estimate, low, high) if interval else "")
+        shown.append(f"{f'**{estimate}**' if best else estimate} ({low} to {high})" if interval else "")
     return shown
 
 

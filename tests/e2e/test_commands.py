@@ -89,7 +89,7 @@ def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
     assert [first for first, _ in listed[2:26:2]] == list(shipped_recipes())
     assert listed[2:4] == [
         ["llama8b_gsm8k", "GTPO on GSM8K with LLaMA-3.1-8B: the paper's settings (Listing 1)."],
-        ["", "19.0 of 24 GiB GPU; 24 to 91 h; on an H100 14 to 20 h in 4 bits, 13 to 20 h in 16: about as fast"],
+        ["", "19.0 of 24 GiB GPU; 14 to 73 h; on an H100 15 to 31 h"],
     ]
     assert (
         "entropy_coef: 0.5" in gtpo("recipes", "show", "tiny_arithmetic", "--set", "objective.entropy_coef=0.5").stdout

@@ -70,7 +70,7 @@ def test_one_run_and_a_folder_of_ones_own(gtpo: Run, three_runs: Path) -> None:
     gtpo("report", "runs/sft")
     assert (three_runs / "runs" / "sft" / "report" / "report.html").is_file()
     gtpo("report", "runs/sft", "--out", "mine")
-    assert (three_runs / "mine" / "table.tex").is_file()
+    assert (three_runs / "mine" / "table.md").is_file()
     assert "is not a run folder" in gtpo("report", "runs/none", code=2).stderr
 
 

@@ -48,7 +48,7 @@ def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(g
     time.sleep(1.0)
     still = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(folder.name) in _read(p) and "train" in _read(p)]
     assert still == []  # its runs died with it
-    assert processes(tmp_path) == set()  # and what they were forked from
+    assert processes(tmp_path) == set()
     first = (folder / "done" / "gtpo-1.json").stat().st_mtime_ns
     output = gtpo("sweep", "trial.yaml", "--jobs", "2").stdout
     assert (folder / "done" / "gtpo-1.json").stat().st_mtime_ns == first

@@ -39,7 +39,7 @@ from gtpo_cli.report.inspection_views import print_step, print_tokens
 from gtpo_cli.report.inspection_views import render as render_inspection
 from gtpo_cli.report.page import render as render_report
 from gtpo_cli.report.run_record import read_run
-from gtpo_cli.report.tables import benchmark_table, csv_text, latex, markdown
+from gtpo_cli.report.tables import benchmark_table, csv_text, markdown
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking.console import Console
 from gtpo_cli.training.loop import TrainedPolicy
@@ -64,7 +64,7 @@ def look(run: Path, changed: Path | None = None) -> Iterator[Reader]:
         records = [read_run(folder)]
         render_report(records, [])
         table = benchmark_table(records)
-        markdown(table), latex(table), csv_text(records)
+        markdown(table), csv_text(records)
 
     def inspect(_: Path) -> None:
         step = read_step(folder)
