@@ -244,7 +244,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("report_to use_wandb wandb_mode log_with logger", "tracking.wandb.mode", "TensorBoard: tracking.tensorboard"),
     ("wandb_project project_name", "tracking.wandb.project", ""),
     ("wandb_entity entity", None, "wandb reads it from the variable WANDB_ENTITY"),
-    ("wandb_tags", None, "wandb reads them from the variable WANDB_TAGS"),
+    ("wandb_tags tracking.wandb.tags", None, "wandb reads them from the variable WANDB_TAGS"),
     ("use_tensorboard", "tracking.tensorboard", ""),
     ("log_completions", "tracking.log_completions_every", ""),
     # nothing to set

@@ -64,7 +64,11 @@ def keys_of(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple
         kinds = () if get_origin(info.annotation) is tuple else (info.annotation, *get_args(info.annotation))
         sections = [kind for kind in kinds if _is_section(kind)]
         if not sections:
-            yield prefix + name, info.annotation, None if info.is_required() else info.default
+            yield (
+                prefix + name,
+                info.annotation,
+                None if info.is_required() else info.get_default(call_default_factory=True),
+            )
         for section in sections:
             yield from keys_of(section, f"{prefix}{name}.")
 

@@ -38,7 +38,7 @@ module.INIT_TIMEOUT = 1.0
 
 def run(folder, mode, resumed=False, steps=(1, 2)):
     recipe = load_recipe("tiny_arithmetic", [
-        f"tracking.wandb={{mode: {mode}, project: a-project, tags: [one-tag]}}", "seed=3407"
+        f"tracking.wandb={{mode: {mode}, project: a-project}}", "seed=3407"
     ])
     tracker = WandbTracker(recipe, Path(folder), resumed=resumed, warn=lambda text: print("WARNED", text))
     for step in steps:
@@ -86,14 +86,24 @@ def recorded(run_dir: Path) -> bytes:
 
 
 def test_auto_without_a_key_records_offline_and_sends_only_recipe_and_metrics(tmp_path: Path) -> None:
-    lines = run_without_stdin(RESUMED, tmp_path)
+    lines = run_without_stdin(RESUMED, tmp_path, WANDB_ENTITY="an-entity", WANDB_TAGS="one-tag")
     assert len(lines) == 2, "silent, without a warning"
     done, folder, run_id, where = lines[0].split()
     assert (done, folder, where) == ("DONE", "a-run", "offline")
     assert lines[1].split() == ["DONE", "b", run_id, "offline"], "the resumed part has the id of the first"
 
     record = recorded(tmp_path / "a-run")
-    for part in ["train/reward_mean", "1.40625", "2.40625", "optim/loss", "a-run", "a-project", "one-tag", "3407"]:
+    for part in [
+        "train/reward_mean",
+        "1.40625",
+        "2.40625",
+        "optim/loss",
+        "a-run",
+        "a-project",
+        "an-entity",
+        "one-tag",
+        "3407",
+    ]:
         assert part.encode() in record
     assert b"3.40625" not in record
     assert b"3.40625" in recorded(tmp_path / "b")
