@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _BARS = 12
 _BAR_WIDTH = 40
-_RARELY_RIGHT = 0.1  # docs/claims/round_two.md has settings at 1 to 7 % and from 12 % on
-_MUCH_LEFT_OUT = 0.2  # docs/claims/round_two.md has no milder filter to compare
+_RARELY_RIGHT = 0.1  # docs/claims/earlier_rounds.md has settings at 1 to 7 % and from 12 % on
+_MUCH_LEFT_OUT = 0.2  # docs/claims/earlier_rounds.md has no milder filter to compare
 
 
 def probe_entropy(
@@ -139,7 +139,7 @@ def _print(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[Ver
         print(
             f"it would leave out {100 * left_out:.0f} % of these completions. A filter that left out a quarter to a "
             "third at first neither helped nor harmed reliably. One that left out three quarters or more ended lower "
-            "than none in 11 of 12 runs (docs/claims/round_two.md). objective.filter.enabled=never switches it off"
+            "than none in 11 of 12 runs (docs/claims/earlier_rounds.md). objective.filter.enabled=never switches it off"
         )
     if doubt := undecided(measured, mode):
         print(doubt)
@@ -153,7 +153,7 @@ def _of_the_right(share: float) -> str:
     if share < _RARELY_RIGHT:
         return (
             "where 1 to 7 % were right at first, the seed mattered more than the method: run several seeds "
-            "(docs/claims/round_two.md)"
+            "(docs/claims/earlier_rounds.md)"
         )
     return (
         "where 12 to 49 % were right at first, GTPO taught nothing that GRPO did not, and the learning rate mattered "

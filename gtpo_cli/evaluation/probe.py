@@ -78,7 +78,7 @@ def probe_entropy(
     """
     probe, rollout = recipe.objective.probe, recipe.rollout
     chosen = list(prompts[: probe.num_prompts])
-    params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens)
+    params = SamplingParams(rollout.temperature, max_completion_tokens=rollout.max_completion_tokens)
     starts = range(0, len(chosen), _BLOCK)
     seeds = [derive_seed(recipe.seed, "probe", start) for start in starts]
     groups: dict[int, Group] = {}

@@ -225,7 +225,7 @@ def grpo_arguments(
         "steps_per_generation": pieces * rollout.steps_per_generation,  # TRL counts forward passes
         # sampling
         "max_completion_length": rollout.max_completion_tokens, "temperature": rollout.temperature,
-        "top_p": rollout.top_p, "top_k": rollout.top_k,
+        "top_p": 1.0, "top_k": 0,
         # the advantages already include conflict, filter, entropy, baseline and scale
         **loss_settings(objective), "disable_dropout": False,
         # update

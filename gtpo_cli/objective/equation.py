@@ -71,8 +71,6 @@ def group_terms(
         completion_ids_BGT, mask_BGT, A_BG, alignment=conflict.alignment, span=conflict.span
     )
     trains_BG = torch.ones_like(A_BG, dtype=torch.bool) if left_out_BG is None else ~left_out_BG
-    if objective.skip_uninformative_groups:
-        trains_BG = trains_BG & (A_BG != 0).any(dim=1, keepdim=True)
     weights_BGT = conflict_weights(spans.forward_BGT | spans.backward_BGT, A_BG, **_weights(conflict))  # Eq. 9
     average = max_completion_tokens if objective.average == "budget" else objective.average
     return GroupTerms(A_BG, spans, weights_BGT, token_shares(mask_BGT, average), trains_BG)

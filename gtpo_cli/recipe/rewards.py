@@ -63,9 +63,6 @@ class RewardsRecipe(Section):
     )
     length: LengthRewardRecipe = Field(default_factory=LengthRewardRecipe, description="for the length: 0 to -1")
     plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")
-    timeout_seconds: float = Field(
-        5.0, gt=0.0, le=600.0, description="processor time to compare an answer; a slower one scores 0"
-    )
 
     @property
     def weights(self) -> dict[str, float]:

@@ -134,8 +134,6 @@ class RolloutRecipe(Section):
     temperature: Annotated[float, BeforeValidator(_not_greedy)] = Field(
         1.0, ge=LEAST_TEMPERATURE, le=100.0, description="softmax temperature of sampling and policy"
     )
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
-    top_k: int = Field(0, ge=0, description="sample among the k likeliest tokens; 0 = off")
     max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut (truncated) here")
     mask_truncated: bool = Field(False, description="do not train on truncated completions")
     steps_per_generation: int = Field(
@@ -239,7 +237,6 @@ class ObjectiveRecipe(Section):
         le=100,
         description="replace a group with equal rewards by a new prompt, at most this often",
     )
-    skip_uninformative_groups: bool = Field(False, description="skip groups with equal rewards")
     initial_entropy: float | None = Field(
         None, ge=0.0, le=100.0, description="<H>_ini of the untrained policy, nats; null = probe before step 1"
     )

@@ -34,7 +34,7 @@ class Synonym:
 
 _BY_ACCELERATE = "accelerate config sets it, for gtpo train --engine trl (docs/trl.md)"
 _BY_ENGINE = "the engine decides (rollout.engine, model.backend)"
-_SAMPLING = "use rollout.temperature, top_p, top_k: nothing else shapes sampling"
+_SAMPLING = "training samples from the policy itself, at rollout.temperature (evaluation.top_p is for gtpo eval)"
 _LOGGED = "every step is logged"
 
 # Words, key, difference. A word applies anywhere in a recipe, one with dots only in these sections.
@@ -252,7 +252,11 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("logging_dir", None, "metrics.jsonl is in the run's folder"),
     ("resume_from_checkpoint auto_resume resume_mode", None, "gtpo train --resume RUN continues a run"),
     ("push_to_hub hub_model_id", None, "gtpo export RUN --push pushes a trained model (docs/export.md)"),
-    ("min_p repetition_penalty presence_penalty frequency_penalty generation_kwargs", None, _SAMPLING),
+    (
+        "rollout.top_p top_k min_p repetition_penalty presence_penalty frequency_penalty generation_kwargs",
+        None,
+        _SAMPLING,
+    ),
     ("chat_template template", None, "the tokenizer's chat template writes the prompts"),
     ("deepspeed deepspeed_config fsdp fsdp_config num_gpus n_gpus n_gpus_per_node nnodes", None, _BY_ACCELERATE),
     ("flash_attention flash_attn attn_implementation sample_packing packing", None, _BY_ENGINE),

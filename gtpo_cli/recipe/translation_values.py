@@ -86,7 +86,6 @@ def _run_name(value: Any) -> str:
 VALUES: Mapping[str, Callable[[Any], Any]] = {
     "model.gradient_checkpointing": lambda value: bool(value),
     "rollout.engine": lambda value: "auto" if value else "transformers",
-    "rollout.top_k": lambda value: max(0, value) if isinstance(value, int) else 0,
     "rollout.importance_correction": _choice({True: "truncated", False: "none", "token_truncate": "truncated"}),
     "optimizer.name": _choice(_OPTIMIZERS),
     "optimizer.schedule": _choice(

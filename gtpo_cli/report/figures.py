@@ -1,20 +1,13 @@
-"""Charts: their data, drawing with matplotlib, and output to a page, an SVG file or a PNG file.
-
-Text and axes of a drawing have one colour, `ink`: black in files, and the text colour on a page. `live.py` draws the
-same chart in the browser.
-"""
+"""Charts: their data, and files of them, SVG and PNG, drawn by matplotlib. `live.py` puts them on a page."""
 
 from __future__ import annotations
 
-import html
 import io
 import math
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +25,7 @@ if TYPE_CHECKING:
 Values = NDArray[np.float64]
 
 DASHES = {"-": "", "--": "6 3", "-.": "6 2 1 2", ":": "1 2"}  # matplotlib's line styles as SVG dashes
-_INK = "#010203"  # placeholder for the colour of text and axes in an SVG
+_INK = "#000000"  # of text and axes
 _SIZE = (4.6, 3.0)  # inches
 _LEGEND_LINES, _LEGEND_LINE_INCHES = 4, 0.19  # lines that fit this height; the height of each further line
 _LABEL_LENGTH = 80
@@ -78,16 +71,15 @@ class Chart:
     series: tuple[Series, ...]
     level: tuple[float, str] | None = None
 
-    def draw(self, ink: str) -> Figure:
-        """Draw the chart with text and axes in this colour."""
-        figure, axes = _empty(ink, self.title)
+    def draw(self) -> Figure:
+        figure, axes = _empty(self.title)
         for series in self.series:
             _draw_series(axes, series)
         if self.level is not None:
             value, name = self.level
-            axes.axhline(value, color=ink, linewidth=0.8, linestyle=(0, (4, 3)))
+            axes.axhline(value, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
             axes.annotate(name, (1.0, value), xycoords=("axes fraction", "data"), xytext=(-2, 2),
-                          textcoords="offset points", ha="right", va="bottom", color=ink)  # fmt: skip
+                          textcoords="offset points", ha="right", va="bottom", color=_INK)  # fmt: skip
         if self.x_name == "k":
             ticks = sorted({int(k) for series in self.series for k in series.x})
             axes.set_xscale("log", base=2)
@@ -95,17 +87,8 @@ class Chart:
             axes.minorticks_off()
         axes.set_xlabel(self.x_name)
         _share_axis(axes) if self.unit is None else axes.set_ylabel(self.unit)
-        _add_legend(figure, axes, ink)
+        _add_legend(figure, axes)
         return figure
-
-    @cached_property
-    def svg(self) -> str:
-        """The SVG drawing with placeholder ink, for both the page and the file."""
-        stream = io.StringIO()
-        # Text stays text, equal drawings give equal bytes, and long curves keep only visible detail.
-        with _style({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
-            self.draw(_INK).savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-        return stream.getvalue()
 
 
 def label_text(name: str) -> str:
@@ -128,35 +111,20 @@ def write_charts(charts: Sequence[Chart], folder: Path) -> None:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-def page_svg(chart: Chart) -> str:
-    """Return the chart as an SVG element that scales with its box and has the page's text colour and font."""
-    svg = chart.svg[chart.svg.index("<svg") :]
-    label = html.escape(one_line(chart.title))
-
-    def opening(found: re.Match[str]) -> str:
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{found[1]}" role="img" aria-label="{label}" '
-            'preserveAspectRatio="xMidYMid meet">'
-        )
-
-    svg = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', opening, svg, count=1, flags=re.DOTALL)
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{chart.name}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{chart.name}-\1)", svg)
-    svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{chart.name}-\1"', svg)
-    return svg.replace(_INK, "currentColor").replace("'DejaVu Sans'", "var(--font)")
-
-
 def file_svg(chart: Chart) -> str:
     """Return the chart as an SVG file, black on transparent."""
-    return chart.svg.replace(_INK, "#000000")
+    stream = io.StringIO()
+    # Text stays text, equal drawings give equal bytes, and long curves keep only visible detail.
+    with _style({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
+        chart.draw().savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return stream.getvalue()
 
 
 def file_png(chart: Chart) -> bytes:
     """Return the chart as a PNG with 300 dots per inch on white."""
     stream = io.BytesIO()
     with _style({}):
-        chart.draw("#000000").savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
+        chart.draw().savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
     return stream.getvalue()
 
 
@@ -177,21 +145,21 @@ def _style(settings: dict[Any, Any]) -> Iterator[None]:
         yield
 
 
-def _empty(ink: str, title: str) -> tuple[Figure, Axes]:
-    """Create an empty chart with a title in the ink's colour and a transparent background."""
+def _empty(title: str) -> tuple[Figure, Axes]:
+    """Create an empty chart with a title and a transparent background."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     figure.patch.set_alpha(0)
     axes = figure.add_subplot()
     axes.patch.set_alpha(0)
-    axes.set_title(label_text(title), color=ink, loc="left", fontsize=11, fontweight="bold")
-    axes.grid(visible=True, color=ink, alpha=0.12, linewidth=0.6)
-    axes.tick_params(colors=ink, labelsize=9, length=3)
-    axes.xaxis.label.set_color(ink)
-    axes.yaxis.label.set_color(ink)
+    axes.set_title(label_text(title), color=_INK, loc="left", fontsize=11, fontweight="bold")
+    axes.grid(visible=True, color=_INK, alpha=0.12, linewidth=0.6)
+    axes.tick_params(colors=_INK, labelsize=9, length=3)
+    axes.xaxis.label.set_color(_INK)
+    axes.yaxis.label.set_color(_INK)
     for side, spine in axes.spines.items():
-        spine.set_color(ink)
+        spine.set_color(_INK)
         spine.set_alpha(0.5)
         spine.set_visible(side in ("left", "bottom"))
     return figure, axes
@@ -227,13 +195,13 @@ def _share_axis(axes: Axes) -> None:
         axes.set_ylim(-0.02 * top, top)
 
 
-def _add_legend(figure: Figure, axes: Axes, ink: str) -> None:
+def _add_legend(figure: Figure, axes: Axes) -> None:
     """Add a legend below the axes, where it covers nothing; none for a single line."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
         longest = max(map(len, labels))
         columns = 1 if longest > 24 else 2 if longest > 12 else 3
-        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=ink,
+        figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8, labelcolor=_INK,
                       ncols=columns)  # fmt: skip
         more = max(0, math.ceil(len(labels) / columns) - _LEGEND_LINES)
         figure.set_figheight(_SIZE[1] + _LEGEND_LINE_INCHES * more)  # otherwise a long legend would squeeze the axes

@@ -51,11 +51,13 @@ function draw(figure, chart) {
   for (const head of heads) element("th", "number", top, head);
   const body = element("tbody", "", legend);
   const cells = chart.series.flatMap(named => row(named));
-  figure.querySelector("svg").after(box);
+  figure.prepend(box);
   figure.classList.add("drawn");
   tell(plot);
   new ResizeObserver(() => figure.clientWidth && plot.width !== size().width && plot.setSize(size())).observe(figure);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot.redraw(false));
+  for (const media of ["(prefers-color-scheme: dark)", "print"]) { // paper is white
+    matchMedia(media).addEventListener("change", () => plot.redraw(false));
+  }
 
   function size() {
     const width = Math.floor(figure.clientWidth);

@@ -1,6 +1,6 @@
 """Interactive charts: the page contains their data and one script, and uPlot draws them.
 
-Without scripts, and on paper, readers see the SVG. `vendor/` has the published uPlot with its licence.
+Without scripts the page names the chart's SVG file. `vendor/` has the published uPlot with its licence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gtpo_cli.report.figures import DASHES, Chart, Series, Values, page_svg
+from gtpo_cli.report.figures import DASHES, Chart, Series, Values
 from gtpo_cli.text import one_line
 
 if TYPE_CHECKING:
@@ -49,13 +49,11 @@ def script() -> Script:
 
 
 def on_page(charts: Sequence[Chart]) -> dict[str, Any]:
-    """Return the values for charts.html.j2: `charts`, each with its data and its SVG element, which is safe unescaped;
-    `live`, the script; `most`, the number of values if a curve was thinned."""
-    from markupsafe import Markup
-
+    """Return the values for charts.html.j2: `charts`, each with its data; `live`, the script; `most`, the number of
+    values if a curve was thinned."""
     long = any(len(series.x) > MOST for chart in charts for series in chart.series)
     return {
-        "charts": [(chart, Markup(page_svg(chart)), chart_data(chart)) for chart in charts],
+        "charts": [(chart, chart_data(chart)) for chart in charts],
         "live": script(),
         "most": MOST if long else None,
     }

@@ -86,9 +86,7 @@ class Scorer:
         """`num_workers`: as in `EqualityWorkers`."""
         self._recipe = recipe
         self._plugins = _user_rewards(recipe)
-        self.workers = EqualityWorkers(
-            num_workers, timeout_seconds=recipe.timeout_seconds, equality=recipe.accuracy.equality
-        )
+        self.workers = EqualityWorkers(num_workers, equality=recipe.accuracy.equality)
 
     def __enter__(self) -> Self:
         return self

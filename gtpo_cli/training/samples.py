@@ -65,12 +65,11 @@ def sample_table(result: StepResult, recipe: Recipe, tokenizer: Any) -> list[dic
     """
     rows: list[dict[str, str | float | None]] = []
     for b, group in enumerate(result.groups):
-        prompt, no_spread = tokenizer.decode(list(group.prompt_ids)), not bool(result.advantages_BG[b].any())
+        prompt = tokenizer.decode(list(group.prompt_ids))
         for g, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True)):
             why = {
                 "mean entropy over the threshold": bool(result.filtered_BG[b, g]),
                 "truncated": recipe.rollout.mask_truncated and completion.truncated,
-                "no reward spread in its group": recipe.objective.skip_uninformative_groups and no_spread,
             }
             rows.append(
                 {

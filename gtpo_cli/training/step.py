@@ -329,7 +329,7 @@ def _micro_batches(parts: StepParts, rows: StepRows, limit: int, *, first: bool)
 
 def _sample_and_score(parts: StepParts, prompts: Sequence[Prompt], seed: int, clock: Stopwatch) -> list[Group]:
     rollout = parts.recipe.rollout
-    params = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, seed)
+    params = SamplingParams(rollout.temperature, max_completion_tokens=rollout.max_completion_tokens, seed=seed)
     with clock.phase("sample"):
         groups = sample(parts.sampler, prompts, rollout.group_size, params, ended=parts.scorer.begin)
     with clock.phase("reward"):

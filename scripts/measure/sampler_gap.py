@@ -92,9 +92,7 @@ def sample_tokens(policy: Policy, sampler: Sampler, recipe: Recipe, tokens: int)
     rollout, order = recipe.rollout, prepare(recipe, *load_tokenizer(recipe)).order
     groups: list[Group] = []
     for number in count(1):
-        params = SamplingParams(
-            rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_completion_tokens, number
-        )
+        params = SamplingParams(rollout.temperature, max_completion_tokens=rollout.max_completion_tokens, seed=number)
         groups += sample(sampler, order.step(number), rollout.group_size, params)
         if len(groups) % 2 == 0 and sum(len(c.token_ids) for group in groups for c in group.completions) >= tokens:
             return groups

@@ -13,6 +13,7 @@ from browsers import (
     PAINTED,
     WIDTHS,
     check_curves,
+    check_paper,
     check_widths,
     check_without_scripts,
     chromium,
@@ -70,8 +71,11 @@ def test_every_curve_is_painted_tells_its_values_and_can_be_hidden(pages: dict[s
     assert heads == ["last step 84", "step", "mean", "arithmetic test"]
 
 
-def test_paper_and_browsers_without_scripts_show_each_figure_once(pages: dict[str, Path], browser: Browser) -> None:
+def test_paper_shows_each_figure_and_a_browser_without_scripts_names_its_file(
+    pages: dict[str, Path], browser: Browser
+) -> None:
     check_without_scripts(browser, pages["report"])
+    check_paper(browser, pages["report"])
 
 
 def test_the_measure_sees_what_is_wrong(page: Page) -> None:

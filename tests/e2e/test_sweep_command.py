@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from browsers import CHROMIUM, check_curves, check_widths, check_without_scripts, chromium, silent
+from browsers import CHROMIUM, check_curves, check_paper, check_widths, check_without_scripts, chromium, silent
 from commands import Run, comparable, contents
 
 from gtpo_cli.recipe import shipped_sweeps
@@ -67,6 +67,7 @@ def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(g
     if CHROMIUM:
         with chromium() as browser:
             check_without_scripts(browser, folder / "report.html")
+            check_paper(browser, folder / "report.html")
             with silent(browser) as page:
                 check_widths(page, folder / "report.html")
                 check_curves(page, folder / "report.html")

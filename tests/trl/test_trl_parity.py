@@ -32,7 +32,7 @@ DOCUMENT = {
     "data": {"benchmark": "arithmetic", "limit": 12},
     "rollout": {"group_size": G, "prompts_per_step": B, "max_completion_tokens": 28, "temperature": 1.3},
     "optimizer": {"max_grad_norm": 1e6, "warmup_ratio": 0.0, "learning_rate": 1e-3, "schedule": "constant"},
-    "training": {"max_steps": 2, "micro_batch_size": 3, "threads": 1},
+    "training": {"max_steps": 2, "micro_batch_size": 3},
     "tracking": {"wandb": {"mode": "off"}},
 }
 INITIAL_ENTROPY = 0.3
@@ -42,7 +42,7 @@ VARIANTS = {
     "gtpo, all that departs from it": {
         "filter": {"threshold": 0.12, "only_negative": True},
         "conflict": {"alignment": "prefix", "negative_weight": 0.5},
-        "advantage_scale": "none", "entropy_coef": 2.0, "skip_uninformative_groups": True,
+        "advantage_scale": "none", "entropy_coef": 2.0,
     },
     "gtpo, three iterations": {"filter": {"threshold": 0.2}, "num_iterations": 3, "clip_epsilon": 0.02},
     "gtpo's corrections on dapo": {

@@ -145,11 +145,11 @@ def test_the_format_mode_is_the_recipes() -> None:
 @pytest.mark.slow
 def test_an_answer_that_is_given_up_is_counted() -> None:
     # Killed for its time or its memory, or twice from outside: wrong, and said to be so.
-    rewards = RewardsRecipe.model_validate({"timeout_seconds": 0.5})
     answers = ("x+1", "9^{9^{9^9}}x", "x+2", "x")
     texts = [f"<reasoning>r</reasoning><answer>{answer}</answer>" for answer in answers]
     group = Group(Problem("m/1", "q", "1+x"), (), tuple(map(completion, texts)))
-    with Scorer(rewards) as scorer:
+    with Scorer(RewardsRecipe()) as scorer:
+        scorer.workers.timeout_seconds = 0.5
         grade([group], [[0.0] * 4], scorer)  # the workers are up
         (problem,) = grade([group], [[0.0] * 4], scorer)
         settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=())

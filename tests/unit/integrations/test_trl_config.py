@@ -142,7 +142,7 @@ def test_the_recipe_decides_what_is_passed_on_and_nothing_of_it_may_be_added() -
         ({"scale_rewards": "batch"}, "transformers", "--trl scale_rewards: the recipe decides that"),
         ({"steps_per_generation": 4}, "transformers", "--trl steps_per_generation: the recipe decides that"),
         ({"generation_batch_size": 8}, "transformers", "generation_batch_size: .*; use rollout.prompts_per_step"),
-        ({"min_p": 0.1}, "transformers", "min_p: .*; use rollout.temperature"),
+        ({"min_p": 0.1}, "transformers", "min_p: .*; training samples from the policy itself"),
         ({"delta": 2.0}, "transformers", "delta: is not for the run of a recipe; GTPOTrainer in a program of your own"),
         ({"use_cpu": True, "use_vllm": True}, "transformers", "use_cpu, use_vllm: the recipe decides that"),
         ({"fsdp": "full_shard"}, "transformers", "fsdp: .*accelerate config"),

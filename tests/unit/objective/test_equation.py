@@ -89,12 +89,10 @@ def test_what_is_left_out() -> None:
         for name, settings, left_out in [
             ("all", {}, None),
             ("truncated", {}, truncated_BG),
-            ("uninformative", {"skip_uninformative_groups": True}, None),
         ]
     }
     assert {name: found.keep_N.tolist() for name, found in kept.items()} == {
         "all": [[True, True], [True, True]],
         "truncated": [[True, False], [True, False]],
-        "uninformative": [[False, False], [True, True]],
     }
     assert not any(bool(found.filtered_N.any()) for found in kept.values())  # none of it by Eq. 10

@@ -42,7 +42,7 @@ def numbers_of(
 
 def placed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     """A document that holds the value there, and in a list of sections what they need beside it."""
-    needed = {"mixture": {"benchmark": "gsm8k"}, "plugins": {"name": "a:b"}}
+    needed = {"plugins": {"name": "a:b"}}
     for index in reversed(range(len(path))):
         part = path[index]
         value = [needed[str(path[index - 1])] | value] if part == 0 else {part: value}

@@ -24,7 +24,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.before_after import before_and_after
 from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
-from gtpo_cli.report.figures import Chart, Series, file_png, file_svg, page_svg
+from gtpo_cli.report.figures import Chart, Series, file_png, file_svg
 from gtpo_cli.report.live import MOST, chart_data
 from gtpo_cli.report.page import render, write_report
 from gtpo_cli.report.run_record import RunRecord, read_run
@@ -256,16 +256,16 @@ def test_without_evaluations_the_stored_steps_tell_and_say_if_the_questions_diff
 
 def test_curves_draw_the_numbers(runs: list[RunRecord]) -> None:
     chart = next(chart for chart in training_charts(runs) if chart.name == "accuracy")
-    axes = chart.draw("#000000").axes[0]
+    axes = chart.draw().axes[0]
     lines = {str(line.get_label()): np.asarray(line.get_ydata()) for line in axes.lines}
     assert lines["gtpo_1"][-1] == pytest.approx(60 / 60)  # a window of 60 // 40 = 1 step
     assert len(lines["gtpo_1"]) == 60
     points = [line for line in axes.lines if line.get_marker() == "o"]
     assert [list(line.get_xdata()) for line in points] == [[20, 40, 60]] * 2
-    entropy = next(chart for chart in training_charts(runs) if chart.name == "entropy").draw("#000000").axes[0]
+    entropy = next(chart for chart in training_charts(runs) if chart.name == "entropy").draw().axes[0]
     assert any(np.allclose(np.asarray(line.get_ydata(), dtype=float), np.log(2)) for line in entropy.lines)
     assert "ln 2" in [text.get_text() for text in entropy.texts]
-    ks = evaluation_charts(runs)[0].draw("#000000").axes[0]
+    ks = evaluation_charts(runs)[0].draw().axes[0]
     drawn = {str(line.get_label()): list(line.get_ydata()) for line in ks.lines if str(line.get_label())[0] != "_"}
     scores = runs[0].evaluations[1].results.scores
     assert drawn["gtpo_1"] == [scores["pass@1"].interval.estimate, scores["pass@3"].interval.estimate]
@@ -306,7 +306,7 @@ def test_the_checkpoints_of_a_run_are_told_apart_by_name_and_line(tmp_path: Path
     for step, marks in (("000010", "100"), ("000020", "110"), ("000030", "111")):
         store(run, scorer, [marks] * 4, subject=f"step-{step}")
     (chart,) = evaluation_charts([read_run(run)])
-    lines = [line for line in chart.draw("#000000").axes[0].lines if str(line.get_label())[0] != "_"]
+    lines = [line for line in chart.draw().axes[0].lines if str(line.get_label())[0] != "_"]
     assert [line.get_label() for line in lines] == [f"one step-0000{n}0" for n in (1, 2, 3)]
     assert len({line.get_linestyle() for line in lines}) == 3
     assert len({line.get_color() for line in lines}) == 1
@@ -320,9 +320,9 @@ def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
         for n, value in enumerate(noise, start=1)
     ]
     (chart,) = training_charts([read_run(run_at(tmp_path / "long", rows))])
-    svg = page_svg(chart)
+    svg = file_svg(chart)
     assert len(svg) < 100_000
-    figure = chart.draw("#000000")
+    figure = chart.draw()
     figure.savefig(io.BytesIO(), format="svg")  # lays it out; an SVG's y runs down, 72 points an inch
     dots = figure.axes[0].transData.transform([(1, 0.0), (70_001, 900.0)])
     bottom, top = ((3.0 - y / figure.dpi) * 72 for _, y in dots)
@@ -435,7 +435,7 @@ def test_reporting_imports_no_torch() -> None:
 def test_a_legend_of_many_names_leaves_the_axes_their_room(count: int) -> None:
     x = np.arange(3.0)
     lines = tuple(Series(f"presence.g16.1.2e-3.{number}", "#112233", "-", x, x + number) for number in range(count))
-    figure = Chart("many", "many", "", "step", "value", "nats", lines).draw("#000000")
+    figure = Chart("many", "many", "", "step", "value", "nats", lines).draw()
     figure.canvas.draw()
     (axes,) = figure.axes
     assert axes.get_position().height * figure.get_figheight() > 1.5  # inches

@@ -69,11 +69,8 @@ class MemoryWatch:
                     self.peak_bytes[pid] = max(self.peak_bytes.get(pid, 0), int(peak[0]) * 1024)
 
 
-def recipe(mode: str, timeout_seconds: float = TIMEOUT_SECONDS, *, reject_copied: bool = True) -> RewardsRecipe:
-    accuracy = {"reject_copied": reject_copied}
-    return RewardsRecipe.model_validate(
-        {"format": {"mode": mode}, "accuracy": accuracy, "timeout_seconds": timeout_seconds}
-    )
+def recipe(mode: str, *, reject_copied: bool = True) -> RewardsRecipe:
+    return RewardsRecipe.model_validate({"format": {"mode": mode}, "accuracy": {"reject_copied": reject_copied}})
 
 
 def grade(scorer: Scorer, case: Hostile) -> Graded:
@@ -157,7 +154,7 @@ def endless(cases: Sequence[Hostile]) -> None:
     """Each costs at most its time-out, scores 0, and the answer after it is graded right."""
     easy = Hostile("easy", r"\sqrt{8}", REASONING + tagged(r"2\sqrt{2}"), strict=True, presence=True)
     timeout_seconds, seconds = 0.5, []
-    settings = recipe("strict", 30.0, reject_copied=False)  # else most of them are turned down before any algebra
+    settings = recipe("strict", reject_copied=False)  # else most of them are turned down before any algebra
     with Scorer(settings, num_workers=1) as scorer, MemoryWatch(scorer) as watch:
         for case in cases:
             scorer.workers.timeout_seconds = 30.0

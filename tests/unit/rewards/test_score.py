@@ -78,7 +78,8 @@ def test_an_unusable_gold_answer_never_scores(mode: str, gold: str) -> None:
 
 @pytest.fixture(scope="module")
 def scorer() -> Iterator[Scorer]:
-    with Scorer(RewardsRecipe.model_validate({"timeout_seconds": 1.0}), num_workers=1) as scorer:
+    with Scorer(RewardsRecipe(), num_workers=1) as scorer:
+        scorer.workers.timeout_seconds = 1.0
         yield scorer
 
 

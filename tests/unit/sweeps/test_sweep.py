@@ -270,6 +270,6 @@ def test_seeds_are_banded_step_by_step_though_one_skips_a_metric() -> None:
     gaps = [{"step": 1.0}, {"step": 2.0}, {"step": 3.0, metric: 5.0}, {"step": 4.0, metric: 6.0}]
     without = [{"step": float(step)} for step in range(1, 5)]
     (chart,) = band_charts({"gtpo": [without, whole, gaps]})
-    (line,) = chart.draw("#000000").axes[0].lines
+    (line,) = chart.draw().axes[0].lines
     assert list(line.get_xdata()) == [1.0, 2.0, 3.0, 4.0]
     assert np.asarray(line.get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 5.0])

@@ -145,7 +145,7 @@ def test_the_remedies_are_those_of_what_is_seen() -> None:
 
 
 def recorded() -> dict[str, list[dict[str, float]]]:
-    """{run: metrics of its steps}; runs of docs/claims/round_one.md, "collapsed" or "healthy" by how they ended."""
+    """{run: metrics of its steps}; of docs/claims/earlier_rounds.md, "collapsed" or "healthy" by how they ended."""
     runs: dict[str, list[dict[str, float]]] = defaultdict(list)
     with (Path(__file__).parent / "recorded_curves.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):

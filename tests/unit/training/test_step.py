@@ -131,8 +131,6 @@ def naive_loss(
             delta = 0.0 if on and H > theta and not (o.filter.only_negative and A[i] >= 0) else 1.0
             if recipe.rollout.mask_truncated and completion.truncated:
                 delta = 0.0
-            if o.skip_uninformative_groups and max(rewards) == min(rewards):
-                delta = 0.0
             forward, backward = naive_spans(ids, A, i, o.conflict.alignment, o.conflict.span)
             lam = naive_lambda(recipe, forward, backward, A[i])
             own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
@@ -218,7 +216,6 @@ CASES = {
     "no filter, large gamma": [NEVER, "objective.entropy_coef=1.0"],
     "no filter, no gamma": [NEVER, "objective.entropy_coef=0"],
     "no std": [NEVER, "objective.advantage_scale=none"],
-    "skip uninformative": [NEVER, "objective.skip_uninformative_groups=true"],
     "mask truncated": [NEVER, "rollout.mask_truncated=true"],
     "grpo": ["objective.name=grpo"],
     "grpo with kl": ["objective.name=grpo", "objective.kl_coef=0.04"],
@@ -343,7 +340,6 @@ def test_each_completion_is_measured_once_and_a_filtered_one_has_no_coefficient(
 
 @pytest.mark.parametrize(("changes", "trained_on"), [
     (["objective.entropy_coef=0"], "informative"), (["objective.entropy_coef=0.1"], "all"),
-    (["objective.skip_uninformative_groups=true"], "informative"),
     (["objective.entropy_coef=0", "objective.kl_coef=0.1"], "all"),
 ])  # fmt: skip
 def test_groups_without_reward_spread_train_only_where_entropy_or_kl_asks(
@@ -471,7 +467,7 @@ def test_the_filtered_share_is_that_of_the_filter_alone(parts_for: Any, enabled:
     """Whatever else the recipe leaves out, and whichever of these were measured in a pass of their own."""
     parts = parts_for(
         recipe(
-            f"objective.filter={{threshold: 2.2, enabled: {enabled}}}", "objective.skip_uninformative_groups=true",
+            f"objective.filter={{threshold: 2.2, enabled: {enabled}}}",
             "rollout.mask_truncated=true", "rollout.max_completion_tokens=6",
         )
     )  # fmt: skip
