@@ -22,8 +22,6 @@ NOT_READ = {
     "data.limit": "use --limit",
     "data.shuffle": "problems are asked in the order of the data",
     "rollout.temperature": "use evaluation.temperature",
-    "rollout.top_p": "use evaluation.top_p",
-    "rollout.top_k": "an evaluation samples from all tokens; evaluation.top_p leaves unlikely ones out",
     "rollout.group_size": "use --pass-k, or evaluation.samples",
 }
 

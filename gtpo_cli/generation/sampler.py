@@ -13,7 +13,7 @@ from gtpo_cli.types import Completion
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample. top_p in (0, 1], 1 = off; top_k >= 0, 0 = off; equal seeds repeat a call.
+    """How to sample. top_p in (0, 1], 1 = off; equal seeds repeat a call.
 
     temperature > 0, or 0: greedy, the likeliest token. Greedy completions of a prompt are equal, so n is 1; their
     log-probabilities are those at temperature 1.
@@ -21,7 +21,6 @@ class SamplingParams:
 
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
     max_completion_tokens: int = 1500
     seed: int = 0
 

@@ -206,11 +206,9 @@ def chooser(params: SamplingParams) -> Choose:
     """Return a function (logits (R, V), uniform numbers (R)) -> (ids, their log-probabilities before top-k and top-p).
     Temperature 0 takes the likeliest id and ignores the numbers; its log-probabilities are at temperature 1."""
     greedy, temperature = params.temperature == 0.0, params.temperature or 1.0
-    from transformers import TopKLogitsWarper, TopPLogitsWarper
+    from transformers import TopPLogitsWarper
 
     warpers: list[Any] = []
-    if params.top_k:
-        warpers.append(TopKLogitsWarper(params.top_k))
     if params.top_p < 1.0:
         warpers.append(TopPLogitsWarper(params.top_p))
 

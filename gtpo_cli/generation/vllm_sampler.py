@@ -229,7 +229,6 @@ class VllmSampler:
             n=n,
             temperature=params.temperature,
             top_p=params.top_p,
-            top_k=params.top_k,
             max_tokens=min(params.max_completion_tokens, self._policy.max_seq_length - len(prompt)),
             seed=derive_seed(params.seed, "vllm prompt", index) >> 1,  # vLLM adds the completion's number
             stop_token_ids=sorted(self._policy.eos_token_ids),

@@ -52,20 +52,20 @@ def test_logprobs_are_the_policys_also_with_padded_prompts_and_dropped_rows(
     assert gap(policy, prompts, rows) < 1e-5
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.7, 0, 1.0), (0.8, 12, 0.9)])
-def test_first_tokens_follow_the_distribution(temperature: float, top_k: int, top_p: float) -> None:
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.7, 1.0), (0.8, 0.9)])
+def test_first_tokens_follow_the_distribution(temperature: float, top_p: float) -> None:
     policy, sampler = make(temperature=temperature)
     draws = 4000
-    params = SamplingParams(temperature, top_p, top_k, max_completion_tokens=1, seed=11)
+    params = SamplingParams(temperature, top_p, max_completion_tokens=1, seed=11)
     rows = sampler.sample([SHORT], draws, params)[0]
-    expected = first_token(policy, top_k=top_k, top_p=top_p)
+    expected = first_token(policy, top_p=top_p)
     counts = torch.bincount(torch.tensor([row.token_ids[0] for row in rows]), minlength=len(expected))
     assert_follows(counts.double(), draws * expected)
 
 
-def test_logprobs_are_those_before_top_k_and_top_p() -> None:
+def test_logprobs_are_those_before_top_p() -> None:
     policy, sampler = make()
-    rows = sampler.sample([SHORT], 16, SamplingParams(top_k=3, top_p=0.9, max_completion_tokens=8, seed=2))
+    rows = sampler.sample([SHORT], 16, SamplingParams(top_p=0.5, max_completion_tokens=8, seed=2))
     assert gap(policy, [SHORT], rows) < 1e-5
 
 
