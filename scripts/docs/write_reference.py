@@ -77,9 +77,9 @@ def metrics_page() -> str:
         "step with the reason why one was `filtered`, and `evaluation/<benchmark>`, the answers of each evaluation.\n\n"
         "In wandb the recipe is the run's config, and the summary holds the newest values. A resumed run keeps its\n"
         "id. If it made steps again, after a kill, wandb keeps the old points of these steps beside the new ones;\n"
-        "`metrics.jsonl` has the new ones alone. wandb adds the use of GPU, CPU, memory, disk and network; the machine's name, hardware and packages stay\n"
-        "here. **Online, prompts and completions are uploaded.** `tracking.wandb.mode: offline` keeps them here, and\n"
-        "the terminal shows the command that uploads them later.\n"
+        "`metrics.jsonl` has the new ones alone. wandb adds the use of GPU, CPU, memory, disk and network; the\n"
+        "machine's name, hardware and packages stay here. **Online, prompts and completions are uploaded.**\n"
+        "`tracking.wandb.mode: offline` keeps them here, and the terminal shows the command that uploads them later.\n"
     )
 
 
