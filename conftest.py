@@ -8,6 +8,8 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def hangups_end_programs() -> None:
-    """Also where pytest was started with nohup: programs inherit that SIGHUP is ignored, and some tests send it."""
+def signals_end_programs() -> None:
+    """Also where pytest was started with nohup or in the background: programs inherit that SIGHUP and SIGINT are
+    ignored, and some tests send them."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
