@@ -73,7 +73,7 @@ def _data(source: SourceRecipe) -> str:
         words = f"A local file or folder ({name})" if source.path else f"The data set {name}"
     words += f"; split {markdown_text(source.split)}"
     words += f", without a share of {source.held_out:g} of its questions" if source.held_out else ""
-    return words + (f", the first {source.limit} problems" if source.limit is not None else "")
+    return words + (f", a sample of {source.limit} problems" if source.limit is not None else "")
 
 
 def shown_recipe(recipe: Recipe) -> str:
@@ -82,8 +82,14 @@ def shown_recipe(recipe: Recipe) -> str:
     document["model"]["name"] = public_name(document["model"]["name"])
     if document["model"]["start"] is not None:
         document["model"]["start"] = public_name(document["model"]["start"])
-    if document["data"]["path"] is not None:
-        document["data"]["path"] = Path(document["data"]["path"]).name
+    for key in ("path", "test_path"):
+        if document["data"][key] is not None:
+            document["data"][key] = Path(document["data"][key]).name
+    if recipe.data.mixture:  # a list, since files of two folders may have one name
+        document["data"]["mixture"] = [
+            {Path(source.path).name if source.path is not None else name: weight}
+            for source, (name, weight) in zip(recipe.data.sources, recipe.data.mixture.items(), strict=True)
+        ]
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
     return text
 

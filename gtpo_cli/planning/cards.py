@@ -16,7 +16,7 @@ class Card:
     """A GPU by its data sheet.
 
     Memory in GiB, its bandwidth in bytes/s, dense products in operations/s in 16 bits (bfloat16 if the card has it) and
-    in 32, compute capability, and number of multiprocessors (SMs).
+    in 32, and compute capability.
     """
 
     short: str  # what --gpu takes, as well as the name
@@ -26,7 +26,6 @@ class Card:
     operations: float
     operations_32: float
     capability: tuple[int, int]
-    multiprocessors: int
     seen: float | None = None  # GiB that CUDA shows if error correction takes a part
 
     @property
@@ -36,21 +35,21 @@ class Card:
 
 
 CARDS = (
-    Card("3060", "RTX 3060", 12, 360e9, 25e12, 13e12, (8, 6), 28),
-    Card("4070", "RTX 4070", 12, 504e9, 58e12, 29e12, (8, 9), 46),
-    Card("t4", "T4", 16, 300e9, 65e12, 8.1e12, (7, 5), 40, seen=14.7),
-    Card("4060ti", "RTX 4060 Ti", 16, 288e9, 44e12, 22e12, (8, 9), 34),
-    Card("5080", "RTX 5080", 16, 960e9, 112e12, 56e12, (12, 0), 84),
-    Card("l4", "L4", 24, 300e9, 121e12, 30e12, (8, 9), 58, seen=22.1),
-    Card("3090", "RTX 3090", 24, 936e9, 71e12, 36e12, (8, 6), 82),
-    Card("4090", "RTX 4090", 24, 1008e9, 165e12, 83e12, (8, 9), 128),
-    Card("5090", "RTX 5090", 32, 1792e9, 209e12, 105e12, (12, 0), 170),
-    Card("a100-40gb", "A100 40GB", 40, 1555e9, 312e12, 19.5e12, (8, 0), 108),
-    Card("a6000", "RTX A6000", 48, 768e9, 155e12, 39e12, (8, 6), 84),
-    Card("l40s", "L40S", 48, 864e9, 362e12, 92e12, (8, 9), 142, seen=44.3),
-    Card("a100-80gb", "A100 80GB", 80, 1935e9, 312e12, 19.5e12, (8, 0), 108),
-    Card("h100", "H100 SXM", 80, 3350e9, 989e12, 67e12, (9, 0), 132),
-    Card("h200", "H200", 141, 4800e9, 989e12, 67e12, (9, 0), 132),
+    Card("3060", "RTX 3060", 12, 360e9, 25e12, 13e12, (8, 6)),
+    Card("4070", "RTX 4070", 12, 504e9, 58e12, 29e12, (8, 9)),
+    Card("t4", "T4", 16, 300e9, 65e12, 8.1e12, (7, 5), seen=14.7),
+    Card("4060ti", "RTX 4060 Ti", 16, 288e9, 44e12, 22e12, (8, 9)),
+    Card("5080", "RTX 5080", 16, 960e9, 112e12, 56e12, (12, 0)),
+    Card("l4", "L4", 24, 300e9, 121e12, 30e12, (8, 9), seen=22.1),
+    Card("3090", "RTX 3090", 24, 936e9, 71e12, 36e12, (8, 6)),
+    Card("4090", "RTX 4090", 24, 1008e9, 165e12, 83e12, (8, 9)),
+    Card("5090", "RTX 5090", 32, 1792e9, 209e12, 105e12, (12, 0)),
+    Card("a100-40gb", "A100 40GB", 40, 1555e9, 312e12, 19.5e12, (8, 0)),
+    Card("a6000", "RTX A6000", 48, 768e9, 155e12, 39e12, (8, 6)),
+    Card("l40s", "L40S", 48, 864e9, 362e12, 92e12, (8, 9), seen=44.3),
+    Card("a100-80gb", "A100 80GB", 80, 1935e9, 312e12, 19.5e12, (8, 0)),
+    Card("h100", "H100 SXM", 80, 3350e9, 989e12, 67e12, (9, 0)),
+    Card("h200", "H200", 141, 4800e9, 989e12, 67e12, (9, 0)),
 )
 MOST = 1024  # GiB; a larger number must be the name of an unknown card
 

@@ -29,8 +29,9 @@ LAUNCH = {True: 75e-6, False: 1e-3}  # seconds of a block's kernels, in vLLM's C
 LONGEST = 2.0  # longest completion of a generation over the mean one
 OFF = math.sqrt(2)  # factor by which a run may be faster or slower
 NF4 = 0.5 + 4 / 64  # bytes of a 4-bit weight as vLLM keeps it
-FUSED_ROWS = 96  # so many rows bitsandbytes 0.50 multiplies directly, where the memory is no HBM; above, it writes the
-# weights in 16 bits and reads them again
+# bitsandbytes 0.50 multiplies so many rows with 4-bit weights directly, on cards without HBM. For more rows, and with
+# HBM, it writes the weights in 16 bits and reads them again.
+FUSED_ROWS = 96
 AHEAD, BASE, SHARE = "rollout.steps_per_generation", "model.load_in_4bit", "rollout.gpu_memory_utilization"
 CHECKPOINTING = "model.gradient_checkpointing"
 WORTH = 0.8  # a change that is offered saves a fifth of the hours

@@ -164,6 +164,10 @@ class DataRecipe(SourceRecipe):
         for name in ("path", "test_path", "dataset"):
             if getattr(self, name) is not None:
                 found.append(f"{key}.{name}: is for one source; name it in data.mixture")
+        if all(source in get_args(Benchmark) for source in self.mixture):
+            for name in ("columns", "gold", "held_out"):
+                if getattr(self, name) != SourceRecipe.model_fields[name].get_default(call_default_factory=True):
+                    found.append(f"{key}.{name}: is for files and hub sets, and this mixture has none; remove the key")
         if "mixture" in self.mixture:
             found.append(f"{key}.mixture: mixture is no source; list its sources instead")
         return sorted(found)

@@ -107,11 +107,9 @@ class VllmArguments(TypedDict, total=False):
 
 def _known_arguments(written: Any) -> Any:
     if isinstance(written, dict) and (unknown := [key for key in written if key not in VllmArguments.__annotations__]):
-        hint = did_you_mean(str(unknown[0]), VllmArguments.__annotations__, "")
-        raise ValueError(
-            f"{one_line(str(unknown[0]), most=60)} is not supported; {hint or 'there are'} "
-            f"{', '.join(VllmArguments.__annotations__)}"
-        )
+        known = f"there are {', '.join(VllmArguments.__annotations__)}"
+        hint = did_you_mean(str(unknown[0]), VllmArguments.__annotations__, known)
+        raise ValueError(f"{one_line(str(unknown[0]), most=60)} is no argument that can be set here; {hint}")
     return written
 
 

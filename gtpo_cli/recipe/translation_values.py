@@ -44,6 +44,7 @@ FALSE_FRIENDS = {
     "trust_remote_code": "it runs code that comes with the model; write model.trust_remote_code: true if you want that",
     "log_completions": "sample completions are always kept (tracking.log_completions_every)",
     "load_in_8bit": "there are 4 bits or none",
+    "top_p": "training samples from the policy itself, at rollout.temperature; evaluation.top_p is for gtpo eval",
     "max_lora_rank": "vLLM is told the adapter's own rank, model.lora.rank",
 }  # fmt: skip
 # Keys that need more than the other tool's value; they are reported with their meaning in gtpo.

@@ -17,7 +17,7 @@ _ARGUMENT = rf"(?:\{{ ?([+-]?{_DECIMAL}) ?\}}|([0-9]))"
 _LATEX_FRACTION = re.compile(rf"([+-]?) ?(?:([0-9]+) ?)?\\frac ?{_ARGUMENT} ?{_ARGUMENT}")
 _REPEATED = r"\\(?:overline|bar) ?(?:\{ ?(?P<line>[0-9]+) ?\}|(?P<digit>[0-9]))|\((?P<brackets>[0-9]+)\)"
 _DOTTED = r"\\dot ?\{?(?P<first>[0-9])\}?(?:(?P<between>[0-9]*) ?\\dot ?\{?(?P<last>[0-9])\}?)?"
-REPEATING = re.compile(rf"(?P<sign>[+-]?) ?(?P<before>[0-9]*)\.(?P<once>[0-9]*) ?(?:{_REPEATED}|{_DOTTED})")
+_REPEATING = re.compile(rf"(?P<sign>[+-]?) ?(?P<before>[0-9]*)\.(?P<once>[0-9]*) ?(?:{_REPEATED}|{_DOTTED})")
 _MIXED = re.compile(r"([+-]?)([0-9]+) ([0-9]+) ?/ ?([0-9]+)")
 
 _PERCENT = re.compile(r"^(.*[^ ]) ?(?:%|(?<![A-Za-z])(?:percent|pct))$")
@@ -83,7 +83,7 @@ def exact_number(text: str) -> Fraction | None:
         return _fraction(sign, whole or "0", numerator, denominator)
     if match := _MIXED.fullmatch(text):
         return _fraction(*match.groups())
-    if match := REPEATING.fullmatch(text):
+    if match := _REPEATING.fullmatch(text):
         return _repeating(match)
     return None
 

@@ -120,7 +120,7 @@ _FAMILIES = (
            "groups whose coefficients on shared prefix (or eos) tokens sum to less than 0 / groups where they do not"
            " cancel; only with objective.audit"),
     Metric("eval/<benchmark>/accuracy_rate", "share", "more",
-           "right answers / completions, one of each of the first evaluation.limit test problems"),
+           "right answers / completions, one of each of evaluation.limit test problems"),
     Metric("eval/<benchmark>/strict_format_rate", "share", "more",
            "as train/strict_format_rate, of those completions"),
     Metric("eval/<benchmark>/truncated_share", "share", "less",

@@ -21,7 +21,6 @@ _SPACE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 _PROBE = """
 import sys, tempfile
 from pathlib import Path
-from pydantic import BaseModel
 import gtpo_cli
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.recipe.section import fields_of

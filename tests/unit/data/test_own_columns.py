@@ -107,6 +107,8 @@ def test_which_questions_are_held_out_follows_from_their_texts() -> None:
         ({"mixture": {"a.csv": True}}, "data.mixture: expected a number, not true or false"),
         ({"mixture": ["a.csv"]}, "data.mixture: "),
         ({"mixture": {"mixture": 1}}, "data.mixture: mixture is no source"),
+        ({"mixture": {"gsm8k": 1, "math": 1}, "gold": "boxed"}, "data.gold: is for files and hub sets, and this mix"),
+        ({"mixture": {"gsm8k": 1}, "held_out": 0.1}, "data.held_out: is for files and hub sets, and this mixture has"),
     ],
 )
 def test_keys_that_do_not_go_together_are_named(data: dict[str, Any], words: str) -> None:

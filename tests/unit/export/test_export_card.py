@@ -156,6 +156,17 @@ def test_nothing_of_the_machine_or_the_account_is_told(tmp_path: Path) -> None:
     assert shown["optimizer"] == recipe.model_dump(mode="json")["optimizer"]
 
 
+def test_sources_of_a_mixture_and_test_files_are_named_without_their_folders() -> None:
+    mixture = {f"{SECRET}/a/train.jsonl": 1, f"{SECRET}/b/train.jsonl": 2, "gsm8k": 3, "owner/set": 1}
+    mixed = build_recipe({"model": {"name": "a/b"}, "data": {"mixture": mixture}}, where="test")
+    shown = shown_recipe(mixed)
+    assert SECRET not in shown
+    assert yaml.safe_load(shown)["data"]["mixture"] == [
+        {"train.jsonl": 1.0}, {"train.jsonl": 2.0}, {"gsm8k": 3.0}, {"owner/set": 1.0}
+    ]  # fmt: skip
+    assert SECRET not in shown_recipe(hub_recipe(path=f"{SECRET}/a.jsonl", test_path=f"{SECRET}/b.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [("builtin:tiny", "builtin:tiny"), ("a/b", "a/b"), ("/x/y/z", "z"), ("../y", "y"), ("x/y/z/", "z"), ("~/m", "m")],

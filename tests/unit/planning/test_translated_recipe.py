@@ -228,6 +228,7 @@ GRPOTrainer("Qwen/Qwen2.5-0.5B-Instruct", args=config, reward_funcs="a/reward-mo
         ("optim=['adamw']", "optim (line 1): ['adamw']: there are adamw"),
         ("cliprange=0.1", "cliprange (line 1): 0.1: use objective.clip: clip range"),
         ("max_completion_length=None, delta=1.5", "without a counterpart: delta (line 1)"),
+        ("top_p=0.9", "top_p (line 1): 0.9: training samples from the policy itself"),
         ("**settings", "**settings (line 1): no plain value, and nothing of the script is run"),
     ],
 )  # fmt: skip

@@ -297,3 +297,19 @@ def test_loading_a_recipe_imports_no_torch() -> None:
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("{enforce_eagr: true}", "rollout.vllm: enforce_eagr is no argument that can be set here; did you mean"),
+        ("{tensor_parallel_size: 2}", "rollout.vllm: tensor_parallel_size is no argument that can be set here; there"),
+        ("{kv_cache_dtype: fp4}", "rollout.vllm.kv_cache_dtype: 'fp4' is not one of 'auto' or 'fp8'"),
+        ("{max_num_batched_tokens: 0}", "rollout.vllm.max_num_batched_tokens: input should be greater than or equal"),
+        ("{enforce_eager: 1}", "rollout.vllm.enforce_eager: input should be a valid boolean, got 1"),
+        ("{speculative_config: {method: ngram}}", "num_speculative_tokens: is missing"),
+        ("{speculative_config: {method: ngram, num_speculative_tokens: 2, x: 1}}", "speculative_config.x: "),
+    ],
+)
+def test_arguments_of_vllm_are_checked(written: str, words: str) -> None:
+    assert words in "\n".join(problems(SMALLEST, f"rollout.vllm={written}"))
