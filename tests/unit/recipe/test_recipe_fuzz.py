@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe
+from gtpo_cli.recipe.section import kinds_of
 from gtpo_cli.recipe.yaml_text import parse_yaml
 
 pytestmark = pytest.mark.slow
@@ -93,7 +94,9 @@ def right_kinds(annotation: Any, default: Any) -> st.SearchStrategy[Any]:
     literals = [word for kind in (annotation, *get_args(annotation)) if get_origin(kind) is not None
                 for word in get_args(kind) if isinstance(word, str)]  # fmt: skip
     plain = [list(default) if isinstance(default, tuple) else default, *literals]
-    return st.sampled_from(plain) | st.integers(1, 10) | st.floats(0.01, 0.99) | st.booleans()
+    others = {int: st.integers(1, 10), float: st.floats(0.01, 0.99), bool: st.booleans()}
+    kinds = set() if isinstance(default, dict) else kinds_of(annotation)  # a number within a mapping is no value of it
+    return st.one_of(st.sampled_from(plain), *(values for kind, values in others.items() if kind in kinds))
 
 
 @st.composite
