@@ -42,7 +42,7 @@ def run(*, a_call: int) -> list[Figure]:
     in_flight = counted(engine)
     everything = range(len(benchmark.prompts))
     figures = []
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
 
         def evaluated(numbers: Sequence[int]) -> int:
             """Tokens."""

@@ -63,7 +63,7 @@ def evaluate(
     loader = PolicyLoader(recipe, chosen)
     tokenizer, longest = load_prompting(recipe, chosen)
     results: dict[str, Results] = {}
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         for name in recipe.evaluation.benchmarks:
             benchmark = load_benchmark(recipe, name, tokenizer, max_seq_length=longest)
             stored = find_evaluation(recipe, folder, benchmark, f"step-{chosen.step:06d}", own=own)

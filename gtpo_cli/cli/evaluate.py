@@ -174,7 +174,7 @@ def _evaluate(
     start = start_of(recipe, run) if BASE in subjects else None
     usual = own or closed(plain_recipe(recipe.model.name))
     loader, finished = PolicyLoader(recipe, checkpoint, start=start, say=say), {}
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         for subject in subjects:
             load = functools.partial(loader.load, trained=subject != BASE)  # called only to sample
             trained = None if subject == BASE else checkpoint

@@ -136,7 +136,7 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is not an answer that can be compared")
-    scorer = stack.enter_context(Scorer(recipe.rewards))
+    scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
     rewards = recipe.rewards
 
     def judge(completion: Completion, prompt: str | tuple[Turn, ...]) -> bool:
@@ -154,7 +154,7 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
             (left_out,) = {plugin.name for plugin in rewards.plugins} - {plugin.name for plugin in kept}
             print(f"reward {left_out} is left out: it reads columns of the data, which a typed question does not have")
             rewards = rewards.model_copy(update={"plugins": kept})
-            scorer = stack.enter_context(Scorer(rewards))
+            scorer = stack.enter_context(Scorer(rewards, longest=recipe.rollout.max_completion_tokens))
         print_verdict(problem, verdict, rewards)
         return verdict.accuracy_score > 0
 

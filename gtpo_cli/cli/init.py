@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +13,8 @@ from gtpo_cli.cli.options import GpuOption, benchmark_names, gpu_here, parse_gpu
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.files import write_aside
+from gtpo_cli.recipe.data import is_hub_id
 from gtpo_cli.text import did_you_mean, printable
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def init(
@@ -73,7 +71,7 @@ def init(
     model = model or typer.prompt("Model (a hub id, a folder, or builtin:tiny)")
     if benchmark is None and data is None:
         named = typer.prompt(f"Train on ({', '.join(trainable())}, or a file of your own, or a hub id)")
-        benchmark, data = (None, named) if _is_path(named) or _HUB_ID.fullmatch(named) else (named, None)
+        benchmark, data = (None, named) if _is_path(named) or is_hub_id(named) else (named, None)
     if benchmark is not None:
         _check_benchmark(benchmark, data)
     section = _data_section(benchmark, data)
@@ -123,7 +121,7 @@ def _data_section(benchmark: str | None, data: str | None) -> dict[str, Any]:
     chosen = {"benchmark": benchmark} if benchmark else {}
     if data is None:
         return chosen
-    of_hub = benchmark in (None, "hub") and not _is_path(data) and _HUB_ID.fullmatch(data)
+    of_hub = benchmark in (None, "hub") and not _is_path(data) and is_hub_id(data)
     return {"benchmark": "hub" if of_hub else "local"} | chosen | {"dataset" if of_hub else "path": data}
 
 

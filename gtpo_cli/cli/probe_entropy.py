@@ -62,9 +62,11 @@ def probe_entropy(
     suggest("train", "--recipe", name, *as_typed([*(set_ or []), *unnamed(loaded), found]))
 
 
-def probe(recipe: Recipe, *, keep: Collection[str] = (), what: str = "<H>_ini") -> tuple[Policy, EntropyProbe]:
-    """The untrained policy, and the completions of `objective.probe` sampled from it; `keep`: as in `for_measuring`;
-    `what` stands at the progress."""
+def probe(
+    recipe: Recipe, *, n: int = 1, keep: Collection[str] = (), what: str = "<H>_ini"
+) -> tuple[Policy, EntropyProbe]:
+    """The untrained policy, and n completions of each prompt of `objective.probe` sampled from it; `keep`: as in
+    `for_measuring`; `what` stands at the progress."""
     from gtpo_cli.evaluation.probe import probe_entropy as measure
     from gtpo_cli.generation import load_sampler
     from gtpo_cli.planning.open_keys import closed, for_measuring
@@ -77,7 +79,7 @@ def probe(recipe: Recipe, *, keep: Collection[str] = (), what: str = "<H>_ini") 
     setup = set_up(recipe, say=say, start=weights_for(recipe.model))
     sampler = load_sampler(setup.policy, recipe, setup.engines)
     with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress(what) as progress:
-        return setup.policy, measure(setup.policy, sampler, setup.data.prompts, recipe, progress=progress)
+        return setup.policy, measure(setup.policy, sampler, setup.data.prompts, recipe, n=n, progress=progress)
 
 
 def unnamed(recipe: Recipe) -> list[str]:
@@ -106,7 +108,6 @@ def _document(name: str, recipe: Recipe, measured: EntropyProbe, verdicts: list[
         "filter": recipe.objective.filter.enabled,
         "filter_on": filter_is_on(measured.initial_entropy, recipe.objective.filter.enabled),
         "prompts": len(measured.by_prompt),
-        "completions_per_prompt": recipe.objective.probe.completions_per_prompt,
         "mean_tokens": measured.mean_tokens,
         "accuracy": fmean(verdict.correct for verdict in verdicts),
         "strict_format": fmean(verdict.strict_format for verdict in verdicts),

@@ -41,9 +41,9 @@ def try_reward(
 
     chosen, name = choose_recipe(recipe, set_ or [], trust=Trust(trust_remote_code, trust_run_code))
     completions = n or max(2, chosen.rollout.group_size)
-    loaded = _with_probe(chosen, prompts, completions)
-    policy, measured = probe(loaded, keep=overridden(set_ or []), what="completions")
-    with Scorer(loaded.rewards) as scorer:
+    loaded = chosen.with_values({"objective.probe.num_prompts": prompts})
+    policy, measured = probe(loaded, n=completions, keep=overridden(set_ or []), what="completions")
+    with Scorer(loaded.rewards, longest=loaded.rollout.max_completion_tokens) as scorer:
         groups = scorer.score_groups(measured.groups)
     texts = [policy.tokenizer.decode(group.prompt_ids) for group in groups]
     if as_json:
@@ -67,12 +67,6 @@ def try_reward(
     right = fmean(verdict.correct for group in groups for verdict in group.verdicts)
     print(remedies(right, measured.truncated_share))
     suggest("try-reward", *same, *times, "--prompts", str(10 * prompts))
-
-
-def _with_probe(recipe: Recipe, prompts: int, completions: int) -> Recipe:
-    """Return the recipe with this many prompts and completions in its probe."""
-    probe = {"num_prompts": prompts, "completions_per_prompt": completions}
-    return recipe.with_values({f"objective.probe.{key}": value for key, value in probe.items()})
 
 
 def _print_group(group: Group, recipe: Recipe, *, context: int) -> None:

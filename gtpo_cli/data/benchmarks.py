@@ -12,7 +12,7 @@ from gtpo_cli.data.local import Table
 from gtpo_cli.data.problems import LoadedProblems, Side, UsableCheck
 from gtpo_cli.data.reading import BenchmarkSpec, Split, read_table
 from gtpo_cli.errors import DataError
-from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, SourceRecipe
+from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, SourceRecipe, dataset_parts
 from gtpo_cli.types import CodeName
 
 
@@ -49,7 +49,8 @@ def hub_source(data: SourceRecipe) -> HubSource | None:
     if data.path is not None or data.benchmark in GENERATED:
         return None
     if data.dataset is not None:
-        return HubSource(data.dataset.id, data.dataset.config, None, data.dataset.revision)
+        name, config, revision = dataset_parts(data.dataset)
+        return HubSource(name, config, None, revision)
     return BENCHMARKS[data.benchmark].hub if data.benchmark in BENCHMARKS else None
 
 

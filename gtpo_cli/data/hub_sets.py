@@ -40,7 +40,7 @@ def hub_table(name: str, hub: HubSource, split: str) -> Table:
         if isinstance(error, DatasetNotFoundError):
             why = "the hub has no such data set, or this machine's login may not read it"
             if hub.revision is not None and detail.startswith("Revision"):
-                why = f"the hub has no revision {hub.revision} of it (data.dataset.revision)"
+                why = f"the hub has no revision {hub.revision} of it (data.dataset: {hub.id}@REVISION)"
         elif isinstance(error, (ConnectionError, httpx.HTTPError)):
             why = f"the hub cannot be reached ({detail})"
         raise DataError(f"{hub.id}: {why}; {_remedy(hub, detail, split)}") from error
@@ -54,14 +54,14 @@ def hub_table(name: str, hub: HubSource, split: str) -> Table:
 
 def _remedy(hub: HubSource, detail: str, split: str) -> str:
     if hub.splits is None and ("onfig" in detail and "vailable" in detail):
-        return "set data.dataset.config to one of them"
+        return f"name one of them: data.dataset: {hub.id}:CONFIGURATION"
     if hub.splits is None and "plit" in detail and "hould be one of" in detail:
         return (
             f"there is no split {split}: set data.split (for gtpo eval: --split) to one of them; without a test split, "
             "data.held_out keeps a share of the questions from training"
         )
     if "scripts are no longer supported" in detail:
-        return "its rows come from a script, which is not run; try data.dataset.revision: refs/convert/parquet"
+        return f"its rows come from a script, which is not run; try data.dataset: {hub.id}@refs/convert/parquet"
     if hub.splits is None:
         return (
             f"download a copy with a network (hf download --repo-type dataset {hub.id} --local-dir FOLDER) and set "

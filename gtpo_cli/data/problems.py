@@ -98,11 +98,8 @@ def sources_with_prefix(data: DataRecipe) -> Iterator[tuple[SourceRecipe, str]]:
 
 
 def holds_nothing_out(source: SourceRecipe) -> bool:
-    """Whether training uses all of a source, so that none is left for a test: one file without `held_out` or
-    `test_path`."""
-    if source.held_out or source.test_path:
-        return False
-    return source.path is not None and not Path(source.path).expanduser().is_dir()
+    """Whether training uses all of a source, so that none is left for a test: one file without `held_out`."""
+    return not source.held_out and source.path is not None and not Path(source.path).expanduser().is_dir()
 
 
 def gold_check(rewards: RewardsRecipe) -> UsableCheck | None:

@@ -70,7 +70,6 @@ def find_evaluation(
         seed=recipe.seed,
         tags=(rewards.format.tags.reasoning, rewards.format.tags.answer),
         equality=rewards.accuracy.equality,
-        reject_copied=rewards.accuracy.reject_copied,
         plugins=tuple(plugin.name for plugin in rewards.plugins),
         changed=tuple(f"{key}={value}" for key, value in _decisive(recipe).items() if value != before[key]),
         weights=weights,
@@ -86,7 +85,7 @@ def _decisive(recipe: Recipe) -> dict[str, object]:
         "model.load_in_4bit": model.load_in_4bit,
         "model.dtype": model.dtype,
         "model.max_seq_length": model.max_seq_length,
-        "rewards.length": (length.limit, length.soft_tokens) if length.weight else None,
+        "rewards.length": recipe.rollout.max_completion_tokens if length.weight else None,
     }
 
 

@@ -18,6 +18,7 @@ from gtpo_cli.models import Policy
 from gtpo_cli.models.budget import measure_rows
 from gtpo_cli.objective import mean_entropy
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.rewards import LengthRewardRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate, sample_blocks
 from gtpo_cli.seeds import derive_seed
@@ -69,9 +70,10 @@ def probe_entropy(
     prompts: Sequence[Prompt],
     recipe: Recipe,
     *,
+    n: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EntropyProbe:
-    """Sample completions of the first training problems as `objective.probe` says, and average their <H>_i.
+    """Sample n completions of each of the first training problems as `objective.probe` says, and average their <H>_i.
 
     The policy must be the untrained one. The probe has its own seeds, so it changes nothing in a later run. Raises
     EvaluationError if every completion is empty or an entropy is not finite.
@@ -83,9 +85,7 @@ def probe_entropy(
     seeds = [derive_seed(recipe.seed, "probe", start) for start in starts]
     groups: dict[int, Group] = {}
     progress(0, len(chosen))
-    with closing(
-        sample_blocks(sampler, chosen, probe.completions_per_prompt, params, size=_BLOCK, seeds=seeds)
-    ) as numbered:
+    with closing(sample_blocks(sampler, chosen, n, params, size=_BLOCK, seeds=seeds)) as numbered:
         for number, group in numbered:
             groups[number] = group
             progress(len(groups), len(chosen))
@@ -128,7 +128,8 @@ def right_at_first(recipe: Recipe, probe: EntropyProbe) -> tuple[list[Verdict], 
 
     Only format and accuracy are scored, because the user's own rewards may cost money. Raises RewardError.
     """
-    with Scorer(recipe.rewards.model_copy(update={"plugins": ()})) as scorer:
+    rewards = recipe.rewards.model_copy(update={"plugins": (), "length": LengthRewardRecipe()})
+    with Scorer(rewards) as scorer:
         verdicts = [verdict for group in scorer.score_groups(probe.groups) for verdict in group.verdicts]
     right, formatted = sum(v.correct for v in verdicts), sum(v.complete_format for v in verdicts)
     return verdicts, f"right at first: {right} of {len(verdicts)}, in the format: {formatted} of {len(verdicts)}"

@@ -49,7 +49,7 @@ def load_benchmark(
     `max_seq_length`, are dropped and counted.
 
     `data_path` is a file, a folder with one file per split, or a folder with one such folder per benchmark. Without it,
-    the recipe's `data.test_path`, or its `data.path` if that is a folder of this benchmark, or else the hub. `by`: see
+    the recipe's `data.path` if that is a folder of this benchmark, or else the hub. `by`: see
     `Benchmark`. Raises DataError, also for a split or path without effect; RewardError as `check_columns`.
     """
     if name in GENERATED and data_path is not None:
@@ -110,7 +110,7 @@ def _sources(recipe: Recipe, name: str, data_path: Path | None) -> list[tuple[So
     if found := [(source, prefix) for source, prefix in sources_with_prefix(data) if source.benchmark == name]:
         # a single part has no prefix, so its ids are the same as without a mixture
         return [(found[0][0], "")] if data_path is not None or len(found) == 1 else found
-    changes: dict[str, Any] = {"benchmark": name, "path": None, "test_path": None, "dataset": None, "held_out": 0.0}
+    changes: dict[str, Any] = {"benchmark": name, "path": None, "dataset": None, "held_out": 0.0}
     if name not in OWN:  # the recipe's columns are for other data
         changes |= {"columns": ColumnsRecipe(), "gold": "auto"}
     return [(data.model_copy(update=changes), "")]
@@ -138,8 +138,6 @@ def _elsewhere(source: SourceRecipe, name: str, split: str, data_path: Path | No
                 )
             changes["split"] = DEFAULT_SPLIT
         return changes
-    if split == "test" and source.test_path is not None:
-        return changes | {"path": source.test_path, "split": DEFAULT_SPLIT}
     if name == "local" and source.path is None:
         raise DataError("benchmark local: name a file, or a folder with one file per split: gtpo eval --data-path PATH")
     if name == "hub" and source.path is None and source.dataset is None:
@@ -150,7 +148,7 @@ def _elsewhere(source: SourceRecipe, name: str, split: str, data_path: Path | No
     if source.path is not None and split != source.split and not Path(source.path).expanduser().is_dir():
         raise DataError(
             f"data.path: all of {source.path} was trained on, so nothing is left to test on; name another file with "
-            "gtpo eval --data-path or data.test_path, or train with data.held_out: 0.1, or with data.path as a folder "
+            "gtpo eval --data-path, or train with data.held_out: 0.1, or with data.path as a folder "
             "with one file per split (train.jsonl, test.jsonl)"
         )
     return changes

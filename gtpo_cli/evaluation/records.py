@@ -22,10 +22,10 @@ class Conditions:
     """What was measured, and how. An evaluation with the same conditions continues the first one.
 
     `subject`: "base" (the untrained model) or a checkpoint such as "step-000600". `data_digest` covers id, question and
-    gold answer of every problem, in order. `samples`: completions per problem. `tags`, `equality`, `reject_copied`,
-    `plugins` (names): as in the recipe's `rewards`. `changed`:
-    "key=value" for settings of loading and length that differ from the run's recipe, or, without a run, from the
-    defaults. `weights`: `local_weights` of a model that is no checkpoint of this run, because its folder may change.
+    gold answer of every problem, in order. `samples`: completions per problem. `tags`, `equality`, `plugins` (names):
+    as in the recipe's `rewards`. `changed`: "key=value" for settings of loading and length that differ from the run's
+    recipe, or, without a run, from the defaults. `weights`: `local_weights` of a model that is no checkpoint of this
+    run, because its folder may change.
     """
 
     benchmark: str
@@ -44,7 +44,6 @@ class Conditions:
     tags: tuple[str | None, ...] = ("reasoning", "answer")
     equality: str = "mathematics"
     plugins: tuple[str, ...] = ()
-    reject_copied: bool = False
     changed: tuple[str, ...] = ()
     weights: str = ""
 

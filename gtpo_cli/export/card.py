@@ -82,9 +82,8 @@ def shown_recipe(recipe: Recipe) -> str:
     document["model"]["name"] = public_name(document["model"]["name"])
     if document["model"]["start"] is not None:
         document["model"]["start"] = public_name(document["model"]["start"])
-    for key in ("path", "test_path"):
-        if document["data"][key] is not None:
-            document["data"][key] = Path(document["data"][key]).name
+    if recipe.data.path is not None:
+        document["data"]["path"] = Path(recipe.data.path).name
     if recipe.data.mixture:  # a list, since files of two folders may have one name
         document["data"]["mixture"] = [
             {Path(source.path).name if source.path is not None else name: weight}

@@ -56,12 +56,12 @@ def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
 
     Raises RecipeError if none of TRL's losses matches.
     """
-    bounds_weight = objective.clip.of == "weight"
+    bounds_weight = objective.ratio == "weight"
     problems = []
-    if bounds_weight and (objective.average, objective.ratio) != ("token", "token"):
+    if bounds_weight and objective.average != "token":
         problems.append(
-            "objective.clip.of: weight works in TRL only with average: token and ratio: token (its cispo loss); use "
-            "those, or gtpo's own loop"
+            "objective.ratio: weight works in TRL only with average: token (its cispo loss); use that, or gtpo's own "
+            "loop"
         )
     if objective.ratio == "sequence" and objective.conflict.enabled:
         problems.append(
@@ -72,7 +72,7 @@ def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
         raise RecipeError(problems)
     return {
         "loss_type": "cispo" if bounds_weight else LOSS_TYPES[objective.average],
-        "importance_sampling_level": objective.ratio,
+        "importance_sampling_level": "token" if bounds_weight else objective.ratio,
         "scale_rewards": SCALES[objective.advantage_scale],
         "epsilon": objective.clip.low,
         "epsilon_high": objective.clip.high,

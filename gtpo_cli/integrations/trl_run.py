@@ -36,7 +36,7 @@ from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.loading import quiet as quiet_libraries
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.objective import policy_loss
+from gtpo_cli.objective import loss_arguments, policy_loss
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate
@@ -127,7 +127,7 @@ def train(
         say("objective.resample: TRL samples each group once, so groups without reward spread are not replaced")
     run = Run(recipe, folder, resume=resume, say=say) if processes.is_main else None
     with ExitStack() as stack:
-        scorer = stack.enter_context(Scorer(recipe.rewards))
+        scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
         seed_random_states(derive_seed(recipe.seed, "torch"))
         kept = processes.agree(keep_start(recipe, folder) if run else None)
         setup = set_up(_without_reference(recipe), say=say, full_steps=True, start=kept)
@@ -232,15 +232,12 @@ class RecipeTrainer(GTPOTrainer):
         loss = super()._compute_loss(model, inputs)
         old, mask = inputs.get("old_per_token_logps"), inputs["completion_mask"]
         if old is not None and self.state.global_step != self.generated_at:
-            clip = self.objective.clip
             metrics = policy_loss(
                 self.logprobs_NT,
                 inputs["advantages"],
                 mask,
                 old_logprobs_BGT=old,
-                ratio=self.objective.ratio,
-                clip=(clip.low, clip.high),
-                clipped=clip.of,
+                **loss_arguments(self.objective),
             ).metrics
             self.keeper.ratios += gather_object([Ratios.from_metrics(inputs["advantages"] * mask, metrics)])
         return loss

@@ -1,27 +1,13 @@
 """Dropout and reinforcement learning, which do not go together: the trained network must be the one that samples.
 
 Two forward passes with dropout are two random sub-networks. Then exp(ln pi - ln pi_old) is not 1 even if nothing
-changed, and <H>, which decides delta and c, is not that of the policy that sampled. So an adapter's dropout is refused
-outside SFT, and dropout in the model's own configuration is switched off, as TRL's `disable_dropout` does.
+changed, and <H>, which decides delta and c, is not that of the policy that sampled. So adapters have no dropout, and
+dropout in the model's own configuration is switched off except for SFT, as TRL's `disable_dropout` does.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe.schema import Recipe
-
-
-def check_dropout(recipe: Recipe) -> None:
-    """Raise RecipeError for adapter dropout in a run that is not SFT."""
-    lora = recipe.model.lora
-    if recipe.objective.name != "sft" and lora is not None and lora.dropout > 0:
-        raise RecipeError(
-            f"model.lora.dropout: {lora.dropout:g} works only with objective.name: sft; with {recipe.objective.name} "
-            "each forward pass would use another random sub-network, so the ratio and <H> would be wrong; set it to 0 "
-            "(gtpo train --from continues a run that has it)"
-        )
 
 
 def active_dropout(model: Any) -> list[tuple[Any, str, float]]:

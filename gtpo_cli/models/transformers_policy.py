@@ -112,7 +112,7 @@ class TransformersPolicy:
     # -- log-probabilities -------------------------------------------------------------------------------------------
 
     def token_logprobs(self, rows: Rows, *, trained_NT: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # Checkpointing and adapter dropout are for training; measuring (without gradient) must not be random.
+        # Checkpointing and dropout (SFT) are for training; measuring (without gradient) must not be random.
         self._set_mode(training=torch.is_grad_enabled())
         return self._logprobs(self._causal_lm, rows, trained_NT=trained_NT)
 
@@ -351,7 +351,6 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
         target_modules=list(lora.target_modules),
         task_type="CAUSAL_LM",
     )

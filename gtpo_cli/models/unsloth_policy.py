@@ -115,7 +115,7 @@ def load_unsloth_policy(
                 model,
                 r=recipe.lora.rank,
                 lora_alpha=recipe.lora.alpha,
-                lora_dropout=recipe.lora.dropout,
+                lora_dropout=0.0,
                 target_modules=list(recipe.lora.target_modules),
                 use_gradient_checkpointing=_checkpointing(recipe),
                 random_state=seed,

@@ -7,7 +7,7 @@ Axes: B prompts, G completions of one prompt, N completions, T completion tokens
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,7 +68,11 @@ def group_terms(
     A_BG = group_advantages(rewards_BG, scale=objective.advantage_scale, baseline=objective.baseline)  # Eq. 12
     conflict = objective.conflict
     spans = conflict_spans(  # M, Section 5.1
-        completion_ids_BGT, mask_BGT, A_BG, alignment=conflict.alignment, span=conflict.span
+        completion_ids_BGT,
+        mask_BGT,
+        A_BG,
+        alignment="prefix" if conflict.alignment == "prefix" else "position",
+        span="all" if conflict.alignment == "anywhere" else "ends",
     )
     trains_BG = torch.ones_like(A_BG, dtype=torch.bool) if left_out_BG is None else ~left_out_BG
     weights_BGT = conflict_weights(spans.forward_BGT | spans.backward_BGT, A_BG, **_weights(conflict))  # Eq. 9
@@ -81,6 +85,16 @@ def _weights(conflict: ConflictRecipe) -> dict[str, float]:
     if not conflict.enabled:
         return {"positive_weight": 1.0, "negative_weight": 1.0}
     return {"positive_weight": conflict.positive_weight, "negative_weight": conflict.negative_weight}
+
+
+def loss_arguments(objective: ObjectiveRecipe) -> dict[str, Any]:
+    """Return the keywords of `policy_loss` for the ratio and its clipping."""
+    bounds_weight = objective.ratio == "weight"
+    return {
+        "ratio": "token" if bounds_weight else objective.ratio,
+        "clip": (objective.clip.low, objective.clip.high),
+        "clipped": "weight" if bounds_weight else "objective",
+    }
 
 
 def row_terms(

@@ -209,8 +209,7 @@ def _share(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines
 
 def _in_flight(recipe: Recipe) -> int:
     """Return the most completions that training or the probe before it samples at once."""
-    probe = recipe.objective.probe
-    probed = probe.num_prompts * probe.completions_per_prompt if recipe.objective.initial_entropy is None else 0
+    probed = recipe.objective.probe.num_prompts if recipe.objective.initial_entropy is None else 0
     return max(recipe.rollout.completions_at_once, probed)
 
 

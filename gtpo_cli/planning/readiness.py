@@ -22,7 +22,6 @@ from gtpo_cli.errors import (
     program,
 )
 from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
-from gtpo_cli.models.dropout import check_dropout
 from gtpo_cli.models.engines import Engines, choose_engines, on_transformers, why_auto_is_slow
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.planning import machine
@@ -79,7 +78,6 @@ def check_recipe(recipe: Recipe) -> list[str]:
     since other data may be elsewhere.
     """
     check_keep_best(recipe)
-    check_dropout(recipe)
     from gtpo_cli.data.gold import own_gold
     from gtpo_cli.rewards.registry import load_plugin
     from gtpo_cli.user_code import missing_module
@@ -203,7 +201,6 @@ def _needs(recipe: Recipe, *, resumed: bool = False) -> Iterator[Finding]:
 
 def _rewards(recipe: Recipe) -> str:
     check_keep_best(recipe)
-    check_dropout(recipe)
     for plugin in recipe.rewards.plugins:
         from gtpo_cli.rewards.registry import load_plugin
 

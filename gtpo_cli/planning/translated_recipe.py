@@ -66,8 +66,8 @@ def _source(source: dict[str, Any], made: Translation) -> dict[str, Any]:
     """Write a set of data as in a recipe: by name if it is a known benchmark, else with its columns."""
     section = SourceRecipe.model_validate(source)
     known = {spec.hub.id: name for name, spec in BENCHMARKS.items() if spec.hub and "train" in (spec.hub.splits or ())}
-    if section.dataset is not None and section.dataset.id in known:
-        source = {"benchmark": known[section.dataset.id]}
+    if section.dataset is not None and section.name in known:
+        source = {"benchmark": known[section.name]}
     elif section.benchmark in OWN:
         try:
             source = guessed_data(section) | source

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gtpo_cli.recipe.section import Count, NonEmpty, Section
 from gtpo_cli.types import CodeName
@@ -28,7 +28,8 @@ OWN = ("local", "hub")  # whose columns and gold answers the recipe describes
 DEFAULT_SPLIT = "train"
 GOLD = ("auto", "column", "hashes", "boxed")
 FILES = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?:[:@]|$)")
+_DATASET = re.compile(r"([^:@]+)(?::([^:@]+))?(?:@(.+))?")
 _FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|[^:\0]+\.py):[A-Za-z_]\w*")
 
 
@@ -40,21 +41,36 @@ def _known_gold(gold: str) -> str:
     return CodeName(gold)
 
 
-def _dataset(written: Any) -> Any:
-    """`dataset: owner/name` is short for `dataset: {id: owner/name}`."""
-    return {"id": written} if isinstance(written, str) else written
+class DatasetParts(NamedTuple):
+    """A data set of the hub: owner/name (or a folder laid out as there), its configuration and its revision."""
+
+    id: str
+    config: str | None
+    revision: str | None
+
+
+def dataset_parts(written: str) -> DatasetParts:
+    """Read `owner/name:config@revision`. Raises ValueError for anything else."""
+    if (found := _DATASET.fullmatch(written)) is None:
+        raise ValueError("is no data set; expected owner/name, or owner/name:config@revision")
+    return DatasetParts(*found.groups())
+
+
+def is_hub_id(text: str) -> bool:
+    """Return whether a text is a data set's id on the hub, perhaps with its configuration and revision."""
+    return _HUB_ID.match(text) is not None and _DATASET.fullmatch(text) is not None and not text.endswith(FILES)
+
+
+def _dataset(written: str | None) -> str | None:
+    if written is not None:
+        dataset_parts(written)
+    return written
 
 
 class ColumnsRecipe(Section):
     question: NonEmpty = Field("question", description="question, as text or chat messages; a.b: b within a")
     answer: NonEmpty = Field("answer", description="gold answer; in chat messages the assistant's last")
     solution: NonEmpty | None = Field(None, description="worked solution, for SFT; null = the answer's column")
-
-
-class DatasetRecipe(Section):
-    id: NonEmpty = Field(description="owner/name on the hub, or a folder laid out as there")
-    config: NonEmpty | None = Field(None, description="configuration (subset), where there are several")
-    revision: NonEmpty | None = Field(None, description="branch, tag or commit")
 
 
 class SourceRecipe(Section):
@@ -67,11 +83,10 @@ class SourceRecipe(Section):
         description="local file, pattern, or folder with the files of each split, instead of the hub (jsonl, json, "
         "parquet, csv, tsv)",
     )
-    test_path: NonEmpty | None = Field(
-        None, description="file or pattern with the test split, where path is the training split alone"
-    )
-    dataset: Annotated[DatasetRecipe | None, BeforeValidator(_dataset)] = Field(
-        None, description="for benchmark: hub; dataset: owner/name is short for its id"
+    dataset: Annotated[NonEmpty | None, AfterValidator(_dataset)] = Field(
+        None,
+        description="for benchmark: hub: owner/name, or a folder laid out as there; owner/name:config@revision names a "
+        "configuration (subset) and a branch, tag or commit",
     )
     columns: ColumnsRecipe = Field(
         default_factory=ColumnsRecipe, description="column names, for benchmark: local and hub"
@@ -99,7 +114,7 @@ class SourceRecipe(Section):
     @property
     def name(self) -> str:
         """The displayed name: a file, a data set's id, or a benchmark."""
-        return self.path or (self.dataset.id if self.dataset else self.benchmark)
+        return self.path or (dataset_parts(self.dataset).id if self.dataset else self.benchmark)
 
     def problems(self, key: str = "data") -> list[str]:
         """List contradictions between keys, one line each that begins with the key; `key`: the section's own key."""
@@ -110,14 +125,6 @@ class SourceRecipe(Section):
             found.append(f"{key}.dataset: benchmark: hub needs a data set's id, e.g. dataset: owner/name")
         if name in GENERATED and self.path is not None:
             found.append(f"{key}.path: {name} is generated; remove {key}.path, or use benchmark: local")
-        if self.test_path is not None and self.path is None:
-            found.append(f"{key}.test_path: belongs to {key}.path, which is not set; set it, or remove this key")
-        if self.test_path is not None and self.test_path == self.path:
-            found.append(
-                f"{key}.test_path: is {key}.path, which is trained on; name another file, or set {key}.held_out"
-            )
-        if self.test_path is not None and self.held_out:
-            found.append(f"{key}.test_path: has the test split already; remove it, or {key}.held_out")
         if name != "hub" and self.dataset is not None:
             found.append(f"{key}.dataset: is for benchmark: hub, not {name}; set {key}.benchmark: hub, or remove it")
         if name not in (*OWN, "mixture"):
@@ -161,7 +168,7 @@ class DataRecipe(SourceRecipe):
             return found
         if self.benchmark != "mixture":
             found.append(f"{key}.mixture: is for benchmark: mixture, not {self.benchmark}; name that in the mixture")
-        for name in ("path", "test_path", "dataset"):
+        for name in ("path", "dataset"):
             if getattr(self, name) is not None:
                 found.append(f"{key}.{name}: is for one source; name it in data.mixture")
         if all(source in get_args(Benchmark) for source in self.mixture):
@@ -177,7 +184,7 @@ def _where(source: str) -> dict[str, Any]:
     """Return the keys that say where a source of a mixture is: a benchmark, a file or folder, or an id on the hub."""
     if source in get_args(Benchmark):
         return {"benchmark": source}
-    return {"dataset": source} if _HUB_ID.fullmatch(source) and not source.endswith(FILES) else {"path": source}
+    return {"dataset": source} if is_hub_id(source) else {"path": source}
 
 
 def implied_benchmark(written: Mapping[str, Any]) -> str | None:

@@ -91,9 +91,8 @@ def _loaded(call: Mapping[str, Any]) -> dict[str, Any]:
         return {"path": files}
     if path.endswith(FILES) or Path(path).expanduser().exists():
         return {"path": path}
-    details = {"id": path, "config": call.get("name"), "revision": call.get("revision")}
-    split = str(call.get("split") or "train").partition("[")[0]
-    return {"dataset": {key: value for key, value in details.items() if value}, "split": split}
+    marked = [f"{mark}{call[key]}" for mark, key in ((":", "name"), ("@", "revision")) if call.get(key)]
+    return {"dataset": "".join([path, *marked]), "split": str(call.get("split") or "train").partition("[")[0]}
 
 
 def _trl(path: Path, document: dict[str, Any]) -> Foreign:

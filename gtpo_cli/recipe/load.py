@@ -211,7 +211,7 @@ def _following(written: Mapping[str, Any]) -> dict[str, Any]:
     if (benchmark := data.get("benchmark", implied_benchmark(data))) in get_args(Benchmark):
         follow["evaluation.benchmarks"] = [benchmark]
     if (longest := _length(rollout.get("max_completion_tokens"))) is not None:
-        follow |= {"evaluation.max_completion_tokens": longest, "rewards.length.limit": longest}
+        follow["evaluation.max_completion_tokens"] = longest
     if isinstance(samples := evaluation.get("samples"), int):
         follow |= {f"evaluation.{key}": list(ks) for key, ks in default_ks(samples).items()}
     return follow

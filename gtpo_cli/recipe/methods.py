@@ -37,8 +37,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "gspo": _NO_CORRECTIONS | {"objective.ratio": "sequence", "objective.clip.low": 3e-4, "objective.clip.high": 4e-4},
     # arXiv 2506.13585: sum_{i,t} sg(min(r, high)) A ln pi / (completion tokens of the step); without its dynamic
     # sampling and length penalty, which it adopts from DAPO
-    "cispo": _NO_CORRECTIONS
-    | {"objective.average": "token", "objective.clip.of": "weight", "objective.clip.high": 5.0},
+    "cispo": _NO_CORRECTIONS | {"objective.average": "token", "objective.ratio": "weight", "objective.clip.high": 5.0},
     # arXiv 2402.14740: 1/G sum_i sum_t min(r A, clip(r) A), A_i = R_i - mean of the others; a KL term is in the
     # loss, as in all methods here, and not in the reward
     "rloo": _NO_CORRECTIONS

@@ -30,16 +30,14 @@ class AccuracyRewardRecipe(Section):
     equality: Literal["mathematics", "text"] = Field(
         "mathematics", description="how answers are compared; text: as written, except white space"
     )
-    reject_copied: bool = Field(
-        True, description="reject a formula copied from the question, or one not worked out if a number is asked"
-    )
 
 
 class LengthRewardRecipe(Section):
-    weight: float = Field(0.0, ge=0.0, le=1000.0, description="factor of DAPO's soft length penalty; 0 = off")
-    limit: int = Field(1500, ge=1, description="the penalty is -1 here; default: rollout.max_completion_tokens")
-    soft_tokens: int | None = Field(
-        None, ge=0, description="the penalty falls from 0 over these last tokens; null = a fifth of the limit"
+    weight: float = Field(
+        0.0,
+        ge=0.0,
+        le=1000.0,
+        description="factor of DAPO's soft penalty for the last fifth of the longest completion; 0 = off",
     )
 
 
@@ -48,12 +46,6 @@ class PluginRewardRecipe(Section):
         Field(description="pkg.module:function; (problem, completion) -> float, or as docs/rewards.md says")
     )
     weight: float = Field(1.0, ge=-1000.0, le=1000.0, description="factor of this reward")
-    concurrency: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="most calls at one time (in threads); null = one, or 32 for an async def",
-    )
 
 
 class RewardsRecipe(Section):
@@ -82,10 +74,6 @@ class RewardsRecipe(Section):
         tags = self.format.tags
         if tags.reasoning == tags.answer:
             found.append(f"rewards.format.tags: reasoning and answer are both {tags.answer}; name two different tags")
-        if (self.length.soft_tokens or 0) > self.length.limit:
-            found.append(
-                f"rewards.length.soft_tokens: {self.length.soft_tokens} is more than the limit, {self.length.limit}"
-            )
         names = [plugin.name for plugin in self.plugins]
         for number, name in enumerate(names):
             if name in names[:number]:

@@ -46,7 +46,6 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
 class LoraRecipe(Section):
     rank: int = Field(128, ge=1, le=4096, description="rank r of the adapter")
     alpha: float = Field(128, gt=0, le=65536, description="the adapter is multiplied by alpha / rank")
-    dropout: float = Field(0.0, ge=0.0, lt=1.0, description="dropout on the adapter's input; SFT only")
     target_modules: tuple[NonEmpty, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,
@@ -177,11 +176,10 @@ class RolloutRecipe(Section):
 
 class ConflictRecipe(Section):
     enabled: bool = Field(True, description="weigh conflict tokens (lambda, Eq. 9)")
-    alignment: Literal["position", "prefix"] = Field(
-        "position", description="position: the paper; prefix: all tokens before must agree too"
-    )
-    span: Literal["ends", "all"] = Field(
-        "ends", description="ends: shared runs at start and end (the paper); all: shared tokens anywhere"
+    alignment: Literal["position", "prefix", "anywhere"] = Field(
+        "position",
+        description="position: shared runs at start and end (the paper); prefix: all tokens before must agree too; "
+        "anywhere: shared tokens in the middle count as well",
     )
     positive_weight: float = Field(2.0, ge=0.0, le=100.0, description="lambda of a conflict token where A > 0")
     negative_weight: float = Field(0.0, ge=0.0, le=100.0, description="lambda of a conflict token where A < 0")
@@ -196,15 +194,13 @@ class FilterRecipe(Section):
 
 
 class ProbeRecipe(Section):
-    num_prompts: Count = Field(100, description="training problems, from the first")
-    completions_per_prompt: Count = Field(1, description="completions for each")
+    num_prompts: Count = Field(100, description="training problems, from the first, with one completion each")
 
 
 class ClipRecipe(Section):
     low: float = Field(0.2, ge=0.0, lt=1.0, description="the ratio is clipped at 1 - low (Eq. 2)")
-    high: float = Field(0.2, gt=0.0, le=1e6, description="the ratio is clipped at 1 + high; with of: weight, at high")
-    of: Literal["objective", "weight"] = Field(
-        "objective", description="weight: clip only the weight of ln pi, so every token keeps its gradient (CISPO)"
+    high: float = Field(
+        0.2, gt=0.0, le=1e6, description="the ratio is clipped at 1 + high; with ratio: weight, at high"
     )
 
 
@@ -216,7 +212,11 @@ class ObjectiveRecipe(Section):
     baseline: Literal["mean", "leave_one_out"] = Field(
         "mean", description="mean of the group, or of its other completions"
     )
-    ratio: Literal["token", "sequence"] = Field("token", description="clip the ratio of each token or of a completion")
+    ratio: Literal["token", "sequence", "weight"] = Field(
+        "token",
+        description="clip the ratio of each token, or of a completion; weight: the token's ratio only weighs ln pi, so "
+        "clipping leaves every token its gradient (CISPO)",
+    )
     clip: ClipRecipe = Field(default_factory=ClipRecipe, description="clip range; clip_epsilon: x sets both ends")
     average: Literal["completion", "token", "budget", "sum"] = Field(
         "completion",
@@ -250,8 +250,8 @@ class ObjectiveRecipe(Section):
         clip = written.get("clip") or {}
         if not isinstance(clip, dict) or {"low", "high"} & clip.keys():
             raise ValueError("clip_epsilon sets both clip.low and clip.high; write either clip_epsilon or these two")
-        if clip.get("of") == "weight":
-            raise ValueError("clip_epsilon is a range around 1; with clip.of: weight write clip.high (CISPO: 5)")
+        if written.get("ratio") == "weight":
+            raise ValueError("clip_epsilon is a range around 1; with ratio: weight write clip.high (CISPO: 5)")
         epsilon = written["clip_epsilon"]
         others = {key: value for key, value in written.items() if key != "clip_epsilon"}
         return others | {"clip": clip | {"low": epsilon, "high": epsilon}}
@@ -413,10 +413,10 @@ class Recipe(Section):
                 f"set it below model.max_seq_length ({self.model.max_seq_length})"
             )
         objective = self.objective
-        if objective.clip.of == "weight" and objective.clip.high < 1:
+        if objective.ratio == "weight" and objective.clip.high < 1:
             problems.append(
                 f"objective.clip.high: {objective.clip.high:g} would shrink every weight, since weights start at 1; "
-                "with clip.of: weight it is the bound itself, so use 1 or more (CISPO: 5)"
+                "with ratio: weight it is the bound itself, so use 1 or more (CISPO: 5)"
             )
         rewards = self.rewards
         problems += rewards.problems()

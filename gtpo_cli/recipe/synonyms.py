@@ -74,7 +74,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("use_peft use_lora peft peft_config lora_config adapter finetuning_type", "model.lora", ""),
     ("lora_r lora_rank r lora_dim max_lora_rank", "model.lora.rank", ""),
     ("lora_alpha", "model.lora.alpha", ""),
-    ("lora_dropout", "model.lora.dropout", ""),
+    ("lora_dropout", None, "adapters have no dropout (docs/objective.md)"),
     (
         "lora_target_modules lora_target lora_modules lora_attn_modules lora_target_linear",
         "model.lora.target_modules",
@@ -86,8 +86,11 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
         "data.dataset",
         "its id on the hub; of known benchmarks the name (data.benchmark)",
     ),
-    ("dataset_config dataset_config_name subset dataset_subset config_name", "data.dataset.config", ""),
-    ("dataset_revision", "data.dataset.revision", ""),
+    (
+        "dataset_config dataset_config_name subset dataset_subset config_name dataset_revision",
+        "data.dataset",
+        "owner/name:configuration@revision",
+    ),
     (
         "datasets dataset_mixer dataset_mixture mix_strategy interleave_probs interleave_probabilities data_mix",
         "data.mixture",

@@ -160,7 +160,7 @@ def _adapter(words: _Words, made: Translation) -> None:
     made.set("model.load_in_4bit", four, "")
     lora: dict[str, Any] = {"rank": rank, "alpha": alpha}
     if dropout:
-        made.lacking.append(f"lora_dropout: {dropout}: an adapter's dropout is for SFT alone here (model.lora.dropout)")
+        made.lacking.append(f"lora_dropout: {dropout}: adapters have no dropout here (docs/objective.md)")
     if isinstance(modules, str) and modules != "all-linear":
         modules = [part.strip() for part in modules.split(",")]
     if isinstance(modules, list):

@@ -91,7 +91,7 @@ def read_run(run: RunFolder) -> RunRecord:
 # Conditions of sampling and grading, without those of problems, model and seed.
 _SAMPLING = (
     "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt", "tags",
-    "equality", "reject_copied", "changed",
+    "equality", "changed",
 )  # fmt: skip
 
 

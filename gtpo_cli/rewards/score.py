@@ -56,13 +56,13 @@ def accuracy_reward(
     return FULL_MARKS if equal else 0.0
 
 
-def length_penalty(tokens: int, *, truncated: bool, limit: int, soft_tokens: int | None = None) -> float:
+def length_penalty(tokens: int, *, truncated: bool, limit: int) -> float:
     """Compute DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), 0 to -1.
 
-    It is 0 up to `limit - soft_tokens` (None: a fifth of the limit) and falls linearly to -1 at `limit`. Beyond it, and
-    for a truncated completion, it is -1.
+    It is 0 up to four fifths of the limit and falls linearly to -1 at `limit`. Beyond it, and for a truncated
+    completion, it is -1.
     """
-    soft = limit // 5 if soft_tokens is None else soft_tokens
+    soft = limit // 5
     if truncated or tokens > limit:
         return -1.0
     return -max(0, tokens - (limit - soft)) / max(1, soft)
@@ -73,7 +73,7 @@ def _user_rewards(recipe: RewardsRecipe) -> list[UserReward]:
         return []
     from gtpo_cli.rewards.user_reward import UserReward
 
-    return [UserReward(plugin.name, concurrency=plugin.concurrency) for plugin in recipe.plugins]
+    return [UserReward(plugin.name) for plugin in recipe.plugins]
 
 
 class Scorer:
@@ -82,9 +82,11 @@ class Scorer:
     Raises RewardError at once if a plug-in cannot be loaded, and from the scoring methods if one fails.
     """
 
-    def __init__(self, recipe: RewardsRecipe, *, num_workers: int | None = None) -> None:
-        """`num_workers`: as in `EqualityWorkers`."""
-        self._recipe = recipe
+    def __init__(self, recipe: RewardsRecipe, *, longest: int | None = None, num_workers: int | None = None) -> None:
+        """`longest`: rollout.max_completion_tokens, for the length penalty. `num_workers`: as in `EqualityWorkers`."""
+        if recipe.length.weight and longest is None:
+            raise ValueError("the length penalty needs the longest completion")
+        self._recipe, self._longest = recipe, longest
         self._plugins = _user_rewards(recipe)
         self.workers = EqualityWorkers(num_workers, equality=recipe.accuracy.equality)
 
@@ -138,11 +140,9 @@ class Scorer:
         ]
 
     def _pair(self, problem: Problem, completion: Completion) -> Pair | None:
-        """Return the pair to compare, with the question if copies do not count. None without an answer."""
+        """Return the pair to compare, with the question, whose copies do not count. None without an answer."""
         answer = self._answer(completion)
-        if answer is None:
-            return None
-        return problem.gold, answer, problem.question if self._recipe.accuracy.reject_copied else None
+        return None if answer is None else (problem.gold, answer, problem.question)
 
     def _answer(self, completion: Completion) -> str | None:
         return extract_answer(completion.text, mode=self._recipe.format.mode, tags=self._recipe.format.tags)
@@ -153,11 +153,9 @@ class Scorer:
         format_score = format_reward(text, mode=recipe.format.mode, tags=tags)
         accuracy_score = FULL_MARKS if grade.equal else 0.0
         if recipe.length.weight:
+            assert self._longest is not None
             plugins["length"] = length_penalty(
-                len(completion.token_ids),
-                truncated=completion.truncated,
-                limit=recipe.length.limit,
-                soft_tokens=recipe.length.soft_tokens,
+                len(completion.token_ids), truncated=completion.truncated, limit=self._longest
             )
         reward = recipe.format.weight * format_score + recipe.accuracy.weight * accuracy_score
         reward += recipe.length.weight * plugins.get("length", 0.0)

@@ -1,12 +1,12 @@
 """A user's reward, called according to its form.
 
-    def score(problem, completion) -> float             one completion after the other; with `concurrency`, in threads
-    async def score(problem, completion) -> float       `concurrency` completions at once
+    def score(problem, completion) -> float             one completion after the other
+    async def score(problem, completion) -> float       32 completions at once
     def score(problems, completions) -> list[float]     all completions of a step in one call; may be async too
     def score(prompts, completions, **columns)          the same, in TRL's form (forms.py)
 
-Rewards that can run in parallel start when a completion ends, while others are still being sampled. They run in their
-own event loop and its threads, which do not keep the program from ending if the user's code never returns.
+An async reward starts when a completion ends, while others are still being sampled. It runs in an event loop in a
+thread of its own, which does not keep the program from ending if the user's code never returns.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from anyio import CapacityLimiter
     from anyio.from_thread import BlockingPortal
 
-ASYNC_CALLS = 32  # default number of parallel calls of an async function
+ASYNC_CALLS = 32  # parallel calls of an async function
 CLOSE_SECONDS = 5.0
 
 Completions = Sequence[tuple[Problem, Completion]]
 
 
 class UserReward:
-    """`pkg.module:function` with at most `concurrency` calls at one time. Raises RewardError if it is missing."""
+    """`pkg.module:function`. Raises RewardError if it is missing."""
 
-    def __init__(self, name: str, *, concurrency: int | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self._function: Callable[..., Any] = load_plugin(name)
         self._is_async = is_async(self._function)
         self._form = form_of(self._function)
         self._takes_all = self._form != "one"
-        self._at_once = concurrency or (ASYNC_CALLS if self._is_async else 1)
+        self._runs_beside = self._is_async and not self._takes_all
         self._under_way: dict[tuple[Problem, Completion], list[Future[float]]] = defaultdict(list)
         self._resources = contextlib.ExitStack()
 
@@ -71,10 +71,6 @@ class UserReward:
         closing.start()
         closing.join(CLOSE_SECONDS)
 
-    @property
-    def _runs_beside(self) -> bool:
-        return not self._takes_all and (self._is_async or self._at_once > 1)
-
     def _begun(self, pair: tuple[Problem, Completion]) -> Future[float] | None:
         futures = self._under_way.pop(pair, [])
         if futures[1:]:  # the same completion was sampled again and needs its own call
@@ -85,11 +81,6 @@ class UserReward:
         return self._portal.start_task_soon(self._ask_one, problem, completion)
 
     async def _ask_one(self, problem: Problem, completion: Completion) -> float:
-        if not self._is_async:
-            from anyio import to_thread
-
-            call = partial(call_plugin, self.name, self._function, problem, completion)
-            return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
         async with self._limiter:
             with naming_completion(self.name, problem, completion):
                 score = await self._function(problem, completion)
@@ -131,4 +122,4 @@ class UserReward:
     def _limiter(self) -> CapacityLimiter:
         from anyio import CapacityLimiter
 
-        return CapacityLimiter(self._at_once)
+        return CapacityLimiter(ASYNC_CALLS)

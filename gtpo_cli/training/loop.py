@@ -54,7 +54,7 @@ def train(
     run = Run(recipe, folder, resume=resume, say=say)
     with ExitStack() as stack:
         # The scorer comes first, so that a reward that fails to load is reported before the model loads.
-        scorer = stack.enter_context(Scorer(recipe.rewards))
+        scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
         setup = set_up(recipe, say=say, samples=recipe.samples, start=keep_start(recipe, folder))
         policy, order = setup.policy, setup.data.order
         folder.write_environment(setup.facts | origin(folder))

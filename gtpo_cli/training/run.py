@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError, GtpoError
 from gtpo_cli.models import Policy
-from gtpo_cli.models.dropout import check_dropout
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import counted
@@ -59,8 +58,7 @@ class Run:
         """Begin at step 0, or with `resume` at the newest intact checkpoint. Damaged ones are reported and set aside.
 
         Raises CheckpointError if no checkpoint is intact, GtpoError if the guard stopped the run there, and RecipeError
-        for an unknown metric in `training.keep_best` or for adapter dropout outside SFT. The caller holds the folder
-        (`RunFolder.held`).
+        for an unknown metric in `training.keep_best`. The caller holds the folder (`RunFolder.held`).
         """
         self.recipe, self.folder, self._resume, self._say = recipe, folder, resume, say
         self.store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
@@ -72,7 +70,6 @@ class Run:
                 f"new run{lower}, or continue with these weights and --set training.guard.action=warn"
             )
         check_keep_best(recipe)
-        check_dropout(recipe)
         self.signals: Sequence[int] = ()
         self.total_steps = 0
         self._trackers: Trackers | None = None

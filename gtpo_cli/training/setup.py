@@ -115,7 +115,6 @@ def find_initial_entropy(
             "source": "probe",
             "interval_95": ends if probe.interval.is_bounded else None,
             "prompts": len(probe.by_prompt),
-            "completions_per_prompt": recipe.objective.probe.completions_per_prompt,
             "accuracy": fmean(verdict.correct for verdict in verdicts),
             "format": fmean(verdict.complete_format for verdict in verdicts),
         }

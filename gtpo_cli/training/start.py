@@ -52,7 +52,7 @@ class Start:
 
     def overrides(self) -> list[str]:
         """Return the `--set` overrides with which a recipe starts from here."""
-        lora = None if self.lora is None else self.lora.model_dump(mode="json", exclude={"dropout"})
+        lora = None if self.lora is None else self.lora.model_dump(mode="json")
         model: dict[str, Any] = {"start": self.name, "lora": lora}
         if self.base is not None:
             model["name"] = self.base

@@ -39,6 +39,7 @@ from gtpo_cli.objective import (
     TokenBatch,
     group_terms,
     importance_weights,
+    loss_arguments,
     policy_loss,
     row_terms,
 )
@@ -295,10 +296,8 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
             old_logprobs_BGT=old,
             ref_logprobs_BGT=reference,
             kl_coef=objective.kl_coef,
-            ratio=objective.ratio,
-            clip=(objective.clip.low, objective.clip.high),
-            clipped=objective.clip.of,
             shares_BG=part.shares_N,
+            **loss_arguments(objective),
         )
         if old is not None:
             ratios.append(Ratios.from_metrics(c, metrics))

@@ -41,7 +41,7 @@ def stress_step(
     rollout, prompts_per_step = recipe.rollout, min(recipe.rollout.prompts_per_step, len(prompts))
     length = min(rollout.max_completion_tokens, policy.max_seq_length - len(ids))
     devices = [policy.device] if policy.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):  # adapter dropout draws
+    with torch.random.fork_rng(devices=devices):  # dropout draws
         if sampler is not None:
             sampler.sync(policy)
             params = SamplingParams(rollout.temperature, max_completion_tokens=length)

@@ -86,7 +86,7 @@ def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     folder = train_anew(run, recipe, ARMS[run.arm], build)
     metrics = read_metrics(folder.path / "metrics.jsonl")
     store = CheckpointStore(folder.checkpoints, keep_last=LOOKS)
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         subjects = {step: Subject(recipe, Checkpoint(step, store.path(step)), scorer) for step in store.steps()}
         end = subjects[run.steps]
         if run.tunes:
@@ -114,7 +114,7 @@ def measure_base(build: Path, record: Path) -> None:
         return
     run, data = Run("base", "grpo", "1e-4", seed=1), build / "data"
     recipe = recipe_of(run, build)
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         base = Subject(recipe, None, scorer)
         figures = {"study": "base", "arm": "base", "seed": 1, "generation": 1} | final_outcomes(base, data)
         append(record.with_name(f"{record.stem}_curves.csv"), [{"run": "base", "step": 0} | _look(base, data)])

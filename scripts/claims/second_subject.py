@@ -50,7 +50,7 @@ def make_one(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]
     folder = train_anew(run, recipe, ARMS["sft" if run == START else run.arm], build)
     checkpoint = choose_checkpoint(folder, "last")
     problems = word_problems(PROBLEMS, split="test", seed=0)
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         subject = Subject(recipe, checkpoint, scorer)
         greedy = subject.answers(problems, samples=1, temperature=GREEDY)
         sampled = subject.answers(problems[:SAMPLED_PROBLEMS], samples=SAMPLES, temperature=1.0, entropy=True)

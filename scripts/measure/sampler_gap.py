@@ -119,7 +119,7 @@ def effect(policy: Policy, recipe: Recipe, groups: Sequence[Group], initial_entr
     longest = max(len(group.prompt_ids) + recipe.rollout.max_completion_tokens for group in groups)
     budget = training_budget("auto", longest_row=longest, warn=print)
     gradient = Gradient(policy.trainable_parameters())
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
 
         def of(part: Sequence[Group], how: str) -> Tensor:
             rollout = recipe.rollout.model_copy(update={"importance_correction": how})

@@ -41,7 +41,7 @@ def steps_of(policy: Any, *, steps: int, completion: int) -> list[StepResult]:
     updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=steps + 1)
     micro = training_budget("auto", longest_row=completion + 10, warn=print)
     results = []
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         parts = StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, 9.0, micro)
         for number in range(steps):
             results.append(whole_step(parts, PROMPTS, seed=number, clock=Stopwatch()))

@@ -76,7 +76,7 @@ def own_step(recipe: Recipe) -> StepResult:
     policy.eos_token_ids = frozenset({2, *range(60, 80)})
     updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
     size = training_budget(4, longest_row=64, warn=print)
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         sampler = TransformersSampler(policy)
         parts = StepParts(recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, size)
         return whole_step(parts, PROMPTS, seed=3, clock=Stopwatch())

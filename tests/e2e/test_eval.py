@@ -173,14 +173,15 @@ def test_errors(gtpo: Run, arguments: list[str], words: str) -> None:
 def test_a_test_file_beside_the_training_file_and_scores_by_a_column(gtpo: Run, tmp_path: Path) -> None:
     """The test file is sorted by kind; each part's accuracy is the mean over its own stored completions."""
     kinds = {"plus": "+", "minus": "-"}
-    for name, last, count in (("train", 1, 6), ("held", 2, 4)):
+    (tmp_path / "set").mkdir()
+    for name, last, count in (("train", 1, 6), ("test", 2, 4)):
         rows = [
             {"question": f"{n + 3} {sign} 2 {sign} 1 + {last}", "answer": str(eval(f"{n + 3}{sign}2{sign}1+{last}")),
              "about": {"kind": kind}}
             for kind, sign in kinds.items() for n in range(count + (kind == "plus"))
         ]  # fmt: skip
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    local = ["--set", "data={benchmark: local, path: train.jsonl, test_path: held.jsonl, limit: null}"]
+        (tmp_path / "set" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    local = ["--set", "data={benchmark: local, path: set, limit: null}"]
     trained = gtpo(*TRAIN, *local, "--set", "rollout.prompts_per_step=2")
     assert trained.stdout.splitlines()[-1] == "next: gtpo eval runs/one --base"  # nothing says that no test is left
     said = gtpo("eval", "--pass-k", "4", "--by", "about.kind").stdout
@@ -188,7 +189,7 @@ def test_a_test_file_beside_the_training_file_and_scores_by_a_column(gtpo: Run, 
     assert [row[:2] for row in rows] == [["minus", "4"], ["plus", "5"]]
     (found,) = json.loads(gtpo("eval", "--pass-k", "4", "--by", "about.kind", "--json").stdout)["evaluations"]
     stored = [json.loads(line) for line in (tmp_path / found["folder"] / "samples.jsonl").read_text().splitlines()]
-    questions = [json.loads(line)["question"] for line in (tmp_path / "held.jsonl").read_text().splitlines()]
+    questions = [json.loads(line)["question"] for line in (tmp_path / "set" / "test.jsonl").read_text().splitlines()]
     assert [row["question"] for row in stored] == questions
     for kind, sign in kinds.items():
         right = [c["correct"] for row in stored if row["question"].split()[1] == sign for c in row["completions"]]

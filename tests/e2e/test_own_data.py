@@ -207,17 +207,17 @@ def test_a_data_set_of_the_hub_online_and_then_offline_from_its_cache(tmp_path: 
         )  # fmt: skip
         return [tuple(json.loads(line[5:])) for line in done.stdout.splitlines() if line.startswith("SAID ")]
 
-    easy = "data.dataset={id: owner/sums, config: easy, revision: v2}"
+    easy = "data.dataset=owner/sums:easy@v2"
     read = [easy, "data.columns={question: problem, answer: final}", "data.held_out=0.2"]
     with small_hub("owner/sums", files, revision="v2") as url:
         no_config, whole, no_split, no_revision = run(
-            ["data.dataset={id: owner/sums, revision: v2}"], read, [*read, "data.split=test"],
-            ["data.dataset={id: owner/sums, revision: v9}"], HF_ENDPOINT=url, HF_HUB_OFFLINE="0",
+            ["data.dataset=owner/sums@v2"], read, [*read, "data.split=test"],
+            ["data.dataset=owner/sums@v9"], HF_ENDPOINT=url, HF_HUB_OFFLINE="0",
         )  # fmt: skip
     assert (no_config[0], no_split[0], no_revision[0]) == (1, 1, 1)
     assert (whole[0], "# prompts: 24\n" in whole[1]) == (0, True)
     assert "['easy', 'hard']" in no_config[1]
-    assert "set data.dataset.config to one of them" in no_config[1]
+    assert "name one of them: data.dataset: owner/sums:CONFIGURATION" in no_config[1]
     assert "there is no split test: set data.split" in no_split[1]
     assert "has no revision v9 of it" in no_revision[1]
     cached, absent = run(read, ["data.dataset=owner/others"], HF_HUB_OFFLINE="1")

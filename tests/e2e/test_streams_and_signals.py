@@ -141,7 +141,7 @@ async def sleeps(problem, completion): time.sleep(1e6)  # and blocks every other
 """
 
 
-@pytest.mark.parametrize("reward", ["waits", "computes", "at_once", "waits, concurrency: 4", "sleeps"])
+@pytest.mark.parametrize("reward", ["waits", "computes", "at_once", "sleeps"])
 def test_two_sigterms_end_a_run_whose_reward_never_returns(tmp_path: Path, reward: str) -> None:
     (tmp_path / "stuck.py").write_text(REWARDS_THAT_NEVER_RETURN)
     plugin = f"rewards.plugins=[{{name: stuck:{reward}}}]"

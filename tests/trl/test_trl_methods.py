@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
 from gtpo_cli.models.tiny import resolve_name  # noqa: E402
-from gtpo_cli.objective import group_terms, policy_loss  # noqa: E402
+from gtpo_cli.objective import group_terms, loss_arguments, policy_loss  # noqa: E402
 from gtpo_cli.recipe.load import build_recipe  # noqa: E402
 
 B, G, P, T = 2, 4, 6, 9
@@ -105,10 +105,8 @@ def ours(
         old_logprobs_BGT=None if old is None else old.view(B, G, T),
         ref_logprobs_BGT=None if reference is None else reference.view(B, G, T),
         kl_coef=kl_coef,
-        ratio=objective.ratio,
-        clip=(objective.clip.low, objective.clip.high),
-        clipped=objective.clip.of,
         shares_BG=terms.shares_BG,
+        **loss_arguments(objective),
     )
     return loss
 

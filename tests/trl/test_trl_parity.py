@@ -79,7 +79,7 @@ class Own:
             self.gradients.append(torch.cat([p.grad.flatten() for p in policy.trainable_parameters()]))
 
         updater.optimizer.register_step_pre_hook(note)
-        with Scorer(self.recipe.rewards) as scorer:
+        with Scorer(self.recipe.rewards, longest=self.recipe.rollout.max_completion_tokens) as scorer:
             sampler = load_sampler(policy, self.recipe)
             parts = StepParts(self.recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, micro)
             self.prompts = setup.data.prompts[: 2 * B]

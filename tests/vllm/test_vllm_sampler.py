@@ -154,7 +154,7 @@ def test_a_killed_evaluation_continues_to_the_same_completions_each_time_in_one_
         if killed.samples_file.exists() and killed.samples_file.read_bytes().count(b"\n") == 16:
             raise Killed
 
-    with Scorer(recipe.rewards) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         whole, killed = (
             find_evaluation(recipe, RunFolder(tmp_path / name), problems, "base") for name in ("whole", "killed")
         )

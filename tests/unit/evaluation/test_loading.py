@@ -24,7 +24,7 @@ from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.types import Completion, Group, Problem
 
-LORA = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj"], "dropout": 0.5}
+LORA = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj"]}
 
 
 def recipe_of(name: str = "builtin:tiny", *, lora: dict[str, Any] | None = None, kl_coef: float = 0.0) -> Recipe:

@@ -222,8 +222,7 @@ def test_a_k_that_is_larger_than_the_samples_is_refused_before_sampling(
         ("model.dtype=bfloat16", ("model.dtype=bfloat16",)),
         ("model={load_in_4bit: true, lora: {}}", ("model.load_in_4bit=True",)),
         ("model.max_seq_length=100", ("model.max_seq_length=100",)),
-        ("rewards.length={weight: 1, limit: 9}", ("rewards.length=(9, None)",)),
-        ("rewards.length.limit=9", ()),  # which has no weight
+        ("rewards.length.weight=1", ("rewards.length=64",)),
         ("training.epochs=9", ()),
     ],
 )

@@ -22,9 +22,7 @@ from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rollout import sample
 from gtpo_cli.seeds import derive_seed
 
-RECIPE = load_recipe(
-    "tiny_arithmetic", ["objective.probe={num_prompts: 20, completions_per_prompt: 2}", "rollout.temperature=0.9"]
-)
+RECIPE = load_recipe("tiny_arithmetic", ["objective.probe.num_prompts=20", "rollout.temperature=0.9"])
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,9 @@ def test_mean_entropies_equal_full_logits_on_the_first_problems(policy: Transfor
     prompts = prompts_for(policy)
     sampler = TransformersSampler(policy)
     seen: list[tuple[int, int]] = []
-    probe = probe_entropy(policy, sampler, prompts, RECIPE, progress=lambda done, total: seen.append((done, total)))
+    probe = probe_entropy(
+        policy, sampler, prompts, RECIPE, n=2, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(done, 20) for done in range(21)]
     assert [group.problem for group in probe.groups] == [problem for problem, _ in prompts[:20]]
     assert {len(group.completions) for group in probe.groups} == {2}
@@ -67,10 +67,10 @@ def test_a_probe_changes_nothing_that_training_draws_from(policy: TransformersPo
     state = torch.get_rng_state()
     before = [parameter.clone() for parameter in policy.trainable_parameters()]
     prompts = prompts_for(policy)
-    first = probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE)
+    first = probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE, n=2)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.trainable_parameters(), strict=True))
-    assert probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE) == first
+    assert probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE, n=2) == first
 
 
 def test_where_memory_does_not_hold_a_forward_it_is_cut_finer(

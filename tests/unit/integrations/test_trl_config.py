@@ -198,5 +198,5 @@ def test_what_no_loss_of_trl_is_is_refused() -> None:
         RecipeError, match=r"objective\.conflict\.enabled: with ratio: sequence TRL has one coefficient"
     ):
         check_recipe(load_recipe("tiny_arithmetic", ["objective.name=gspo", "objective.conflict.enabled=true"]))
-    with pytest.raises(RecipeError, match=r"objective\.clip\.of: weight works in TRL only with average: token"):
+    with pytest.raises(RecipeError, match=r"objective\.ratio: weight works in TRL only with average: token"):
         check_recipe(load_recipe("tiny_arithmetic", ["objective.name=cispo", "objective.average=completion"]))

@@ -8,33 +8,24 @@ from typing import Any
 
 import pytest
 import torch
-from policy_contract import ragged_rows, recipe_for, save_model
+from policy_contract import ragged_rows
 from small_models import random_model, tiny_tokenizer
 from small_steps import (
     letters,  # noqa: F401  # the recipe's reward, by name
     whole_step,
 )
 
-from gtpo_cli.errors import NotReadyError, RecipeError
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.generation import load_sampler
-from gtpo_cli.models import load_policy
 from gtpo_cli.models.budget import training_budget
-from gtpo_cli.models.dropout import active_dropout, check_dropout, switch_off_dropout
-from gtpo_cli.planning.readiness import check_ready, check_recipe
+from gtpo_cli.models.dropout import active_dropout, switch_off_dropout
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.recipe.methods import METHODS
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import step as step_module
-from gtpo_cli.training.loop import train
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import Setup, set_up
 from gtpo_cli.training.step import StepParts
 from gtpo_cli.training.stopwatch import Stopwatch
-
-LORA = {"rank": 4, "alpha": 8, "dropout": 0.3}
 
 
 def recipe(name: str | Path = "builtin:tiny", *overrides: str, lora: Any = None) -> Recipe:
@@ -50,31 +41,6 @@ def recipe(name: str | Path = "builtin:tiny", *overrides: str, lora: Any = None)
         "tracking": {"wandb": {"mode": "off"}},
     }  # fmt: skip
     return build_recipe(document, overrides, where="test")
-
-
-@pytest.mark.parametrize("method", [*METHODS])
-def test_an_adapters_dropout_is_for_sft_alone(method: str, tmp_path: Path) -> None:
-    asked = recipe("builtin:tiny", f"objective.name={method}", "objective.num_iterations=1", lora=LORA)
-    check_dropout(recipe("builtin:tiny", f"objective.name={method}", lora=LORA | {"dropout": 0.0}))
-    check_dropout(recipe("builtin:tiny", f"objective.name={method}"))
-    if method == "sft":
-        check_dropout(asked)
-        check_ready(asked)
-        return
-    said = rf"model\.lora\.dropout: 0\.3 works only with objective\.name: sft; with {method} each .*; set it to 0"
-    run = RunFolder(tmp_path / "run")
-    run.create(asked)
-    for refuse in (
-        lambda: check_dropout(asked),
-        lambda: Run(asked, run),
-        lambda: train(asked, run, quiet=True),
-        lambda: check_recipe(asked),  # gtpo recipes check
-        lambda: check_ready(asked),  # what gtpo train looks for first, and --dry-run
-        lambda: check_ready(asked, by_trl=True),
-    ):
-        with pytest.raises((RecipeError, NotReadyError), match=said):
-            refuse()
-    load_policy(asked, trains=False)  # a run that has it can be evaluated, exported and gone on from
 
 
 def model_of(kind: str) -> Any:
@@ -188,14 +154,3 @@ def test_the_ratio_is_one_where_nothing_changed_and_entropies_are_the_probes(
     assert torch.cat(ratios).abs().mean() > 0.05
     probed = torch.tensor(mean_entropies(setup.policy, result.groups))
     assert (result.mean_entropy_BG - probed).abs().max() > 1e-3
-
-
-def test_sft_trains_an_adapter_with_dropout(tmp_path: Path) -> None:
-    policy: Any = load_policy(recipe_for(save_model(tmp_path), lora=LORA))
-    for name, parameter in policy.model.named_parameters():
-        if "lora_B" in name:
-            parameter.data.normal_()
-    assert not torch.equal(policy.token_logprobs(ragged_rows())[0], policy.token_logprobs(ragged_rows())[0])
-    run = RunFolder(tmp_path / "run")
-    run.create(recipe("builtin:tiny", "objective.name=sft", lora=LORA))
-    assert train(run.recipe(), run, quiet=True).step == 2

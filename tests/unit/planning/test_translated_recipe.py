@@ -171,7 +171,7 @@ def test_a_yaml_of_trl() -> None:
     assert found.tool == "TRL"
     assert values(recipe, "model", "name", "load_in_4bit", "dtype") == ("Qwen/Qwen2.5-1.5B-Instruct", True, "bfloat16")
     assert recipe.model.lora is not None
-    assert (recipe.model.lora.rank, recipe.model.lora.alpha, recipe.model.lora.dropout) == (16, 32, 0.0)
+    assert (recipe.model.lora.rank, recipe.model.lora.alpha) == (16, 32)
     assert values(recipe, "data", "path", "gold", "limit", "max_prompt_tokens") == ("sums.jsonl", "hashes", 500, 624)
     assert (recipe.data.columns.question, recipe.data.columns.answer) == ("messages", "messages")
     rollout = ("group_size", "prompts_per_step", "max_completion_tokens", "temperature")

@@ -15,14 +15,14 @@ from gtpo_cli.recipe.yaml_text import parse_yaml
 SMALLEST = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
 # advantage_scale, baseline, ratio, clip low, high, of, average
 SWITCHES: dict[str, tuple[Any, ...]] = {
-    "gtpo": ("std", "mean", "token", 0.2, 0.2, "objective", "completion"),
-    "grpo": ("std", "mean", "token", 0.2, 0.2, "objective", "completion"),
-    "dr_grpo": ("none", "mean", "token", 0.2, 0.2, "objective", "budget"),
-    "dapo": ("std", "mean", "token", 0.2, 0.28, "objective", "token"),
-    "gspo": ("std", "mean", "sequence", 3e-4, 4e-4, "objective", "completion"),
-    "cispo": ("std", "mean", "token", 0.2, 5.0, "weight", "token"),
-    "rloo": ("none", "leave_one_out", "token", 0.2, 0.2, "objective", "sum"),
-    "sft": ("std", "mean", "token", 0.2, 0.2, "objective", "completion"),
+    "gtpo": ("std", "mean", "token", 0.2, 0.2, "completion"),
+    "grpo": ("std", "mean", "token", 0.2, 0.2, "completion"),
+    "dr_grpo": ("none", "mean", "token", 0.2, 0.2, "budget"),
+    "dapo": ("std", "mean", "token", 0.2, 0.28, "token"),
+    "gspo": ("std", "mean", "sequence", 3e-4, 4e-4, "completion"),
+    "cispo": ("std", "mean", "weight", 0.2, 5.0, "token"),
+    "rloo": ("none", "leave_one_out", "token", 0.2, 0.2, "sum"),
+    "sft": ("std", "mean", "token", 0.2, 0.2, "completion"),
 }
 
 
@@ -33,7 +33,7 @@ def recipe(*overrides: str) -> Recipe:
 def switches(objective: ObjectiveRecipe) -> tuple[Any, ...]:
     clip = objective.clip
     return (
-        objective.advantage_scale, objective.baseline, objective.ratio, clip.low, clip.high, clip.of, objective.average,
+        objective.advantage_scale, objective.baseline, objective.ratio, clip.low, clip.high, objective.average,
     )  # fmt: skip
 
 
@@ -75,10 +75,10 @@ def test_dynamic_sampling_and_the_length_penalty_are_on_for_dapo_alone(name: str
 
 
 def test_clip_epsilon_is_short_for_both_ends() -> None:
-    assert switches(recipe("objective.clip_epsilon=0.1").objective)[3:6] == (0.1, 0.1, "objective")
+    assert switches(recipe("objective.clip_epsilon=0.1").objective)[3:5] == (0.1, 0.1)
     # of a method whose ends differ, too; what is clipped stays the method's
     assert switches(recipe("objective.name=dapo", "objective.clip_epsilon=0.1").objective)[3:5] == (0.1, 0.1)
-    with pytest.raises(RecipeError, match=r"clip_epsilon is a range around 1; with clip\.of: weight write clip\.high"):
+    with pytest.raises(RecipeError, match=r"clip_epsilon is a range around 1; with ratio: weight write clip\.high"):
         recipe("objective.name=cispo", "objective.clip_epsilon=0.9")
     with pytest.raises(RecipeError, match=r"clip_epsilon sets both clip\.low and clip\.high"):
         recipe("objective.clip_epsilon=0.1", "objective.clip.high=0.3")
@@ -88,8 +88,8 @@ def test_clip_epsilon_is_short_for_both_ends() -> None:
 
 def test_a_bound_of_the_weight_below_1_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"objective\.clip\.high: 0\.2 would shrink every weight"):
-        recipe("objective.clip.of=weight")  # with gtpo's clip range
-    assert recipe("objective.clip={of: weight, high: 1}").objective.clip.high == 1.0
+        recipe("objective.ratio=weight")  # with gtpo's clip range
+    assert recipe("objective.ratio=weight", "objective.clip.high=1").objective.clip.high == 1.0
 
 
 def test_a_length_penalty_alone_is_a_reward() -> None:
@@ -107,7 +107,5 @@ def test_a_reward_of_ones_own_is_named_once() -> None:
 
 def test_dapo_resamples_and_punishes_length() -> None:
     dapo = recipe("objective.name=dapo", "rollout.max_completion_tokens=200")
-    assert (dapo.objective.resample, dapo.rewards.length.weight, dapo.rewards.length.limit) == (3, 5.0, 200)
+    assert (dapo.objective.resample, dapo.rewards.length.weight) == (3, 5.0)
     assert (recipe().objective.resample, recipe().rewards.length.weight) == (0, 0.0)
-    with pytest.raises(RecipeError, match=r"rewards\.length\.soft_tokens: 300 is more than the limit, 200"):
-        recipe("rollout.max_completion_tokens=200", "rewards.length.soft_tokens=300")

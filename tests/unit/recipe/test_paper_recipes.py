@@ -78,7 +78,7 @@ def test_what_the_recipes_for_small_cards_change(name: str, main: str) -> None:
     changes = dict(recipe_differences([load_recipe(main), load_recipe(name)]))
     assert {key: values[1] for key, values in changes.items()} == {
         "model.max_seq_length": 1536, "model.lora.rank": 32, "model.lora.alpha": 32, "data.max_prompt_tokens": 512,
-        "rollout.max_completion_tokens": 768, "evaluation.max_completion_tokens": 768, "rewards.length.limit": 768,
+        "rollout.max_completion_tokens": 768, "evaluation.max_completion_tokens": 768,
     }  # fmt: skip
 
 

@@ -86,10 +86,9 @@ def test_what_follows_from_other_keys_follows_them_again_in_a_resolved_recipe(tm
     (tmp_path / "above.yaml").write_text("extends: recipe.yaml\nrollout: {max_completion_tokens: 3000}\n")
     for changed in (load_recipe(file, changes), load_recipe(tmp_path / "above.yaml", changes)):
         assert (changed.evaluation.benchmarks, changed.evaluation.max_completion_tokens) == (("math",), 3000)
-        assert changed.rewards.length.limit == 3000
         assert (changed.evaluation.pass_k, changed.evaluation.majority_k) == ((1, 2, 4, 8, 16), (4, 8, 16))
-    kept = load_recipe(file, [*changes, "evaluation.benchmarks=[gsm8k]", "rewards.length.limit=1500"])
-    assert (kept.evaluation.benchmarks, kept.rewards.length.limit) == (("gsm8k",), 1500)
+    kept = load_recipe(file, [*changes, "evaluation.benchmarks=[gsm8k]"])
+    assert kept.evaluation.benchmarks == ("gsm8k",)
 
 
 def test_what_a_resolved_recipe_has_otherwise_than_it_would_follow_stays(tmp_path: Path) -> None:
@@ -184,9 +183,6 @@ def test_a_number_out_of_range_beside_auto_is_said_once() -> None:
         ),
         ("data.max_prompt_tokens=1000\nmodel.max_seq_length=1000", "leaves no room for a completion"),
         ("data.benchmark=local", "needs a file or folder"),
-        ("data.test_path=b.jsonl", "data.test_path: belongs to data.path, which is not set"),
-        ("data={benchmark: local, path: a.jsonl, test_path: a.jsonl}", "which is trained on; name another file"),
-        ("data={benchmark: local, path: a.jsonl, test_path: b, held_out: 0.1}", "has the test split already"),
         ("rewards={format: {weight: 0}, accuracy: {weight: 0}}", "all weights are 0"),
         ("optimizer.learning_rate=.nan", "finite"),
     ],
@@ -226,7 +222,7 @@ def test_the_lengths_that_are_open_leave_room_for_those_that_are_said(
     recipe = build_recipe(SMALLEST, [f"{keys[key]}={value}" for key, value in said.items()], where="r.yaml")
     found = recipe.model.max_seq_length, recipe.data.max_prompt_tokens, recipe.rollout.max_completion_tokens
     assert found == lengths
-    assert recipe.evaluation.max_completion_tokens == recipe.rewards.length.limit == lengths[2]
+    assert recipe.evaluation.max_completion_tokens == lengths[2]
 
 
 def test_files_that_are_no_recipe(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ so is one that cannot be read. A completion is scored in two modes (docs/rewards
 once each and in order, and presence, where the last complete answer counts.
 
 `CASES` is everything but `ENDLESS`, which costs a time-out each. `KNOWN_ACCEPTED` holds the holes that are left.
-`unevaluated` answers equal the gold answer and are right only where `rewards.accuracy.reject_copied` is off.
+`unevaluated` answers equal the gold answer and are formulas where a number is asked.
 """
 
 from __future__ import annotations
@@ -932,7 +932,7 @@ CASES = [
 ENDLESS = [
     *wrong(
         "endless",
-        "5",
+        "e",  # a number takes numbers alone, so no algebra would begin
         *("9^{9^{9^9}}", "9**9**9", "9^9^9", "9**9**9**9", "9^{9^9}", "10^{10^{10}}", "10^{10^{8}}"),
         "2^{2^{2^{2^{2^2}}}}",
         *("(10^{9})!", "100000!", "1000000!", "10^{10}!", "((10!)!)!", "99999999999!", "7^{10^7}"),

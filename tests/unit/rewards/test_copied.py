@@ -125,26 +125,19 @@ def test_what_is_copied_or_not_worked_out_is_none(gold: str, predicted: str, que
     assert not answers_equal(gold, predicted, question=question)
 
 
-def graded(rewards: RewardsRecipe) -> tuple[list[bool], list[bool]]:
-    """Whether training and evaluation accept a copied formula and a worked-out one."""
+@pytest.mark.slow
+def test_training_and_evaluation_refuse_copies() -> None:
     problem = Problem("p", "Expand $(x+5)^2$ now.", "x^2+10x+25")
     texts = [f"<reasoning>r</reasoning><answer>{answer}</answer>" for answer in ("(x+5)^2", "25+10x+x^2")]
     completions = tuple(Completion((5,), (0.0,), "stop", text) for text in texts)
     group = Group(problem, (1,), completions)
-    with Scorer(rewards, num_workers=1) as scorer:
+    with Scorer(RewardsRecipe(), num_workers=1) as scorer:
         for completion in completions:
             scorer.begin(problem, completion)
         trained = [verdict.correct for verdict in scorer.score_groups([group])[0].verdicts]
-    with Scorer(rewards) as scorer:
+    with Scorer(RewardsRecipe()) as scorer:
         (evaluated,) = grade([group], [[0.0, 0.0]], scorer)
-    return trained, [completion.correct for completion in evaluated.completions]
-
-
-@pytest.mark.slow
-def test_training_and_evaluation_ask_the_recipe() -> None:
-    assert graded(RewardsRecipe()) == ([False, True], [False, True])
-    allowed = RewardsRecipe.model_validate({"accuracy": {"reject_copied": False}})
-    assert graded(allowed) == ([True, True], [True, True])
+    assert trained == [completion.correct for completion in evaluated.completions] == [False, True]
 
 
 def test_the_accuracy_reward_takes_the_question() -> None:

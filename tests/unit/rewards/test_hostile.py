@@ -69,8 +69,8 @@ class MemoryWatch:
                     self.peak_bytes[pid] = max(self.peak_bytes.get(pid, 0), int(peak[0]) * 1024)
 
 
-def recipe(mode: str, *, reject_copied: bool = True) -> RewardsRecipe:
-    return RewardsRecipe.model_validate({"format": {"mode": mode}, "accuracy": {"reject_copied": reject_copied}})
+def recipe(mode: str) -> RewardsRecipe:
+    return RewardsRecipe.model_validate({"format": {"mode": mode}})
 
 
 def grade(scorer: Scorer, case: Hostile) -> Graded:
@@ -123,14 +123,6 @@ def test_each_completion_gets_its_verdict(marks: tuple[str, dict[Hostile, Graded
 
 
 @pytest.mark.slow
-def test_what_is_not_worked_out_is_right_where_the_recipe_says_so() -> None:
-    cases = [case for case in CASES if case.right_if_worked_out]
-    assert len(cases) > 30
-    with Scorer(recipe("strict", reject_copied=False), num_workers=1) as scorer:
-        assert [case.name for case in cases if not grade(scorer, case).verdict.correct] == []
-
-
-@pytest.mark.slow
 def test_each_completion_is_graded_in_time(marks: tuple[str, dict[Hostile, Graded], MemoryWatch]) -> None:
     _, grades, _ = marks
     late = [case.name for case, graded in grades.items() if graded.seconds > TIMEOUT_SECONDS + START_SECONDS]
@@ -154,8 +146,7 @@ def endless(cases: Sequence[Hostile]) -> None:
     """Each costs at most its time-out, scores 0, and the answer after it is graded right."""
     easy = Hostile("easy", r"\sqrt{8}", REASONING + tagged(r"2\sqrt{2}"), strict=True, presence=True)
     timeout_seconds, seconds = 0.5, []
-    settings = recipe("strict", reject_copied=False)  # else most of them are turned down before any algebra
-    with Scorer(settings, num_workers=1) as scorer, MemoryWatch(scorer) as watch:
+    with Scorer(recipe("strict"), num_workers=1) as scorer, MemoryWatch(scorer) as watch:
         for case in cases:
             scorer.workers.timeout_seconds = 30.0
             assert grade(scorer, easy).verdict.correct, (

@@ -166,21 +166,16 @@ def test_a_plugin_that_cannot_be_loaded_fails_at_once() -> None:
      (60, True, -1.0)],
 )  # fmt: skip
 def test_length_penalty_by_hand(tokens: int, truncated: bool, penalty: float) -> None:
-    assert length_penalty(tokens, truncated=truncated, limit=100, soft_tokens=20) == pytest.approx(penalty, abs=1e-12)
-    assert length_penalty(tokens, truncated=truncated, limit=100) == pytest.approx(penalty, abs=1e-12)  # a fifth
-    step = length_penalty(tokens, truncated=truncated, limit=100, soft_tokens=0)
-    assert step == (-1.0 if truncated else 0.0)
-    assert length_penalty(tokens + 100, truncated=truncated, limit=100, soft_tokens=0) == (
-        -1.0 if tokens or truncated else 0.0
-    )
+    assert length_penalty(tokens, truncated=truncated, limit=100) == pytest.approx(penalty, abs=1e-12)
+    assert length_penalty(tokens + 101, truncated=truncated, limit=100) == -1.0
 
 
 def test_the_length_penalty_is_a_part_of_the_reward() -> None:
-    recipe = RewardsRecipe.model_validate({"length": {"weight": 5.0, "limit": 10, "soft_tokens": 4}})
+    recipe = RewardsRecipe.model_validate({"length": {"weight": 5.0}})
     text = "<reasoning>r</reasoning><answer>4</answer>"
-    short, long = (Completion((1,) * n, (0.0,) * n, "stop", text) for n in (6, 8))
+    short, long = (Completion((1,) * n, (0.0,) * n, "stop", text) for n in (8, 9))
     cut = Completion((1,) * 10, (0.0,) * 10, "length", text)
-    with Scorer(recipe, num_workers=1) as scorer:
+    with Scorer(recipe, longest=10, num_workers=1) as scorer:
         verdicts = scorer.score(Problem("p", "2+2", "4"), [short, long, cut])
     assert [verdict.reward for verdict in verdicts] == [20.0, 17.5, 15.0]
     assert [verdict.plugins["length"] for verdict in verdicts] == [0.0, -0.5, -1.0]

@@ -53,7 +53,7 @@ def test_no_form_of_a_reward_leaves_a_mode_behind(form: str, tmp_path: Path, mon
     for number, switch in enumerate(SWITCHES):
         name = f"switches_{form}_{number}"
         (tmp_path / f"{name}.py").write_text("import torch\n" + FORMS[form].format(switch=switch) + "\n")
-        recipe = RewardsRecipe.model_validate({"plugins": [{"name": f"{name}:reward", "concurrency": 4}]})
+        recipe = RewardsRecipe.model_validate({"plugins": [{"name": f"{name}:reward"}]})
         with Scorer(recipe, num_workers=1) as scorer:
             try:
                 scorer.score_groups(groups)

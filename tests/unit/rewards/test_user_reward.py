@@ -1,7 +1,6 @@
 """Rewards of the user's: each of their forms, how many run at once, in which order scores come, and what goes wrong."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,13 +67,6 @@ async def never(problem, completion):
     finally:
         calls.append("given up")
 
-def meets(problem, completion):
-    meeting.wait(timeout=20)
-    return 1.0
-
-def meets_too(problem, completion):
-    return meets(problem, completion)
-
 async def meets_async(problem, completion):
     async with asyncio.timeout(20):
         await async_meeting.wait()
@@ -104,26 +96,14 @@ def groups(size: int = 8) -> list[Group]:
     return [Group(problem, (), tuple(completion("x" * n) for n in range(size))) for problem in PROBLEMS]
 
 
-def scorer(name: str, **more: Any) -> Scorer:
-    return Scorer(RewardsRecipe.model_validate({"plugins": [{"name": f"reward_forms:{name}", **more}]}), num_workers=1)
+def scorer(name: str) -> Scorer:
+    return Scorer(RewardsRecipe.model_validate({"plugins": [{"name": f"reward_forms:{name}"}]}), num_workers=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "concurrency", "most"),
-    [
-        ("plain", None, 1),
-        ("plain", 4, 4),
-        ("waits", None, 16),
-        ("waits", 3, 3),
-        ("batch", None, 0),
-        ("async_batch", None, 0),
-    ],
-)
+@pytest.mark.parametrize(("name", "most"), [("plain", 1), ("waits", 16), ("batch", 0), ("async_batch", 0)])
 @pytest.mark.parametrize("begin", [False, True])
-def test_scores_are_in_order_and_no_more_run_at_once(
-    forms: Any, name: str, concurrency: int | None, most: int, begin: bool
-) -> None:
-    with scorer(name, concurrency=concurrency) as scores:
+def test_scores_are_in_order_and_no_more_run_at_once(forms: Any, name: str, most: int, begin: bool) -> None:
+    with scorer(name) as scores:
         if begin:  # as the sampler does, in the order in which completions end
             for group in reversed(groups()):
                 for one in reversed(group.completions):
@@ -147,22 +127,12 @@ def test_a_completion_that_was_sampled_twice_is_asked_about_twice(forms: Any) ->
     assert len(forms.calls) == 4
 
 
-@pytest.mark.parametrize(("name", "concurrency"), [("meets", 4), ("meets_async", 4), ("meets_async", None)])
-def test_so_many_run_at_once(forms: Any, name: str, concurrency: int | None) -> None:
+def test_many_run_at_once(forms: Any) -> None:
     """None goes on before that many are there."""
-    forms.meeting = threading.Barrier(4)
-    forms.async_meeting = asyncio.Barrier(4 if concurrency else 16)
-    with scorer(name, concurrency=concurrency) as scores:
+    forms.async_meeting = asyncio.Barrier(16)
+    with scorer("meets_async") as scores:
         scored = scores.score_groups(groups())
     assert [verdict.reward for verdict in scored[0].verdicts] == [1.0] * 8
-
-
-def test_rewards_do_not_wait_for_each_other(forms: Any) -> None:
-    forms.meeting = threading.Barrier(2)
-    plugins = [{"name": f"reward_forms:{name}", "concurrency": 2} for name in ("meets", "meets_too")]
-    with Scorer(RewardsRecipe.model_validate({"plugins": plugins}), num_workers=1) as scores:
-        verdicts = scores.score(PROBLEMS[0], [completion("a")])
-    assert verdicts[0].plugins == {"reward_forms:meets": 1.0, "reward_forms:meets_too": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
     assert changes("fig5b_group_size")["grpo_g12"] == GRPO | BETAS | {"rollout.group_size": 12}
     assert changes("conflict_variants") == {
         "gtpo": {}, "prefix": {"objective.conflict.alignment": "prefix"},
-        "all_positions": {"objective.conflict.span": "all"}, "weights_0_1": {"objective.conflict.positive_weight": 1.0},
+        "all_positions": {"objective.conflict.alignment": "anywhere"},
+        "weights_0_1": {"objective.conflict.positive_weight": 1.0},
         "weights_0.5_1.5": {"objective.conflict.positive_weight": 1.5, "objective.conflict.negative_weight": 0.5},
     }  # fmt: skip
     assert changes("reward_and_scale") == {

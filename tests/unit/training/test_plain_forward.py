@@ -157,9 +157,8 @@ def test_a_run_ends_after_its_first_update_and_saves_nothing(
 def test_a_run_with_the_check_is_the_run_without_it(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit; SFT draws from the global generator, by its dropout."""
-    dropout = 0.5 if objective == "sft" else 0.0
-    lora = {"rank": 4, "alpha": 8, "dropout": dropout}
+    """Bit for bit."""
+    lora = {"rank": 4, "alpha": 8}
     calls = []
     for name, check in (("with", check_plain_forward), ("without", lambda *args, **kwargs: None)):
 
@@ -178,9 +177,10 @@ def test_a_run_with_the_check_is_the_run_without_it(
 
 def test_a_resumed_sft_run_with_dropout_equals_the_whole(tmp_path: Path) -> None:
     """What dropout draws follows from the saved states, whether the check was there before or not."""
-    lora = {"rank": 4, "alpha": 8, "dropout": 0.5}
+    for part in random_model(attention_dropout=0.5):
+        part.save_pretrained(tmp_path / "model")
     whole, half = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "half")
-    whole.create(recipe_for("builtin:tiny", "objective.name=sft", "training.max_steps=4", lora=lora))
+    whole.create(recipe_for(tmp_path / "model", "objective.name=sft", "training.max_steps=4", lora=None))
     train(whole.recipe(), whole, quiet=True)
     shutil.copytree(whole.path, half.path)
     for step in (3, 4):

@@ -82,7 +82,7 @@ def parts_for() -> Iterator[Any]:
         )
         policy.eos_token_ids = frozenset({2, *range(60, 80)})  # so that completions end at different lengths
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
-        scorer = Scorer(recipe.rewards)
+        scorer = Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens)
         scorers.append(scorer)
         size = training_budget(micro, longest_row=64, warn=print)
         return StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, initial_entropy, size)
@@ -131,7 +131,7 @@ def naive_loss(
             delta = 0.0 if on and H > theta and not (o.filter.only_negative and A[i] >= 0) else 1.0
             if recipe.rollout.mask_truncated and completion.truncated:
                 delta = 0.0
-            forward, backward = naive_spans(ids, A, i, o.conflict.alignment, o.conflict.span)
+            forward, backward = naive_spans(ids, A, i, o.conflict.alignment)
             lam = naive_lambda(recipe, forward, backward, A[i])
             own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
             old = own.detach()
@@ -146,7 +146,7 @@ def naive_loss(
             r = torch.exp(own - old)
             if o.ratio == "sequence":
                 r = torch.exp((own - old).mean()).detach() * torch.exp(own - own.detach())
-            if o.clip.of == "weight":
+            if o.ratio == "weight":
                 term = (r.clamp(max=o.clip.high).detach() * own * c * weights).sum()
             else:
                 term = (torch.minimum(r * c, r.clamp(1 - o.clip.low, 1 + o.clip.high) * c) * weights).sum()
@@ -169,9 +169,7 @@ def naive_loss(
     return total
 
 
-def naive_spans(
-    ids: list[tuple[int, ...]], A: list[float], i: int, alignment: str, span: str
-) -> tuple[list[bool], list[bool]]:
+def naive_spans(ids: list[tuple[int, ...]], A: list[float], i: int, alignment: str) -> tuple[list[bool], list[bool]]:
     def run(rows: list[tuple[int, ...]]) -> list[bool]:
         mask = []
         for p, token in enumerate(rows[i]):
@@ -183,7 +181,7 @@ def naive_spans(
 
             positive = any(A[j] > 0 and shares(j) for j in range(len(rows)))
             negative = any(A[j] < 0 and shares(j) for j in range(len(rows)))
-            mask.append(positive and negative and (span == "all" or all(mask)))
+            mask.append(positive and negative and (alignment == "anywhere" or all(mask)))
         return mask
 
     return run(ids), run([row[::-1] for row in ids])[::-1]
@@ -210,7 +208,7 @@ CORRECTIONS = [
 CASES = {
     "gtpo": ["objective.filter.threshold=2.2"],
     "prefix alignment": [NEVER, "objective.conflict.alignment=prefix"],
-    "all positions": [NEVER, "objective.conflict.span=all"],
+    "all positions": [NEVER, "objective.conflict.alignment=anywhere"],
     "other weights": [NEVER, "objective.conflict={positive_weight: 1.5, negative_weight: 0.5}"],
     "filter only negative": ["objective.filter={threshold: 2.2, only_negative: true, enabled: always}"],
     "no filter, large gamma": [NEVER, "objective.entropy_coef=1.0"],

@@ -17,14 +17,14 @@ from gtpo_cli.models import load_policy
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.training import loop, trials
+from gtpo_cli.training import trials
 from gtpo_cli.training.loop import train
 from gtpo_cli.training.trials import stress_step
 from gtpo_cli.types import Problem
 
 PROMPTS = [(Problem("a", "1+1", "2"), (1, 4, 9, 80, 9, 5)), (Problem("b", "12-4", "8"), (1, 4, 9, 10, 82, 12, 5))]
 DOCUMENT = {
-    "model": {"name": "builtin:tiny", "lora": {"rank": 4, "alpha": 4, "dropout": 0.5}, "dtype": "float32"},
+    "model": {"name": "builtin:tiny", "lora": {"rank": 4, "alpha": 4}, "dtype": "float32"},
     "data": {"benchmark": "arithmetic", "max_prompt_tokens": 64},
     "rollout": {"group_size": 6, "prompts_per_step": 2, "max_completion_tokens": 14},
     "tracking": {"wandb": {"mode": "off"}},
@@ -92,11 +92,7 @@ def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str, mon
     for stress in ("true", "false"):
         monkeypatch.setattr(trials, "STRESSED", ("cpu",) if stress == "true" else ())
         run = RunFolder(tmp_path / stress)
-        dropout = 0.5 if objective == "sft" else 0.0
-        asked = recipe(
-            f"objective.name={objective}", "rollout.max_completion_tokens=40",
-            f"model.lora.dropout={dropout}",
-        )  # fmt: skip
+        asked = recipe(f"objective.name={objective}", "rollout.max_completion_tokens=40")
         run.create(asked)
         said: list[str] = []
         train(asked, run, quiet=True, say=said.append)
@@ -106,26 +102,3 @@ def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str, mon
         rows[stress] = [{k: v for k, v in line.items() if not k.startswith(measured)} for line in lines]
     assert rows["true"] == rows["false"]
     assert len(rows["true"]) == 3
-
-
-@pytest.mark.slow
-def test_an_engine_that_seeds_the_process_when_it_starts_does_not_change_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """vLLM does, in the policy's own process: adapter dropout would draw the same whatever the recipe's seed."""
-    rows = {}
-    load = loop.load_sampler
-
-    def seeding(*args: Any, **kwargs: Any) -> Any:
-        torch.manual_seed(0)
-        return load(*args, **kwargs)
-
-    for name, sampler in (("quiet", load), ("seeding", seeding)):
-        monkeypatch.setattr(loop, "load_sampler", sampler)
-        run = RunFolder(tmp_path / name)
-        evaluation = "evaluation={limit: 2, samples: 1, pass_k: [1], majority_k: []}"
-        asked = recipe("objective.name=sft", "training.eval_every=3", "rollout.max_completion_tokens=40", evaluation)
-        run.create(asked)
-        train(asked, run, quiet=True)
-        rows[name] = [json.loads(line)["optim/grad_norm"] for line in run.metrics_file.read_text().splitlines()]
-    assert rows["seeding"] == rows["quiet"]
