@@ -82,17 +82,6 @@ def test_force_starts_all_the_same(gtpo: Run, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_what_the_operating_system_refuses_is_no_traceback_unless_it_is_asked_for(gtpo: Run, tmp_path: Path) -> None:
-    copy = ["recipes", "copy", "tiny_arithmetic", "no/such/folder.yaml"]
-    error = gtpo(*copy, code=2).stderr
-    assert error == (
-        "error: no/such/folder.yaml: No such file or directory; create the folder first, or correct the name\n"
-    )
-    asked_for = gtpo("--debug", *copy, code=1).stderr
-    assert asked_for.startswith("Traceback")
-    assert "FileNotFoundError" in asked_for
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, the disk that is always full")
 def test_a_full_disk_at_the_output() -> None:
     with Path("/dev/full").open("w") as full:
@@ -106,16 +95,6 @@ def test_a_full_disk_at_the_output() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: output or network: disk full: No space left on device; free some space")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_reader_that_has_gone_is_no_error() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(
-        [*GTPO, "recipes", "list"], stdout=writing, stderr=subprocess.PIPE, text=True, env=environment()
-    )
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(tmp_path: Path) -> None:

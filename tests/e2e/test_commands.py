@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import SHARED, Run, environment, metrics
+from commands import Run, environment, metrics
 
 from gtpo_cli.recipe import Recipe, build_recipe, shipped_recipes
 from gtpo_cli.recipe.yaml_text import parse_yaml
@@ -37,19 +37,6 @@ def test_help_recipes_check_and_completion_are_light_and_threads_will_not_spin(g
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=unset | more)
         assert f"heavy [] spins {spins}\n" in done.stderr
         assert done.stdout.startswith("tiny_arithmetic\n") == (more.get("COMP_CWORD") == "3")
-
-
-def test_two_line_recipe_trains(gtpo: Run, tmp_path: Path) -> None:
-    (tmp_path / "two.yaml").write_text(
-        "model: {name: builtin:tiny}\ndata: {benchmark: arithmetic, max_prompt_tokens: 64}\n"
-    )
-    output = gtpo("train", "--recipe", "two.yaml", *QUICK, "--set", "tracking.wandb.mode=off").stdout
-    (run,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"tiny-arithmetic-gtpo-\d{8}-\d{4}", run.name)
-    assert f"done: runs/{run.name}: step 3 of 3" in output
-    assert {path.name for path in run.iterdir()} >= {
-        "recipe.yaml", "environment.json", "initial_entropy.json", "metrics.jsonl", "samples", "checkpoints",
-    }  # fmt: skip
 
 
 def test_every_declared_metric_that_applies_is_written(gtpo: Run, tmp_path: Path) -> None:
@@ -181,41 +168,6 @@ def test_user_reward_by_dotted_path(gtpo: Run, tmp_path: Path) -> None:
     assert "not finite" in error
 
 
-def test_grpo_and_sft_train_by_the_same_command(gtpo: Run, tmp_path: Path) -> None:
-    base = ["train", "-q", "--recipe", "tiny_arithmetic", *QUICK]
-    gtpo(*base, "--set", "objective.name=grpo", "--set", "run_name=grpo")
-    assert all(row["entropy/filtered_share"] == 0 for row in metrics(tmp_path / "runs" / "grpo"))
-    gtpo(*base, "--set", "objective.name=sft", "--set", "run_name=sft", "--set", "training.max_steps=20")
-    losses = [row["optim/loss"] for row in metrics(tmp_path / "runs" / "sft")]
-    assert losses[-1] < losses[0]
-    assert "train/reward_mean" not in metrics(tmp_path / "runs" / "sft")[0]
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no folder shared/ beside the checkout: the real model is not here")
-@pytest.mark.parametrize("four_bit", [False, True], ids=["lora", "4-bit lora"])
-def test_a_real_pretrained_llama_takes_three_steps(gtpo: Run, tmp_path: Path, four_bit: bool) -> None:
-    if four_bit:
-        pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
-    settings = [
-        f"model.name={SHARED}/models/stories260k", f"model.load_in_4bit={str(four_bit).lower()}",
-        "model.lora={rank: 8, alpha: 8}", "model.max_seq_length=512", "data.max_prompt_tokens=400",
-        "data.limit=24", f"data.path={SHARED}/data/gsm8k", "rollout.max_completion_tokens=32", "rollout.group_size=4",
-        "rewards.plugins=[{name: letters:vowels, weight: 1.0}]", "optimizer.name=adamw", "tracking.wandb.mode=off",
-        "objective.probe.num_prompts=4", "training.max_steps=3", "run_name=real",
-    ]  # fmt: skip
-    (tmp_path / "letters.py").write_text(
-        "def vowels(problem, completion):\n    return float(completion.text.count('a'))\n"
-    )
-    (tmp_path / "r.yaml").write_text("model: {name: x}\ndata: {benchmark: gsm8k}\n")
-    gtpo("train", "-q", "--recipe", "r.yaml", *(a for s in settings for a in ("--set", s)))
-    rows = metrics(tmp_path / "runs" / "real")
-    assert [row["step"] for row in rows] == [1, 2, 3]
-    assert all(row["optim/grad_norm"] > 0 for row in rows)
-    assert all(row["sampler/gap_max"] < 1e-3 for row in rows)
-    model = tmp_path / "runs" / "real" / "checkpoints" / "step-000003" / "model"
-    assert (model / "adapter_model.safetensors").is_file()
-
-
 def test_doctor_says_what_is_missing_and_its_exit_code_whether_training_can_start(gtpo: Run) -> None:
     output = gtpo("doctor").stdout
     assert output.splitlines()[-1] == "next: gtpo train"
@@ -227,15 +179,6 @@ def test_doctor_says_what_is_missing_and_its_exit_code_whether_training_can_star
     assert re.search(r"tiny_arithmetic cannot start here: .*unsloth", done.stdout)
 
 
-def test_the_doctors_remedies_are_commands_as_they_are_typed_here(tmp_path: Path) -> None:
-    command, env = [sys.executable, "-m", "gtpo_cli", "doctor"], environment() | {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    typed = done.stdout.splitlines()[-1].removeprefix("next: ").removesuffix(" train")
-    assert typed != "gtpo"
-    said = [line for line in done.stdout.splitlines() if "-> small models train on a CPU" in line]
-    assert [line.rpartition("and ")[2] for line in said] == [f"{typed} plan shows which"] * len(said)
-
-
 def test_plan_adds_up_its_parts_and_says_what_fits(gtpo: Run) -> None:
     output = gtpo("plan", "--gpu", "8GiB").stdout
     assert "4,800 prompts, 600 steps, 38,400 completions" in output
@@ -245,20 +188,6 @@ def test_plan_adds_up_its_parts_and_says_what_fits(gtpo: Run) -> None:
     *parts, together = [[float(cell.replace("-", "0")) for cell in line.split()[-2:]] for line in table]
     for column in (0, 1):
         assert abs(sum(part[column] for part in parts) - together[column]) < 0.05
-
-
-def test_plan_of_the_paper_s_run_without_tokenizer_and_data(gtpo: Run) -> None:
-    """Hours, what saves most, both bases and an evaluation, by what was counted once."""
-    lines = gtpo("plan", "--recipe", "llama8b_gsm8k", "--gpu", "h100").stdout.splitlines()
-    assert "run          7,473 prompts, 7,473 steps, 59,784 completions, at most 89.7 million tokens sampled" in lines
-    first = {line.split()[0] for line in lines if line}
-    assert {"time", "would"} <= first
-
-
-def test_plan_names_unsloth_and_vllm_only_where_they_can_be_used(gtpo: Run) -> None:
-    lines = [gtpo("plan", "--recipe", "llama8b_gsm8k_24gb", "--gpu", gpu).stdout for gpu in ("t4", "l4")]
-    assert "engines      transformers\n" in lines[0]
-    assert "engines      Unsloth, sampling by its vLLM engine, on a GPU with Unsloth and vLLM\n" in lines[1]
 
 
 def test_plan_for_a_gpu_that_is_too_small(gtpo: Run) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import comb, sqrt
 from pathlib import Path
 from statistics import fmean
 
 import pytest
-from commands import Run, environment
+from commands import Run
 from scipy.stats import t
 
 from gtpo_cli.evaluation.measure import score_problems
@@ -183,70 +180,3 @@ def test_errors(gtpo: Run, tmp_path: Path) -> None:
     refused = " ".join(gtpo("compare", "one", "other_gold", code=2).stderr.split())
     assert "12 of 12 shared problems differ: arithmetic/test/1, arithmetic/test/2, " in refused
     assert "arithmetic/test/10 and 2 more" in refused
-
-
-def test_comparing_loads_no_torch(runs: dict[str, Table], tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.argv = ['gtpo', 'compare', 'runs/a', 'runs/b']\n"
-        "from gtpo_cli.cli.app import main\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        "print('heavy', sorted({'torch', 'transformers', 'sympy'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=120
-    )
-    assert "next: " in done.stdout
-    assert "heavy []" in done.stderr
-
-
-def test_in_words_all_completions_and_the_first_one_are_kept_apart(gtpo: Run, tmp_path: Path) -> None:
-    # one more right completion of four everywhere, and never the first: pass@1 differs, McNemar sees nothing
-    store(tmp_path / "one", [[True, True, False, False]] * 20)
-    store(tmp_path / "two", [[True, True, True, False]] * 20)
-    output = gtpo("compare", "one", "two").stdout
-    assert "B solves 25.0 percentage points more (20.2 to 27.4) of the 20 shared problems than A" in output
-    assert "A alone solves 0 problems, B alone 0; McNemar p = 1, no significant difference" in output
-    # accuracy and pass@1, pass@2 (5/6 to 1), maj@4 (two against two, to three against one)
-    assert "4 of the 15 scores differ significantly" in output
-    store(tmp_path / "three", [[True, True, False, False]] * 20)
-    output = gtpo("compare", "one", "three").stdout
-    assert "no significant difference on the 20 shared problems: B - A = +0.0 (-10.2 to +10.2) percentage" in output
-    assert "none of the 15 scores differs significantly" in output
-
-
-def test_few_problems_and_many_scores_are_cautioned(gtpo: Run, tmp_path: Path) -> None:
-    for name, right in (("one", table(3, 0.5, 1)), ("two", table(3, 0.5, 2)), ("three", table(3, 0.5, 3))):
-        store(tmp_path / name, right)
-    output = gtpo("compare", "one", "two", "three").stdout
-    assert "30 differences are listed. Even without a true difference, about 2 would be marked * by chance" in output
-    assert "a change in fewer than 63 % of all problems may be in none of them" in output  # 0.37^3 = 0.05
-
-
-def test_markdown_is_tables_and_paragraphs(gtpo: Run, runs: dict[str, Table]) -> None:
-    output = gtpo("compare", "runs/a", "runs/b", "--markdown").stdout
-    assert "|  | A | B | B - A (95 % interval) |  |\n|---|---:|---:|---:|---:|\n| accuracy | " in output
-    assert '\n| objective.name | "grpo" | "gtpo" |\n' in output
-    assert "next: " not in output
-    assert "choose one of" in " ".join(
-        gtpo("compare", "runs/a", "runs/b", "--markdown", "--json", code=2).stderr.split()
-    )
-
-
-def test_a_step_by_its_number_and_one_evaluation_twice(gtpo: Run, tmp_path: Path) -> None:
-    store(tmp_path / "one", table(30, 0.2, 5), subject="step-000100")
-    store(tmp_path / "one", table(30, 0.9, 6))
-    (pair,) = json.loads(gtpo("compare", "one@100", "one@step-000600", "--json").stdout)["comparisons"]
-    assert (pair["a"]["subject"], pair["b"]["subject"]) == ("step-000100", "step-000600")
-    assert "both sides are this evaluation" in " ".join(gtpo("compare", "one", "one@600", code=2).stderr.split())
-
-
-def test_samples_that_were_removed_and_brackets_in_a_name(gtpo: Run, tmp_path: Path) -> None:
-    stored = store(tmp_path / "a[red]", table(30, 0.2, 5), objective="grpo")
-    store(tmp_path / "two", table(30, 0.9, 6))
-    stored.samples_file.unlink()
-    output = gtpo("compare", "a[red]", "two").stdout
-    assert "first completion right in B only: " in output
-    assert ["a[red]", "two"] in [line.split() for line in output.splitlines()]
-    results = stored.results()
-    stored.finish(replace(results, scores={"accuracy": results.scores["accuracy"]}))
-    assert "--again" in gtpo("compare", "a[red]", "two", code=2).stderr

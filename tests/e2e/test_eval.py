@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,8 +11,6 @@ from pathlib import Path
 import forks
 import pytest
 from commands import GTPO, Prepared, Run, environment
-
-from gtpo_cli.models.tiny import resolve_name
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
@@ -93,27 +90,6 @@ def test_an_adapter_is_evaluated_on_its_base_and_step_zero_knowledge_is_the_base
     )  # a bare model is no run: the latest is still the trained one
 
 
-def test_other_weights_under_the_same_name_are_asked_and_a_copy_is_not(gtpo: Run, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(resolve_name("builtin:tiny"), model)
-
-    def where(*arguments: str) -> str:
-        said = gtpo("eval", "model", "-b", "arithmetic", "--pass-k", "2", "--limit", "2", "--json", *arguments).stdout
-        (evaluation,) = json.loads(said)["evaluations"]
-        assert isinstance(evaluation["folder"], str)
-        return evaluation["folder"]
-
-    first = where()
-    (model / "README.md").write_text("Weights were copied here.")
-    for file in model.iterdir():
-        os.utime(file, (1, 1))
-    assert where() == first
-    weights = bytearray((model / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (model / "model.safetensors").write_bytes(weights)
-    assert where() != first
-
-
 def test_audit_lists_what_the_grader_may_have_missed(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
     prepared(TRAIN)
     output = gtpo("eval", "--audit", "--pass-k", "2", "--limit", "8").stdout
@@ -131,22 +107,6 @@ def test_local_data_and_several_benchmarks(gtpo: Run, prepared: Prepared, tmp_pa
     output = gtpo("eval", "-b", "gsm8k", "-b", "amc23", "--data-path", "data", "--pass-k", "2").stdout
     assert "gsm8k test: 5 problems, 2 completions each" in output
     assert "amc23 test: 5 problems, 2 completions each" in output
-
-
-def test_a_file_is_asked_of_a_run_that_was_trained_on_arithmetic(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
-    prepared(TRAIN)
-    rows = [{"q": f"{a}+1-1+0", "a": a} for a in range(3)]
-    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    columns = ["--set", "data.columns={question: q, answer: a}"]
-    for target in ("runs/one", "builtin:tiny"):
-        said = gtpo("eval", target, "--data-path", "mine.jsonl", "--pass-k", "1", *columns).stdout
-        assert "arithmetic is generated, so mine.jsonl is read as local" in said
-        assert "local test: 3 problems, 1 completion each" in said
-        (stored,) = (tmp_path / ("runs/one" if target == "runs/one" else "runs/models/builtin-tiny")).glob(
-            "evaluation/local/*/samples.jsonl"
-        )
-        asked = [json.loads(line) for line in stored.read_text().splitlines()]
-        assert [(row["question"], row["gold"]) for row in asked] == [(f"{a}+1-1+0", str(a)) for a in range(3)]
 
 
 @pytest.mark.parametrize(

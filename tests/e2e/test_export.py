@@ -278,16 +278,3 @@ def test_a_push_reaches_the_hub_private_and_the_token_nothing_else(
     assert "is already public" in refused
     assert "--public" in refused
     assert "there is no token" in push(hub_settings, tmp_path, code=2, token=None)
-
-
-def test_a_push_that_cannot_be_is_refused_before_the_work(
-    gtpo: Run, prepared: Prepared, hub_settings: dict[str, str], tmp_path: Path
-) -> None:
-    prepared(TRAIN)
-    assert "is not a valid model name on the hub" in gtpo("export", "--push", "a/b/c", code=2).stderr
-    offline = gtpo("export", "--push", "me/demo", code=2).stderr
-    assert "the hub cannot be reached (HF_HUB_OFFLINE is set)" in offline
-    assert "hf upload me/demo FOLDER" in offline
-    assert "the hub cannot be reached" in push(hub_settings, tmp_path, code=2)
-    assert "--public is for --push" in gtpo("export", "--public", code=2).stderr
-    assert not (tmp_path / "runs" / "one" / "export").exists()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,55 +162,6 @@ def test_no_command_writes_through_a_link_in_a_run_folder(runs: Path, tmp_path: 
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_neither_a_model_s_folder_nor_a_sweep_s_is_reached_by_a_link(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "models").symlink_to(tmp_path / "elsewhere")
-    sweep = {"about": "one", "recipe": "tiny_arithmetic", "seeds": [1], "variants": {"a": {"training.max_steps": 1}}}
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep))
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "charts").symlink_to(tmp_path / "elsewhere")
-    asked = ["eval", "builtin:tiny", "--limit", "1", "--set", "evaluation.samples=1"]
-    for said in said_by(tmp_path, [(asked, 2), (["sweep", "s.yaml", "--out", "out"], 2)]):
-        assert "is a link to another folder" in said
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
-def test_a_start_takes_what_its_manifest_names_and_no_more(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "runs", tmp_path / "runs")
-    (model,) = (tmp_path / "runs" / "one" / "checkpoints").glob("*/model")
-    (model / "not_named.txt").write_text("a secret")
-    two = train("two", "training.max_steps=1", "data.limit=64")
-    said_by(tmp_path, [([*two, "--from", "runs/one"], 0)])
-    start = tmp_path / "runs" / "two" / "start"
-    assert {file.name for file in start.iterdir()} == {
-        "start.json", *(file.name for file in model.iterdir() if file.name != "not_named.txt")
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("weights", "said"),
-    [
-        (lambda file: file.symlink_to("/dev/zero"), "adapter_model.safetensors: is no regular file; get it again"),
-        (lambda file: os.mkfifo(file), "adapter_model.safetensors: is no regular file; get it again"),
-        (lambda file: os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 2**42), "has 4,398,046,511,104 bytes, but"),
-    ],
-    ids=["endless", "FIFO", "4 TiB"],
-)  # fmt: skip
-def test_an_adapter_that_would_fill_the_disk_is_not_copied(
-    tmp_path: Path, weights: Callable[[Path], object], said: str
-) -> None:
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
-    weights(adapter / "adapter_model.safetensors")
-    settings = ["model.lora={rank: 4, alpha: 4, target_modules: [q_proj]}", "model.load_in_4bit=false"]
-    shown = ended(tmp_path, [*train("two", *settings), "--from", "adapter"], code=2)
-    assert f"adapter_model.safetensors: {said.partition(': ')[2] or said}" in shown
-    assert not (tmp_path / "runs" / "two").exists()
-
-
 # What transformers, PEFT and their like look for, and what they and gtpo import by name: none is a package of ours.
 LOOKED_FOR = (
     "hqq", "optimum", "awq", "auto_gptq", "gptqmodel", "aqlm", "eetq", "quanto", "flash_attn", "kernels", "apex",
@@ -236,25 +185,3 @@ def test_no_module_that_lies_in_the_working_folder_is_imported(runs: Path, tmp_p
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "it_ran").exists(), (tmp_path / "it_ran").read_text()
-
-
-def test_a_question_of_15_mb_is_dropped_within_the_memory_of_any_other(tmp_path: Path) -> None:
-    """It took 6.2 GB. Grown by more than half a gigabyte beyond a run without it, it fails."""
-    good = {"question": "3+4-2=?", "answer": "5"}
-    measured = tmp_path / "measured.py"
-    measured.write_text(
-        "import resource, sys; from gtpo_cli.cli.app import main; sys.argv[0] = 'gtpo'\n"
-        "try: main()\n"
-        "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    )
-    peaks = []
-    for long in (False, True):
-        rows = [good, good | {"question": "12 + 3 " * 2_200_000}] if long else [good]
-        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        columns = "data.columns={question: question, answer: answer}"
-        arguments = [*train("x", "data.benchmark=local", "data.path=train.jsonl", columns), "--dry-run"]
-        done = forks.run([str(measured), *arguments], cwd=tmp_path, env=environment())
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stdout.splitlines()[-1]))
-        assert ("1 prompt too long): train.jsonl:2 prompt too long: over" in done.stdout) == long
-    assert peaks[1] - peaks[0] < 512 * 1024  # KiB

@@ -164,39 +164,6 @@ def test_interactive_answers_stop_with_ctrl_c_and_the_session_ends_with_ctrl_d(
     assert code == 0
 
 
-def test_one_answer_stopped_with_ctrl_c_is_an_interrupted_command(
-    tmp_path: Path, endless: Path, on_terminal: OnTerminal
-) -> None:
-    terminal = on_terminal("generate", str(endless), "2+2+2+2", "--greedy", "--max-tokens", "2000", kind="dumb")
-    terminal.wait_for(r"<reasoning>\d")
-    terminal.type("\x03")
-    code, output = terminal.finish(), terminal.raw
-    assert output.endswith("^C\r\ninterrupted\r\n")
-    assert "Traceback" not in output
-    assert code == 130
-
-
-def test_an_empty_line_ends_and_a_full_context_is_said(tmp_path: Path, endless: Path, on_terminal: OnTerminal) -> None:
-    recipe = f"model: {{name: {endless}, lora: null, load_in_4bit: false}}\ndata: {{benchmark: arithmetic, "
-    recipe += "max_prompt_tokens: 64, system_prompt: null}\n"
-    recipe += "rollout: {max_completion_tokens: 1500}\n"
-    run = tmp_path / "runs" / "untrained"
-    run.mkdir(parents=True)
-    (run / "recipe.yaml").write_text(recipe.replace("lora: null", "lora: null, max_seq_length: 100"))
-    terminal = on_terminal("generate", kind="dumb")  # the latest run
-    terminal.wait_for(r"endless,\s+untrained;\s+temperature\s+1,\s+top-p\s+1,\s+at\s+most\s+1500\s+tokens")
-    terminal.wait_for("question> ")
-    terminal.type("2+2\n")
-    terminal.wait_for("question> ")
-    terminal.type("\n")
-    code, output = terminal.finish(), terminal.raw
-    assert output.endswith("next: gtpo recipes list\r\n")
-    assert code == 0
-    ask = forks.run([*GTPO, "generate", "runs/untrained", "2+2", "--temperature", "0"], cwd=tmp_path, env=environment())
-    prompt = 1 + 1 + 3 + 1  # <s> <user> 2+2 <assistant>
-    assert f"length   {100 - prompt} tokens, truncated: prompt and answer fill the context of 100 tokens" in ask.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -216,29 +183,3 @@ def test_errors(gtpo: Run, arguments: list[str], words: str) -> None:
     error = gtpo(*arguments, code=2).stderr
     assert words in re.sub(r"[\s│]+", " ", error)
     assert "Traceback" not in error
-
-
-def test_a_step_that_is_not_there_is_said_before_anything_is_loaded(gtpo: Run) -> None:
-    gtpo(*TRAIN, "--set", "run_name=one", "--set", "training.keep_best=null")
-    error = gtpo("generate", "runs/one", "1+1", "--checkpoint", "7", code=2).stderr
-    assert error == ("error: runs/one: there is no checkpoint 7; choose best, last or one of the steps 1, 2, 3\n")
-
-
-def test_a_reward_that_reads_columns_is_left_out_with_a_note(gtpo: Run, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def by_key(problem, completion):\n    return float(problem.columns['task'] == 'x')\n"
-        "def by_get(problem, completion):\n    return float(problem.columns.get('task') == 'x')\n"
-        "def by_trl(prompts, completions, task):\n    return [1.0 for _ in completions]\n"
-        "def of_length(problem, completion):\n    return float(len(completion.text))\n"
-    )
-    (tmp_path / "data.jsonl").write_text('{"question": "1+1", "answer": "2", "task": "x"}\n' * 4)
-    names = ("by_key", "by_get", "by_trl", "of_length")
-    plugins = ", ".join(f"{{name: 'mine:{name}', weight: 1.0}}" for name in names)
-    data = ["data={benchmark: local, path: data.jsonl}", f"rewards.plugins=[{plugins}]", "training.max_steps=1"]
-    small = ["data.limit=null", "rollout={prompts_per_step: 1, group_size: 2}", "run_name=one"]
-    gtpo(*TRAIN, *(part for one in (*data, *small) for part in ("--set", one)))
-    said = gtpo("generate", "runs/one", "1+1", "--gold", "2", "--trust-run-code").stdout
-    for name in names[:3]:
-        assert said.count(f"reward mine:{name} is left out: it reads columns of the data") == 1, said
-    assert "mine:of_length is left out" not in said
-    assert "of_length" in said

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from commands import Prepared, Run, metrics
-from typer.testing import CliRunner
 
-from gtpo_cli.cli.app import app
-from gtpo_cli.recipe import load_recipe, shipped_recipes, shipped_sweeps
+from gtpo_cli.recipe import load_recipe, shipped_recipes
 
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
@@ -142,20 +140,3 @@ def test_inspect_gives_the_stored_step_and_what_is_no_number_as_null(
         f"problem {number} of 8" for number in range(1, 9)
     ]
     assert "choose one of" in gtpo("inspect", "--json", "--html", code=2).stderr
-
-
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("train --recipe tiny_", [name for name in shipped_recipes() if name.startswith("tiny_")]),
-        ("recipes check tiny_arithmetic qwen3b_m", ["qwen3b_math"]),
-        ("eval --json -b a", ["aime24", "aime25", "amc23", "arithmetic"]),
-        ("compare a b --benchmark math5", ["math500"]),
-        ("sweep fig", [name for name in shipped_sweeps() if name.startswith("fig")]),
-    ],
-)
-def test_the_shell_completes_names(typed: str, expected: list[str]) -> None:
-    words = f"gtpo {typed}"
-    asked = {"_GTPO_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    result = CliRunner().invoke(app, env=asked, prog_name="gtpo")
-    assert result.output.split() == expected

@@ -83,18 +83,6 @@ def test_a_file_with_other_columns_from_its_first_error_to_the_evaluation_that_t
     assert "trained with 0.2: another split would contain questions it has seen" in refused
 
 
-def test_one_file_of_which_nothing_is_held_out_is_not_to_be_evaluated(gtpo: Run, tmp_path: Path) -> None:
-    write(tmp_path / "sums.csv", [{"question": q, "answer": gold} for q, _, gold in SUMS])
-    local = ["data={benchmark: local, path: sums.csv}", "training.max_steps=1", "run_name=one"]
-    assert (
-        "# nothing is held out for gtpo eval; data.held_out: 0.1"
-        in gtpo(*typed("tiny_arithmetic", *local), "--dry-run").stdout
-    )
-    said = gtpo(*typed("tiny_arithmetic", *local), "--quiet").stdout
-    assert said.splitlines()[-1] == "next: gtpo report runs/one"
-    assert "train with data.held_out: 0.1" in gtpo("eval", "runs/one", code=2).stderr
-
-
 GOLD = "def read(row):\n    return row['said'].partition('is ')[2]\n"
 WAYS = {
     "hashes": (
@@ -136,15 +124,6 @@ def test_gold_answers_and_solutions_in_all_ways(gtpo: Run, tmp_path: Path, way: 
     held_out = evaluated(tmp_path / "runs/one")
     assert len(held_out) == 6
     assert held_out.items() <= {(question, str(gold)) for question, _, gold in SUMS}
-
-
-def test_a_function_that_is_not_there_or_fails_is_named(gtpo: Run, tmp_path: Path) -> None:
-    write(tmp_path / "data.jsonl", [{"question": "1+1"}])
-    (tmp_path / "gold.py").write_text("def read(row):\n    return row['answer']\n")
-    for name, words in (("gold.py:other", "has no function other"), ("gold.py:read", "in read: KeyError: 'answer'")):
-        settings = ["data={benchmark: local, path: data.jsonl}", f"data.gold={name}"]
-        assert f"data.gold: {name}" in (said := gtpo(*typed("tiny_arithmetic", *settings), code=2).stderr)
-        assert words in said
 
 
 def test_a_mixture_has_its_weights_and_resumes_bit_for_bit(gtpo: Run, tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import forks
 import pytest
-import torch
 from commands import GTPO, Prepared, Run, comparable, contents, environment
 
-from gtpo_cli.checkpoints import write_manifest
 from gtpo_cli.recipe import load_recipe
 
 STEPS = 18  # a busy machine may look only every few steps whether the moment to kill has come
@@ -142,33 +140,3 @@ def test_a_finished_run_goes_on(gtpo: Run, tmp_path: Path) -> None:
     gtpo("train", "--quiet", "--resume", "runs/cosine", "--set", "training.max_steps=4")
     rates = [row["optim/learning_rate"] for row in comparable(tmp_path / "runs/cosine")]
     assert rates == pytest.approx([2e-4, 1e-4, 1e-4, 1e-4 * (1 - 0.5**0.5)], rel=1e-9)
-
-
-def test_retention_keeps_the_newest_and_the_best(gtpo: Run, tmp_path: Path) -> None:
-    import json
-
-    gtpo(*train_arguments("kept", ["training.save_every=1", "training.keep_last=2"]))
-    run = tmp_path / "runs" / "kept"
-    rates = [row["train/accuracy_rate"] for row in comparable(run)]
-    best = max(step for step, rate in enumerate(rates, 1) if rate == max(rates))
-    folders = sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
-    assert folders == sorted({best, STEPS - 1, STEPS})
-    state = json.loads((run / "checkpoints" / f"step-{STEPS:06d}" / "state.json").read_text())
-    assert (state["best_step"], state["best_value"]) == (best, max(rates))
-
-
-def test_a_run_saved_where_two_gpus_were_visible_resumes_without_them(
-    gtpo: Run, prepared: Prepared, tmp_path: Path
-) -> None:
-    prepared(train_arguments("whole", []))
-    run = tmp_path / "runs" / "moved"
-    start_and_kill(tmp_path, train_arguments("moved", []), lambda: lines(run) >= 5)
-    folder = max((run / "checkpoints").glob("step-*"))
-    training = torch.load(folder / "training.pt", weights_only=True)
-    training["random"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)] * 2  # as CUDA's generators have it: seed, offset
-    torch.save(training, folder / "training.pt")
-    (folder / "manifest.json").unlink()
-    write_manifest(folder)
-    output = gtpo("train", "--quiet", "--resume", "runs/moved").stdout
-    assert "random states of 2 visible GPUs, but 0 are visible here: none restored" in " ".join(output.split())
-    assert comparable(run) == comparable(tmp_path / "runs" / "whole")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -70,36 +69,6 @@ def forked(folder: Path, program: str, *arguments: str, input: bytes = b"") -> s
     file = folder / "program.py"
     file.write_text(program)
     return forks.run([str(file), *arguments], cwd=folder, env=environment(), input=input)
-
-
-IN_A_FOLDER_THAT_IS_GONE = """
-import contextlib, io, json, os, sys
-from gtpo_cli.cli.app import main
-os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
-for arguments in json.load(sys.stdin):
-    sys.argv = ["gtpo", *arguments]
-    error = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-    print(json.dumps([code, error.getvalue()]), file=sys.__stdout__)
-"""
-
-
-def test_a_working_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
-    commands = [
-        ["train"], ["train", "--resume"], ["eval"], ["compare", "a", "b"], ["report"], ["inspect"], ["generate"],
-        ["export"], ["probe-entropy"], ["try-reward"], ["sweep", "fig2_methods"], ["plan"], ["doctor"],
-        ["recipes", "list"],
-    ]  # fmt: skip
-    done = forked(tmp_path, IN_A_FOLDER_THAT_IS_GONE, input=json.dumps(commands).encode())
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(commands), done.stderr
-    for code, error in answers:
-        assert (code, error.count("\n")) == (2, 1)
-        assert error.startswith("error: the working folder was deleted or moved; go to an existing one (cd), and")
 
 
 def start(folder: Path, command: list[str], when: Callable[[], bool]) -> forks.Command:
@@ -177,16 +146,6 @@ def test_a_run_folder_that_is_moved_while_training_is_told_as_that(tmp_path: Pat
     again = forks.run([*GTPO, "train", "--resume", "runs/back", "-q"], cwd=tmp_path, env=environment())
     assert again.returncode == 0, again.stderr
     assert [row["step"] for row in metrics(tmp_path / "runs" / "back")] == [1, 2, 3, 4]
-
-
-def test_a_hangup_before_the_first_step_ends_with_a_word(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "early"
-    process = start(tmp_path, [*train("early"), "-q"], lambda: (run / "recipe.yaml").exists())
-    os.kill(process.pid, signal.SIGHUP)
-    done = process.wait(timeout=60)
-    ended = "hung up before the first step: nothing was trained, and the same command starts again\n"
-    assert (done.returncode, done.stderr) == (129, ended)
-    assert not run.exists()  # its name is free again
 
 
 @pytest.mark.parametrize(
@@ -293,21 +252,3 @@ def test_an_evaluation_that_is_terminated_keeps_what_was_graded(tmp_path: Path) 
     assert done.returncode == 143
     assert done.stderr == "terminated: the completions so far are stored, and the same command continues\n"
     assert any(file.stat().st_size for file in stored.glob("*/*/samples.jsonl"))
-
-
-def test_too_little_memory_is_a_line(tmp_path: Path) -> None:
-    big = ["rollout.prompts_per_step=100", "rollout.group_size=64", "rollout.max_completion_tokens=64"]
-    for allowed, said in ((900_000_000, "ulimit -v allows 0.9 GB of address space"), (1_750_000_000, "no more memory")):
-
-        def limit(allowed: int = allowed) -> None:
-            resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
-
-        done = subprocess.run(
-            [*GTPO, *train("big", *big), "-q"], cwd=tmp_path, env=environment() | {"OMP_NUM_THREADS": "1"},
-            preexec_fn=limit, capture_output=True, text=True, timeout=200,
-        )  # fmt: skip
-        assert done.returncode == 2, done.stderr[-2000:]
-        assert done.stderr.startswith("error: ")
-        assert said in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-    assert not os.path.lexists(tmp_path / "runs" / "big")

@@ -143,13 +143,3 @@ def test_sweep(on_terminal: OnTerminal, tmp_path: Path) -> None:
     drawn_in_place(terminal, at_least=4)
     assert len(terminal.shown()) <= 40
     assert terminal.shown()[-1].startswith("next: gtpo report ")
-
-
-def test_a_sweep_says_the_step_of_the_run_that_goes_on(on_terminal: OnTerminal, tmp_path: Path) -> None:
-    keys = "training.max_steps: 60, rollout.prompts_per_step: 32, objective.initial_entropy: 0.16"
-    (tmp_path / "trial.yaml").write_text(
-        f"recipe: tiny_arithmetic\nabout: a trial\nset: {{{keys}}}\nvariants:\n  gtpo: {{}}\nseeds: [1]\n"
-    )
-    terminal = on_terminal("sweep", "trial.yaml", columns=120)
-    terminal.wait_for(r"trial: gtpo-1 step [1-9]\d* of 60")
-    assert terminal.finish() == 0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -120,41 +118,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Pat
     assert_equal(run, whole)
 
 
-def test_two_processes_on_one_run(tmp_path: Path) -> None:
-    long = ["training.max_steps=10000", "training.save_every=2"]
-    first = forks.Command([*GTPO, *train("one", *long)], cwd=tmp_path, env=environment())
-    try:
-        while not list((tmp_path / "runs" / "one" / "checkpoints").glob("step-*")):
-            assert first.runs()
-            time.sleep(0.05)
-        for arguments in (resume("one"), train("one", *long)):
-            assert "runs/one: another process is training this run" in gtpo(tmp_path, arguments, code=2)
-        assert first.runs()
-    finally:
-        os.kill(first.pid, signal.SIGTERM)
-        done = first.wait()
-    assert done.returncode == 143
-
-
 def test_a_folder_that_cannot_be_written(small_disk: Callable[[str], Path]) -> None:
     folder = small_disk("ro")
     output = gtpo(folder, train("one"), code=2)
     assert "runs/one: cannot write the run folder (Read-only file system); see output_dir" in output
-
-
-JUMPING_CLOCK = """
-import random, sys, time
-true = time.time
-time.time = lambda: true() + random.Random(int(true() * 1e6)).uniform(-1e6, 1e6)  # by days, to and fro
-sys.argv = ["gtpo", *sys.argv[1:]]
-from gtpo_cli.cli.app import main
-main()
-"""
-
-
-def test_a_clock_that_jumps(tmp_path: Path, whole: Whole) -> None:
-    program = tmp_path / "jumping_clock.py"
-    program.write_text(JUMPING_CLOCK)
-    done = forks.run([str(program), *train("one")], cwd=tmp_path, env=environment())
-    assert done.returncode == 0, done.stderr
-    assert_equal(tmp_path / "runs" / "one", whole)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import signal
@@ -18,9 +17,6 @@ from commands import ROOT, comparable, contents, environment, metrics
 from safetensors.torch import load_file
 
 from gtpo_cli.checkpoints import write_manifest
-from gtpo_cli.data import PromptOrder
-from gtpo_cli.recipe import load_recipe
-from gtpo_cli.types import Problem
 
 SETTINGS = [
     "rollout.prompts_per_step=3", "rollout.group_size=4", "rollout.max_completion_tokens=32",
@@ -90,19 +86,6 @@ def test_the_run_folder_is_like_one_of_our_own(folder: Path, name: str) -> None:
     facts = json.loads((run / "environment.json").read_text())
     assert facts["processes"] == (2 if name == "two" else 1)
     assert facts["trainer"].startswith("trl ")
-
-
-def test_the_same_prompts_in_the_same_steps(folder: Path) -> None:
-    problems = {
-        name: [
-            json.loads(line)["problem"]
-            for step in (1, 3, 6)
-            for line in (folder / "runs" / name / "samples" / f"step-{step:06d}.jsonl").read_text().splitlines()
-        ]
-        for name in ("own", "alone", "two")
-    }
-    assert len(problems["own"]) == 3 * 12
-    assert problems["alone"] == problems["two"] == problems["own"]
 
 
 def test_logged_parts_fit_together(folder: Path) -> None:
@@ -224,22 +207,6 @@ def test_it_starts_from_another_run(folder: Path) -> None:
     assert "error: model.start: with --engine trl the reference of a KL term" in run_in(
         folder, [*GTPO, *with_kl], code=2
     )
-
-
-def test_a_run_of_a_thousand_million_steps_is_not_listed_first() -> None:
-    from gtpo_cli.integrations.trl_run import RepeatedPrompts
-
-    prompts = [(Problem(str(number), "q", "1"), (1,)) for number in range(7)]
-    recipe = load_recipe("tiny_arithmetic", ["training.max_steps=1000000000", "rollout.prompts_per_step=3"])
-    order = PromptOrder(recipe, prompts, full_steps=True)
-    rows = RepeatedPrompts(order, group_size=2, steps=1, passes=2)
-    assert len(rows) == 10**9 * 3 * 2 * 2
-    (a, b, c), second = order.numbers(1), order.numbers(2)
-    assert list(itertools.islice(rows, 14)) == [a, a, b, b, c, c] * 2 + [second[0]] * 2
-    generations = RepeatedPrompts(order, group_size=2, steps=3, passes=6)  # the last one is filled up
-    assert len(generations) == (10**9 + 2) // 3 * 6 * 3 * 3 * 2
-    once = [number for step in (1, 2, 3) for number in order.numbers(step) for _ in range(2)]
-    assert list(itertools.islice(generations, 6 * 18 + 2)) == once * 6 + [order.numbers(4)[0]] * 2
 
 
 def test_lora_with_iterations_on_two_processes_stops_and_goes_on(tmp_path: Path) -> None:

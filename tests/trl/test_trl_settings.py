@@ -224,17 +224,6 @@ def trained_from(trained: Callable[..., Trained]) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def test_rewards_that_are_not_scaled(trained: Callable[..., Trained]) -> None:
-    unscaled = GRPO.model_copy(update={"advantage_scale": "none"})
-    ours = trained(GTPOTrainer, objective=unscaled, scale_rewards="none")
-    theirs = trained(GRPOTrainer, scale_rewards="none")
-    moved = float((theirs.weights - trained(GTPOTrainer).weights).norm())
-    assert moved > 0.1
-    assert float((ours.weights - theirs.weights).norm()) < 1e-3 * moved
-    logged = list(ours.trainer._logs["advantages"])
-    assert logged == pytest.approx(ours.trainer.seen.of_groups.advantages_BG.flatten().tolist(), abs=1e-5)
-
-
 def test_several_updates_on_one_batch_of_completions(trained: Callable[..., Trained]) -> None:
     """GTPO itself: with steps_per_generation 2, 16 completions are sampled for two updates of 8 each, and clipped
     against the policy that sampled them."""
@@ -245,14 +234,6 @@ def test_several_updates_on_one_batch_of_completions(trained: Callable[..., Trai
     clipped = run.logged("clip_ratio/region_mean")
     assert clipped[0] == clipped[2] == 0.0  # straight after sampling
     assert min(clipped[1], clipped[3]) > 0.0
-
-
-def test_evaluation_with_one_completion_a_prompt(trained: Callable[..., Trained], tmp_path: Path) -> None:
-    run = trained(GTPOTrainer)
-    trainer = copy.copy(run.trainer)
-    trainer.num_generations_eval = 1
-    figures = trainer.evaluate(trainer.train_dataset.select(range(8)))
-    assert figures["eval_reward"] > 0.0
 
 
 def test_a_model_with_dropout_is_refused(model_and_data: tuple[Any, Any, Dataset], tmp_path: Path) -> None:

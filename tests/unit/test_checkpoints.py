@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
 import os
 import pickle
@@ -140,21 +139,6 @@ def test_a_removal_that_is_cut_off_leaves_no_half_checkpoint(
     store.check(2)
 
 
-def test_what_cannot_be_removed_ends_no_training(
-    tmp_path: Path, policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a network's disk, where another process still reads the old one."""
-    store = CheckpointStore(tmp_path, keep_last=1)
-    save(store, CheckpointState(1, 0), policy, {})
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ENOTEMPTY, "not empty")))
-        save(store, CheckpointState(2, 0), policy, {})
-    assert store.steps() == [2]
-    store.check(2)
-    store.remove_leftovers()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000002"]
-
-
 def test_retention_keeps_last_and_best(tmp_path: Path, policy: TransformersPolicy) -> None:
     store = CheckpointStore(tmp_path, keep_last=2)
     for step in range(1, 6):
@@ -279,17 +263,6 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_found(
     assert f"step-000009/{name}" in problem
 
 
-def test_without_any_whole_checkpoint_all_problems_are_told(tmp_path: Path, policy: TransformersPolicy) -> None:
-    store = saved(tmp_path, policy, 3, 6)
-    for step in (3, 6):
-        truncate(store.path(step) / "training.pt")
-    with pytest.raises(
-        CheckpointError, match=r"(?s)step-000006/training.*step-000003/training.*no checkpoint is intact"
-    ):
-        store.newest_intact()
-    assert CheckpointStore(tmp_path / "none", keep_last=1).newest_intact() == (None, [])
-
-
 def test_damaged_checkpoints_are_set_aside_not_deleted(tmp_path: Path, policy: TransformersPolicy) -> None:
     store = saved(tmp_path, policy, 3, 6)
     truncate(store.path(6) / "training.pt")
@@ -346,32 +319,6 @@ def test_only_folders_that_a_run_made_are_checkpoints(tmp_path: Path, policy: Tr
     assert store.steps() == [3]
 
 
-@pytest.mark.parametrize("content", ["[]", '{"step": 3}', '{"step": "3", "metrics_bytes": 0}', "NaN", "[" * 100_000,
-                                     '{"step": 3, "metrics_bytes": -1}', '{"step": 4, "metrics_bytes": 0}',
-                                     '{"step": 3, "metrics_bytes": 0, "best_value": NaN}'])  # fmt: skip
-def test_a_state_of_other_types_is_named(tmp_path: Path, policy: TransformersPolicy, content: str) -> None:
-    store = saved(tmp_path, policy, 3)
-    (store.path(3) / "state.json").write_text(content)
-    sign(store.path(3))
-    store.check(3)
-    with pytest.raises(CheckpointError, match=r"state\.json: cannot be read \(.*\); delete .* to use the one before"):
-        store.load_state(3)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[]", '{"a": 1}', '{"a": {"bytes": "1", "sha256": "0"}}', '{"a": {"bytes": 1, "sha256": null}}',
-        '{"\\u0000": {"bytes": 1, "sha256": "0"}}',
-    ],
-)  # fmt: skip
-def test_a_manifest_of_other_types_is_named(tmp_path: Path, policy: TransformersPolicy, content: str) -> None:
-    store = saved(tmp_path, policy, 3)
-    (store.path(3) / "manifest.json").write_text(content)
-    with pytest.raises(CheckpointError, match="damaged checkpoint"):
-        store.check(3)
-
-
 @pytest.mark.parametrize("name", ["state.json", "training.pt", "model/model.safetensors"])
 def test_a_fifo_is_no_file_of_a_checkpoint(tmp_path: Path, policy: TransformersPolicy, name: str) -> None:
     """Opened as one, it would be waited for without an end."""
@@ -387,20 +334,6 @@ def test_a_fifo_is_no_file_of_a_checkpoint(tmp_path: Path, policy: TransformersP
     for read in (lambda: store.check(3), readers[name]):
         with pytest.raises(CheckpointError):
             read()
-
-
-@pytest.mark.parametrize("shard", ["../../../other.safetensors", "/dev/zero", "fifo.safetensors"])
-def test_an_index_leads_out_of_no_checkpoint(tmp_path: Path, policy: TransformersPolicy, shard: str) -> None:
-    store = saved(tmp_path, policy, 3)
-    model = store.path(3) / "model"
-    (model / "model.safetensors").rename(tmp_path / "other.safetensors")
-    os.mkfifo(model / "fifo.safetensors")
-    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
-    with pytest.raises(CheckpointError, match=r"fifo.safetensors is no regular file"):
-        policy.load(model)
-    (model / "fifo.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"index\.json names .*, which is no file of this folder"):
-        policy.load(model)
 
 
 Harm = Callable[[dict[str, Any]], object]
@@ -444,57 +377,3 @@ def test_an_optimiser_of_another_run_is_named(tmp_path: Path, harm: Harm, words:
     ):
         updater.load_state_dict(loaded["updater"])
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        ({"scale": 0.0}, "scale"), ({"scale": -1.0}, "scale"), ({"scale": torch.nan}, "scale"),
-        ({"scale": 1e39}, "scale"), ({"scale": 1e-39}, "scale"), ({"scale": "1"}, "scale"),
-        ({"_growth_tracker": -1}, "has no valid number of steps"),
-        ({"_growth_tracker": 2000}, "has no valid number of steps"),
-        ({"_growth_tracker": 0.5}, "has no valid number of steps"),
-    ],
-)  # fmt: skip
-def test_the_scale_of_a_loss_is_read_only_as_one(harm: dict[str, Any], words: str) -> None:
-    parameters = [torch.nn.Parameter(torch.ones(2, 3))]
-    updater = Updater(parameters, OptimizerRecipe(name="adamw"), total_steps=9, dtype=torch.float16)
-    updater.backward(parameters[0].sum())
-    updater.update()
-    state = updater.state_dict()
-    harmed = state | {"scaler": state["scaler"] | harm}
-    with pytest.raises(ValueError, match=words):
-        updater.load_state_dict(copy.deepcopy(harmed))
-    settings = {"growth_factor": torch.nan, "backoff_factor": 0.0, "growth_interval": 0}  # stay the run's own
-    updater.load_state_dict(copy.deepcopy(state | {"scaler": state["scaler"] | settings}))
-    assert updater.state_dict()["scaler"] == state["scaler"]
-
-
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        (lambda packed: packed.pop("absmax1"), "parameter 0 lacks a moment, absmax1"),
-        (lambda packed: packed.update(absmax2=torch.ones(1)), "parameter 0 has another shape than absmax2"),
-        (lambda packed: packed["absmax2"].fill_(-1.0), "parameter 0 has a square, absmax2, below 0"),
-        (lambda packed: packed["qmap1"].fill_(torch.nan), "parameter 0 has a moment, qmap1, that is not finite"),
-        (lambda packed: packed.update(state1=torch.zeros(3)), "parameter 0 has another shape than state1"),
-    ],
-)
-def test_moments_in_8_bits_of_another_run_are_named(harm: Harm, words: str) -> None:
-    pytest.importorskip("bitsandbytes", reason="8-bit optimisers need the extra bnb")
-    updater = Updater([torch.nn.Parameter(torch.ones(64, 128))], OptimizerRecipe(name="adamw_8bit"), total_steps=9)
-    updater.update()
-    state = copy.deepcopy(updater.state_dict())
-    updater.load_state_dict(copy.deepcopy(state))
-    moment = state["optimizer"]["state"][0]
-    harm(moment.get("__bnb_optimizer_quant_state__", moment))
-    with pytest.raises(ValueError, match=words):
-        updater.load_state_dict(state)
-
-
-@pytest.mark.parametrize("content", [[], {"updater": {}}, {"updater": [], "random": {}}, torch.zeros(3)])
-def test_training_state_of_other_types_is_named(tmp_path: Path, content: Any) -> None:
-    (tmp_path / "step-000003").mkdir()
-    torch.save(content, tmp_path / "step-000003" / "training.pt")
-    with pytest.raises(CheckpointError, match="it lacks updater or random"):
-        training_of(CheckpointStore(tmp_path, keep_last=1), 3)

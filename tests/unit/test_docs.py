@@ -16,7 +16,6 @@ import typer
 from site_pages import ELSEWHERE, linked
 
 from gtpo_cli.cli.app import app
-from gtpo_cli.data.arithmetic import running_sums
 from gtpo_cli.recipe import load_recipe, shipped_recipes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,14 +58,6 @@ def test_recipes_that_the_first_pages_name_load() -> None:
     for name in named:
         load_recipe(name)
         assert name.removesuffix(".yaml") in shipped_recipes()
-
-
-def test_the_question_that_the_first_page_asks_is_one_the_built_in_model_was_trained_on() -> None:
-    pages = [ROOT / "docs" / "start.md", ROOT / "gtpo_cli" / "cli" / "generate.py"]
-    for page in pages:
-        ((question, gold),) = re.findall(r'gtpo generate runs/my-run "([^"]+)" --gold (\S+)', page.read_text())
-        assert re.fullmatch(r"\d([+-]\d){3}", question)
-        assert str(running_sums(question)[-1]) == gold
 
 
 def shell_lines(page: Path) -> list[str]:
@@ -139,27 +130,6 @@ def test_a_link_leads_from_its_place_in_the_repository_to_the_same_page_of_the_s
         "`scripts/gpu/README.md`, [e](../start.md#f)"
     )
     assert linked("[a](../../docs/data.md)", "json_extraction.md") == "[a](data.md)"  # stands in examples/
-
-
-def test_two_commands_set_up_all_and_stand_at_the_top_of_readme() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    first = re.findall(r"^```\n(.*?)^```$", text, re.M | re.S)[0]
-    commands = [line for line in first.splitlines() if line and not line.startswith("#")]
-    assert commands == ["git clone URL gtpo", "cd gtpo", "make demo", "make test"]
-    assert text.index("make demo") < 1000
-    made = dict(re.findall(r"^([\w-]+): (.*)", (ROOT / "Makefile").read_text(), re.M))
-    assert "install" in made["demo"].split()
-    assert "install-dev" in made["test"].split()
-
-
-def test_what_a_command_does_stands_above_it() -> None:
-    """Beside it, the comment would lie beyond the right edge of the page."""
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    for page in pages:
-        for block in re.findall(r"^```(?:bash|sh)?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
-            for line in block.splitlines():
-                typed = re.match(r"(\.?[\w/.-]*/)?(gtpo|make|pip|python|torchrun|accelerate|vllm)\b", line)
-                assert not (typed and re.search(r"\s#\s", line)), f"{page.name}: {line}"
 
 
 def test_code_on_the_site_ends_before_the_right_edge() -> None:

@@ -48,21 +48,6 @@ def test_a_librarys_command_is_that_of_this_environment(environment: Path, monke
     assert program("wandb") == "wandb"
 
 
-def test_from_an_activated_environment(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(environment))
-    assert pip_install() == "python -m pip install"
-    assert gtpo() == "gtpo"
-
-
-def test_where_python_was_asked_to_run_the_package(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/somewhere/gtpo_cli/__main__.py"])
-    assert gtpo() == ".venv/bin/python -m gtpo_cli"
-    monkeypatch.setenv("PATH", str(environment))
-    assert gtpo() == "gtpo"
-    monkeypatch.setattr(sys, "argv", ["/somewhere/pytest/__main__.py"])  # a program of the user's own
-    assert gtpo() == "gtpo"
-
-
 def test_an_extra_is_installed_in_the_checkout(environment: Path) -> None:
     """A path from the working folder would be wrong there, unless it is the checkout."""
     assert install("trl") == f"'{environment}/python' -m pip install '.[trl]' in gtpo's checkout"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 from collections.abc import Callable
@@ -10,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from rich.text import Text
 
 from gtpo_cli.errors import CheckpointError, GtpoError
-from gtpo_cli.files import Count, Finite, guarded, own_folder, read_json, read_json_lines, step_of, write_aside
+from gtpo_cli.files import Count, Finite, guarded, own_folder, read_json, read_json_lines, write_aside
 from gtpo_cli.text import describe, file_name, markdown_text, one_line, printable
-from gtpo_cli.tracking.console import Console
 
 
 @dataclass(frozen=True)
@@ -124,17 +121,6 @@ def test_a_wall_lets_only_our_errors_and_ctrl_c_pass(error: BaseException, why: 
         assert caught.value is passes
 
 
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [("step-000600", 600), ("step-1234567", 1234567), ("step-²", None), ("step-00000²", None),
-     ("step-\u0663\u0663\u0663\u0663\u0663\u0663", None),
-     ("step-5", None), ("step-0000600", None), ("step-" + "9" * 5000, None), ("step-", None), ("step--00001", None),
-     ("step-000600\n", None)],
-)  # fmt: skip
-def test_only_names_that_a_run_gives_are_steps(name: str, step: int | None) -> None:
-    assert step_of(name) == step
-
-
 def test_writing_follows_no_link(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -161,17 +147,6 @@ def test_nothing_steers_a_terminal() -> None:
     assert shown == "a\tb\nc␛]0;title␇␛[31m�2J�␍␈␡�����é漢😀"
     assert len(printable(STEERING)) == len(STEERING)
     assert one_line("a \n  b" + "x" * 1000, most=10) == "a bxxxx..."
-
-
-def test_no_console_lets_text_steer_the_terminal() -> None:
-    console = Console(force_terminal=True, color_system="truecolor", width=200, file=io.StringIO(), highlight=False)
-    with console.capture() as capture:
-        console.print(Text(f"a{STEERING}", style="bold"), f"b{STEERING}")
-    shown = capture.get()
-    assert shown.startswith("\x1b[1ma␛")  # its own colours
-    assert not {"\x07", "\x9b", "\r", "\u202e", "\x1b]"} & {*shown, *(shown[i : i + 2] for i in range(len(shown)))}
-    assert "\x1b[2J" not in shown
-    assert shown.count("␛]0;title␛[31m") == 2
 
 
 def test_names_of_files_are_names_of_files() -> None:

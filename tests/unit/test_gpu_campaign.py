@@ -16,16 +16,13 @@ import zipfile
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import fatbin
 import pack
 import pytest
 import stages
-import torch
 from packaging.requirements import Requirement
-from transformers import LlamaForCausalLM
 
 from gtpo_cli.planning.machine import requirements
 
@@ -66,13 +63,6 @@ def test_what_a_card_runs_is_kept(entries: list[tuple[int, int, bytes]], kept: l
         assert (code in cut) == ((kind, architecture) in kept)
 
 
-def test_a_fat_binary_that_is_laid_out_otherwise_is_refused() -> None:
-    with pytest.raises(ValueError, match="the fat binary at byte 0 is not laid out as known here"):
-        fatbin.cut(fat_binary((7, 90, b"a" * 8)), 90)
-    other = struct.pack("<IHHQ", 0xBA55ED50, 3, 16, 8) + b"no fatbi"  # the magic number by chance
-    assert fatbin.cut(other, 90) == other
-
-
 def test_a_real_library_is_cut_as_nvidias_own_tool_reads_it(tmp_path: Path) -> None:
     triton, bitsandbytes = (importlib.util.find_spec(name) for name in ("triton", "bitsandbytes"))
     if triton is None or bitsandbytes is None:
@@ -100,14 +90,6 @@ def test_a_real_library_is_cut_as_nvidias_own_tool_reads_it(tmp_path: Path) -> N
     assert listed(tmp_path / "cut.so") == {"elf 90": ours["elf 90"]}
 
 
-def test_what_the_machine_has_is_not_carried() -> None:
-    missing = pack.missing("torch==2.11.0\nNumPy\n# vllm\ntransformers==5.17.0\npeft==0.19\n")
-    names = {line.partition("==")[0] for line in missing}
-    assert {"vllm", "unsloth", "unsloth-zoo", "bitsandbytes", "trl", "peft", "gguf"} <= names
-    assert not names & {"torch", "numpy", "transformers", "flashinfer-python", "nvidia-nccl-cu13"}
-    assert "vllm==0.32.0" in missing
-
-
 def test_all_that_gtpo_needs_is_there_or_carried_or_left_out_and_doctor_runs_without_that() -> None:
     machine = (SCRIPTS / "machine.txt").read_text()
     there = {re.split("[=<> ]", line)[0].lower() for line in machine.splitlines() if not line.startswith("#")}
@@ -121,29 +103,6 @@ def test_all_that_gtpo_needs_is_there_or_carried_or_left_out_and_doctor_runs_wit
     code = f"import sys\n{blocked}from gtpo_cli.cli.app import main\nsys.argv = ['gtpo', 'doctor']\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_a_wheel_in_the_cache_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels = [
-        "one-1.0-cp311-cp311-manylinux_2_17_x86_64.whl", "one-1.0-cp312-cp312-manylinux_2_17_x86_64.whl",
-        "one-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", "one-0.9-py3-none-any.whl", "two-2.0-py3-none-any.whl",
-    ]  # fmt: skip
-    for name in wheels:
-        (tmp_path / name).touch()
-    asked = []
-
-    def pip(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(command)
-        (tmp_path / "three_a-3-cp38-abi3-manylinux2014_x86_64.whl").touch()
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(pack.subprocess, "run", pip)
-    found = [wheel.name for wheel in pack.download(["one==1.0", "two>=1"], tmp_path, python="3.12")]
-    assert found == [wheels[2], wheels[4]]
-    assert asked == []
-    found = [wheel.name for wheel in pack.download(["three-a==3", "two>=1"], tmp_path, python="3.12")]
-    assert found == ["three_a-3-cp38-abi3-manylinux2014_x86_64.whl", wheels[4]]
-    assert asked[0][-1] == "three-a==3"
 
 
 def wheel(folder: Path) -> Path:
@@ -242,13 +201,6 @@ def test_each_stage_has_its_own_limit_and_result_and_the_next_one_begins(checkou
     assert cut.stdout.splitlines() == ["decode: 0.0 minutes at most", "decode: out of time"]
 
 
-def test_a_checkouts_own_campaign_says_which_one_to_start(checkout: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(checkout / "campaign.py"), "--work", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "start the campaign.py beside the parts" in done.stderr
-
-
 def test_a_campaign_is_watched_and_what_a_killed_one_left_is_ended(checkout: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(checkout / "campaign.py"), "--here", "--work", str(tmp_path)]
     metrics = tmp_path / "runs/gtpo/metrics.jsonl"
@@ -277,92 +229,12 @@ def test_a_campaign_is_watched_and_what_a_killed_one_left_is_ended(checkout: Pat
     assert "ended" not in json.loads(result.read_text())
 
 
-def test_a_campaign_that_is_terminated_ends_its_stage_and_says_so(checkout: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(checkout / "campaign.py"), "--here", "--work", str(tmp_path), "--only", "decode"]
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    result = tmp_path / "results/decode.json"
-    while not result.is_file():
-        time.sleep(0.1)
-    running.terminate()
-    assert running.wait() == 143
-    assert json.loads(result.read_text())["ended"] == "cut off"
-
-
 # -- what the stages stand on ------------------------------------------------------------------------------------------
 
 
 def campaign(tmp_path: Path, **changes: Any) -> Any:
     (tmp_path / "results").mkdir()
     return stages.Campaign("others", tmp_path, stages.SMALL, None, None, [], None, time.monotonic() + 60, **changes)
-
-
-def test_a_command_is_shown_as_it_comes_and_what_fails_is_noted(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    stage = campaign(tmp_path)
-    program = "print('x' * 100_000); print('{\"a\": 1}'); print('CUDA Error: invalid argument')"
-    seen: list[int] = []
-    out = stage.run([sys.executable, "-c", program], words="long", watch=lambda: seen.append(1))
-    assert (len(seen) > 0, stages._json(out)) == (True, {"a": 1})
-    assert "x" * 100_000 in capfd.readouterr().out
-    waits = (
-        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('up', flush=True); "
-    )
-    up = tmp_path / "others.out"
-    stage.run(
-        [sys.executable, "-c", f"{waits}time.sleep(60)"],
-        words="stopped",
-        code=143,
-        watch=lambda: "up" in up.read_text(),
-    )
-    with stage.attempt("a crash"):
-        stage.run([sys.executable, "-c", "raise SystemExit(7)"], words="crash")
-    with stage.attempt("a key"):
-        raise KeyError("time/step")
-    found = json.loads((tmp_path / "results/others.json").read_text())
-    assert found["failed"] == ["a crash: crash: ended with 7, not 0", "a key: 'time/step'"]
-    assert [each["code"] for each in found["commands"]] == [0, 143, 7]
-
-
-def test_a_table_that_grows_is_written_each_time(tmp_path: Path) -> None:
-    stage = campaign(tmp_path)
-    rows: list[dict[str, Any]] = []
-    for number in range(3):
-        rows.append({"row": number})
-        stage.table("rows", rows)
-        assert json.loads((tmp_path / "results/others.json").read_text())["tables"] == {"rows": rows}
-
-
-def test_the_model_is_made_of_what_the_parts_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setitem(sys.modules, "real_model", SimpleNamespace(convert=lambda *paths: made.append(paths)))
-    stage = campaign(tmp_path)
-    assert stage.model == tmp_path / "smollm2"
-    assert made == [(tmp_path / "model.gguf", tmp_path / "smollm2")]
-
-
-def test_the_large_model_loads(tmp_path: Path) -> None:
-    """As it is written for the card, with one narrow layer."""
-    tokenizer, folder = tmp_path / "tokenizer", tmp_path / "large"
-    tokenizer.mkdir()
-    (tokenizer / "tokenizer.json").write_text("{}")
-    words = [str(folder), str(tokenizer), "--layers", "1", "--width", "64"]
-    subprocess.run([sys.executable, str(SCRIPTS / "large_model.py"), *words], check=True, capture_output=True)
-    model, loading = LlamaForCausalLM.from_pretrained(folder, output_loading_info=True)
-    assert not any(loading.values())
-    assert (model.dtype, model.config.rope_parameters["rope_theta"]) == (torch.bfloat16, 500000.0)
-    assert 0.015 < float(model.lm_head.weight.detach().float().std()) < 0.025
-
-
-@pytest.mark.parametrize(
-    ("words", "answer"), [("steps=3", None), ("stepz=3", "unexpected keyword argument 'stepz'"), ("steps=", "--size")]
-)
-def test_sizes_are_options(tmp_path: Path, words: str, answer: str | None) -> None:
-    (tmp_path / "results").mkdir()
-    command = [sys.executable, str(SCRIPTS / "stages.py"), "peers", "--work", str(tmp_path), "--size", words]
-    done = subprocess.run([*command, "--size", "turns=()"], capture_output=True, text=True)
-    assert done.returncode == (2 if answer else 0)
-    assert (answer or "") in done.stderr
 
 
 def collect(docs: Path, *words: Path) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError, GtpoError
-from gtpo_cli.evaluation.records import Conditions
-from gtpo_cli.evaluation.store import StoredEvaluation
-from gtpo_cli.files import append_to, guarded, locked, read_bytes
+from gtpo_cli.files import append_to, locked
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking import JsonlTracker
@@ -79,12 +75,6 @@ def hard(target: Path, link: Path) -> None:
     os.link(target, link)
 
 
-CONDITIONS = Conditions(
-    "arithmetic", "test", "base", "m", problems=1, data_digest="d", samples=1, temperature=1.0, top_p=1.0,
-    max_completion_tokens=8, format_mode="strict", system_prompt=None, seed=1,
-)  # fmt: skip
-
-
 def appended(path: Path) -> None:
     with append_to(path):
         pass
@@ -113,44 +103,4 @@ def test_no_descriptor_that_is_written_is_that_of_another_file(
     assert private.read_text() == "what is dear to somebody"
 
 
-@pytest.mark.parametrize("make", [linked, hard])
-def test_an_evaluation_truncates_no_other_file(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
-    private = tmp_path / "private"
-    private.write_text("what is dear to somebody")
-    stored = StoredEvaluation(tmp_path / "evaluation", CONDITIONS)
-    stored.path.mkdir()
-    make(private, stored.samples_file)
-    with pytest.raises(GtpoError, match=r"cannot be written \(.*link.*\)"):
-        stored.open()
-    with pytest.raises(GtpoError, match=r"cannot be written \(.*link.*\)"):
-        stored.append([])
-    assert private.read_text() == "what is dear to somebody"
-
-
-def test_a_checkpoint_is_not_written_through_a_link(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    store = CheckpointStore(tmp_path / "checkpoints", keep_last=1)
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / ".step-000005.tmp").symlink_to(elsewhere)
-    with pytest.raises(CheckpointError, match="cannot be written"):
-        store.save(CheckpointState(5, 0), lambda folder: None, [], {})
-    assert not list(elsewhere.iterdir())
-
-
 # -- memory -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_small_file_takes_little_memory_to_read(tmp_path: Path) -> None:
-    (tmp_path / "small").write_bytes(b"x" * 1000)
-    tracemalloc.start()
-    try:
-        assert read_bytes(tmp_path / "small") == b"x" * 1000
-        assert tracemalloc.get_traced_memory()[1] < 100_000
-    finally:
-        tracemalloc.stop()
-
-
-def test_memory_that_runs_out_is_no_fault_of_the_file() -> None:
-    with pytest.raises(MemoryError), guarded(lambda why: GtpoError(f"the file is damaged: {why}")):
-        raise MemoryError

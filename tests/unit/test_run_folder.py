@@ -16,22 +16,12 @@ import pytest
 from gtpo_cli.errors import CheckpointError, RecipeError
 from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.recipe.section import code_names
-from gtpo_cli.rewards.registry import load_plugin
 from gtpo_cli.run_folder import RunFolder, Trust, latest_run, new_run
 
 
 @pytest.fixture
 def recipe() -> Recipe:
     return load_recipe("tiny_arithmetic", ["objective.entropy_coef=0.25"])
-
-
-def test_a_recipe_written_is_the_recipe_read(tmp_path: Path, recipe: Recipe) -> None:
-    run = RunFolder(tmp_path / "a" / "b")
-    run.create(recipe)
-    assert run.recipe() == recipe
-    with pytest.raises(RecipeError, match="there is a run here already; continue it with gtpo train --resume"):
-        run.create(recipe)
 
 
 def test_environment_has_versions_and_no_secrets(
@@ -45,14 +35,6 @@ def test_environment_has_versions_and_no_secrets(
     assert document["model"] == "m"
     assert {"torch", "transformers", "gtpo_cli"} <= set(document["packages"])
     assert not [file for file in run.path.iterdir() if "s3cr3t-k3y" in file.read_text()]
-
-
-def test_initial_entropy_is_kept(tmp_path: Path, recipe: Recipe) -> None:
-    run = RunFolder(tmp_path / "run")
-    run.create(recipe)
-    assert run.initial_entropy() is None
-    run.write_initial_entropy({"initial_entropy": 0.1234567890123456, "source": "probe"})
-    assert run.initial_entropy() == 0.1234567890123456
 
 
 def test_latest_is_the_run_that_logged_last(tmp_path: Path, recipe: Recipe) -> None:
@@ -110,15 +92,6 @@ def test_only_a_run_that_did_not_begin_is_taken_back(tmp_path: Path, recipe: Rec
     assert run.recipe_file.exists()
 
 
-def test_what_was_in_the_folder_before_stays(tmp_path: Path, recipe: Recipe) -> None:
-    run = RunFolder(tmp_path / "run")
-    run.path.mkdir()
-    (run.path / "thesis.txt").write_text("mine")
-    run.create(recipe)
-    run.discard_if_not_begun()
-    assert [path.name for path in run.path.iterdir()] == ["thesis.txt"]
-
-
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     write_aside(file, "one")
@@ -166,18 +139,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "run").held(None),
     ):
         pass
-
-
-def test_a_file_that_cannot_be_written_whole_leaves_nothing_and_is_named(tmp_path: Path) -> None:
-    """Refused at the rename: a folder stands where the file should be."""
-    file = tmp_path / "chart.png"
-    file.mkdir()
-    with pytest.raises(OSError, match=r"chart\.png") as caught:
-        write_aside(file, "text")
-    assert caught.value.filename == str(file)
-    assert [path.name for path in tmp_path.iterdir()] == ["chart.png"]
-    write_aside(tmp_path / "other.png", "text")
-    assert (tmp_path / "other.png").read_bytes() == b"text"
 
 
 # -- a folder that may be anybody's -----------------------------------------------------------------------------------
@@ -307,17 +268,3 @@ def test_where_the_user_stands_in_a_run_or_among_runs(tmp_path: Path, monkeypatc
     run_asking_for("two.evil:f", plugin, "three")
     with refused:
         RunFolder(Path("three")).recipe_to_run()
-
-
-def test_nothing_is_imported_but_what_a_recipe_names_as_code() -> None:
-    """So that `code_names` finds it. A key of another type would end here."""
-    with pytest.raises(AssertionError, match="checks only values of this type"):
-        load_plugin("math_verify:parse")
-    named = [name for _, name in code_names(load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'a.b:f'}]"]))]
-    assert named == ["a.b:f"]
-
-
-def test_the_working_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert RunFolder(Path()).name == tmp_path.name
-    assert RunFolder(Path("runs/a")).name == "a"

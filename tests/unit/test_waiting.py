@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gtpo_cli.waiting import Waiting, duration, stage
+from gtpo_cli.waiting import Waiting, duration
 
 
 class Said:
@@ -43,20 +43,6 @@ def test_a_long_wait_says_how_long_it_has_taken_and_nothing_when_it_is_over(monk
     assert set(spoken) == {"loading a model: 0 s so far"}
 
 
-def test_pauses_double(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtpo_cli.waiting.FIRST_SECONDS", 0.1)
-    said, times = Said(), []
-
-    def say(text: str) -> None:
-        times.append(time.monotonic())
-        said(text)
-
-    with Waiting(say, "waiting"):
-        said.wait(3)
-    assert times[1] - times[0] >= 0.2
-    assert times[2] - times[1] >= 0.4
-
-
 def test_counted_work_says_how_far_it_is_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 were done before; 20 in 30 s since then, so that the other 40 take a minute."""
     now = 1000.0
@@ -67,27 +53,6 @@ def test_counted_work_says_how_far_it_is_and_what_is_left(monkeypatch: pytest.Mo
     now += 30.0
     waiting.count(60, 100)
     assert waiting.so_far() == "<H>_ini: 60 of 100 problems, 1 min 00 s left"
-
-
-def test_a_stage_is_said_as_it_begins() -> None:
-    said = Said()
-    with stage(said, "writing x"):
-        assert said.lines == ["writing x"]
-
-
-def test_a_reader_that_is_gone_is_no_error_of_the_wait(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("gtpo_cli.waiting.FIRST_SECONDS", 0.01)
-    tried = threading.Event()
-
-    def gone(text: str) -> None:
-        tried.set()
-        raise BrokenPipeError("nobody reads")
-
-    with Waiting(gone, "waiting"):
-        assert tried.wait(60)
-    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(12.4, "12 s"), (200, "3 min 20 s"), (3900, "1 h 05 min")])

@@ -52,12 +52,6 @@ def test_colours_of_libraries_are_left_out_and_what_steers_is_shown_as_signs() -
         assert below.getvalue() == "load report ␛[2J␛[A␛]0;title␇"
 
 
-def test_only_standard_error_lets_bars_move_the_cursor() -> None:
-    below = io.StringIO()
-    CleanStream(below).write("\x1b[A")
-    assert below.getvalue() == "␛[A"
-
-
 @pytest.mark.parametrize(
     ("text", "width", "lines"),
     [

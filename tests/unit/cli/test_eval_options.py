@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpo_cli.cli.app import app
-from gtpo_cli.cli.eval_options import NOT_READ, check_read, local_benchmarks, overridden, with_options
+from gtpo_cli.cli.eval_options import NOT_READ, check_read, overridden, with_options
 from gtpo_cli.errors import GtpoError, RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import Recipe
@@ -68,12 +68,6 @@ def test_temperature_0_is_greedy_with_one_completion(asked: str) -> None:
     assert (settings.temperature, settings.samples, settings.pass_k, settings.majority_k) == (0.0, 1, (1,), ())
 
 
-def test_temperature_0_has_no_two_completions_to_count() -> None:
-    result = CliRunner().invoke(app, [*TINY, "--temperature", "0", "--pass-k", "4"])
-    assert result.exit_code == 2
-    assert "all completions of a problem are the same" in " ".join(result.output.replace("│", " ").split())
-
-
 @pytest.mark.parametrize(
     ("override", "why"),
     [
@@ -85,15 +79,6 @@ def test_temperature_0_has_no_two_completions_to_count() -> None:
 def test_other_temperatures_are_refused_with_the_reason(override: str, why: str) -> None:
     with pytest.raises(RecipeError, match=f"{override.partition('=')[0]}: .*{why}"):
         load_recipe("tiny_arithmetic", [override])
-
-
-def test_a_file_is_asked_instead_of_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
-    arithmetic, gsm8k = load_recipe("tiny_arithmetic"), load_recipe("llama8b_gsm8k")
-    assert local_benchmarks(arithmetic, Path("mine.jsonl")) == ["local"]
-    assert "arithmetic is generated, so mine.jsonl is read as local" in capsys.readouterr().out
-    assert local_benchmarks(arithmetic, None) is None
-    assert local_benchmarks(gsm8k, Path("mine.jsonl")) is None
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

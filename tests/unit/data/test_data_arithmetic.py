@@ -83,12 +83,6 @@ def test_demonstration() -> None:
     assert demonstration(problem) == "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"
 
 
-def test_no_fault_rate_gives_the_right_demonstrations() -> None:
-    problems = arithmetic_problems(50, split="train", seed=0)
-    perfect = imperfect_demonstrations(problems, skip_steps=0, miss_tag=0, wrong_answer=0, seed=1)
-    assert perfect == [demonstration(problem) for problem in problems]
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31))
 def test_each_fault_alone_and_certain(seed: int) -> None:
@@ -112,31 +106,3 @@ def test_each_fault_alone_and_certain(seed: int) -> None:
     steps = rf"<reasoning>3\+8=11 {word} 11-2=9 {word} 9\+5=14 {word}</reasoning><answer>14</answer>"
     assert re.fullmatch(steps, one(free_words=1))
     assert re.fullmatch(f"<reasoning>{word}</reasoning><answer>14</answer>", one(free_words=1, skip_steps=1))
-
-
-def test_free_words_leave_the_other_faults_where_they_are() -> None:
-    problems = arithmetic_problems(300, split="train", seed=0)
-    texts = imperfect_demonstrations(problems, free_words=0.5, seed=2)
-    without = [re.sub(r" ?\b(?!answer|reasoning)[a-z]{3}\b", "", text) for text in texts]
-    assert without == imperfect_demonstrations(problems, seed=2)
-    assert texts != without
-
-
-def test_the_rates_are_met() -> None:
-    problems = [p for p in arithmetic_problems(9000, split="train", seed=0) if not p.question.endswith("0")][:8000]
-    texts = imperfect_demonstrations(problems, seed=2)
-    assert texts == imperfect_demonstrations(problems, seed=2)
-    skipped, forgot, cut, wrong = 0, 0, 0, 0
-    for problem, text in zip(problems, texts, strict=True):
-        answer = re.search(r"(-?\d+)(?:</answer>)?$", text)
-        assert answer is not None
-        is_skipped = str(problem.solution) not in text
-        skipped += is_skipped
-        forgot += is_skipped and answer[1] == str(running_sums(problem.question)[-2])
-        cut += sum(tag in text for tag in TAGS) < 4
-        wrong += not is_skipped and answer[1] != problem.gold
-    # 5 standard deviations of a binomial of 8000
-    assert abs(skipped - 8000 * 0.5) < 224
-    assert abs(forgot - 8000 * 0.5 * 0.6) < 205
-    assert abs(cut - 8000 * 0.25) < 194
-    assert abs(wrong - 8000 * 0.5 * 0.1) < 98

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,25 +100,6 @@ def test_bad_rows_between_good_ones_cost_themselves_only(tmp_path: Path) -> None
     }
 
 
-def test_a_list_too_deep_to_show_is_shown_in_part(tmp_path: Path) -> None:
-    """JSON reads nesting that repr() cannot write any more: every depth around Python's limit."""
-    path = tmp_path / "a.jsonl"
-    depths = range(sys.getrecursionlimit() - 150, sys.getrecursionlimit())
-    path.write_bytes(GOOD + b"".join(b'{"question": %s, "answer": 1}\n' % (b"[" * n + b"]" * n) for n in depths))
-    reasons = [row.reason for row in load(path).dropped]
-    assert len(reasons) == len(depths)
-    assert {reason.partition(":")[0] for reason in reasons} == {"question is not text", "not JSON"}
-
-
-def test_names_of_columns_are_cut_and_escaped(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"k" * 10**6: 1, "quest\0ion": 2, "a\nb": 3}))
-    with pytest.raises(DataError) as caught:
-        load(path)
-    assert f"found {'k' * 37}..., 'quest\\x00ion', 'a\\nb'" in str(caught.value)
-    assert len(str(caught.value)) < 500
-
-
 def test_parquet_of_other_types(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     long = "x" * (16 * 2**20 + 1)
@@ -174,50 +152,6 @@ def test_any_bytes_give_problems_or_a_data_error(content: bytes, name: str, afte
             assert str(error).startswith(str(path))  # noqa: PT017  # either outcome is right
         else:
             assert problems
-
-
-LONG_LINES = {
-    "json": ("a.jsonl", b'{"question": "', b"x", b'", "answer": "1"}\n'),
-    "no line end": ("a.jsonl", b"", b"x", b""),
-    "csv": ("a.csv", b"", b"x", b",1\n"),
-    "csv of commas": ("a.csv", b"", b",", b"\n"),
-    "csv of letters": ("a.csv", b"", "é".encode(), b",1\n"),
-    "csv of quotes": ("a.csv", b'"', b'""', b'",1\n'),
-}
-MEASURE = """
-import sys, time
-from pathlib import Path
-from gtpo_cli.data.local import open_table
-def peak(): return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
-before, started = peak(), time.perf_counter()
-rows = list(open_table(Path(sys.argv[1])).rows)
-print(time.perf_counter() - started, (peak() - before) / 1024)
-for _, row in rows: print(isinstance(row, str), row if isinstance(row, str) else "")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
-@pytest.mark.parametrize("kind", LONG_LINES)
-def test_a_line_of_50_mb_costs_seconds_and_less_memory_than_itself(tmp_path: Path, kind: str) -> None:
-    """In a process of its own: only there is the peak the file's."""
-    name, before, filling, after = LONG_LINES[kind]
-    path = tmp_path / name
-    header, row = (b"", GOOD) if name == "a.jsonl" else (b"question,answer\n", b"q,1\n")
-    path.write_bytes(header + row + before + filling * (50_000_000 // len(filling)) + after + (row if after else b""))
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env=os.environ,
-    )
-    figures, *rows = done.stdout.splitlines()
-    seconds, mebibytes = map(float, figures.split())
-    assert rows == ["False ", "True line too long: more than 16 MiB", *(["False "] if after else [])]
-    assert seconds < 5
-    assert mebibytes < 50
 
 
 @pytest.mark.parametrize(

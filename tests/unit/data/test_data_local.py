@@ -6,15 +6,12 @@ import json
 import tempfile
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gtpo_cli.data import DroppedRow, summarise_dropped
 from gtpo_cli.data.benchmarks import open_source
-from gtpo_cli.data.local import MAX_LINE_BYTES, open_table
+from gtpo_cli.data.local import open_table
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
 
@@ -64,17 +61,6 @@ def test_a_line_of_fifty_megabytes_is_skipped_and_the_next_is_read(tmp_path: Pat
     assert rows_of(path) == [("1", {"q": "first"}), ("2", "line too long: more than 16 MiB"), ("3", {"q": "last"})]
 
 
-@pytest.mark.parametrize("extra", [0, 1])
-def test_the_longest_line_that_is_still_read(tmp_path: Path, extra: int) -> None:
-    path = tmp_path / "edge.jsonl"
-    line = b'{"q":"' + b"x" * (MAX_LINE_BYTES - 9 + extra) + b'"}\n'
-    assert len(line) == MAX_LINE_BYTES + extra
-    path.write_bytes(line + b"{}\n")
-    first, second = rows_of(path)
-    assert (first[1] == "line too long: more than 16 MiB") == bool(extra)
-    assert second == ("2", {})
-
-
 def test_csv_line_numbers_count_lines_not_rows(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     text = '\ufeffq, a\n"two\nlines",1\n\nplain,2\n"say ""hi"", twice",3\ntoo,many,fields\n"bad"quote,4\nlast,5\n'
@@ -112,38 +98,6 @@ def test_the_header_says_what_separates_the_fields(tmp_path: Path, name: str, te
         ("2", {"Aufgabe": "Was ist 1,5 + 2; gerundet?", "Lösung": "3,5"}),
         ("3", {"Aufgabe": "zwei\nZeilen", "Lösung": "4"}),
     ]
-
-
-def test_semicolons_within_the_names_of_columns_do_not_separate_them(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('"question; in words",answer\n1+1;2,2\n')
-    assert rows_of(path) == [("2", {"question; in words": "1+1;2", "answer": "2"})]
-
-
-def test_a_csv_field_too_long_for_the_reader_costs_one_row(tmp_path: Path) -> None:
-    path = tmp_path / "train.csv"
-    long, half = "x" * 5_000_000, "x" * 9_000_000
-    path.write_text(f'q,a\n{long},1\n"{half}\n{half}",1\nshort,2\n')
-    rows = rows_of(path)
-    assert rows[0] == ("2", {"q": long, "a": "1"})
-    assert rows[1][0] == "3"
-    assert str(rows[1][1]).startswith("not CSV: field larger than field limit")
-    assert rows[-1] == ("5", {"q": "short", "a": "2"})
-
-
-def test_parquet_rows_with_bad_text_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "train.parquet"
-    broken = pa.Array.from_buffers(
-        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0\4\0\0\0"), pa.py_buffer(b"ok\xff\xfe")]
-    )
-    pq.write_table(pa.table({"q": broken, "n": [1, None]}), path)
-    assert rows_of(path) == [("1", {"q": "ok", "n": 1}), ("2", "not UTF-8: invalid start byte at byte 0 of a text")]
-
-
-def test_parquet_row_numbers_run_across_batches(tmp_path: Path) -> None:
-    path = tmp_path / "train.parquet"
-    pq.write_table(pa.table({"n": list(range(700))}), path, row_group_size=300)
-    assert rows_of(path) == [(str(n + 1), {"n": n}) for n in range(700)]
 
 
 @settings(max_examples=30, deadline=None)
@@ -191,24 +145,3 @@ def test_what_cannot_be_opened_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "quote.csv").write_text('"question,answer\n')
     with pytest.raises(DataError, match="the header is not CSV"):
         open_table(tmp_path / "quote.csv")
-
-
-def test_a_damaged_parquet_file_is_an_error_not_the_end_of_the_data(tmp_path: Path) -> None:
-    path = tmp_path / "train.parquet"
-    pq.write_table(pa.table({"q": [f"question {n}" for n in range(5000)]}), path, compression="none")
-    content = bytearray(path.read_bytes())
-    content[4:2000] = b"\xff" * 1996
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"train\.parquet"):
-        rows_of(path)
-
-
-def test_the_summary_counts_by_kind_and_names_the_first() -> None:
-    dropped = [
-        DroppedRow("a:1", "not JSON: line 1"),
-        DroppedRow("a:2", "no question"),
-        DroppedRow("a:4", "not JSON: x"),
-    ]
-    expected = "dropped 3 rows (2 not JSON, 1 no question): a:1 not JSON: line 1; a:2 no question; ..."
-    assert summarise_dropped(dropped, shown=2) == expected
-    assert summarise_dropped(dropped[:1]) == "dropped 1 row (1 not JSON): a:1 not JSON: line 1"

@@ -7,9 +7,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from gtpo_cli.data import DroppedRow, PromptEncoder, encode_prompts, wrap_solution
+from gtpo_cli.data import DroppedRow, PromptEncoder, encode_prompts
 from gtpo_cli.errors import DataError, ModelError
-from gtpo_cli.rewards import Tags
 from gtpo_cli.types import Problem
 
 CHAT = (
@@ -39,13 +38,6 @@ def small_tokenizer(template: str | None = None, *, ends: bool = False) -> PreTr
 def characters(tokenizer: Any, ids: tuple[int, ...]) -> str:
     """Each token's own text, so that a special token written as text and one written as token look alike."""
     return "".join(tokenizer.convert_ids_to_tokens(list(ids))).replace("Ġ", " ").replace("Ċ", "\n")
-
-
-def test_wrap_solution() -> None:
-    expected = "<reasoning>11 9 14</reasoning><answer>14</answer>"
-    assert wrap_solution("11 9 14", "14") == expected
-    assert wrap_solution("a", "b", tags=Tags("think", "json")) == "<think>a</think><json>b</json>"
-    assert wrap_solution("a", "b", tags=Tags(None, "json")) == "<json>b</json>"
 
 
 @pytest.mark.parametrize(
@@ -173,17 +165,6 @@ def test_qwen_2_5(shared: Path) -> None:
     assert (encoder.uses_plain_format, encoder.folds_system_prompt) == (False, False)
 
 
-def test_stories260k_has_no_template(shared: Path) -> None:
-    tokenizer = real_tokenizer(shared, "stories260k")
-    encoder = PromptEncoder(tokenizer, "Be brief.")
-    ids = encoder.encode("1+1?")
-    assert encoder.uses_plain_format
-    assert ids[0] == 1
-    assert ids.count(1) == 1
-    assert ids[-1] != tokenizer.eos_token_id
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "Be brief.\n\nQuestion: 1+1?\nAnswer:"
-
-
 # -- what others wrote ------------------------------------------------------------------------------------------------
 
 
@@ -199,54 +180,6 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
-
-
-@pytest.mark.parametrize("template", [None, CHAT])
-def test_a_question_of_any_length_costs_no_more_than_one_that_fits(template: str | None) -> None:
-    tokenizer = Watched(small_tokenizer(template))
-    problems = [Problem("a", "1+1?", "2", source="f:1"), Problem("b", "x y" * 5_000_000, "2", source="f:2")]
-    kept, dropped = encode_prompts(problems, PromptEncoder(tokenizer, None), max_prompt_tokens=100)
-    assert [problem.id for problem, _ in kept] == ["a"]
-    assert dropped == (DroppedRow("f:2", "prompt too long: over 1224 tokens, the limit is 100"),)
-    assert tokenizer.characters < 10_000
-
-
-def test_what_is_kept_or_dropped_is_what_whole_texts_say() -> None:
-    """Also where a token covers any length of text, as of unknown words: the beginning alone says nothing there."""
-    backend = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="a")
-    encoder = PromptEncoder(tokenizer, None)
-    for question in ("q" * 300_000, "a " * 40, ("q" * 20_000 + " ") * 60, "a " * 4000, "a " * 1200 + "q" * 99_999):
-        whole = encoder.encode(question)
-        for limit in (1, 50, 700, 5000):
-            ids = encoder.encode(question, at_most=limit)
-            assert (len(ids) <= limit) == (len(whole) <= limit)
-            assert ids == whole if len(whole) <= limit else len(ids) > limit
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        (
-            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-            "does not render a question",
-        ),
-        ("{{ 'x' * 10 ** 11 }}", "does not render a question within 3 s and 1024 MiB"),
-        ("{% for i in range(99999) %}{{ messages[0].content * 9 }}{% endfor %}", "does not render a question"),
-        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "RecursionError: maximum recursion depth"),
-        ("{% for i in range(10 ** 9) %}x{% endfor %}", "OverflowError: Range too big"),
-        ("{{ messages.__class__.__mro__ }}", "SecurityError"),
-        ("{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}", "RecursionError"),
-    ],
-    ids=["loops", "memory", "length", "recursion", "range", "reaches out", "nested"],
-)
-def test_a_template_that_does_harm_is_an_error_in_a_line(template: str, why: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        PromptEncoder(small_tokenizer(template), None)
-    assert why in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$"])

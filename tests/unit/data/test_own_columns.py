@@ -73,13 +73,6 @@ def test_a_chat_is_the_prompt_and_its_last_turn_what_was_answered(tmp_path: Path
     ]  # fmt: skip
 
 
-def test_auto_reads_what_stands_there(tmp_path: Path) -> None:
-    answers = ["a b\n#### 7", "so \\boxed{8}.", "9", "#### A heading\nand text"]
-    loaded = load(tmp_path / "a.jsonl", [{"question": "q", "answer": answer} for answer in answers])
-    assert [p.gold for p in loaded.problems] == ["7", "8", "9", "#### A heading\nand text"]
-    assert [p.solution for p in loaded.problems] == ["a b", "so \\boxed{8}.", None, None]
-
-
 def test_which_questions_are_held_out_follows_from_their_texts() -> None:
     questions = [f"{number}?" for number in range(50)]
     chosen = held_out_questions(questions, 0.2, where="f")

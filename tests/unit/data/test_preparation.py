@@ -45,11 +45,6 @@ def test_prompts_are_counted_without_going_through_the_steps(count: int, steps: 
     assert plan.total_prompts == sum(len(plan.step(number)) for number in range(1, steps + 1))
 
 
-def test_a_plan_of_a_thousand_million_steps_takes_no_longer() -> None:
-    data = prepared(build_recipe(DOCUMENT, ["training.max_steps=1000000000"], where="r"))
-    assert (data.order.total_steps, data.sampled, data.imitated) == (10**9, 10**9 * 8, 0)
-
-
 def test_sft_plans_the_references_that_fit_once_each(tmp_path: Path) -> None:
     rows = [{"question": "1+1", "answer": "2", "solution": "1+1=2"}, {"question": "1+2", "answer": "3"},
             {"question": "1+3", "answer": "4", "solution": "x" * 400}]  # fmt: skip
@@ -75,12 +70,6 @@ def test_full_steps_are_those_of_the_whole_order_but_the_smaller_ones(count: int
     assert [ids(full, n) for n in range(1, full.total_steps + 1)] == expected
     assert full.total_prompts == size * len(expected)
     assert [str(number) for number in full.numbers(2)] == ids(full, 2)
-
-
-def test_a_step_is_the_same_whatever_was_asked_before() -> None:
-    forward, other = order(10, "rollout.prompts_per_step=4"), order(10, "rollout.prompts_per_step=4")
-    expected = [ids(forward, step) for step in range(1, 8)]
-    assert [ids(other, step) for step in (7, 2, 5)] == [expected[6], expected[1], expected[4]]
 
 
 def test_without_shuffle_prompts_come_as_in_the_file_and_max_steps_goes_round() -> None:

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from gtpo_cli.data import load_problems
-from gtpo_cli.data.word_problems import MOST, NAMES, NUMBERS, THINGS, WORDINGS, word_problems
+from gtpo_cli.data.word_problems import MOST, NAMES, THINGS, word_problems
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
 
@@ -50,11 +50,6 @@ def test_no_wording_name_or_thing_of_training_is_tested_on() -> None:
     assert not words & {*NAMES["test"], *THINGS["test"]}
 
 
-def test_operations_are_equally_frequent_in_both_splits() -> None:
-    for split, of_each in (("train", 8), ("test", 4)):
-        assert {sign: len(WORDINGS[split][sign]) for sign in NUMBERS} == dict.fromkeys("+-*", of_each)
-
-
 def test_seeds_draw_the_training_set_and_leave_the_test_set_alone() -> None:
     assert word_problems(50, split="train", seed=1) == word_problems(90, split="train", seed=1)[:50]
     assert word_problems(50, split="train", seed=1) != word_problems(50, split="train", seed=2)
@@ -66,12 +61,6 @@ def test_one_by_hand() -> None:
     assert problem.question == "75 cookies were already in the basket when Jack added 4. How many are in it after that?"
     assert (problem.gold, problem.solution) == ("79", "75 + 4 = 79")
     assert (problem.id, problem.source) == ("word_problems/test/1", "word_problems[test]:1")
-
-
-def test_a_recipe_gets_them_by_name() -> None:
-    source = SourceRecipe(benchmark="word_problems", limit=7)
-    assert load_problems(source, seed=5).problems == word_problems(7, split="train", seed=5)
-    assert len(load_problems(SourceRecipe(benchmark="word_problems", split="test"), seed=5).problems) == 240
 
 
 def test_what_is_not_there_is_said() -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub.constants
 import pytest
 import torch
 from torch import Tensor
 
 from gtpo_cli.checkpoints import Checkpoint, CheckpointState, CheckpointStore, choose_checkpoint, write_manifest
-from gtpo_cli.errors import CheckpointError, ModelError
+from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation import loading
-from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen, load_prompting
+from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
 from gtpo_cli.models import Policy, load_policy
-from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
@@ -118,61 +115,6 @@ def test_the_temperature_is_the_measurements_and_not_the_recipes(tmp_path: Path)
     assert float(measured(cold)[1].mean()) < 0.1 * float(measured(load_frozen(recipe, None, temperature=1.0))[1].mean())
 
 
-def test_no_reference_model_is_kept_for_measuring(tmp_path: Path) -> None:
-    recipe = recipe_of(kl_coef=0.1)
-    run, saved = trained_run(tmp_path / "run", recipe)
-    batch = collate([Group(Problem("p", "q", "1"), (1, 4), (Completion((9,), (0.0,), "length", ""),))]).rows()
-    saved.reference_logprobs(batch)  # training has one
-    for policy in (
-        load_frozen(recipe, None, temperature=1.0),
-        load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0),
-    ):
-        with pytest.raises(AssertionError, match="has no reference model"):
-            policy.reference_logprobs(batch)
-
-
-def test_full_weights_do_not_need_the_base_model_any_more(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(resolve_name("builtin:tiny"), base)
-    recipe = recipe_of(str(base))
-    run, saved = trained_run(tmp_path / "run", recipe)
-    shutil.rmtree(base)
-    checkpoint = choose_checkpoint(run)
-    assert same(measured(load_frozen(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
-    tokenizer, longest = load_prompting(recipe, checkpoint)
-    assert (tokenizer.get_vocab(), longest) == (saved.tokenizer.get_vocab(), 128)
-    with pytest.raises(ModelError, match="there is no folder "):
-        load_frozen(recipe, None, temperature=1.0)
-
-
-def test_an_adapter_whose_base_was_named_from_another_folder_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    shutil.copytree(resolve_name("builtin:tiny"), tmp_path / "models" / "base")
-    monkeypatch.chdir(tmp_path)
-    recipe = recipe_of("models/base", lora=LORA)
-    run, saved = trained_run(tmp_path / "run", recipe)
-    checkpoint = choose_checkpoint(run)
-    assert same(measured(load_frozen(run.recipe(), checkpoint, temperature=1.0)), measured(saved))
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    for load in (
-        lambda: load_frozen(run.recipe(), checkpoint, temperature=1.0),
-        lambda: load_frozen(recipe, None, temperature=1.0),
-        lambda: load_prompting(recipe, checkpoint),
-    ):
-        with pytest.raises(ModelError, match=r"models/base .* a relative path starts at the working folder"):
-            load()
-
-
-def test_an_absolute_or_built_in_name_is_no_question_of_the_working_folder(tmp_path: Path) -> None:
-    for name in (str(tmp_path / "gone"), "builtin:huge"):
-        with pytest.raises(ModelError) as caught:
-            load_frozen(recipe_of(name), None, temperature=1.0)
-        assert "working folder" not in str(caught.value)
-
-
 @pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
 def test_a_broken_file_of_weights_is_named(tmp_path: Path, lora: dict[str, Any] | None) -> None:
     run, _ = trained_run(tmp_path / "run", recipe_of(lora=lora))
@@ -215,33 +157,11 @@ def test_choice(tmp_path: Path, which: str | int, best: int | None, step: int) -
     assert choose_checkpoint(run, which) == Checkpoint(step, tmp_path / "checkpoints" / f"step-{step:06d}")
 
 
-@pytest.mark.parametrize(("best", "checked"), [(600, [600]), (400, [600, 400])])
-def test_a_checkpoint_is_read_through_once(
-    tmp_path: Path, best: int, checked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, seen, check = run_with_steps(tmp_path, [200, 400, 600], best), list[int](), CheckpointStore.check
-    monkeypatch.setattr(CheckpointStore, "check", lambda store, step: [seen.append(step), check(store, step)])
-    assert choose_checkpoint(run).step == best
-    assert seen == checked
-
-
-def test_a_damaged_checkpoint_says_which_others_there_are(tmp_path: Path) -> None:
-    run = run_with_steps(tmp_path, [200, 400, 600], 400)
-    (run.checkpoints / "step-000400" / "state.json").write_text("")
-    with pytest.raises(CheckpointError, match=r"damaged checkpoint: .*; choose another .*--checkpoint.* \(200, 600\)"):
-        choose_checkpoint(run)
-
-
 @pytest.mark.parametrize("which", [500, 0, -1, "bets", "200"])
 def test_a_step_that_is_not_there_lists_those_that_are(tmp_path: Path, which: str | int) -> None:
     run = run_with_steps(tmp_path, [200, 400], None)
     with pytest.raises(CheckpointError, match=f"no checkpoint {which}; choose best, last or one of the steps 200, 400"):
         choose_checkpoint(run, which)
-
-
-def test_a_run_without_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no checkpoint yet; continue with gtpo train --resume"):
-        choose_checkpoint(RunFolder(tmp_path))
 
 
 def test_streaming_is_on_transformers_whatever_the_recipe_says(tmp_path: Path) -> None:

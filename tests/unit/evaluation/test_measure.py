@@ -128,44 +128,6 @@ def test_an_interrupted_evaluation_continues_to_the_same_bytes(
     assert stored.results_file.read_bytes() == whole[0].results_file.read_bytes()
 
 
-def test_progress_is_reckoned_from_the_end_of_loading(
-    subject: PolicyAndSampler, benchmark_: Benchmark, scorer: Scorer, tmp_path: Path
-) -> None:
-    happened: list[str] = []
-
-    def load() -> PolicyAndSampler:
-        happened.append("loaded")
-        return subject
-
-    def report(done: int, total: int) -> None:
-        happened.append(f"{done} of {total}")
-        if done:
-            raise Killed
-
-    stored = find_evaluation(RECIPE, RunFolder(tmp_path), benchmark_, "base")
-    with pytest.raises(Killed):
-        evaluate(RECIPE, load, benchmark_, stored, scorer, progress=report)
-    total = len(benchmark_.prompts)
-    assert happened[:2] == ["loaded", f"0 of {total}"]
-
-
-def test_progress_counts_problems_before_the_first_block_is_stored(
-    subject: PolicyAndSampler, benchmark_: Benchmark, scorer: Scorer, tmp_path: Path
-) -> None:
-    """256 completions are stored together, which takes minutes with a large model."""
-    stored = find_evaluation(RECIPE, RunFolder(tmp_path), benchmark_, "base")
-    seen: list[tuple[int, int]] = []
-
-    def report(done: int, total: int) -> None:
-        seen.append((done, stored.samples_file.read_bytes().count(b"\n") if stored.samples_file.exists() else 0))
-
-    evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer, progress=report)
-    counts = [done for done, _ in seen]
-    assert counts == sorted(counts)
-    assert set(counts) == set(range(11))
-    assert [(done, lines) for done, lines in seen if lines == 0] == [(n, 0) for n in range(5)]
-
-
 def test_a_finished_evaluation_is_not_sampled_again_unless_asked(
     whole: tuple[StoredEvaluation, Results], subject: PolicyAndSampler, benchmark_: Benchmark, scorer: Scorer
 ) -> None:
@@ -277,13 +239,6 @@ def questions(recipe: Recipe, name: str = "local", data_path: Path | None = None
     return [problem.question for problem, _ in loaded.prompts]
 
 
-def test_a_folder_that_was_trained_on_is_tested_on_its_test_file(tmp_path: Path) -> None:
-    rows(tmp_path / "train.jsonl", "1+0")
-    rows(tmp_path / "test.jsonl", "2-1", "3-2")
-    assert questions(local_recipe(tmp_path)) == ["2-1", "3-2"]
-    assert questions(local_recipe(tmp_path), split="train") == ["1+0"]
-
-
 def test_the_one_file_that_was_trained_on_is_no_test(tmp_path: Path) -> None:
     rows(tmp_path / "mine.jsonl", "1+0")
     rows(tmp_path / "other.jsonl", "2-1")
@@ -291,13 +246,6 @@ def test_the_one_file_that_was_trained_on_is_no_test(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"all of .*mine\.jsonl was trained on.* --data-path"):
         questions(recipe)
     assert questions(recipe, data_path=tmp_path / "other.jsonl") == ["2-1"]
-
-
-def test_what_is_generated_reads_no_file_and_says_so(tmp_path: Path) -> None:
-    rows(tmp_path / "mine.jsonl", "1+0")
-    with pytest.raises(DataError, match=r"benchmark arithmetic: is generated.*mine\.jsonl.*--benchmark local"):
-        questions(RECIPE, "arithmetic", data_path=tmp_path / "mine.jsonl")
-    assert questions(RECIPE, data_path=tmp_path / "mine.jsonl") == ["1+0"]
 
 
 def test_a_file_has_no_splits(tmp_path: Path) -> None:
@@ -337,16 +285,6 @@ def test_columns_and_gold_of_own_data_are_not_those_of_a_benchmark(tmp_path: Pat
         recipe = load_recipe("tiny_arithmetic", [f"data.benchmark={name}", columns])
         with pytest.raises(DataError, match=f"data.columns: {name} has its own columns, so this key has no effect"):
             questions(recipe, name)
-
-
-def test_a_folder_of_benchmarks_and_a_benchmark_that_is_not_the_recipes(tmp_path: Path) -> None:
-    folder = tmp_path / "amc23"
-    folder.mkdir()
-    (folder / "test.jsonl").write_text(json.dumps({"id": 0, "problem": "1+1", "answer": "2"}) + "\n")
-    assert questions(RECIPE, "amc23", data_path=tmp_path) == ["1+1"]
-    assert questions(RECIPE, "amc23", data_path=folder) == ["1+1"]
-    with pytest.raises(DataError, match="--data-path"):
-        questions(RECIPE, "local")
 
 
 def test_a_source_of_a_mixture_has_the_ids_of_other_runs_unless_sources_share_a_benchmark(tmp_path: Path) -> None:

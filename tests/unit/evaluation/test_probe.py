@@ -73,31 +73,6 @@ def test_a_probe_changes_nothing_that_training_draws_from(policy: TransformersPo
     assert probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE, n=2) == first
 
 
-def test_where_memory_does_not_hold_a_forward_it_is_cut_finer(
-    policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problems = prompts_for(policy)[:6]
-    groups = sample(TransformersSampler(policy), problems, 4, SamplingParams(max_completion_tokens=40, seed=1))
-    expected = mean_entropies(policy, groups)
-    forward, room = policy.token_logprobs, 150
-
-    def little_room(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        if int(rows.mask_NT.sum()) > room:
-            raise torch.OutOfMemoryError("as on a GPU")
-        return forward(rows)
-
-    monkeypatch.setattr(policy, "token_logprobs", little_room)
-    with pytest.warns(RuntimeWarning, match="out of memory: .* tokens at a time from now on in measuring"):
-        cut = mean_entropies(policy, groups)
-    assert cut == [pytest.approx(row, rel=1e-5) for row in expected]
-    room = 0
-    with (
-        pytest.warns(RuntimeWarning),
-        pytest.raises(EvaluationError, match="measuring the entropy of a single completion"),
-    ):
-        mean_entropies(policy, groups)
-
-
 def test_what_was_learned_about_memory_outlives_a_call(
     policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from gtpo_cli.evaluation.measure import equal_votes, grade, score_problems
 from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
 from gtpo_cli.files import parse_json
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
-from gtpo_cli.report.tables import score_number, score_words
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.types import Completion, Group, Problem
 
@@ -80,11 +78,6 @@ def test_a_reward_that_not_every_completion_has_is_left_out(scorer: Scorer) -> N
     assert "length" not in results.scores
 
 
-def test_the_length_penalty_is_in_points_and_not_called_as_the_length() -> None:
-    assert score_number("length", -0.25) == "-0.250 points"
-    assert (score_words("length"), score_words("mean_length")) == ("length penalty", "length")
-
-
 def test_results_and_problems_survive_the_disk(scorer: Scorer) -> None:
     results = score_problems([FIRST, SECOND], SETTINGS, scorer)
     assert parse_json(json.dumps(asdict(results)), Results) == results
@@ -140,48 +133,3 @@ def test_the_format_mode_is_the_recipes() -> None:
         (problem,) = grade([group], [[0.0]], scorer)
     assert problem.completions[0].correct
     assert not problem.completions[0].complete_format
-
-
-@pytest.mark.slow
-def test_an_answer_that_is_given_up_is_counted() -> None:
-    # Killed for its time or its memory, or twice from outside: wrong, and said to be so.
-    answers = ("x+1", "9^{9^{9^9}}x", "x+2", "x")
-    texts = [f"<reasoning>r</reasoning><answer>{answer}</answer>" for answer in answers]
-    group = Group(Problem("m/1", "q", "1+x"), (), tuple(map(completion, texts)))
-    with Scorer(RewardsRecipe()) as scorer:
-        scorer.workers.timeout_seconds = 0.5
-        grade([group], [[0.0] * 4], scorer)  # the workers are up
-        (problem,) = grade([group], [[0.0] * 4], scorer)
-        settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=())
-        scores = score_problems([problem], settings, scorer).scores
-    assert [row.timed_out for row in problem.completions] == [False, True, False, False]
-    assert scores["timed_out_share"].values == (0.25,)
-    assert scores["accuracy"].values == (0.25,)
-
-
-def test_a_task_that_is_not_mathematics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lengths_reward.py").write_text(
-        "def words(problem, completion):\n    return len(completion.text.split())\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    rewards = RewardsRecipe.model_validate(
-        {
-            "format": {"tags": {"reasoning": None, "answer": "label"}},
-            "accuracy": {"equality": "text", "weight": 0.0},
-            "plugins": [{"name": "lengths_reward:words", "weight": -3.0}],
-        }
-    )
-    texts = ("<label>in $5_</label>", "<label>In $5_</label> you see", "<answer>in $5_</answer>", "<label></label>")
-    completions = tuple(Completion((1,), (0.0,), "stop", text) for text in texts)
-    group = Group(Problem("a/1", "q", "in  $5_"), (), completions)
-    with Scorer(rewards) as scorer:
-        (problem,) = grade([group], [(0.1, 0.1, 0.1, 0.1)], scorer)
-        settings = EvaluationRecipe(samples=4, pass_k=(1,), majority_k=(4,))
-        scores = score_problems([problem], settings, scorer).scores
-    assert [completion.answer for completion in problem.completions] == ["in $5_", "In $5_", None, ""]
-    assert [completion.correct for completion in problem.completions] == [True, False, False, False]
-    assert [completion.parsable for completion in problem.completions] == [True, True, False, False]
-    assert scores["strict_format_rate"].values == (0.75,)
-    assert scores["maj@4"].values == (0.5,)  # one vote for each of two labels, an empty one votes for nobody
-    assert scores["lengths_reward:words"].values == (2.25,)  # (2 + 4 + 2 + 1) / 4, without its weight
-    assert parse_json(json.dumps(asdict(problem)), EvaluatedProblem) == problem

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gtpo_cli import files
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation import store as store_module
 from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at, find_evaluations
-from gtpo_cli.files import parse_json
 from gtpo_cli.run_folder import RunFolder
 
 CONDITIONS = Conditions(
@@ -41,13 +38,6 @@ def test_equal_conditions_have_one_folder_and_others_another(tmp_path: Path) -> 
         assert evaluation_at(run, replace(CONDITIONS, **change)).path != path  # type: ignore[arg-type]
 
 
-def test_each_condition_has_its_folder_and_survives_its_file() -> None:
-    for change in ({"tags": (None, "json")}, {"equality": "text"}, {"plugins": ("pkg:f",)}, {"changed": ("a=1",)}):
-        changed = replace(CONDITIONS, **change)  # type: ignore[arg-type]
-        assert changed.digest != CONDITIONS.digest
-        assert parse_json(json.dumps(asdict(changed)), Conditions) == changed
-
-
 def test_an_open_interval_is_null_in_the_file_and_a_share_has_none(tmp_path: Path) -> None:
     """One problem bounds no mean length; null is what JSON has for infinity."""
     stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
@@ -61,22 +51,6 @@ def test_an_open_interval_is_null_in_the_file_and_a_share_has_none(tmp_path: Pat
     stored.results_file.write_text(text.replace("0.25", "null", 1))
     with pytest.raises(EvaluationError, match="an interval is not finite"):
         stored.results()
-
-
-def test_an_evaluation_may_be_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5,000 problems with 64 completions each are more than a gibibyte."""
-    stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
-    stored.open()
-    stored.append([problem(number) for number in range(20)])
-    monkeypatch.setattr(files, "MAX_BYTES", 2 * stored.samples_file.stat().st_size // 20)
-    assert stored.open() == [problem(number) for number in range(20)]
-    long = stored.samples_file.read_bytes().replace(b"\n", b" ")
-    stored.samples_file.write_bytes(long + b"\n")
-    monkeypatch.setattr(store_module, "MAX_BYTES", 100)
-    with pytest.raises(EvaluationError, match=r"a problem's completions have 0 MiB.*lower evaluation.samples"):
-        stored.append([problem(21)])
-    with pytest.raises(EvaluationError, match=r"samples\.jsonl:1: is not an evaluated problem \(has a line of"):
-        stored.problems()
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
@@ -129,12 +103,6 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     (stored.path / "conditions.json").write_text('{"benchmark": 1}')
     with pytest.raises(EvaluationError, match=r"conditions\.json: cannot be read"):
         find_evaluations(RunFolder(tmp_path))
-
-
-def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    (tmp_path / "evaluation").write_text("a file where a folder should be")
-    with pytest.raises(EvaluationError, match=r"cannot be written .* it continues"):
-        evaluation_at(RunFolder(tmp_path), CONDITIONS).open()
 
 
 def test_one_process_is_at_an_evaluation(tmp_path: Path) -> None:

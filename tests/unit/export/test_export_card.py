@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from exported_runs import export, moved_run, recipe_on
-from policy_contract import save_model
 from small_models import tiny_tokenizer
 
 from gtpo_cli.data import PromptEncoder
@@ -117,20 +115,6 @@ def test_training_and_evaluation_of_this_step_are_in_it(tmp_path: Path) -> None:
     assert "| pass@1 | 75.0 % (70.0 to 80.0) | 25.0 % (20.0 to 30.0) |" in card_of(made)
 
 
-def test_a_run_of_one_step_has_nothing_to_compare_it_with(tmp_path: Path) -> None:
-    made = facts(tmp_path / "run", hub_recipe(), step=1)
-    made.run.metrics_file.write_text(json.dumps({"step": 1, "train/accuracy_rate": 0.5}) + "\n")
-    assert "\nOne step: there is no later one to compare it with.\n" in card_of(made)
-
-
-@pytest.mark.parametrize("other", [{"temperature": 1.0}, {"tags": (None, "answer")}, {"equality": "text"}], ids=str)
-def test_a_base_that_was_asked_otherwise_is_not_set_beside_it(tmp_path: Path, other: dict[str, Any]) -> None:
-    made = facts(tmp_path / "run", hub_recipe())
-    store(made.run, "step-000010", 0.75)
-    store(made.run, "base", 0.25, **other)
-    assert "25.0 %" not in card_of(made)
-
-
 @pytest.mark.parametrize(
     ("tags", "told"),
     [({}, "`<reasoning>` and `<answer>`"), ({"reasoning": "think", "answer": "final"}, "`<think>` and `<final>`"),
@@ -165,14 +149,6 @@ def test_sources_of_a_mixture_and_test_files_are_named_without_their_folders() -
         {"train.jsonl": 1.0}, {"train.jsonl": 2.0}, {"gsm8k": 3.0}, {"owner/set": 1.0}
     ]  # fmt: skip
     assert SECRET not in shown_recipe(hub_recipe(path=f"{SECRET}/a.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("builtin:tiny", "builtin:tiny"), ("a/b", "a/b"), ("/x/y/z", "z"), ("../y", "y"), ("x/y/z/", "z"), ("~/m", "m")],
-)
-def test_names_are_told_and_paths_are_not(name: str, told: str) -> None:
-    assert public_name(name) == told
 
 
 def test_on_this_machine_the_lines_name_absolute_paths_and_on_the_hub_none(
@@ -221,23 +197,6 @@ def test_hostile_prompts_stay_in_their_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_file_of_an_export_names_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_thisIsNoTokenButASecret")
-    run = moved_run(tmp_path / "run", recipe_on(save_model(tmp_path / "base"), system_prompt="Answer."))
-    for format in ("merged", "adapter"):
-        done = export(run, format, hub_name="me/demo")
-        files = [file for file in done.path.rglob("*") if file.is_file()]
-        assert {"README.md", "export.json", "tokenizer.json"} <= {file.name for file in files}
-        for file in files:
-            assert str(tmp_path).encode() not in file.read_bytes(), file.name
-            assert b"NoTokenButASecret" not in file.read_bytes(), file.name
-        assert not [file for file in files if file.suffix in (".bin", ".pt", ".pkl")]
-        card = (done.path / "README.md").read_text()
-        assert "<s><user>Answer.\n\nQUESTION<assistant>" in card
-        assert "base after 3 steps" in card
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("system", [None, PAPER_SYSTEM_PROMPT, HOSTILE], ids=["none", "the paper's", "hostile"])
 @pytest.mark.parametrize("kind", ["built in", "stories260k", "tokenizers/llama-3.1", "tokenizers/qwen2.5"])
 def test_a_lone_user_message_gets_the_ids_of_training(kind: str, system: str | None, request: Any) -> None:
@@ -261,26 +220,3 @@ def test_a_lone_user_message_gets_the_ids_of_training(kind: str, system: str | N
         text = tokenizer.apply_chat_template(own, add_generation_prompt=True, tokenize=False)
         assert "Be brief." in text
         assert "helpful assistant for solving" not in text
-
-
-def test_of_several_templates_the_default_one_gets_the_prompt() -> None:
-    tokenizer, fresh = tiny_tokenizer(), tiny_tokenizer()
-    named = {"default": fresh.chat_template, "tool_use": "{{ 'tools' }}"}
-    tokenizer.chat_template = dict(named)
-    assert put_template(tokenizer, PromptEncoder(tokenizer, "Add."), "Add.", QUESTIONS[:1])
-    messages = [{"role": "user", "content": "1+1"}]
-    ids = tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
-    assert tuple(ids) == PromptEncoder(fresh, "Add.").encode("1+1") != PromptEncoder(fresh, None).encode("1+1")
-    assert tokenizer.chat_template["tool_use"] == named["tool_use"]
-    del named["default"]
-    tokenizer.chat_template = dict(named)
-    assert not put_template(tokenizer, PromptEncoder(fresh, "Add."), "Add.", QUESTIONS[:1])
-    assert tokenizer.chat_template == named
-
-
-def test_a_template_that_would_differ_is_not_put(tmp_path: Path) -> None:
-    """Trained on another rendering than the one that is asked for."""
-    tokenizer = tiny_tokenizer()
-    before = tokenizer.chat_template
-    assert not put_template(tokenizer, PromptEncoder(tokenizer, "one"), "two", QUESTIONS)
-    assert tokenizer.chat_template == before

@@ -13,7 +13,6 @@ from gtpo_cli.errors import ExportError, RecipeError
 from gtpo_cli.export.check import LogprobGap
 from gtpo_cli.export.conditions import conditions_of, read_export
 from gtpo_cli.export.folder import Exported, write_record
-from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe import Recipe, build_recipe
 
 
@@ -72,23 +71,6 @@ def test_a_merged_export_is_asked_as_the_run_and_an_adapter_on_its_base(tmp_path
     assert elsewhere.recipe.model.name == "/bases/mine"
 
 
-def test_an_adapter_finds_its_base_where_that_is_a_folder_here(tmp_path: Path) -> None:
-    folder, base = written(tmp_path / "adapter", recipe_of(), "adapter"), tmp_path / "base"
-
-    def name_by(named: str) -> str:
-        config = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "base_model_name_or_path": named}
-        (folder / "adapter_config.json").write_text(json.dumps(config))
-        found = read_export(folder)
-        assert found is not None
-        return found.recipe.model.name
-
-    assert name_by(str(base)) == "owner/base"  # written on another machine
-    base.mkdir()
-    assert name_by(str(base)) == str(base)
-    assert name_by(resolve_name("builtin:tiny")) == "builtin:tiny"
-    assert name_by(".") == "owner/base"  # whatever folder this is
-
-
 def test_data_that_were_a_file_are_to_be_named_again(tmp_path: Path) -> None:
     columns = {"question": "prompt", "answer": "gold"}
     local: dict[str, Any] = {"benchmark": "local", "path": "/home/somebody/rows.jsonl", "columns": columns}
@@ -100,16 +82,6 @@ def test_data_that_were_a_file_are_to_be_named_again(tmp_path: Path) -> None:
     assert (found.recipe.evaluation.benchmarks, found.recipe.data.path) == (("local",), None)
     assert (found.recipe.data.columns.question, found.recipe.data.system_prompt) == ("prompt", "Add.")
     assert found.recipe.data.gold == "auto"
-
-
-def test_rewards_of_the_run_s_own_stay_behind(tmp_path: Path) -> None:
-    none = {"weight": 0.0}
-    rewards = {"format": none, "accuracy": none, "plugins": [{"name": "mine:reward"}]}
-    folder = written(tmp_path / "out", recipe_of(rewards=rewards))
-    assert "mine" not in (folder / "export.json").read_text()
-    found = read_export(folder)
-    assert found is not None
-    assert (found.recipe.rewards.plugins, found.recipe.rewards.accuracy.weight) == ((), 0.0)
 
 
 def test_a_record_switches_on_no_code_and_names_no_file(tmp_path: Path) -> None:

@@ -43,17 +43,6 @@ def test_the_paper_s_recipe() -> None:
     assert {name: found[name] for name in expected} == expected
 
 
-def test_a_step_of_several_iterations_is_several_updates() -> None:
-    found = arguments(load_recipe("tiny_arithmetic", ["objective.num_iterations=3", "training.save_every=50"]))
-    assert (found["max_steps"], found["save_steps"], found["num_iterations"]) == (1800, 150, 3)
-
-
-def test_trl_counts_the_forwards_of_a_generation() -> None:
-    changes = ["rollout.steps_per_generation=4", "training.micro_batch_size=16"]
-    found = arguments(load_recipe("tiny_arithmetic", changes))
-    assert (found["gradient_accumulation_steps"], found["steps_per_generation"], found["max_steps"]) == (4, 16, 600)
-
-
 @pytest.mark.parametrize(
     ("processes", "setting", "longest", "expected"),
     [
@@ -71,14 +60,6 @@ def test_pieces_divide_the_step(processes: int, setting: str | int, longest: int
         ["rollout.prompts_per_step=8", "rollout.group_size=8", f"training.micro_batch_size={setting}"],
     )
     assert rows_at_a_time(recipe, processes=processes, prompts_per_step=8, longest_row=longest) == expected
-
-
-def test_pieces_that_do_not_divide() -> None:
-    recipe = load_recipe("tiny_arithmetic", ["rollout.group_size=6", "training.micro_batch_size=4"])
-    with pytest.raises(RecipeError, match=r"choose one of 1, 2, 3, 6, 9, 18, not 4"):
-        rows_at_a_time(recipe, processes=1, prompts_per_step=3, longest_row=9)
-    with pytest.raises(RecipeError, match="3 prompts x 6 completions in a step cannot be shared evenly by 4 processes"):
-        rows_at_a_time(recipe, processes=4, prompts_per_step=3, longest_row=9)
 
 
 REFUSED = {

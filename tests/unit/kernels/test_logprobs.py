@@ -63,30 +63,6 @@ def test_gradient_by_hand():
     assert hidden.grad.tolist() == [[1.0, 1.0]]
 
 
-def test_temperature_divides_the_logits_and_the_gradient():
-    # The same at temperature 4: p stays 1/2, the gradient is a quarter.
-    hidden = torch.zeros(1, 2, requires_grad=True)
-    lm_head = torch.tensor([[3.0, 1.0], [1.0, -1.0]])
-    token_logprobs_and_entropy(hidden, lm_head, torch.tensor([0]), temperature=4.0)[0].sum().backward()
-    assert hidden.grad.tolist() == [[0.25, 0.25]]
-
-
-@pytest.mark.parametrize("V", [1, 2, 1023, 1024, 1025, 2048])
-def test_uniform_distributions_at_the_edges_of_a_block(V):
-    ids = torch.tensor([0, V // 2, V - 1])
-    logprobs, entropy = token_logprobs_and_entropy(torch.zeros(3, 4), torch.ones(V, 4), ids)
-    torch.testing.assert_close(logprobs, torch.full((3,), -math.log(V)), rtol=1e-6, atol=0)
-    torch.testing.assert_close(entropy, torch.full((3,), math.log(V)), rtol=1e-6, atol=0)
-
-
-def test_no_tokens_at_all():
-    hidden = torch.zeros(0, 4, requires_grad=True)
-    logprobs, entropy = token_logprobs_and_entropy(hidden, torch.ones(5, 4), torch.zeros(0, dtype=torch.long))
-    assert logprobs.shape == entropy.shape == (0,)
-    logprobs.sum().backward()
-    assert hidden.grad.shape == (0, 4)
-
-
 # -- against loops and full logits ------------------------------------------------------------------------------------
 
 logit = st.floats(-60, 60, width=32)
@@ -169,22 +145,6 @@ def test_a_bias_of_minus_infinity_takes_tokens_out_of_the_vocabulary(temperature
     torch.testing.assert_close(entropy.double(), expected_entropy[:1], **near)
 
 
-def test_bfloat16_inputs_are_summed_in_float32(monkeypatch):
-    monkeypatch.setattr(products, "_multiplies_bfloat16", lambda *_: False)  # a CPU that does not
-    hidden, lm_head, ids, send = random_case(32, 3000, 32, dtype=torch.float32)
-    hidden, lm_head = hidden.bfloat16(), lm_head.bfloat16()
-    logprobs, entropy = token_logprobs_and_entropy(hidden, lm_head, ids)
-    assert logprobs.dtype == entropy.dtype == torch.float32
-    expected, expected_entropy = from_full_logits(hidden, lm_head, ids)
-    torch.testing.assert_close(logprobs.double(), expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-5, atol=0)
-    (found,) = gradients(lambda h: token_logprobs_and_entropy(h, lm_head, ids)[0], hidden, send=send)
-    (truth,) = gradients(lambda h: from_full_logits(h, lm_head, ids)[0], hidden.double(), send=send.double())
-    assert found.dtype == torch.bfloat16
-    # One rounding to bfloat16 at the very end: half a unit in the last of 8 bits.
-    torch.testing.assert_close(found.double(), truth, rtol=2**-8, atol=1e-6)
-
-
 def test_bfloat16_products_are_as_exact_as_the_models_own_logits(monkeypatch):
     """On a CPU that multiplies bfloat16, logits are rounded to it, as a bfloat16 model rounds them; sums are not."""
     monkeypatch.setattr(products, "_multiplies_bfloat16", lambda *_: True)
@@ -211,15 +171,6 @@ def test_bfloat16_products_are_as_exact_as_the_models_own_logits(monkeypatch):
     )
     assert found.dtype == torch.bfloat16
     assert relative_error(found, exact) <= 1.1 * relative_error(model, exact)
-
-
-def test_any_integer_type_of_ids():
-    hidden, lm_head, ids, _ = random_case(16, 3000, 8)
-    ids %= 256
-    expected = token_logprobs_and_entropy(hidden, lm_head, ids)
-    for kind in (torch.int32, torch.int16, torch.uint8):
-        found = token_logprobs_and_entropy(hidden, lm_head, ids.to(kind))
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 # -- very confident tokens --------------------------------------------------------------------------------------------
@@ -257,15 +208,6 @@ def exact_for_confident(hidden: Tensor, lm_head: Tensor, ids: Tensor) -> tuple[T
     return logp[:, 0], entropy, one_minus_p * lm_head[ids] - others_p @ lm_head
 
 
-def test_the_reference_for_confident_tokens_is_the_textbook():
-    hidden, lm_head, ids, _ = random_case(40, 500, 16)
-    logp, entropy, gradient = exact_for_confident(hidden, lm_head, ids)
-    expected, expected_entropy = from_full_logits(hidden, lm_head, ids)
-    (truth,) = gradients(lambda h: from_full_logits(h, lm_head, ids)[0], hidden.double(), send=torch.ones(40).double())
-    for found, wanted in [(logp, expected), (entropy, expected_entropy), (gradient, truth)]:
-        torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-13)
-
-
 def test_confident_tokens_keep_their_gradient_and_their_entropy():
     hidden, lm_head, ids, send = confident_case()
     exact_logp, exact_entropy, exact_gradient = exact_for_confident(hidden, lm_head, ids)
@@ -295,19 +237,6 @@ def test_confident_tokens_keep_the_gradient_of_the_output_layer():
         assert relative_error(found[ids[t]], -torch.expm1(exact_logp[t]) * hidden[t].double()) <= 1e-4
 
 
-def test_the_naive_path_in_float32_loses_confident_gradients():
-    # What the care is for: if this ever holds for log_softmax too, the complement can go.
-    hidden, lm_head, ids, send = confident_case()
-    truth = exact_for_confident(hidden, lm_head, ids)[2] * send.double()[:, None]
-
-    def naive(h: Tensor) -> Tensor:
-        return torch.log_softmax(h @ lm_head.T, dim=-1).gather(1, ids[:, None])[:, 0]
-
-    (found,) = gradients(naive, hidden, send=send)
-    rows = (found.double() - truth).norm(dim=1) / truth.norm(dim=1)
-    assert float(rows.max()) > 1e-2
-
-
 def test_certain_and_impossible_tokens_are_finite():
     hidden = torch.tensor([[1.0], [-1.0]], requires_grad=True)
     lm_head = torch.tensor([[5e3], [0.0], [-5e3]])  # token 0 has probability 1 in the first row, 0 in the second
@@ -335,27 +264,6 @@ def test_gradcheck(vocab_block, chunk, temperature, with_bias, monkeypatch):
         return token_logprobs_and_entropy(h, w, ids, bias_V=b, temperature=temperature, chunk_tokens=chunk)[0]
 
     assert torch.autograd.gradcheck(logprobs, [leaf.requires_grad_() for leaf in leaves], atol=1e-8, rtol=1e-6)
-
-
-@pytest.mark.parametrize("trained", ["hidden", "lm_head", "bias"])
-def test_gradcheck_where_one_input_alone_trains(trained):
-    hidden, lm_head, ids, _ = random_case(4, 6, 3, dtype=torch.float64)
-    inputs = {"hidden": hidden, "lm_head": lm_head, "bias": torch.randn(6, dtype=torch.float64)}
-
-    def logprobs(leaf: Tensor) -> Tensor:
-        given_inputs = inputs | {trained: leaf}
-        return token_logprobs_and_entropy(
-            given_inputs["hidden"], given_inputs["lm_head"], ids, bias_V=given_inputs["bias"]
-        )[0]
-
-    assert torch.autograd.gradcheck(logprobs, [inputs[trained].requires_grad_()], atol=1e-8, rtol=1e-6)
-
-
-def test_the_entropy_is_detached():
-    hidden, lm_head, ids, _ = random_case(4, 6, 3)
-    logprobs, entropy = token_logprobs_and_entropy(hidden.requires_grad_(), lm_head, ids)
-    assert logprobs.requires_grad
-    assert not entropy.requires_grad
 
 
 def test_tied_embeddings_get_both_gradients():
@@ -440,14 +348,6 @@ def test_matrix_products(head_trains, products):
     with FlopCounterMode(display=False) as backward:
         logprobs.sum().backward()
     assert backward.get_total_flops() == (products - 2) * (2 * N * V * H)
-
-
-def test_without_a_gradient_the_logits_are_the_only_product():
-    N, V, H = 24, 3000, 8
-    hidden, lm_head, ids, _ = random_case(N, V, H)
-    with FlopCounterMode(display=False) as counted, torch.no_grad():
-        token_logprobs_and_entropy(hidden, lm_head, ids)
-    assert counted.get_total_flops() == 2 * N * V * H
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

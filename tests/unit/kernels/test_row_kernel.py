@@ -55,15 +55,6 @@ def test_it_gives_what_the_torch_path_gives(by_kernel: pytest.MonkeyPatch, tempe
         assert (kernel - path).norm() <= 2e-6 * path.norm()
 
 
-@pytest.mark.parametrize("V", [1, 2, 255, 256, 257, 1000])
-def test_vocabularies_of_any_size(by_kernel: pytest.MonkeyPatch, V: int) -> None:
-    ours, torchs = both(case(N=7, V=V), by_kernel)
-    torch.testing.assert_close(ours[0], torchs[0], rtol=2e-6, atol=1e-6)
-    torch.testing.assert_close(ours[1], torchs[1], rtol=2e-6, atol=2e-6)
-    for kernel, path in zip(ours[2], torchs[2], strict=True):
-        assert (kernel - path).norm() <= 2e-6 * path.norm() + 1e-9
-
-
 def test_confident_tokens_keep_their_gradient(by_kernel: pytest.MonkeyPatch) -> None:
     """1 - p from a half down to 1e-15: against float64 with the sampled token out of the sum."""
     _, head, _, ids, _ = case(N=40, V=1000, H=64)
@@ -91,16 +82,6 @@ def test_without_gradient_nothing_is_written_back(by_kernel: pytest.MonkeyPatch)
     full = torch.log_softmax(hidden.double() @ head.double().T + bias, dim=-1)
     torch.testing.assert_close(logp.double(), full.gather(1, ids[:, None])[:, 0], rtol=2e-6, atol=1e-6)
     torch.testing.assert_close(entropy.double(), -(full.exp() * full).sum(-1), rtol=2e-6, atol=2e-6)
-
-
-def test_a_bias_of_minus_infinity(by_kernel: pytest.MonkeyPatch) -> None:
-    hidden, head, bias, ids, send = case()
-    bias = bias.clone()
-    bias[::3] = -torch.inf
-    ours, torchs = both((hidden, head, bias, ids, send), by_kernel)
-    for mine, theirs in zip((*ours[:2], *ours[2]), (*torchs[:2], *torchs[2]), strict=True):
-        assert not bool(mine.isnan().any())
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_bfloat16_factors(by_kernel: pytest.MonkeyPatch) -> None:

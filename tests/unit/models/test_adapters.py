@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,13 +172,6 @@ def test_an_adapter_on_either_end_of_the_model_is_refused(
         load_policy(recipe_for(base, lora=LORA | {"target_modules": modules}))
 
 
-def test_the_built_in_model_refuses_it_too() -> None:
-    for name in ("lm_head", "embed_tokens"):
-        lora = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", name]}
-        with pytest.raises(ModelError, match=f"target_modules: {name} is"), warnings.catch_warnings(action="error"):
-            load_policy(recipe_for(Path("builtin:tiny"), lora=lora))  # without PEFT's warning before the sentence
-
-
 def foreign_run(folder: Path, recipe: Recipe, base: Path, **changes: Any) -> RunFolder:
     """A run as an earlier gtpo, or another program, may have left it: one checkpoint, an adapter of PEFT's own."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -256,23 +248,6 @@ def test_tensors_that_are_no_adapter_change_no_base(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"has more than an adapter \(base_model.model.lm_head.weight\)"):
         policy.load(file.parent)
     assert torch.equal(policy.lm_head[0], head)
-
-
-def test_an_adapter_beside_a_models_weights_is_not_put_on_them(tmp_path: Path) -> None:
-    """transformers would, without a word: the folder then is another model than its weights say."""
-    base = save_model(tmp_path / "base")
-    adapted(random_model()[0]).save_pretrained(tmp_path / "adapter")
-    for file in (tmp_path / "adapter").iterdir():
-        if file.name.startswith("adapter_"):
-            file.rename(base / file.name)
-    policy: Any = load_policy(recipe_for(save_model(tmp_path / "sound"), lora=None))
-    for enter in (
-        lambda: load_policy(recipe_for(base)),
-        lambda: load_policy(recipe_for(base, lora=None)),
-        lambda: policy.load(base),
-    ):
-        with pytest.raises(ModelError, match=r"has an adapter \(adapter_config\.json\)"):
-            enter()
 
 
 def test_a_policy_that_loads_its_own_adapter_is_exact(tmp_path: Path) -> None:

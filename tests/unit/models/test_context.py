@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from small_models import tiny_tokenizer
 
-from gtpo_cli.models.loading import bounded_context
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
@@ -55,15 +52,3 @@ def test_longrope_rows_do_not_depend_on_their_batch_mates() -> None:
 
 def rope(kind: str) -> dict[str, Any]:
     return {"rope_type": kind, "original_max_position_embeddings": ORIGINAL}
-
-
-@pytest.mark.parametrize(
-    ("ropes", "bound"),
-    [(None, 96), (rope("yarn"), 96), (rope("dynamic"), 96), (rope("longrope"), ORIGINAL),
-     ({"full_attention": rope("longrope"), "sliding_attention": rope("default")}, ORIGINAL)],
-)  # fmt: skip
-def test_the_bound_is_the_smallest_that_the_configuration_names(ropes: dict[str, Any] | None, bound: int) -> None:
-    config = SimpleNamespace(max_position_embeddings=96, rope_parameters=ropes)
-    assert bounded_context(config, 200) == bound
-    assert bounded_context(config, 20) == 20
-    assert bounded_context(SimpleNamespace(), 200) == 200

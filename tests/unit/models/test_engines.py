@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gtpo_cli.errors import ModelError, RecipeError
-from gtpo_cli.models import Engines, choose_engines
+from gtpo_cli.models import choose_engines
 from gtpo_cli.models.engines import why_not_shared
 from gtpo_cli.recipe import Recipe, build_recipe
 
@@ -81,11 +81,6 @@ def test_unsloth_needs_a_gpu_with_bfloat16(capability: tuple[int, int]) -> None:
     assert choose_engines(recipe({}, {}), gpu=True, installed=ALL, capability=(8, 0)) == SHARED
 
 
-def test_unsloths_engine_computes_in_16_bits() -> None:
-    with pytest.raises(ModelError, match=r"does not compute in float32 .*--set model\.backend=transformers"):
-        choose_engines(recipe({"backend": "unsloth", "dtype": "float32"}, {}), gpu=True, installed=ALL)
-
-
 @pytest.mark.parametrize(("dtype", "capability"), [("float32", (9, 0)), ("auto", (7, 5))])
 def test_an_engine_beside_the_policy_on_a_gpu_computes_in_16_bits(dtype: str, capability: tuple[int, int]) -> None:
     """vLLM's LoRA kernels for GPUs assert it (seen on an H100); those for CPUs take float32."""
@@ -116,8 +111,3 @@ def test_why_the_shared_engine_is_not_chosen() -> None:
     assert why_not_shared(recipe(IN_16_BITS, {}).model, {"unsloth"}) == "vllm not installed"
     assert "model.lora" in str(why_not_shared(recipe({"lora": None} | IN_16_BITS, {}).model, ALL))
     assert "7.5 has no bfloat16" in str(why_not_shared(recipe({}, {}).model, ALL, (7, 5)))
-
-
-def test_how_it_reads() -> None:
-    said = [str(Engines(*choice)) for choice in (SHARED, TRANSFORMERS, ("transformers", "vllm", False))]
-    assert said == ["Unsloth, sampling by its vLLM engine", "transformers", "transformers, sampling by vLLM"]

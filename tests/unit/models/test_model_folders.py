@@ -29,8 +29,7 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import CheckpointError, GtpoError, ModelError
 from gtpo_cli.generation.vllm_sampler import load_vllm_sampler
 from gtpo_cli.models.adapter_config import check_adapter_config
-from gtpo_cli.models.loading import check_finite, choose_dtype, load_config, load_failure, load_tokenizer
-from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.models.loading import choose_dtype, load_config, load_failure, load_tokenizer
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.models.unsloth_policy import load_unsloth_policy
 from gtpo_cli.recipe import load_recipe
@@ -256,18 +255,6 @@ def test_a_sound_folder_loads_and_one_without_a_template_gets_plain_prompts(soun
     assert encoder.render("1+1?") == "Be brief.\n\nQuestion: 1+1?\nAnswer:"
 
 
-def test_a_bias_of_minus_infinity_bars_a_token_and_is_no_damage() -> None:
-    model, _ = random_model()
-    output = model.get_output_embeddings()
-    output.bias = torch.nn.Parameter(torch.zeros(output.weight.shape[0]))
-    check_finite("x", model)
-    output.bias.data[3] = -math.inf
-    check_finite("x", model)
-    output.bias.data[3] = math.nan
-    with pytest.raises(ModelError, match=r"lm_head\.bias has NaN"):
-        check_finite("x", model)
-
-
 @pytest.mark.parametrize(
     "changes", [{"peft_type": "VERA"}, {"megatron_config": {}, "megatron_core": "evil"}, {"peft_type": 1}]
 )
@@ -279,27 +266,6 @@ def test_an_adapter_that_has_peft_import_a_module_is_refused(tmp_path: Path, cha
     file.write_text(json.dumps(plain | changes))
     with pytest.raises(ModelError, match=r"adapter_config\.json: (is not a plain LoRA adapter|cannot be read)"):
         check_adapter_config(tmp_path)
-
-
-def test_a_checkpoints_own_configuration_decides_nothing(sound: Path, tmp_path: Path) -> None:
-    policy = load(sound)
-    policy.save(tmp_path)
-    configured(num_hidden_layers=10**9)(tmp_path)
-    policy.load(tmp_path)
-    weights("lm_head.weight", math.nan)(tmp_path)
-    with pytest.raises(CheckpointError, match=r"the weights cannot be read \(they are not finite\)"):
-        load(sound).load(tmp_path)
-
-
-def test_names_that_are_no_folder(sound: Path) -> None:
-    with pytest.raises(ModelError, match=r"model\.safetensors is a file; name the folder"):
-        load(sound / "model.safetensors")
-    with pytest.raises(ModelError, match="cannot be looked up"):
-        load("x" * 5000)
-    with pytest.raises(ModelError, match="cannot be looked up"):
-        resolve_name("x" * 5000)
-    with pytest.raises(ModelError, match="no local folder"):
-        load("not a name / of the hub")
 
 
 @pytest.mark.parametrize("lora", [None, LoraRecipe(rank=4, alpha=8)], ids=["all weights", "adapter"])
@@ -334,27 +300,6 @@ if "data" in sys.argv:
     try: hub_table("gsm8k", BENCHMARKS["gsm8k"].hub, "train")
     except GtpoError as error: print(error)
 print(time.perf_counter() - started)
-"""
-
-
-GATED = """
-from pathlib import Path
-from gtpo_cli.errors import GtpoError
-from gtpo_cli.models.loading import load_config, load_tokenizer
-from gtpo_cli.planning.fit import make_plan
-from gtpo_cli.planning.readiness import examine
-from gtpo_cli.recipe import load_recipe
-from gtpo_cli.recipe.schema import ModelRecipe
-for name in ("meta-llama/Llama-3.1-8B-Instruct", "owner/gated", "owner/limited"):
-    for load in (load_config, load_tokenizer):
-        try: load(ModelRecipe(name=name), name)
-        except GtpoError as error: print(error)
-recipe = load_recipe("llama8b_gsm8k")
-print(*[finding for finding in examine(recipe, output_dir=Path(".")) if finding.subject == "model"])
-plan = make_plan(recipe, gpu=None)
-print(plan.shape_source)
-print(*plan.notes)
-print(0)
 """
 
 
@@ -424,25 +369,6 @@ def test_a_name_that_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gated_repository_says_where_to_accept_its_licence_and_which_copy_is_open(hub: str, tmp_path: Path) -> None:
-    lines, _ = asked(hub, tmp_path, program=GATED)
-    meta, gated, limited = lines[:6:2]
-    assert lines[1:6:2] == [meta, gated, limited]  # of the tokenizer
-    page = "https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct"
-    assert f" is gated: the hub gives it only to accounts that accepted its licence. Accept it at {page}, then" in meta
-    assert "hf auth login (or set HF_TOKEN). Or use Unsloth's open copy, under the same licence: " in meta
-    assert meta.endswith(" --set model.name=unsloth/Llama-3.1-8B-Instruct")
-    assert "https://huggingface.co/owner/gated, then log in here: " in gated
-    assert "unsloth" not in gated
-    assert "the hub refuses owner/limited to this login (" in limited
-    assert "403" in limited
-    doctor, source, notes = lines[6:]
-    assert doctor == meta
-    assert source == "its published shape; the hub did not give its configuration"
-    assert meta in notes
-
-
-@pytest.mark.slow
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_remedy_is_told(tmp_path: Path) -> None:
     """Each of these took 24 seconds of retries."""
     endpoint = nobody_listens()
@@ -506,19 +432,6 @@ def test_memory_that_runs_out_is_told_as_such_with_what_to_lower() -> None:
         assert "fetch" not in message
 
 
-def test_what_a_library_says_is_passed_on_and_not_taken_for_a_failed_download(sound: Path) -> None:
-    engine = "Engine core initialization failed. See root cause above."
-    missing = raised(lambda: __import__("gtpo_has_no_such_module"))
-    cuda = raised(lambda: torch.ones(2, 3) @ torch.ones(2, 3))
-    for error in (RuntimeError(engine), NotImplementedError("Unsloth: We do not support that yet!"), missing, cuda):
-        for path in ("some/model", str(sound)):
-            message = load_failure(path, error)
-            assert str(error) in message
-            assert message.endswith("check this machine with gtpo doctor --recipe")
-            assert "hub" not in message
-            assert "fetch" not in message
-
-
 def test_failed_downloads_speak_of_the_hub_and_a_full_disk_of_the_disk() -> None:
     refused = raised(lambda: httpx.get(nobody_listens(), trust_env=False))
     nowhere = raised(lambda: LlamaConfig.from_pretrained("a b/c"))
@@ -578,14 +491,6 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
         ask(sound)
     assert module in str(caught.value)
     assert command in str(caught.value)
-
-
-def test_the_tokenizer_alone_is_refused_in_the_same_words(sound: Path, tmp_path: Path) -> None:
-    """gtpo generate and eval load it before any weights."""
-    shutil.copytree(sound, tmp_path / "model")
-    without("tokenizer*")(tmp_path / "model")
-    with pytest.raises(ModelError, match="has no tokenizer"):
-        load_tokenizer(ModelRecipe(name="x"), str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize("name", ["./nofolder", "../x", "/x/y", "~/x", "models/", "a/b/c", "..", "."])

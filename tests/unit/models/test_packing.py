@@ -9,7 +9,7 @@ import torch
 from policy_contract import plain_logprobs, ragged_rows
 from small_models import random_model, tiny_tokenizer
 
-from gtpo_cli.models.packing import can_pack, pack, packed_hidden_states, use_packed_attention
+from gtpo_cli.models.packing import can_pack, pack, use_packed_attention
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import Rows
 from gtpo_cli.rollout import collate
@@ -54,25 +54,6 @@ def test_a_row_by_hand() -> None:
     assert packed.predictors_M.tolist() == [2, 5, 6, 2, 4, 7]
     may_look = (packed.mask_R1TK == 0)[:, 0].int().tolist()
     assert may_look == [[[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], [[1, 1, 0, 1, 0], [1, 1, 0, 1, 1]]]
-
-
-def test_prompts_of_one_length_need_one_mask_and_unused_prompts_no_place() -> None:
-    packed = pack(rows_of([(1, 4, 5), (1, 6), (7, 8, 9)], [(3, 4), (0, 0), (2, 1)]), dtype=torch.bfloat16)
-    assert packed.ids_N.tolist() == [1, 4, 5, 7, 8, 9, 20, 21, 20, 21, 22, 20]
-    assert packed.prompt_of_R.tolist() == [0, 0, 1]
-    assert packed.mask_R1TK.shape == (1, 1, 3, 6)
-    assert packed.mask_R1TK.dtype == torch.bfloat16
-
-
-def test_completions_of_one_token_need_only_their_prompts() -> None:
-    packed = pack(rows_of([(1, 4, 5), (1, 6)], [(1, 1), (0, 1)]), dtype=torch.float32)
-    assert packed.ids_N.tolist() == [1, 4, 5, 1, 6]
-    assert packed.predictors_M.tolist() == [2, 2, 4]
-    model = random_model()[0]
-    use_packed_attention(model)
-    packed_states = packed_hidden_states(model.base_model, packed)
-    alone = model.base_model(input_ids=torch.tensor([[1, 6]])).last_hidden_state[0]
-    torch.testing.assert_close(packed_states[3:], alone, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
@@ -127,12 +108,6 @@ def test_a_model_that_cannot_be_packed_is_padded_to_the_same_values() -> None:
     assert not policy.packs
     expected, _ = plain_logprobs(model, ragged_rows(), 1.0)
     torch.testing.assert_close(policy.token_logprobs(ragged_rows())[0], expected, rtol=1e-6, atol=1e-6)
-
-
-def test_saved_weights_do_not_name_our_attention(tmp_path: Any) -> None:
-    model, tokenizer = random_model()
-    TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=64).save(tmp_path)
-    assert "gtpo" not in (tmp_path / "config.json").read_text()
 
 
 def test_heads_that_share_keys_get_no_copies_of_them_on_a_cpu_and_attend_the_same(monkeypatch: Any) -> None:

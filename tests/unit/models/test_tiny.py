@@ -37,10 +37,6 @@ def test_it_is_small_and_holds_no_code_or_pickle() -> None:
     assert {file.suffix for file in files} <= {".json", ".jinja", ".safetensors"}
 
 
-def test_it_has_the_size_that_the_documents_say(policy: TransformersPolicy) -> None:
-    assert sum(parameter.numel() for parameter in policy.trainable_parameters()) == 166_848
-
-
 def test_the_tokenizer_gives_back_any_ascii_text(policy: TransformersPolicy) -> None:
     text = string.printable.replace("\t", "").replace("\r", "").replace("\x0b", "").replace("\x0c", "")
     text += "<reasoning>3+8=11 11-2=9</reasoning><answer>9</answer> answers reason"
@@ -76,12 +72,6 @@ def test_it_is_imperfect_as_promised(policy: TransformersPolicy) -> None:
     assert 0.6 < sum(verdict.strict_format for verdict in sampled) / 400 < 0.9
     assert 0.2 < sum(verdict.correct for verdict in sampled) / 400 < 0.5
     assert sum(verdict.correct for verdict in verdicts(policy, 1e-4)) / 400 < 0.7
-
-
-def test_names(tmp_path: Path) -> None:
-    assert resolve_name("meta-llama/Llama-3.1-8B-Instruct") == "meta-llama/Llama-3.1-8B-Instruct"
-    with pytest.raises(ModelError, match="builtin:huge does not exist; built in: builtin:tiny"):
-        resolve_name("builtin:huge")
 
 
 def test_a_run_folder_names_its_newest_full_weights(tmp_path: Path) -> None:

@@ -29,16 +29,6 @@ def test_the_deviation_has_divisor_g_minus_1_not_g():
     torch.testing.assert_close(advantages, torch.tensor([[-expected, expected]]), rtol=1e-6, atol=0)
 
 
-def test_scale_none_only_centres():
-    advantages = group_advantages(torch.tensor([[20.0, 10.0, 1.0, 1.0]]), scale="none")
-    torch.testing.assert_close(advantages, torch.tensor([[12.0, 2.0, -7.0, -7.0]]), rtol=0, atol=0)
-
-
-def test_eps_is_added_to_the_deviation():
-    advantages = group_advantages(torch.tensor([[0.0, 10.0, 20.0]]), eps=10.0)
-    torch.testing.assert_close(advantages, torch.tensor([[-0.5, 0.0, 0.5]]), rtol=1e-6, atol=0)
-
-
 @pytest.mark.parametrize("scale", ["std", "none"])
 @pytest.mark.parametrize("value", [0.0, 0.1, 11.0, 1e-20, 3e37])
 @pytest.mark.parametrize("G", [1, 2, 3, 7, 49])
@@ -51,12 +41,6 @@ def test_equal_rewards_give_exactly_zero(scale, value, G, dtype):
 def test_large_rewards_keep_their_differences():
     rewards = torch.tensor([[2.0**24 + 1, 2.0**24 + 3, 2.0**24 + 5]], dtype=torch.float64)  # not float32
     assert group_advantages(rewards, scale="none").tolist() == [[-2.0, 0.0, 2.0]]
-
-
-def test_groups_do_not_see_each_other():
-    first, second = torch.tensor([[0.0, 1.0, 20.0]]), torch.tensor([[10.0, 11.0, 11.0]])
-    together = group_advantages(torch.cat([first, second]))
-    assert torch.equal(together, torch.cat([group_advantages(first), group_advantages(second)]))
 
 
 @checked
@@ -84,13 +68,3 @@ def test_errors_name_the_argument():
         group_advantages(torch.zeros(3))
     with pytest.raises(ValueError, match="scale must be 'std' or 'none', got 'mad'"):
         group_advantages(torch.zeros(1, 3), scale="mad")
-
-
-@pytest.mark.parametrize("rewards", [[0.1, 0.2, 0.3], [0.7, 0.1, 0.4], [1e6 + 0.25, 1e6, 1e6 + 0.5]])
-def test_a_reward_equal_to_the_mean_is_neither_right_nor_wrong(rewards: list[float]) -> None:
-    """In float32, 0.2 is not the mean of 0.1, 0.2 and 0.3: without care its A is -2.5e-8, and it counts as wrong."""
-    middle = sorted(range(3), key=lambda i: rewards[i])[1]
-    for scale in ("std", "none"):
-        A = group_advantages(torch.tensor([rewards]), scale=scale)[0]  # type: ignore[arg-type]
-        assert A[middle] == 0.0
-        assert (A != 0).sum() == 2

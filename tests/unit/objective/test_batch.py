@@ -15,7 +15,6 @@ from gtpo_cli.objective import (
     conflict_mask,
     conflict_weights,
     group_advantages,
-    policy_loss,
     token_shares,
 )
 from gtpo_cli.objective.batch import pad_rows
@@ -141,20 +140,6 @@ def test_split_covers_every_completion_once_within_the_limit(data, step, limit, 
     assert torch.equal(copied.ids_NT[chosen_NT], rows.ids_NT[chosen_NT])
     assert torch.equal(copied.logp_NT[chosen_NT], rows.logp_NT[chosen_NT])
     assert not copied.ids_NT[~chosen_N].any()
-
-
-def test_a_group_of_empty_completions_is_in_no_micro_batch():
-    rows = token_batch(Step(completions=[[[5]], [[]]], rewards=[[0.0], [0.0]], padding=0, extra_width=0)).rows()
-    (index,) = rows.split(8)
-    assert index.tolist() == [0]
-    assert rows[index].ids_NT.tolist() == [[5]]
-    assert len(rows[index].prompt_ids_BP) == 1
-
-
-def test_a_micro_batch_of_empty_completions_has_ratios_of_0():
-    nothing = torch.zeros(1, 2, 0)
-    metrics = policy_loss(nothing, nothing, nothing.bool(), old_logprobs_BGT=nothing).metrics
-    assert (metrics["ratio_mean"], metrics["ratio_max"], metrics["clipped_share"]) == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("average", ["completion", "token", "sum", 30])

@@ -41,16 +41,6 @@ def test_the_run_is_anchored_at_the_first_and_at_the_last_token():
     assert backward == [[0, 0, 0], [0, 0, 0]]
 
 
-def test_the_run_ends_at_its_first_gap():
-    forward, _ = spans_of([[7, 1, 7, 7], [7, 2, 7, 3]], [+1, -1])
-    assert forward == [[1, 0, 0, 0], [1, 0, 0, 0]]
-
-
-def test_backward_counts_from_the_last_real_token_not_from_the_padded_width():
-    _, backward = spans_of([[8, 9], [1, 2, 3, 8, 9], [9]], [+1, -1, +1], extra_width=3)
-    assert backward == [[1, 1], [0, 0, 0, 1, 1], [1]]
-
-
 def test_padding_is_no_token_even_if_its_id_is():
     # Behind [5] stands 7, where the other has a real 7; behind both stand equal pads.
     forward, backward = spans_of([[5], [5, 7]], [+1, -1], padding=7, extra_width=2)
@@ -79,12 +69,6 @@ def test_position_asks_for_no_common_prefix_and_prefix_does():
     assert forward == [[1, 0], [1, 1], [1, 0], [1, 1]]
 
 
-def test_prefix_works_from_the_end_too():
-    completions, signs = [[9, 1], [9, 2], [5, 1], [9, 2]], [+1, +1, -1, -1]
-    _, backward = spans_of(completions, signs, alignment="prefix")
-    assert backward == [[0, 1], [1, 1], [0, 1], [1, 1]]
-
-
 def test_all_positions_take_in_what_is_shared_behind_a_gap():
     completions, signs = [[7, 1, 7, 7, 9], [7, 2, 7, 3, 9]], [+1, -1]
     assert spans_of(completions, signs, span="all") == ([[1, 0, 1, 0, 1]] * 2, [[1, 0, 1, 0, 1]] * 2)
@@ -95,28 +79,10 @@ def test_all_positions_take_in_what_is_shared_behind_a_gap():
     assert backward == [[0, 0, 1], [0, 0, 0, 1]]
 
 
-def test_identical_completions_of_both_signs_are_all_conflict():
-    assert spans_of([[3, 3, 3], [3, 3, 3]], [+1, -1]) == ([[1, 1, 1]] * 2, [[1, 1, 1]] * 2)
-
-
 def test_empty_and_one_token_completions():
     assert spans_of([[], [4], [4]], [+1, +1, -1]) == ([[], [1], [1]], [[], [1], [1]])
     assert spans_of([[], []], [+1, -1]) == ([[], []], [[], []])
     assert spans_of([[4]], [+1]) == ([[0]], [[0]])
-
-
-def test_a_truncated_completion_shares_no_end():
-    end = 0
-    forward, backward = spans_of([[1, 2, end], [1, 2, 7, 8], [1, 3, 3, end]], [+1, -1, -1])
-    assert forward == [[1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
-    assert backward == [[0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
-
-
-def test_mask_is_the_union():
-    ids = torch.tensor([[[1, 2, 3], [1, 2, 3]]])
-    ids[0, 1, 1] = 5
-    mask = torch.ones_like(ids)  # numbers do as well as booleans
-    assert conflict_mask(ids, mask, torch.tensor([[0.3, -0.3]])).tolist() == [[[True, False, True]] * 2]
 
 
 # -- against the loop -------------------------------------------------------------------------------------------------

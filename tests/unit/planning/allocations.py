@@ -9,12 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from gtpo_cli.planning.shapes import ModelShape
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -39,55 +36,3 @@ class Allocations(TorchDispatchMode):
         self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
         self.peak = max(self.peak, sum(size for _, size in self._live.values()))
         return out
-
-
-def trace_training(shape: ModelShape, *, rank: int, dtype: torch.dtype, checkpointing: bool, tokens: int) -> int:
-    """Most bytes beside weights and gradients in a forward and backward pass over one row (no output layer).
-
-    `rank` 0 trains all weights. Adapters are in 32 bits, as PEFT keeps them.
-    """
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=1000, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim, attn_implementation="sdpa",
-    )  # fmt: skip
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
-        try:
-            model: Any = LlamaForCausalLM(config)
-        finally:
-            torch.set_default_dtype(before)
-        if rank:
-            model = _with_adapter(model, rank)
-        if checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.train()
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        for parameter in trained:
-            parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in trained]
-        backbone = (model.get_base_model() if rank else model).base_model
-        with Allocations([*model.parameters(), *model.buffers(), *gradients]) as allocations:
-            ids = torch.ones(1, tokens, dtype=torch.long)
-            hidden = backbone(input_ids=ids, use_cache=False).last_hidden_state
-            torch.autograd.backward(hidden, torch.ones_like(hidden))
-    return allocations.peak
-
-
-def _with_adapter(model: Any, rank: int) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=ALL, task_type="CAUSAL_LM")
-    move = torch.nn.Module.to
-    torch.nn.Module.to = lambda self, *args, **kwargs: self  # PEFT moves its layers to where they are; fakes refuse
-    try:
-        model = get_peft_model(model, config, autocast_adapter_dtype=False)
-    finally:
-        torch.nn.Module.to = move
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
-    return model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import sys
 import threading
@@ -23,9 +22,9 @@ from typer.testing import CliRunner
 
 from gtpo_cli import hub
 from gtpo_cli.cli.app import app
-from gtpo_cli.errors import NotReadyError, RecipeError, RewardError, install, pip_install
+from gtpo_cli.errors import NotReadyError, RewardError, install, pip_install
 from gtpo_cli.planning import machine
-from gtpo_cli.planning.machine import answers, disk, package, requirements
+from gtpo_cli.planning.machine import answers, package
 from gtpo_cli.planning.readiness import _for_recipe, check_ready, check_recipe, examine, memory_finding, problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
 
@@ -55,21 +54,6 @@ def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
     assert machine.gpu().remedy == "small models train on a CPU; larger ones need a GPU, and gtpo plan shows which"
 
 
-@pytest.mark.parametrize("script", ["#!/bin/sh\nexec sleep 60\n", "no program\n"])
-def test_a_driver_that_does_not_answer_is_none(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nvidia-smi").write_text(script)
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(machine, "_DRIVER_SECONDS", 0.3)
-    assert machine.driver_version() is None
-
-
-@pytest.mark.parametrize("address", ["http://host:port", "https://a\0b"])
-def test_an_address_that_is_none_is_not_reached(address: str) -> None:
-    assert not answers(address)
-    assert hub._connection_failure(address) is not None
-
-
 def test_packages_against_their_pins() -> None:
     here = version("torch")
     assert package(Requirement("torch>=2.7"), needed=True).state == "ok"
@@ -80,13 +64,6 @@ def test_packages_against_their_pins() -> None:
     absent = package(Requirement("gtpo-has-no-such-package>=1"), needed=True)
     assert (absent.state, absent.words) == ("problem", "not installed")
     assert package(Requirement("gtpo-has-no-such-package>=1"), needed=False).state == "note"
-
-
-def test_the_requirements_are_those_of_the_package() -> None:
-    always = {requirement.name for requirement in requirements()}
-    assert {"torch", "transformers", "math-verify", "matplotlib"} <= always
-    assert not always & {"unsloth", "vllm", "pytest"}
-    assert {requirement.name for requirement in requirements(extra="tensorboard")} == {"tensorboard"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -105,12 +82,6 @@ def test_a_host_that_answers_and_one_that_does_not() -> None:
         assert answers(url)
         server.shutdown()
     assert not answers(url)
-
-
-def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    finding = disk(tmp_path / "a" / "b")
-    assert "GiB free at" in finding.words
-    assert finding.state in ("ok", "note")
 
 
 def test_memory_is_held_against_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +153,6 @@ def test_all_that_is_missing_is_told_at_once_each_with_its_remedy() -> None:
     assert "set data.path to a local copy" in data
 
 
-def test_a_small_model_of_ones_own_in_4_bits_can_start_without_a_gpu(own: list[str]) -> None:
-    pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
-    assert problems(load_recipe("llama8b_gsm8k", own)) == []
-
-
 def test_a_start_that_is_not_there_is_a_problem_of_a_new_run_alone() -> None:
     recipe = load_recipe("tiny_arithmetic", ["model.start=runs/gone:3"])
     assert problems(recipe) == [
@@ -194,17 +160,6 @@ def test_a_start_that_is_not_there_is_a_problem_of_a_new_run_alone() -> None:
         "adapter_config.json"
     ]
     assert problems_of(recipe, resumed=True) == []
-
-
-def test_files_that_cannot_be_used_are_problems(own: list[str], tmp_path: Path) -> None:
-    recipe = load_recipe("tiny_arithmetic", [*own, "model.lora={}"])
-    assert problems(recipe) == []
-    weights = tmp_path / "model" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    (tmp_path / "data.jsonl").write_text("no JSON\n")
-    model, data = problems(recipe)
-    assert model.startswith(f"model.name: {weights} cannot be read")
-    assert data.startswith(f"{tmp_path / 'data.jsonl'}: no usable problem")
 
 
 def test_what_is_not_installed_is_a_problem_where_it_is_asked_for(
@@ -260,16 +215,6 @@ def test_a_reward_that_cannot_be_imported_is_known_before_training(
     assert (
         f"module my_broken_reward cannot be imported (at {tmp_path / 'my_broken_reward.py'}:1 in <module>: " in broken
     )
-
-
-def test_what_a_recipe_check_sees_on_any_machine() -> None:
-    plugin = "rewards.plugins=[{name: 'no_such_package.module:f', weight: 1.0}]"
-    assert check_recipe(load_recipe("llama8b_gsm8k")) == []
-    assert check_recipe(load_recipe("llama8b_gsm8k", [plugin])) == [
-        "reward no_such_package.module:f: there is no module no_such_package here"
-    ]
-    with pytest.raises(RecipeError, match=r"training\.keep_best: train/nonsense is not a declared metric"):
-        check_recipe(load_recipe("llama8b_gsm8k", ["training.keep_best=train/nonsense"]))
 
 
 def test_a_recipe_check_knows_the_columns_of_a_generated_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from gtpo_cli.data import load_problems
 from gtpo_cli.errors import DataError, RecipeError
 from gtpo_cli.models import choose_engines
 from gtpo_cli.models.tiny import resolve_name
@@ -20,7 +19,6 @@ from gtpo_cli.planning.first_recipe import RECIPE_SIZES, RecipeSize, first_recip
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.planning.readiness import problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.recipe.data import SourceRecipe
 
 LLAMA, QWEN = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-3B-Instruct"
 GSM8K = {"benchmark": "gsm8k"}
@@ -89,12 +87,6 @@ def test_the_head_says_what_the_plan_says(tmp_path: Path) -> None:
     assert all("  # " in line for line in keys)
 
 
-def test_a_t4_is_told_the_engine_that_it_gets_and_why() -> None:
-    _, plan, _, estimates, _ = first_recipe(LLAMA, GSM8K, find_gpu("t4"))
-    assert re.match(r"On transformers; estimated: [\d,.]+ to [\d,.]+ h at a mean completion of", estimates[0])
-    assert "T4 has no bfloat16, and in float16 small gradients become 0: float32, on transformers" in plan.notes
-
-
 def test_known_data_bound_the_prompts_and_small_models_are_not_put_in_4_bits(tmp_path: Path) -> None:
     recipe = written(tmp_path, str(resolve_name("builtin:tiny")), {"benchmark": "arithmetic"}, 8 * GIB)
     assert recipe.data.max_prompt_tokens == 192  # the longest, with the system prompt, of 64 at a time
@@ -127,16 +119,6 @@ def test_a_model_that_would_fill_the_memory_of_a_machine_without_a_gpu_is_refuse
     words = r"8\.0 billion weights, 29\.9 GiB in 32 bits, and this machine has no GPU and 16\.0 GiB; name the GPU"
     with pytest.raises(RecipeError, match=words):
         first_recipe(LLAMA, GSM8K, None)
-
-
-def test_a_built_in_model_on_a_file_with_a_name_that_yaml_would_read_otherwise(tmp_path: Path) -> None:
-    file = tmp_path / "on: {a} # 'b'.jsonl"
-    file.write_text(json.dumps({"question": "1+2", "answer": "3"}) + "\n")
-    recipe = written(tmp_path, "builtin:tiny", {"benchmark": "local", "path": str(file)}, None)
-    assert (recipe.data.path, recipe.data.benchmark, recipe.model.lora) == (str(file), "local", None)
-    shipped = load_recipe("tiny_arithmetic")
-    assert recipe.rollout == shipped.rollout
-    assert recipe.optimizer == shipped.optimizer
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
@@ -177,17 +159,3 @@ def test_the_system_prompt_stands_in_the_file_and_speaks_of_mathematics_only_whe
     assert prompt is not None
     assert prompt.startswith("You are a helpful assistant.\nGiven a question")
     assert "system_prompt:" in (tmp_path / "mine.yaml").read_text()
-
-
-@pytest.mark.parametrize("text", ['{"question": "1+1", "answer": \n' * 20, "not json\n" * 20])
-def test_broken_lines_are_called_broken(tmp_path: Path, text: str) -> None:
-    (tmp_path / "broken.jsonl").write_text(text)
-    with pytest.raises(DataError, match=r"broken\.jsonl:1: not JSON"):
-        first_recipe("builtin:tiny", {"benchmark": "local", "path": str(tmp_path / "broken.jsonl")}, None)
-
-
-def test_a_column_that_is_not_there_is_named_before_anything_is_held_out(tmp_path: Path) -> None:
-    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DATES))
-    source = SourceRecipe(benchmark="local", path=str(tmp_path / "own.jsonl"), held_out=0.1)
-    with pytest.raises(DataError, match="no columns question and answer: found sentence, iso_date, source"):
-        load_problems(source, seed=0)

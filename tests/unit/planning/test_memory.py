@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
 import pytest
 import torch
-from allocations import Allocations, trace_training
+from allocations import Allocations
 from small_models import random_model
 
-from gtpo_cli.errors import ModelError
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models import Engines
 from gtpo_cli.models.policy import STATE_BYTES
-from gtpo_cli.planning.fit import downloads, make_plan, smaller_copy
+from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.planning.memory import (
     CONTEXT,
     ENGINE_WORK,
     GIB,
     NF4_BYTES,
-    USABLE,
     Memory,
-    activation_bytes,
     fits,
     kv_bytes,
     logits_bytes,
@@ -34,7 +30,7 @@ from gtpo_cli.planning.memory import (
 )
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, read_shape
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
-from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe
+from gtpo_cli.recipe.schema import ModelRecipe, OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater
 
 LLAMA, QWEN = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"], PUBLISHED["Qwen/Qwen2.5-3B-Instruct"]
@@ -51,14 +47,6 @@ def recipe(**model: Any) -> Recipe:
     return build_recipe({"model": {"name": "a/b"} | model, "data": {"benchmark": "gsm8k"}}, where="test")
 
 
-def test_the_published_shapes_have_the_published_number_of_weights() -> None:
-    assert LLAMA.linear_parameters + LLAMA.other_parameters == 8_030_261_248
-    biases = 36 * (2048 + 256 + 256)  # of Qwen2's q, k and v, which are left out
-    assert QWEN.linear_parameters + QWEN.other_parameters + biases == 3_085_938_688
-    assert LLAMA.adapter_parameters(LoraRecipe(rank=16, alpha=16)) == 41_943_040
-    assert LLAMA.adapter_parameters(LoraRecipe(rank=16, alpha=16, target_modules=("q_proj",))) == 32 * 16 * 8192
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_shape_counts_the_weights_of_a_real_model(tmp_path: Path, tied: bool) -> None:
     model, tokenizer = random_model(tie_word_embeddings=tied)
@@ -67,12 +55,6 @@ def test_a_shape_counts_the_weights_of_a_real_model(tmp_path: Path, tied: bool) 
     shape, source = read_shape(ModelRecipe(name=str(tmp_path)))
     assert shape.linear_parameters + shape.other_parameters == sum(p.numel() for p in model.parameters())
     assert source == "its configuration"
-
-
-def test_a_model_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"a folder without config\.json"):
-        read_shape(ModelRecipe(name=str(tmp_path / "empty")))
 
 
 def test_four_bits_take_what_bitsandbytes_takes() -> None:
@@ -107,23 +89,6 @@ def test_the_optimiser_state_is_that_of_the_real_optimiser(name: str) -> None:
     state = updater.optimizer.state[weight].values()
     stored = sum(value.nbytes for value in state if isinstance(value, torch.Tensor) and value.numel() > 256)
     assert stored == pytest.approx(STATE_BYTES[name] * weight.numel(), rel=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", [True, False])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("rank", [64, 0])
-@pytest.mark.parametrize("shape", [LLAMA, QWEN], ids=["llama8b", "qwen3b"])
-def test_activations_are_those_of_a_trace(shape: ModelShape, rank: int, dtype: str, checkpointing: bool) -> None:
-    shape = replace(shape, layers=3)
-    lora = {"rank": rank, "alpha": rank} if rank else None
-    asked = recipe(load_in_4bit=False, dtype=dtype, lora=lora, gradient_checkpointing=checkpointing)
-    low, high = (
-        trace_training(shape, rank=rank, dtype=getattr(torch, dtype), checkpointing=checkpointing, tokens=tokens)
-        for tokens in (1024, 2048)
-    )
-    planned = sum(activation_bytes(asked.model, shape, tokens=1024, completion_tokens=0))
-    assert planned == pytest.approx(high - low, rel=0.06)
 
 
 @pytest.mark.parametrize("tokens", [20, 90])
@@ -198,82 +163,6 @@ def test_what_vllm_is_told_counts() -> None:
     assert of("rollout.vllm.kv_cache_dtype=fp8").sequences == (cache - ENGINE_WORK) // (a_sequence // 2)
 
 
-def test_gradients_and_a_working_engine_are_never_there_together() -> None:
-    memory = memory_of(
-        load_recipe("llama8b_gsm8k"), LLAMA, SHARED, prompt_tokens=300, completion_tokens=1500, gpu=80 * GIB
-    )
-    parts = {part.name: part for part in memory.parts}
-    assert parts["gradients"].sampling == 0
-    assert parts["vLLM engine"].sampling > 20 * GIB > 2 * GIB > parts["vLLM engine"].training
-
-
-def test_sft_starts_no_engine_and_samples_nothing() -> None:
-    asked = load_recipe("llama8b_gsm8k", ["objective.name=sft", "objective.entropy_coef=0"])
-    for engines in (SHARED, Engines("transformers", "transformers", False)):
-        memory = memory_of(asked, LLAMA, engines, prompt_tokens=300, completion_tokens=1500, gpu=16 * GIB)
-        assert memory.sequences is None
-        assert not [part for part in memory.parts if "engine" in part.name or "cache" in part.name]
-        assert memory.rows == asked.rollout.prompts_per_step  # one reference for each prompt
-        assert fits(memory, 16 * GIB)
-
-
-def test_a_larger_share_is_named_where_the_recipes_samples_in_turns() -> None:
-    few = make_plan(load_recipe("llama8b_gsm8k", ["data.max_prompt_tokens=287"]), gpu=16 * GIB)
-    assert (few.fits, few.memory.sequences, few.better_share) == (False, 0, 0.6)
-    settings = ["data.max_prompt_tokens=287", "rollout.gpu_memory_utilization=0.6"]
-    enough = make_plan(load_recipe("llama8b_gsm8k", settings), gpu=16 * GIB)
-    assert enough.fits
-    assert (enough.memory.sequences or 0) >= 8
-    assert enough.better_share is None
-
-
-def test_without_data_the_plan_is_a_lower_bound_and_reads_none() -> None:
-    asked = load_recipe("llama8b_gsm8k", ["data.path=no/such/folder"])
-    least = make_plan(asked, gpu=24 * GIB, read_data=False)
-    assert (least.prompt_tokens, least.notes) == (0, ())
-    assert least.fits
-    assert least.memory.training < make_plan(asked, gpu=24 * GIB).memory.training  # with prompts of up to 4,000 tokens
-    assert not make_plan(asked, gpu=12 * GIB, read_data=False).fits
-
-
-def test_a_step_has_no_more_prompts_than_the_data() -> None:
-    settings = ["data.limit=2", "rollout.prompts_per_step=8", "rollout.group_size=4"]
-    plan = make_plan(load_recipe("tiny_arithmetic", settings), gpu=24 * GIB)
-    assert (plan.memory.rows, plan.memory.sequences) == (2 * 4, 2 * 4)
-
-
-def test_what_is_downloaded_is_what_the_recipe_names() -> None:
-    assert downloads(load_recipe("llama8b_gsm8k"), LLAMA) == (
-        "meta-llama/Llama-3.1-8B-Instruct (15.0 GiB of 16-bit weights)", "openai/gsm8k (data)",
-    )  # fmt: skip
-    (copy,) = downloads(load_recipe("llama8b_gsm8k", ["data.path=here"]), replace(LLAMA, quantized=True))
-    assert "(5.3 GiB of 4-bit weights)" in copy
-    assert downloads(load_recipe("tiny_arithmetic"), LLAMA) == ()
-
-
-def test_the_copy_in_4_bits_is_named_with_its_size_where_the_run_has_4_bits_anyway() -> None:
-    """LLaMA-3-8B's, of the same shape, is a file of 5.70 GB on the hub."""
-    copy = smaller_copy(load_recipe("llama8b_gsm8k"), LLAMA)
-    assert copy is not None
-    assert copy.name == "unsloth/Llama-3.1-8B-Instruct-bnb-4bit"
-    assert copy.size == pytest.approx(5.70e9, rel=1e-3)
-    assert copy.instead_of == 2 * LLAMA.parameters
-    qwen = smaller_copy(load_recipe("qwen3b_gsm8k"), QWEN)
-    assert qwen is not None
-    assert qwen.name == "unsloth/Qwen2.5-3B-Instruct-bnb-4bit"
-    for changes in (["model.load_in_4bit=false"], ["model.name=owner/other"], [f"model.name={copy.name}"]):
-        assert smaller_copy(load_recipe("llama8b_gsm8k", changes), LLAMA) is None
-    assert smaller_copy(load_recipe("llama8b_gsm8k"), replace(LLAMA, quantized=True)) is None
-
-
-def test_a_plain_engine_has_weights_of_its_own() -> None:
-    asked = load_recipe("llama8b_gsm8k", ["model.backend=transformers", "rollout.engine=vllm"])
-    plain = Engines("transformers", "vllm", False)
-    memory = memory_of(asked, LLAMA, plain, prompt_tokens=300, completion_tokens=1500, gpu=80 * GIB)
-    (engine,) = (part for part in memory.parts if part.name.startswith("vLLM engine"))
-    assert engine.sampling == engine.training == 0.4 * 80 * GIB
-
-
 def test_the_longest_completion_is_the_last_that_fits() -> None:
     asked = load_recipe("llama8b_gsm8k", OVERRIDES)
     plan = make_plan(asked, gpu=12 * GIB)
@@ -295,14 +184,6 @@ def test_no_row_is_longer_than_the_models_own_context() -> None:
     assert "model.max_seq_length is lowered to the model's context, 2048 tokens" in plan.notes
     unread = make_plan(load_recipe("tiny_arithmetic", [*settings, "data.split=none"]), gpu=80 * GIB)
     assert (unread.prompt_tokens, unread.completion_tokens) == (2047, 1)
-
-
-def test_rows_are_halved_until_they_fit() -> None:
-    settings = ["data.max_prompt_tokens=512", "rollout.gpu_memory_utilization=0.6"]
-    plans = [make_plan(load_recipe("qwen3b_gsm8k", settings), gpu=size * GIB) for size in (8, 80)]
-    assert [plan.fits for plan in plans] == [True, True]
-    assert plans[0].memory.rows < plans[1].memory.rows
-    assert all(plan.memory.peak <= USABLE * plan.gpu for plan in plans)
 
 
 def test_without_a_size_the_smallest_gpu_is_found() -> None:

@@ -17,16 +17,14 @@ from gtpo_cli.planning.cards import GIB, find_gpu
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.planning.open_keys import (
     QUANTISES,
-    Closed,
     Machine,
     close,
     closed,
     for_measuring,
     machine_with,
-    main_memory,
 )
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
-from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe, shipped_recipes
+from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
 from gtpo_cli.recipe.schema import OPEN
 from gtpo_cli.recipe.section import recipe_differences
 
@@ -34,7 +32,6 @@ SMOLLM = ModelShape(30, 576, 1536, 9, 3, 64, 49152, tied=True, positions=8192)  
 LLAMA = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"]
 CPU = Machine(24 * GIB, None, frozenset({QUANTISES}))
 TWO_LINES = {"model": {"name": "no/such-model"}, "data": {"benchmark": "gsm8k"}}
-SHORT = ("data.max_prompt_tokens=100", "rollout.max_completion_tokens=64")
 
 
 @pytest.fixture(autouse=True)
@@ -99,16 +96,6 @@ def test_how_many_at_once_and_whether_the_engine_sleeps(
     assert not any(key in (found.words or "") for key in keys)
 
 
-def test_short_rows_of_a_small_model_are_not_computed_twice() -> None:
-    assert values(CPU, SMOLLM, *SHORT) == (False, "float32", False, "adamw", 0.4)
-    assert values(CPU._replace(memory=2 * GIB), SMOLLM, *SHORT)[2]
-    assert not values(card("24GiB"), SMOLLM, *SHORT)[2]
-
-
-def test_weights_that_all_train_stay_whole() -> None:
-    assert values(card("80GiB"), LLAMA, "model.lora=null")[::3] == (False, "paged_adamw_8bit")
-
-
 def test_what_a_recipe_says_stays_and_a_closed_recipe_is_closed_everywhere() -> None:
     said = [
         "model.load_in_4bit=false", "optimizer.name=adamw_8bit", "rollout.gpu_memory_utilization=0.7",
@@ -134,16 +121,6 @@ def test_it_is_said_by_what_and_not_where_the_type_of_computation_alone_is_open(
     for name in shipped_recipes():  # those of a model that a CPU trains follow the machine
         said = close(load_recipe(name), CPU, SMOLLM).words
         assert (said is not None) == name.startswith("smollm"), name
-
-
-@pytest.mark.parametrize("machine", [CPU, card("24GiB")])
-def test_of_the_papers_recipes_only_the_type_of_computation_follows_the_machine(machine: Machine) -> None:
-    for name in (name for name in shipped_recipes() if "8b" in name or "3b" in name):
-        shipped = load_recipe(name)
-        found = {key for key, _ in recipe_differences([shipped, closed(shipped, machine, LLAMA)])}
-        assert found - {"rollout.max_num_seqs", "rollout.standby"} == {"model.dtype"}
-        four_bit = name != "llama8b_gsm8k_80gb"
-        assert (shipped.model.load_in_4bit, shipped.optimizer.name) == (four_bit, "paged_adamw_8bit")
 
 
 def test_an_evaluation_gives_a_shared_engine_what_training_needed() -> None:
@@ -184,22 +161,3 @@ def test_a_plan_answers_for_the_card_that_is_asked_about(tmp_path: Path, capsys:
 def test_a_model_is_not_loaded_with_a_key_still_open(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"model\.load_in_4bit: is still auto"):
         load_policy(recipe(f"model.name={save_model(tmp_path)}"))
-
-
-def test_the_memory_of_a_container_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr("gtpo_cli.planning.open_keys._CGROUP", limit)
-    whole = main_memory()
-    assert whole > GIB / 4
-    for text, expected in (("max\n", whole), (f"{GIB // 8}\n", GIB / 8), (f"{2**60}\n", whole)):
-        limit.write_text(text)
-        assert main_memory() == expected
-
-
-def test_what_is_closed_reads_back(tmp_path: Path) -> None:
-    file = tmp_path / "recipe.yaml"
-    for machine, shape in ((CPU, SMOLLM), (card("24GiB"), LLAMA)):
-        at_hand = closed(recipe(), machine, shape)
-        file.write_text(dump_recipe(at_hand))
-        assert load_recipe(file) == at_hand
-    assert Closed({}, "").words is None

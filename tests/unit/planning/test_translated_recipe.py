@@ -263,13 +263,6 @@ def test_what_is_no_such_file_is_refused(name: str, text: str, words: str) -> No
         translated_recipe(Path(name), model=None, data=data)
 
 
-def test_a_binary_file_is_called_that() -> None:
-    for name in ("a.py", "a.yaml"):
-        Path(name).write_bytes(b"\xff\xfe\x00")
-        with pytest.raises(RecipeError, match=rf"^{name}: is not UTF-8 text \(invalid start byte at byte 0\)"):
-            translated_recipe(Path(name), model=None, data=None)
-
-
 def test_a_script_is_never_run_and_names_are_only_followed_where_they_mean_one_value() -> None:
     script = """
 open("ran", "w")
@@ -290,11 +283,3 @@ more = {"seed": 5, "temperature": 0.7}
     assert (recipe.seed, recipe.rollout.temperature) == (5, 0.7)
     unread = [one.removeprefix("left out: ").partition(" (line")[0] for one in found.remarks if "no plain value" in one]
     assert unread == ["top_k = twice", "top_p = loop", "beta = 1 / 0", "weight_decay = seed"]
-
-
-def test_a_step_of_one_prompt_and_lists_in_lists() -> None:
-    text = "model_name_or_path: m\nreport_to: [wandb, [2]]\n"
-    recipe, found = translated("one.yaml", text, data={"benchmark": "gsm8k"})
-    assert found.remarks[0].startswith("a step is 1 prompt x 8 completions: ")
-    assert recipe.tracking.wandb.mode == "auto"
-    assert "left out: report_to: [2]: there are wandb and TensorBoard" in found.remarks

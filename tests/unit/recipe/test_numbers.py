@@ -100,17 +100,6 @@ def test_no_numeric_key_of_a_sweep_takes_nonsense(path: tuple[str, ...], tmp_pat
         assert len(problems) == 1, "a second line that says something untrue of a list"
 
 
-def test_seeds_that_were_typed_are_not_said_to_be_the_files(tmp_path: Path) -> None:
-    file = tmp_path / "s.yaml"
-    file.write_text(yaml.safe_dump(SWEEP))
-    for seeds, words in (
-        ((1, 2**31), r"^--seeds\.1: input should be less than"),
-        ((1, 1), "^--seeds: a seed is named twice"),
-    ):
-        with pytest.raises(RecipeError, match=words):
-            load_sweep(str(file), seeds=seeds)
-
-
 def test_a_figure_is_compared_with_a_number(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(SWEEP | {"figures": {"a": "ever entropy/mean > 1e999"}}))

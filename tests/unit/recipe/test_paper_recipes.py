@@ -10,11 +10,11 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 import yaml
-from write_memory_page import LONGEST_PROMPT, STEPS, with_best_share
+from write_memory_page import LONGEST_PROMPT, STEPS
 from write_memory_page import needs as needs_by_plan
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.planning.cards import GIB, Card, cards_of, find_gpu
+from gtpo_cli.planning.cards import GIB, cards_of
 from gtpo_cli.planning.duration import estimate
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
@@ -82,13 +82,6 @@ def test_what_the_recipes_for_small_cards_change(name: str, main: str) -> None:
     }  # fmt: skip
 
 
-def test_what_the_recipe_for_80_gb_changes() -> None:
-    changes = dict(recipe_differences([load_recipe(MAIN[0]), load_recipe("llama8b_gsm8k_80gb")]))
-    assert {key: values[1] for key, values in changes.items()} == {
-        "model.load_in_4bit": False, "rollout.steps_per_generation": 8,
-    }  # fmt: skip
-
-
 # -- what the list says -----------------------------------------------------------------------------------------------
 
 FOR_CARDS = ["llama8b_gsm8k_24gb", "llama8b_gsm8k_80gb", "qwen3b_gsm8k_16gb"]
@@ -123,20 +116,6 @@ def test_memory_and_hours_in_a_recipe_are_those_of_the_plan(name: str, monkeypat
     )  # fmt: skip
     assert needs(name) == needs_by_plan(name)
     assert needs(name).startswith(f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.0f} GiB GPU; {hours}; ")
-
-
-def test_16_bits_and_more_steps_a_generation_are_faster_on_an_h100() -> None:
-    """What llama8b_gsm8k_80gb is for. The one card that was measured is the H100."""
-    h100 = find_gpu("h100")
-    assert isinstance(h100, Card)
-    hours = {
-        (bits, steps): with_best_share(
-            MAIN[0], {"model.load_in_4bit": bits == 4, "rollout.steps_per_generation": steps}, h100
-        )
-        for bits in (4, 16) for steps in (1, 8)
-    }  # fmt: skip
-    most = {key: of.most for key, of in hours.items() if of is not None}
-    assert most[16, 8] < 0.85 * most[4, 8] < 0.4 * most[4, 1]
 
 
 # -- extends ----------------------------------------------------------------------------------------------------------

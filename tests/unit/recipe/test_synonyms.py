@@ -94,26 +94,6 @@ def test_sections_of_other_tools_are_read_key_by_key() -> None:
     ]
 
 
-def test_a_misspelt_or_misplaced_section_is_one_problem() -> None:
-    for section, right in {"traning": "training", "lora": "model.lora", "Training": "training"}.items():
-        (problem,) = problems(SMALLEST | {section: {"rank": 3, "alpha": 4}})
-        assert problem == f"r.yaml: {section}: unknown key; did you mean {right}?"
-
-
-def test_a_name_where_a_section_belongs() -> None:
-    document = {"model": "some/model", "data": "gsm8k", "objective": "grpo", "tracking": {"wandb": True}}
-    assert problems(document) == [
-        "r.yaml: model: is a section of keys, got 'some/model'; did you mean model.name?",
-        "r.yaml: data: is a section of keys, got 'gsm8k'; did you mean data.benchmark?",
-        "r.yaml: objective: is a section of keys, got 'grpo'; did you mean objective.name?",
-        "r.yaml: tracking.wandb: is a section of keys, got True; did you mean tracking.wandb.mode?",
-    ]
-
-
-def test_an_unknown_key_is_never_answered_by_its_own_section() -> None:
-    assert problems(SMALLEST, "rollout.foo=1")[0].startswith("--set: rollout.foo: unknown key; known keys here: engine")
-
-
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from dataclasses import replace
@@ -12,17 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.color import ColorSystem
 from rich.console import Console
-from rich.style import Style
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.objective import conflict_spans
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, read_step
 from gtpo_cli.report.inspection_views import (
-    LESS,
-    MORE,
     headline,
     print_step,
     print_tokens,
@@ -130,44 +125,6 @@ def test_coefficients_are_those_that_training_stored(position: InspectedStep) ->
         assert completion.advantage == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_an_answer_that_was_not_read_is_not_said_to_be_missing(position: InspectedStep) -> None:
-    completion = position.groups[0].completions[0]
-    unread = headline(dataclasses.replace(completion, extracted=None)).splitlines()[0]
-    assert "answer none read: the tags are not as rewards.format.mode asks" in unread
-    assert "answer '14'" in headline(dataclasses.replace(completion, extracted="14"))
-
-
-def test_a_step_of_an_older_version_is_shown_without_coefficients(position: InspectedStep, tmp_path: Path) -> None:
-    folder = tmp_path / "older"
-    (folder / "samples").mkdir(parents=True)
-    (folder / "recipe.yaml").write_bytes(position.run.recipe_file.read_bytes())
-    rows = [json.loads(line) for line in (position.run.samples / "step-000001.jsonl").read_text().splitlines()]
-    for row in rows:
-        del row["coefficient"]
-    (folder / "samples" / "step-000001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    step = read_step(RunFolder(folder))
-    said = "the coefficients c were not stored: an older version trained this step"
-    assert said in plain(step)
-    assert said in render(step)
-    assert said not in plain(position)
-    completion = step.groups[0].completions[0]
-    assert re.search(r"delta [01]; \d+ tokens", headline(completion))
-    stream = StringIO()
-    print_tokens(Console(file=stream, width=120), step.groups[0], completion, step.objective.conflict)
-    assert f"{completion.tokens[0].logprob:z.4f}" in stream.getvalue()
-
-
-def test_a_coefficient_too_few_is_refused(position: InspectedStep, tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    run.samples.mkdir()
-    run.recipe_file.write_bytes(position.run.recipe_file.read_bytes())
-    row = json.loads((position.run.samples / "step-000001.jsonl").read_text().splitlines()[0])
-    row["coefficient"].pop()
-    (run.samples / "step-000001.jsonl").write_text(json.dumps(row))
-    with pytest.raises(EvaluationError, match="tokens and their figures differ in number"):
-        read_step(run)
-
-
 def plain(step: InspectedStep, *, width: int = 100) -> str:
     stream = StringIO()
     print_step(Console(file=stream, width=width, color_system=None), step, step.choose("all"))
@@ -193,16 +150,6 @@ def test_long_completions_wrap_and_keep_marks_below_their_tokens(position: Inspe
     assert "".join(line[2:] for line in lines if set(line) - set(" fbx")) == "".join(
         visible(token.text) for token in completion.tokens
     )
-
-
-def test_marks_stand_below_tokens_that_take_no_cell_or_two(position: InspectedStep) -> None:
-    """A combining accent takes no cell of the terminal, a Chinese character two."""
-    whole = position.groups[0].first
-    columns = {"token_texts": ["e", "\u0301", "\u4e2d", "x"], "forward": [1, 1, 1, 0], "backward": [0, 0, 0, 1]}
-    cut = {name: getattr(whole, name)[:4] for name in ("token_ids", "logprobs", "entropy", "weights", "coefficient")}
-    tokens, marks = (str(line) for line in token_lines(replace(whole, **cut, **columns), 40))
-    assert tokens == "  e\u0301\u4e2dx"
-    assert marks == "  fffb"
 
 
 def test_control_characters_are_signs() -> None:
@@ -334,8 +281,3 @@ def test_what_is_not_there(position: InspectedStep, tmp_path: Path) -> None:
     (sft.samples / "step-000001.jsonl").write_text('{"completion": 0, "problem": "a"}\n')
     with pytest.raises(EvaluationError, match=r"jsonl:1: is not a stored completion \(question: Field required\)"):
         read_step(sft)
-
-
-def test_the_two_colours_differ_on_a_terminal_with_sixteen() -> None:
-    grounds = [Style.parse(style).bgcolor for style in (LESS, MORE)]
-    assert [ground and ground.downgrade(ColorSystem.STANDARD).number for ground in grounds] == [4, 2]  # blue, green

@@ -24,7 +24,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.before_after import before_and_after
 from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
-from gtpo_cli.report.figures import Chart, Series, file_png, file_svg
+from gtpo_cli.report.figures import file_png, file_svg
 from gtpo_cli.report.live import MOST, chart_data
 from gtpo_cli.report.page import render, write_report
 from gtpo_cli.report.run_record import RunRecord, read_run
@@ -149,34 +149,6 @@ def test_text_from_models_is_escaped(page: str, reader: Reader) -> None:
     assert HOSTILE in reader.text
 
 
-def test_ids_are_unique_so_that_no_chart_borrows_from_another(reader: Reader) -> None:
-    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    used = {value[1:] for _, a in reader.tags for value in a.values() if value and value.startswith("#") and a}
-    assert {name for name in used if not re.fullmatch(r"[0-9A-Fa-f]{3,8}", name)} <= set(ids)
-
-
-def test_figures_are_those_of_the_run_folder(runs: list[RunRecord], reader: Reader) -> None:
-    text = " ".join(reader.text.split())
-    assert "GTPO, builtin:tiny on arithmetic, 60 steps, seed 3407" in text
-    assert "11.7% → 90.0%" in text  # means of steps 1-13 and 48-60, 104 completions each
-    low, high = (100 * value for value in runs[0].evaluations[1].results.scores["accuracy"].interval[1:])
-    assert f"step-000010 66.7 ({low:.1f} to {high:.1f}) %" in text  # 8 of 12
-    assert "objective.name gtpo grpo sft" in text
-    assert "evaluated differently from the first row of arithmetic: temperature 0.6, not 1.0" in text
-
-
-def test_which_charts_there_are(runs: list[RunRecord]) -> None:
-    names = [chart.name for chart in training_charts(runs)]
-    assert names == ["accuracy", "loss", "strict_format", "entropy", "filtered", "conflict", "kl", "length"]
-    assert "format" not in names  # equal to strict format everywhere
-    assert [chart.name for chart in evaluation_charts(runs)] == ["arithmetic_pass_at_k"]  # one k of maj@k is no curve
-    captions = {chart.name: chart.caption for chart in training_charts(runs)}
-    assert "completions whose extracted answer equals the gold answer" in captions["accuracy"]
-    assert "evaluated during training" in captions["accuracy"]
-    assert "evaluated" not in captions["conflict"]
-
-
 def test_curves_of_user_rewards_rate_speed_memory_and_time(tmp_path: Path) -> None:
     rows = [
         {"step": step, "train/reward_mean": 1.0, "train/accuracy_rate": 0.5, "rewards/brevity_mean": -step / 10,
@@ -281,37 +253,6 @@ def test_running_mean_against_a_loop_and_with_gaps() -> None:
     assert running_mean(np.array([np.nan, np.nan, 2.0]), 2) == pytest.approx([np.nan, np.nan, 2.0], nan_ok=True)
 
 
-def test_points_of_a_run_without_a_curve_stand_beside_a_long_run(tmp_path: Path) -> None:
-    """SFT samples nothing in training: of accuracy it has what was evaluated on the way, and no running mean."""
-    grpo = run_at(tmp_path / "grpo", [{"step": n, "train/accuracy_rate": n / 100} for n in range(1, 101)])
-    rows = [
-        {"step": n, "optim/loss": 5 / n} | ({"eval/gsm8k/accuracy_rate": 0.5} if n % 50 == 0 else {})
-        for n in range(1, 101)
-    ]
-    sft = run_at(tmp_path / "sft", rows, objective={"name": "sft"})
-    charts = training_charts([read_run(grpo), read_run(sft)])
-    line, dots = next(chart for chart in charts if chart.name == "accuracy").series
-    assert line.y[-1] == pytest.approx(0.995)  # the mean of the last two steps
-    assert len(dots.x) == len(dots.y) == 0
-    assert [points.x.tolist() for points in dots.points] == [[50, 100]]
-
-
-def test_a_running_mean_forgets_what_has_left_its_window() -> None:
-    """A gradient that once exploded must not swallow the steps after it."""
-    assert running_mean(np.array([1e18, 0.5, 0.25, 0.75]), 2)[2:] == pytest.approx([0.375, 0.5])
-
-
-def test_the_checkpoints_of_a_run_are_told_apart_by_name_and_line(tmp_path: Path, scorer: Scorer) -> None:
-    run = run_at(tmp_path / "one", ROWS)
-    for step, marks in (("000010", "100"), ("000020", "110"), ("000030", "111")):
-        store(run, scorer, [marks] * 4, subject=f"step-{step}")
-    (chart,) = evaluation_charts([read_run(run)])
-    lines = [line for line in chart.draw().axes[0].lines if str(line.get_label())[0] != "_"]
-    assert [line.get_label() for line in lines] == [f"one step-0000{n}0" for n in (1, 2, 3)]
-    assert len({line.get_linestyle() for line in lines}) == 3
-    assert len({line.get_color() for line in lines}) == 1
-
-
 @pytest.mark.slow
 def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).random(100_000).tolist()
@@ -405,13 +346,6 @@ def test_markdown_and_csv_hold_the_same_figures(runs: list[RunRecord]) -> None:
     assert {row["score"] for row in rows} >= {"accuracy", "first_pass@3", "maj@3", "mean_length"}
 
 
-def test_names_that_matplotlib_would_read_as_markup(tmp_path: Path) -> None:
-    record = read_run(run_at(tmp_path / "_a$x$b", ROWS))
-    other = read_run(run_at(tmp_path / "plain", ROWS))
-    (chart, *_) = training_charts([record, other])
-    assert "a$x$b" in file_svg(chart)
-
-
 def test_a_run_without_anything_is_refused_and_one_without_evaluation_is_not(
     tmp_path: Path, runs: list[RunRecord]
 ) -> None:
@@ -429,13 +363,3 @@ def test_reporting_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("count", [2, 24, 60])
-def test_a_legend_of_many_names_leaves_the_axes_their_room(count: int) -> None:
-    x = np.arange(3.0)
-    lines = tuple(Series(f"presence.g16.1.2e-3.{number}", "#112233", "-", x, x + number) for number in range(count))
-    figure = Chart("many", "many", "", "step", "value", "nats", lines).draw()
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    assert axes.get_position().height * figure.get_figheight() > 1.5  # inches

@@ -8,16 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
-import torch
 
 from gtpo_cli.data import load_problems
 from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.rewards import Scorer, check_columns
-from gtpo_cli.rewards.forms import form_of, is_async, missing_columns, trl_arguments
+from gtpo_cli.rewards.forms import form_of, missing_columns, trl_arguments
 from gtpo_cli.types import Completion, Group, Problem
 
 CHAT = (("system", "Be brief."), ("user", "1+1?"))
@@ -109,33 +107,9 @@ def test_it_gets_what_trl_gives(rewards: Any) -> None:
     }
 
 
-def test_it_gets_no_more_than_it_names(rewards: Any) -> None:
-    assert scored("of_trl:named", [OTHER]) == [2.0, 2.0]
-    assert rewards.seen == [{"completions": ["two", "two"], "answer": ["4", "4"], "tests": None, "log_extra": None}]
-
-
-def test_problems_without_rows_have_the_usual_columns(rewards: Any) -> None:
-    assert scored("of_trl:half", [MADE]) == [0.5, 0.5]
-    assert rewards.seen[0]["answer"] == rewards.seen[0]["gold"] == ["6", "6"]
-    assert rewards.seen[0]["prompts"][0] == [{"role": "user", "content": "3+3?"}]
-
-
 def test_async_truth_values_and_none(rewards: Any) -> None:
     assert scored("of_trl:some", [ASKED, OTHER, MADE]) == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]
     assert scored("of_trl:judge", [ASKED]) == [2.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("returned", "expected"),
-    [
-        (lambda completions: torch.tensor([0.25, 1.0]), [0.25, 1.0]),
-        (lambda completions: [torch.tensor(0.25), numpy.bool_(True)], [0.25, 1.0]),
-        (lambda completions: numpy.array([0.25, 1.0]), [0.25, 1.0]),
-    ],
-)
-def test_scores_are_taken_as_trl_s_tensor_takes_them(rewards: Any, returned: Any, expected: list[float]) -> None:
-    rewards.returned = returned
-    assert scored("of_trl:returned", [ASKED]) == expected
 
 
 FORMS: list[tuple[Callable[..., Any], str]] = [
@@ -174,17 +148,6 @@ def test_forms_are_told_apart(function: Callable[..., Any], form: str) -> None:
 def test_what_can_be_called_in_no_form_is_told_what_is_expected(function: Callable[..., Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         form_of(function)
-
-
-def test_async_callables() -> None:
-    class Judge:
-        async def __call__(self, completions: Any) -> None: ...
-
-    async def judge(completions: Any) -> None: ...
-
-    assert is_async(Judge())
-    assert is_async(functools.partial(judge))
-    assert not is_async(print)
 
 
 def test_a_column_that_no_row_has_is_named(rewards: Any) -> None:

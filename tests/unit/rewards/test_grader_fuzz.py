@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from gtpo_cli.rewards import EqualityWorkers, accuracy_reward, extract_answer, format_reward, is_strict_format
-from gtpo_cli.rewards.equality import equal_without_algebra, usable_without_algebra
+from gtpo_cli.rewards.equality import equal_without_algebra
 from gtpo_cli.rewards.extract import TAGS
 
 pytestmark = pytest.mark.slow
@@ -26,8 +26,6 @@ pytestmark = pytest.mark.slow
 COUNTS_FILE = Path(__file__).parents[3] / "build" / "grader_fuzz.json"
 TIMEOUT_SECONDS = 1.0
 START_SECONDS = 20.0  # a worker that was killed is replaced first
-CALLER_SECONDS = 1.0  # of CPU time in the training process
-
 NUMBERS = "0 1 2 3 7 9 18 36 0.5 .5 1,319 1e3 10^{-3} \u0661\u0668 \uff11\uff18 \u00b2 1_8 007 18. 3/4".split()
 OPERATORS = (
     "+ - * / ^ _ = == != < > <= >= := ! % & | : ; , . ~ ** \u2212 \u00d7 \u00b7 \u00f7 \u00b1 \u221a \u2264".split()
@@ -46,9 +44,6 @@ tokens = st.sampled_from([*NUMBERS, *OPERATORS, *BRACKETS, *COMMANDS, *WORDS, *I
 grammar = st.builds(str.join, st.sampled_from(["", " "]), st.lists(tokens, max_size=14))
 anything = st.text(st.characters(exclude_categories=()), max_size=40)
 answers = grammar | anything
-golds = st.sampled_from(
-    ["18", "1/2", r"\sqrt{2}", "x+1", "y=2x+3", "x>3", "(1,2)", "[0,1)", "1,2", "A", r"5\text{ cm}"]
-)
 pieces = st.lists(st.sampled_from(TAGS) | st.sampled_from([tag[:-1] for tag in TAGS]) | tokens | anything, max_size=12)
 completions = pieces.map("".join)
 
@@ -118,41 +113,6 @@ def test_extraction_takes_any_text(counts: Counter[str]) -> None:
     assert counts["extraction"] >= 9_000
 
 
-def test_the_training_process_takes_any_answer(counts: Counter[str]) -> None:
-    @fuzz(10_000)
-    @given(golds | answers, answers)
-    def check(gold: str, predicted: str) -> None:
-        counts["caller"] += 1
-        start = time.process_time()
-        verdict = equal_without_algebra(gold, predicted)
-        usable, same = usable_without_algebra(gold), equal_without_algebra(gold, gold)
-        assert time.process_time() - start < CALLER_SECONDS
-        assert verdict in (True, False, None)
-        if usable is True:
-            assert same is True
-        if usable is False:
-            assert same is not True
-        assert equal_without_algebra(gold, f" \n{predicted}\t ") == verdict
-
-    check()
-    assert counts["caller"] >= 9_000
-
-
-def test_long_answers_cost_the_training_process_little(counts: Counter[str]) -> None:
-    @fuzz(1_000)
-    @given(golds, st.lists(tokens, min_size=1, max_size=4), st.lists(tokens, max_size=3), st.integers(1, 2000))
-    def check(gold: str, repeated: list[str], end: list[str], times: int) -> None:
-        counts["long answers"] += 1
-        unit = "".join(repeated)
-        start = time.process_time()
-        verdict = equal_without_algebra(gold, unit * min(times, 2000 // len(unit)) + "".join(end))
-        assert time.process_time() - start < CALLER_SECONDS
-        assert verdict in (True, False, None)
-
-    check()
-    assert counts["long answers"] >= 900
-
-
 def test_a_gold_answer_equals_itself_if_and_only_if_it_is_usable(
     counts: Counter[str], workers: EqualityWorkers
 ) -> None:
@@ -166,18 +126,6 @@ def test_a_gold_answer_equals_itself_if_and_only_if_it_is_usable(
 
     check()
     assert counts["equal to itself"] >= 2_000
-
-
-def test_no_answer_breaks_the_workers(counts: Counter[str], workers: EqualityWorkers) -> None:
-    @fuzz(3_000)
-    @given(golds, grammar)
-    def check(gold: str, predicted: str) -> None:
-        counts["workers"] += 1
-        graded(workers, gold, predicted)
-        assert workers.equal_many([(gold, gold)], timeout_seconds=30.0)[0].equal  # the next answer is graded right
-
-    check()
-    assert counts["workers"] >= 2_500
 
 
 SEPARATORS = [

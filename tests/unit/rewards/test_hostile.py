@@ -1,11 +1,9 @@
 """Hostile completions get their verdicts from the real Scorer, in time and within the memory limit of its workers."""
 
-import random
 import resource
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,14 +96,6 @@ def marks(request: pytest.FixtureRequest) -> tuple[str, dict[Hostile, Graded], M
     return mode, grades, watch
 
 
-def test_the_corpus_is_as_large_as_promised_and_has_no_case_twice() -> None:
-    everything = [*CASES, *ENDLESS]
-    assert len({(case.gold, case.text) for case in everything}) == len(everything) >= 1800
-    assert min(Counter(case.family for case in everything).values()) >= 25
-    assert sum(case.strict or case.right_if_worked_out for case in CASES) >= 170
-    assert sum(not case.strict for case in CASES) >= 1500
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_completion_gets_its_verdict(marks: tuple[str, dict[Hostile, Graded], MemoryWatch], family: str) -> None:
@@ -169,13 +159,6 @@ def endless(cases: Sequence[Hostile]) -> None:
 @pytest.mark.slow
 def test_all_endless_answers_cost_a_timeout_and_nothing_else() -> None:
     endless(ENDLESS)
-
-
-@pytest.mark.slow
-def test_verdicts_do_not_depend_on_what_was_graded_before() -> None:
-    cases = random.Random(0).sample(CASES, len(CASES))
-    with Scorer(recipe("strict"), num_workers=1) as scorer:
-        assert [case.name for case in cases if grade(scorer, case).verdict.correct is not case.strict] == []
 
 
 @pytest.mark.parametrize(("gold", "answer", "why"), KNOWN_ACCEPTED)

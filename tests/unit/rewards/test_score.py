@@ -69,13 +69,6 @@ def test_accuracy_reward(text: str, strict: float, presence: float) -> None:
     assert accuracy_reward(text, "18", mode="presence") == presence
 
 
-@pytest.mark.parametrize("mode", ["strict", "presence"])
-@pytest.mark.parametrize("gold", ["", "  ", r"\frac{1}{"])
-def test_an_unusable_gold_answer_never_scores(mode: str, gold: str) -> None:
-    text = f"<reasoning></reasoning><answer>{gold}</answer>"
-    assert accuracy_reward(text, gold, mode=mode) == 0  # type: ignore[arg-type]
-
-
 @pytest.fixture(scope="module")
 def scorer() -> Iterator[Scorer]:
     with Scorer(RewardsRecipe(), num_workers=1) as scorer:
@@ -144,15 +137,6 @@ def test_groups_are_graded_in_one_batch_in_order(scorer: Scorer) -> None:
     assert [group.problem.id for group in scored] == ["a", "b", "c"]
     assert [group.prompt_ids for group in scored] == [(1,), (2,), (3,)]
     assert groups[0].verdicts == ()
-
-
-@pytest.mark.slow
-def test_a_pathological_answer_costs_one_timeout_and_scores_0(scorer: Scorer) -> None:
-    wrap = "<reasoning></reasoning><answer>{}</answer>".format
-    endless = completion(wrap("9^{9^{9^{9}}}"))
-    verdicts = scorer.score(problem(r"\sqrt{8}"), [endless, endless, completion(wrap(r"2\sqrt{2}"))])
-    assert [verdict.timed_out for verdict in verdicts] == [True, True, False]  # graded once: equal pairs share a grade
-    assert [verdict.reward for verdict in verdicts] == [10, 10, 20]
 
 
 def test_a_plugin_that_cannot_be_loaded_fails_at_once() -> None:

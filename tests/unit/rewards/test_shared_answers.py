@@ -78,11 +78,6 @@ def test_all_but_three_math_golds_are_usable(workers: EqualityWorkers) -> None:
     assert sorted(unusable) == ["", "", r"\begin{pmatrix} 1 & -1 \\ 1 & \phantom -1 \end{pmatrix}"]
 
 
-@pytest.mark.slow
-def test_math_golds_equal_themselves(workers: EqualityWorkers, math_golds: list[str]) -> None:
-    assert unequal(workers, [(gold, gold) for gold in math_golds[:300]]) == []
-
-
 def rewritten(golds: list[str], name: str) -> list[tuple[str, str]]:
     """(gold, rewriting) for the golds that the rewriting changes."""
     pairs = [(gold, REWRITINGS[name](gold)) for gold in golds]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe import build_recipe, dump_recipe
+from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer, Tags, accuracy_reward, extract_answer, format_reward, is_strict_format
 from gtpo_cli.rewards.equality import EqualityWorkers, same_text
@@ -99,21 +99,6 @@ def test_a_scorer_reads_the_recipes_tags_and_compares_as_it_says() -> None:
     assert [verdict.reward for verdict in verdicts] == [10.0, 20.0, 0.0]
     assert [verdict.strict_format for verdict in verdicts] == [True, True, False]
     assert [verdict.extracted for verdict in verdicts] == ["2.0", "2", None]
-
-
-def test_the_defaults_are_the_papers() -> None:
-    recipe = build_recipe(SMALLEST, where="r.yaml")
-    assert tag_texts(recipe.rewards.format.tags) == TAGS == ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
-    assert recipe.rewards.accuracy.equality == "mathematics"
-    assert not recipe.rewards.takes_any_gold
-
-
-def test_tags_survive_the_run_folder() -> None:
-    changes = ["rewards.format.tags={reasoning: null, answer: json}", "data.system_prompt=null"]
-    recipe = build_recipe(SMALLEST, changes, where="r.yaml")
-    import yaml
-
-    assert build_recipe(yaml.safe_load(dump_recipe(recipe)), where="again") == recipe
 
 
 @pytest.mark.parametrize(

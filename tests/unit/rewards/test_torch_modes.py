@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -96,16 +94,6 @@ def test_training_is_the_same_with_a_reward_that_switches_everything(
     found = [contents(tmp_path / name) for name in ("all", "none")]
     assert found[0].keys() == found[1].keys()
     assert found[0]["model.safetensors"] == found[1]["model.safetensors"]
-
-
-def test_a_torch_that_the_module_itself_imports_is_left_as_new() -> None:
-    code = (
-        "import sys\nfrom gtpo_cli.torch_modes import torch_modes_kept\n"
-        "with torch_modes_kept():\n"
-        "    import torch\n    torch.set_default_dtype(torch.float64)\n    torch.set_grad_enabled(False)\n"
-        "assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_overlapping_blocks_end_with_the_modes_from_before_the_first() -> None:

@@ -151,11 +151,6 @@ def test_what_goes_wrong_names_the_reward_and_the_completion(forms: Any, name: s
         scores.score_groups(groups())
 
 
-def test_an_async_reward_that_exits_is_an_error_and_not_an_end(forms: Any) -> None:
-    with scorer("crashes") as scores, pytest.raises(RewardError, match="in crashes: SystemExit: judge is away"):
-        scores.score(PROBLEMS[0], [completion("xx")])
-
-
 def test_what_is_under_way_is_given_up_at_the_end(forms: Any) -> None:
     reward = UserReward(CodeName("reward_forms:never"))
     for n in range(ASYNC_CALLS + 5):

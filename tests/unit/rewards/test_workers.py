@@ -57,11 +57,6 @@ def test_an_endless_answer_costs_its_timeout_and_the_next_is_graded_right(worker
     assert time.monotonic() - start >= 1.0
 
 
-def test_start_up_is_not_counted_against_the_answer() -> None:
-    with EqualityWorkers(1, timeout_seconds=0.2) as workers:  # importing sympy takes longer
-        assert workers.equal_many([NEEDS_ALGEBRA] * 3)[-1] == YES
-
-
 def test_an_answer_that_eats_memory_is_not_equal(workers: EqualityWorkers) -> None:
     greedy = ("5", "9**9**9**9")
     grades = workers.equal_many([greedy, NEEDS_ALGEBRA], timeout_seconds=10.0)
@@ -96,45 +91,6 @@ def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_tried_once_mor
             worker.process.send_signal(signal.SIGKILL)
         grades = pending.result(timeout=30.0)
     assert grades == [Equality(equal=False, crashed=True), YES]
-
-
-@pytest.mark.slow
-def test_a_busy_machine_changes_no_grade(workers: EqualityWorkers) -> None:
-    # Time is the worker's own: one that is not let run for longer than the time-out is not late.
-    workers.equal_many([NEEDS_ALGEBRA])
-    (pid,) = process_ids(workers)
-    with ThreadPoolExecutor(1) as thread:
-        os.kill(pid, signal.SIGSTOP)
-        pending = thread.submit(workers.equal_many, [NEEDS_ALGEBRA], timeout_seconds=0.5)
-        time.sleep(1.5)
-        os.kill(pid, signal.SIGCONT)
-        assert pending.result(timeout=30.0) == [YES]
-    assert process_ids(workers) == [pid]
-
-
-@pytest.mark.slow
-def test_a_worker_that_gets_no_time_at_all_is_given_up_and_counted(workers: EqualityWorkers) -> None:
-    workers.equal_many([NEEDS_ALGEBRA])
-    (pid,) = process_ids(workers)
-    os.kill(pid, signal.SIGSTOP)
-    grades = workers.equal_many([NEEDS_ALGEBRA, (r"\sqrt{12}", r"2\sqrt{3}")], timeout_seconds=0.3)
-    assert grades == [Equality(equal=False, timed_out=True), YES]
-
-
-@pytest.mark.slow
-def test_a_worker_that_grew_large_is_replaced_after_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "python"  # a worker that thinks itself large
-    lines = "import gtpo_cli.rewards.worker as worker; worker.RETIRE_BYTES = 1; worker.main()"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -c "{lines}"\n')
-    program.chmod(0o755)
-    pairs = [NEEDS_ALGEBRA, (r"\sqrt{12}", r"2\sqrt{3}"), (r"\sqrt{12}", r"3\sqrt{3}")]
-    with monkeypatch.context() as patch, EqualityWorkers(1) as large:
-        patch.setattr(sys, "executable", str(program))
-        assert large.equal_many(pairs) == [YES, YES, NO]
-        assert process_ids(large) == []
-    with EqualityWorkers(1) as usual:
-        assert usual.equal_many(pairs) == [YES, YES, NO]
-        assert len(process_ids(usual)) == 1
 
 
 def test_no_process_is_left_after_close() -> None:
@@ -182,11 +138,3 @@ def test_workers_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with EqualityWorkers(1) as workers, pytest.raises(RewardError, match="cannot be started"):
         workers.equal_many([NEEDS_ALGEBRA])
-
-
-def test_threads_share_a_pool(workers: EqualityWorkers) -> None:
-    pairs = [(rf"\sqrt{{{4 * n}}}", rf"2\sqrt{{{n}}}") for n in (2, 3, 5, 6, 7)]
-    wrong = [(gold, predicted + "+1") for gold, predicted in pairs]
-    with ThreadPoolExecutor(4) as threads:
-        grades = list(threads.map(workers.equal_many, [pairs, wrong, pairs, wrong]))
-    assert grades == [[YES] * 5, [NO] * 5, [YES] * 5, [NO] * 5]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,11 +125,3 @@ def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
     for name in ("fig2_methods", "fig4d_entropy_control", "fig5a_kl"):
         assert changes(name)["gtpo"] == {}
     assert changes("learning_rates")["grpo_5e-4"] == GRPO | BETAS | {"optimizer.learning_rate": 5e-4}
-
-
-def test_the_page_has_the_sweep_of_each_figure_of_the_paper() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "paper.md").read_text()
-    rows = re.findall(r"^\| (\w+): [^|]+ \| `(\w+)` \|$", page, re.M)
-    assert [sweep for _, sweep in rows] == [name for name in shipped_sweeps() if name.startswith("fig")]
-    assert all(sweep.startswith(f"fig{figure}_") for figure, sweep in rows)
-    assert f"`gtpo sweep {rows[0][1]} --recipe llama8b_gsm8k`" in page

@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -19,7 +18,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.estimates import estimate, markdown, runs_csv, values_of
 from gtpo_cli.sweeps.execute import check_folders, seconds_left
 from gtpo_cli.sweeps.spec import Sweep, load_sweep, parse_figure
-from gtpo_cli.sweeps.sweep_page import band_charts, write_results
+from gtpo_cli.sweeps.sweep_page import write_results
 
 FILE = {
     "recipe": "tiny_arithmetic",
@@ -95,15 +94,6 @@ def test_another_recipe_and_overrides_for_all_runs(tmp_path: Path) -> None:
         load_sweep(file, recipe="lama8b_math")
 
 
-def test_figures_of_a_file_that_names_none_are_of_the_recipes_own_benchmark(tmp_path: Path) -> None:
-    file = str(written(tmp_path, figures={}))
-    assert load_sweep(file).figures["test accuracy"].text == "last eval/arithmetic/accuracy_rate"
-    sweep = load_sweep(file, recipe="llama8b_math", folder=tmp_path / "sweep")
-    assert sweep.figures["test accuracy"].text == "last eval/math/accuracy_rate"
-    finish(sweep, "gtpo-1", [0.5] * 4)
-    assert set(estimate(sweep).values["gtpo-1"]) == {"accuracy", "entropy", "entropy peak", "passes ln 2"}
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -128,32 +118,6 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, changes: dict[str, Any
     with pytest.raises(RecipeError) as caught:
         sweep_of(tmp_path, **changes)
     assert words in str(caught.value)
-
-
-def test_what_the_sweep_sets_is_not_overridden_in_silence(tmp_path: Path) -> None:
-    with pytest.raises(
-        RecipeError, match="--set: output_dir is set by the sweep; choose the sweep's folder with --out"
-    ):
-        load_sweep(str(written(tmp_path)), overrides=["output_dir=/big"])
-
-
-def test_a_recipe_beside_the_file_is_found_with_its_ending_and_without(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text("extends: tiny_arithmetic\ntraining: {max_steps: 7}\n", encoding="utf-8")
-    for name in ("base.yaml", "base"):
-        assert sweep_of(tmp_path, recipe=name, set={}).runs[0].recipe.training.max_steps == 7
-
-
-@pytest.mark.parametrize(
-    "prompt", ["off", "1e-3", " é 😀 ", "two\n\nlines: [a]\n", "'\"", "...", "# no", "2001-01-01", "null"]
-)
-def test_a_text_reaches_the_recipe_as_it_is_written(tmp_path: Path, prompt: str) -> None:
-    sweep = sweep_of(tmp_path, variants={"x": {"data.system_prompt": prompt}})
-    assert sweep.runs[0].recipe.data.system_prompt == prompt
-
-
-def test_a_sweep_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no such file and no shipped sweep"):
-        load_sweep(str(tmp_path / "none.yaml"))
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
@@ -249,27 +213,3 @@ def test_results_are_files_and_a_page_without_a_network(tmp_path: Path) -> None:
     document = json.loads((sweep.folder / "results.json").read_text())
     assert document["runs"]["gtpo-1"]["accuracy"] == pytest.approx(0.35)
     assert (sweep.folder / "charts" / "accuracy.png").stat().st_size > 1000
-
-
-def test_a_run_that_diverged_leaves_the_results_json(tmp_path: Path) -> None:
-    sweep = sweep_of(tmp_path, figures={"accuracy": "last train/accuracy_rate", "entropy": "last entropy/mean"})
-    finish(sweep, "gtpo-1", [0.1] * 4, entropy=float("nan"))
-    write_results(sweep, estimate(sweep))
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    document = json.loads((sweep.folder / "results.json").read_text(), parse_constant=refuse)
-    assert document["runs"]["gtpo-1"] == {"accuracy": pytest.approx(0.1), "entropy": None}
-
-
-def test_seeds_are_banded_step_by_step_though_one_skips_a_metric() -> None:
-    """Some steps have no groups whose gradients do not cancel, and some runs not one such step."""
-    metric = "audit/prefix_negative_groups"
-    whole = [{"step": float(step), metric: float(step)} for step in range(1, 5)]
-    gaps = [{"step": 1.0}, {"step": 2.0}, {"step": 3.0, metric: 5.0}, {"step": 4.0, metric: 6.0}]
-    without = [{"step": float(step)} for step in range(1, 5)]
-    (chart,) = band_charts({"gtpo": [without, whole, gaps]})
-    (line,) = chart.draw().axes[0].lines
-    assert list(line.get_xdata()) == [1.0, 2.0, 3.0, 4.0]
-    assert np.asarray(line.get_ydata()) == pytest.approx([1.0, 2.0, 4.0, 5.0])

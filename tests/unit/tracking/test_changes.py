@@ -21,15 +21,6 @@ def test_first_and_last_twentieth() -> None:
     assert str(loss) == "2.0000 -> 59.0000"
 
 
-def test_short_runs_and_metrics_that_are_not_there() -> None:
-    assert changes([]) == []
-    assert changes(rows(1)) == []
-    assert [(change.first, change.last) for change in changes(rows(2))] == [(0.5, 1.0)]
-    assert changes([{"step": 1.0}, {"step": 2.0}]) == []
-    mixed = [{"optim/loss": 1.0, "entropy/mean": 1.0}, {"optim/loss": 2.0}]
-    assert [change.name for change in changes(mixed)] == ["optim/loss"]
-
-
 def test_a_side_has_a_hundred_completions_and_no_step_is_on_both() -> None:
     """One step of a few completions says little: 18.8 % and 28.1 % of 32 where the rate was 50."""
     (accuracy,) = changes(rows(60), completions=8)
@@ -51,18 +42,6 @@ def test_a_skipped_step_takes_nothing_from_the_summary() -> None:
     skipped = [{"optim/skipped": 1.0}, {"train/accuracy_rate": 0.5, "entropy/mean": math.nan, "optim/skipped": 1.0}]
     seen = {change.words: (change.first, change.last) for change in changes([skipped[0], *measured, skipped[1]])}
     assert seen == {"accuracy": (0.25, 0.5), "entropy": (0.25, 0.75)}
-
-
-def test_the_length_and_the_penalty_on_it_are_called_differently() -> None:
-    """A run of DAPO has both."""
-    logged = [
-        {"completions/length_mean": tokens, "rewards/length_mean": points} for tokens, points in ((9.0, -0.5),) * 2
-    ]
-    said = {change.words: str(change) for change in changes(logged)}
-    assert said == {
-        "length": "9.0 tokens -> 9.0 tokens",
-        "length penalty": "-0.50 -> -0.50",
-    }
 
 
 def test_user_rewards_are_called_by_their_names() -> None:

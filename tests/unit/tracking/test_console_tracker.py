@@ -11,14 +11,12 @@ from typing import Any
 
 import pyte
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from gtpo_cli.recipe.schema import FilterRecipe
 from gtpo_cli.tracking.console import WARNING
 from gtpo_cli.tracking.console import Console as GtpoConsole
-from gtpo_cli.tracking.display import BARS, TREND_CELLS, ConsoleTracker, Trend, entropy_note
+from gtpo_cli.tracking.display import ConsoleTracker, Trend, entropy_note
 
 NOTE = "ln 2 = 0.693, at the start 0.162, filter on"
 STEP = {
@@ -95,25 +93,6 @@ def test_every_figure_is_there_uncut_at_every_usual_width(width: int) -> None:
     assert "…" not in text
 
 
-def test_labels_and_figures_keep_their_places_while_figures_change() -> None:
-    tracker = plain(600, note=NOTE)
-
-    def places() -> list[tuple[int, int]]:
-        found = []
-        for number, line in enumerate(shown(tracker, 80)[1:]):
-            labels = ["reward", "accuracy", "strict format", "loss", "entropy", "ln 2", "filtered", "conflict"]
-            labels += ["truncated", "length", "grad norm", "tokens/s", "KL", "lr", "peak mem"]
-            found += [(number, line.index(label)) for label in labels if label in line]
-            found += [(number, bars.start()) for bars in re.finditer(r"[▁-█]+·", line)]
-        return found
-
-    tracker.log(1, STEP)
-    before = places()
-    tracker.log(2, {name: value * 0.013 for name, value in STEP.items()})
-    assert len(before) == 15 + 5
-    assert places() == before
-
-
 def test_an_sft_run_shows_loss_and_entropy_only() -> None:
     tracker = plain(100)
     tracker.log(1, {"optim/loss": 2.31, "entropy/mean": 1.9})
@@ -123,16 +102,6 @@ def test_an_sft_run_shows_loss_and_entropy_only() -> None:
     assert entropy.split()[:3] == ["entropy", "1.900", "1.900"]
 
 
-def test_before_the_first_step_and_after_a_resume() -> None:
-    assert shown(plain(100), 80)[1] == "step 1 is under way"
-    named = shown(plain(100, name="my-run"), 80)
-    assert (named[0], named[2]) == ("my-run", "step 1 is under way")
-    resumed = shown(plain(100, start_step=40), 80)
-    assert resumed[0].startswith("step  40/100")
-    assert " 40% " in resumed[0]
-    assert resumed[1] == "step 41 is under way"
-
-
 def test_the_mean_is_over_the_last_20_steps_and_a_missing_figure_is_no_old_one() -> None:
     tracker = plain(100)
     for step in range(1, 31):
@@ -140,13 +109,6 @@ def test_the_mean_is_over_the_last_20_steps_and_a_missing_figure_is_no_old_one()
     assert shown(tracker, 80)[2].split()[:3] == ["loss", "30.0000", "20.5000"]  # mean of 11..30
     tracker.log(31, {"entropy/mean": 0.5})
     assert shown(tracker, 80)[2].split()[:3] == ["loss", "-", "20.5000"]
-
-
-def test_a_diverged_run_is_shown_as_it_is() -> None:
-    tracker = plain(100)
-    for step, loss in enumerate([1.0, math.nan, math.inf, -math.inf], 1):
-        tracker.log(step, {"optim/loss": loss, "entropy/mean": math.nan})
-    assert shown(tracker, 80)[2].split()[:3] == ["loss", "-inf", "nan"]
 
 
 def test_entropy_past_ln_2_stands_out() -> None:
@@ -185,22 +147,6 @@ def test_trend_by_hand() -> None:
     assert negative.draw(top=None).plain == "▁█"
 
 
-@given(st.integers(1, 300), st.data())
-def test_trend_against_a_naive_one(total: int, data: st.DataObject) -> None:
-    values = data.draw(st.lists(st.floats(0, 1), max_size=total))
-    trend = Trend(total)
-    for step, value in enumerate(values, 1):
-        trend.add(step, value)
-    cells = min(TREND_CELLS, total)
-    expected = ""
-    for cell in range(cells):
-        part = [
-            v for step, v in enumerate(values, 1) if cell / cells <= (step - 1) / total < (cell + 1) / cells - 1e-12
-        ]
-        expected += BARS[min(7, int(8 * sum(part) / len(part)))] if part else "·"
-    assert trend.draw(top=1.0).plain == expected
-
-
 @pytest.mark.parametrize(("total", "lines"), [(10, 10), (50, 50), (51, 51), (600, 51), (7473, 51)])
 def test_plain_lines_are_about_fifty_a_run_with_the_first_and_the_last(total: int, lines: int) -> None:
     console = Console(file=io.StringIO(), width=80)
@@ -213,25 +159,6 @@ def test_plain_lines_are_about_fifty_a_run_with_the_first_and_the_last(total: in
     assert out[0].split()[:2] == ["step", f"{1:>{len(str(total))}}/{total}".split()[0]]
     assert f"{total}/{total}  loss 0.5000" in out[-1]
     assert "\x1b" not in printed(console)
-
-
-def test_a_plain_line_by_hand_is_one_line_whatever_its_length() -> None:
-    console = Console(file=io.StringIO(), width=80)
-    tracker = ConsoleTracker(600, note=NOTE, console=console)
-    tracker.log(1, STEP)
-    assert printed(console).splitlines() == [
-        "entropy is in nats; ln 2 = 0.693, at the start 0.162, filter on",
-        "step   1/600  reward 17.42 ± 3.11  accuracy 81.2%  strict format 98.4%  loss -0.0123  entropy 0.153  "
-        "filtered 1.6%  conflict 23.1%  truncated 0.0%  length 28.9  grad norm 0.0831  tokens/s 18,432  KL 0.0021",
-    ]
-
-
-def test_plain_lines_on_an_ascii_stream() -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    tracker = ConsoleTracker(10, console=Console(file=stream, force_terminal=True, width=80, color_system=None))
-    tracker.log(1, STEP)
-    stream.flush()
-    assert b"reward 17.42 +- 3.11" in stream.buffer.getvalue()
 
 
 def test_in_a_notebook_one_short_line_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,19 +203,6 @@ def test_the_live_display_draws_seldom_and_gives_the_terminal_back() -> None:
     assert (sys.stdout, sys.stderr) == before
     assert f"{step}/100000" in printed(console), "the last state stays on the screen"
     assert printed(console).endswith("\x1b[?25h"), "the cursor is back"
-
-
-def test_messages_stand_above_the_live_display() -> None:
-    console = live_console()
-    tracker = ConsoleTracker(10, console=console)
-    tracker.log(1, STEP)
-    tracker.message("saved [checkpoints/step-000001]")
-    print("a library's print")  # noqa: T201 - goes above the display, too
-    tracker.close()
-    lines = screen(printed(console))
-    assert lines[:2] == ["saved [checkpoints/step-000001]", "a library's print"]
-    assert lines[2].startswith("step  1/10 ")
-    assert sum("reward" in line for line in lines) == 1, "the display is redrawn in place, not repeated"
 
 
 def screen(output: str) -> list[str]:

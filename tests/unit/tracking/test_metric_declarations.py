@@ -126,11 +126,6 @@ def test_an_undeclared_name_is_a_programming_error(name: str) -> None:
         find_metric(name)
 
 
-def test_declared_names_pass() -> None:
-    names = [*NAMES, "rewards/brevity_mean"]
-    assert [find_metric(name).name for name in names] == names
-
-
 def test_order_is_declared_order_then_user_rewards_by_name() -> None:
     shuffled = ["rewards/b_mean", "memory/peak_bytes", "rewards/a_mean", "entropy/max", "train/reward_mean"]
     assert in_order(shuffled) == [
@@ -140,21 +135,3 @@ def test_order_is_declared_order_then_user_rewards_by_name() -> None:
         "rewards/a_mean",
         "rewards/b_mean",
     ]
-
-
-def test_the_table_has_one_well_formed_row_a_metric() -> None:
-    header, rule, *rows = metrics_table().splitlines()
-    assert (header, rule) == ("| name | unit | better | what it is |", "|---|---|---|---|")
-    assert [row.split("`")[1] for row in rows] == [
-        *NAMES,
-        "rewards/<name>_mean",
-        "audit/<place>_<sign>_share",
-        "audit/<place>_negative_groups",
-        *(f"eval/<benchmark>/{leaf}" for leaf in ("accuracy_rate", "strict_format_rate", "truncated_share")),
-        *(f"eval/<benchmark>/{leaf}" for leaf in ("length_mean", "entropy_mean")),
-        "eval/time",
-    ]
-    assert all(row.count("|") == 5 for row in rows), "a bar inside a cell would split it"
-    assert "| `conflict/share` | share |  | completion tokens with M = 1" in metrics_table()
-    assert "| `optim/loss` | loss | less in SFT |" in metrics_table()
-    assert "| `time/step` | s | less |" in metrics_table()

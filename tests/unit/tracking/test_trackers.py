@@ -15,7 +15,6 @@ from rich.console import Console
 from gtpo_cli.errors import GtpoError, RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.tracking import JsonlTracker, Trackers, read_metrics
-from gtpo_cli.tracking.display import ConsoleTracker
 from gtpo_cli.tracking.opening import open_trackers
 from gtpo_cli.tracking.wandb import BackgroundTracker
 
@@ -54,11 +53,6 @@ class Recorder:
             raise TimeoutError("no answer")
 
 
-class ClosedTerminal(io.StringIO):
-    def write(self, text: str) -> int:
-        raise OSError(5, "Input/output error")
-
-
 def recipe(*overrides: str) -> Recipe:
     document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
     return build_recipe(document, ["tracking.wandb.mode=off", *overrides], where="test")
@@ -88,14 +82,6 @@ def test_a_failing_tracker_is_switched_off_with_one_warning_and_the_run_goes_on(
     assert [row["step"] for row in read_metrics(tmp_path / "m.jsonl")] == [1, 2, 3, 4]
 
 
-def test_by_default_the_warning_goes_through_the_warnings_module(tmp_path: Path) -> None:
-    with (
-        Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[Recorder(bad_step=1)]) as trackers,
-        pytest.warns(UserWarning, match="Recorder tracking failed and is off from step 1"),
-    ):
-        trackers.log(1, STEP)
-
-
 def test_a_tracker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path: Path) -> None:
     bad, good = Recorder(bad_close=True), Recorder()
     warnings: list[str] = []
@@ -120,27 +106,6 @@ def test_a_record_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
     ):
         trackers.log(1, STEP)
     assert (other.steps, other.closed) == ([], 1)
-
-
-def test_an_undeclared_metric_reaches_no_tracker(tmp_path: Path) -> None:
-    other = Recorder()
-    with Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[other]) as trackers:
-        with pytest.raises(ValueError, match="reward is not a declared metric"):
-            trackers.log(1, {"reward": 1.0})
-        assert trackers.position == 0
-    assert other.steps == []
-
-
-def test_a_terminal_that_goes_away_is_no_reason_to_stop(tmp_path: Path) -> None:
-    warnings: list[str] = []
-    display = ConsoleTracker(10, console=Console(file=ClosedTerminal()))
-    with Trackers(JsonlTracker(tmp_path / "m.jsonl"), display=display, warn=warnings.append) as trackers:
-        trackers.log(1, STEP)
-        trackers.message("still here")
-        trackers.log(2, STEP)
-    assert len(warnings) == 1
-    assert "Console tracking failed and is off from step 1 on (OSError: [Errno 5]" in warnings[0]
-    assert len(read_metrics(tmp_path / "m.jsonl")) == 2
 
 
 def test_a_reader_that_goes_away_is_no_reason_to_stop(tmp_path: Path) -> None:
@@ -183,44 +148,6 @@ def test_open_trackers_on_a_run_and_on_its_resumption(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl"]
 
 
-def test_a_resumed_display_starts_where_the_run_was(tmp_path: Path) -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, color_system=None)
-    open_trackers(recipe(), tmp_path, total_steps=4, start_step=2, keep_bytes=0, console=console).close()
-    assert "step 2/4 " in printed(console)
-    assert "step 3 is under way" in printed(console)
-
-
-def test_the_display_names_a_threshold_that_is_not_ln_2(tmp_path: Path) -> None:
-    console = text_console()
-    opened = open_trackers(
-        recipe("objective.filter.threshold=1.05"),
-        tmp_path,
-        total_steps=4,
-        initial_entropy=0.25,
-        console=console,
-    )
-    opened.close()
-    assert "filter on above 1.050" in printed(console)
-
-
-@pytest.mark.slow
-def test_a_quiet_run_prints_nothing_but_warnings(tmp_path: Path) -> None:
-    console = text_console()
-    (tmp_path / "wandb").write_text("in the way: wandb cannot make its folder")
-    with open_trackers(
-        recipe("tracking.wandb.mode=offline"), tmp_path, total_steps=2, console=console, quiet=True
-    ) as trackers:
-        trackers.log(1, STEP)
-        trackers.message("not shown")
-        trackers.warn("shown")
-        trackers.log(2, STEP)
-    line, last = printed(console).splitlines()
-    assert last == "warning: shown"
-    assert line.startswith("warning: wandb is off (FileExistsError: ")
-    assert "tracking.wandb.mode: off" in line
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
-
-
 def test_tensorboard_that_is_not_installed_names_the_extra_and_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,17 +155,6 @@ def test_tensorboard_that_is_not_installed_names_the_extra_and_leaves_nothing_op
     with pytest.raises(RecipeError, match=r"\.\[tensorboard\]"):
         open_trackers(recipe("tracking.tensorboard=true"), tmp_path, total_steps=2, console=text_console())
     JsonlTracker(tmp_path / "metrics.jsonl").close()
-
-
-def test_off_imports_neither_wandb_nor_torch(tmp_path: Path) -> None:
-    code = f"""
-{OPEN.format(folder=tmp_path)}
-    trackers.log(1, {{"optim/loss": 0.5}})
-print(sorted({{"wandb", "torch", "tensorboard"}} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.splitlines() == ["step  1/10  loss 0.5000", "[]"]
-    assert done.stderr == ""
 
 
 class TableRecorder(Recorder):
@@ -271,12 +187,3 @@ def test_tables_go_to_those_that_take_them_and_end_no_run(tmp_path: Path) -> Non
     assert warnings == [
         "TableRecorder tracking failed and is off from step 2 on (ConnectionError: away); metrics.jsonl has every step"
     ]
-
-
-def test_a_tracker_behind_a_thread_is_told_of_by_its_own_name(tmp_path: Path) -> None:
-    warnings: list[str] = []
-    bad = BackgroundTracker(TableRecorder(bad_table=1), close_seconds=10)
-    with Trackers(JsonlTracker(tmp_path / "m.jsonl"), others=[bad], warn=warnings.append) as trackers:
-        trackers.log_table(1, "samples", [{"text": "a"}])
-    (line,) = warnings
-    assert line.startswith("TableRecorder tracking could not be closed (ConnectionError: away)")

@@ -12,16 +12,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import wandb_records
 
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.tracking.wandb import WandbTracker
-from gtpo_cli.types import CodeName
 
 pytestmark = pytest.mark.slow  # processes with the real wandb in them
 
@@ -157,33 +153,6 @@ def test_a_network_that_is_away_costs_seconds_and_a_warning(tmp_path: Path) -> N
     assert b"2.40625" in recorded(tmp_path / "a")
 
 
-BUSY = """
-import time
-recipe = load_recipe("tiny_arithmetic", ["tracking.wandb.mode=offline"])
-tracker = WandbTracker(recipe, Path("a"), resumed=False, warn=print)
-time.sleep(1.5)
-tracker.close()
-"""
-
-
-def test_how_busy_the_machine_is_is_recorded_in_numbers_and_not_what_it_is(tmp_path: Path) -> None:
-    run_without_stdin(BUSY, tmp_path, WANDB_X_STATS_SAMPLING_INTERVAL="0.2")  # seconds; else 15
-    (file,) = tmp_path.glob("a/wandb/offline-run-*/run-*.wandb")
-    told = list(wandb_records.records(file))
-    samples = [{item.key: float(item.value_json) for item in record.stats.item} for record in told]
-    seen = {key: value for sample in samples for key, value in sample.items()}
-    assert {"cpu", "memory_percent", "proc.memory.rssMB", "disk./.usagePercent"} <= seen.keys()
-    assert 0 < seen["memory_percent"] < 100
-    assert not any(record.HasField("environment") for record in told)
-
-
-@pytest.mark.parametrize("switch", ["disabled", "offline"])
-def test_auto_heeds_the_users_own_switch(tmp_path: Path, switch: str) -> None:
-    lines = run_without_stdin("run('a', 'auto')", tmp_path, WANDB_API_KEY="a" * 40, WANDB_MODE=switch)
-    assert len(lines) == 1
-    assert len(list(tmp_path.glob("a/wandb/*run-*"))) == (1 if switch == "offline" else 0)
-
-
 def test_a_resumed_run_goes_on_under_the_same_wandb_id(tmp_path: Path) -> None:
     code = """
 from gtpo_cli.recipe import build_recipe
@@ -261,14 +230,3 @@ def test_settings_that_lie_in_a_run_do_not_tell_wandb_where_to_send_a_key(
         (tmp_path / file).write_text("[default]\nbase_url = http://127.0.0.1:9/\n")
     with pytest.raises(GtpoError, match=r"^wandb/settings in the working folder would tell wandb where to send"):
         WandbTracker(load_recipe("tiny_arithmetic"), tmp_path, warn=print)
-
-
-def test_a_table_may_have_a_column_for_a_reward_of_the_user_s() -> None:
-    """Its name is of a type of ours; wandb asks for str itself."""
-    logged: list[dict[str, Any]] = []
-    tracker = object.__new__(WandbTracker)
-    tracker._run = SimpleNamespace(log=logged.append)
-    tracker.log_table(3, "samples", [{"text": "a", CodeName("mine.py:good"): 1.0}])
-    assert logged[0]["samples"].columns == ["step", "text", "mine.py:good"]
-    assert logged[0]["samples"].data == [[3, "a", 1.0]]
-    assert logged[0]["step"] == 3

@@ -12,7 +12,7 @@ from gtpo_cli.errors import CheckpointError, Terminated
 from gtpo_cli.files import guarded
 from gtpo_cli.models.loading import explained
 from gtpo_cli.rewards.registry import call_plugin, load_plugin
-from gtpo_cli.training.interrupts import ending_signals, interrupt_flag, raise_ended, reason
+from gtpo_cli.training.interrupts import ending_signals, interrupt_flag
 from gtpo_cli.types import CodeName, Completion, Problem
 
 
@@ -56,16 +56,6 @@ def test_a_signal_that_was_ignored_stays_so() -> None:
         assert flag == []
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_the_words_and_codes() -> None:
-    assert [reason([number]) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == [
-        "interrupted", "terminated", "hung up",
-    ]  # fmt: skip
-    with pytest.raises(Terminated) as caught:
-        raise_ended(signal.SIGHUP, None)
-    assert (caught.value.exit_code, caught.value.words) == (129, "hung up")
-    assert not isinstance(caught.value, Exception)
 
 
 @pytest.mark.parametrize("end", [Terminated(signal.SIGTERM), Terminated(signal.SIGHUP), KeyboardInterrupt()])

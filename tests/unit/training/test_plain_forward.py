@@ -17,11 +17,10 @@ from small_models import random_model
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models import adapter_config, load_policy
-from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.training import loop, trials
+from gtpo_cli.training import loop
 from gtpo_cli.training.loop import train
 from gtpo_cli.training.trials import check_plain_forward
 from gtpo_cli.types import Problem
@@ -153,28 +152,6 @@ def test_a_run_ends_after_its_first_update_and_saves_nothing(
     assert run.metrics_file.read_text() == ""
 
 
-@pytest.mark.parametrize("objective", ["gtpo", "sft"])
-def test_a_run_with_the_check_is_the_run_without_it(
-    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bit for bit."""
-    lora = {"rank": 4, "alpha": 8}
-    calls = []
-    for name, check in (("with", check_plain_forward), ("without", lambda *args, **kwargs: None)):
-
-        def counted(*args: Any, check: Any = check, **kwargs: Any) -> None:
-            calls.append(check)
-            check(*args, **kwargs)
-
-        monkeypatch.setattr(trials, "check_plain_forward", counted)
-        run = RunFolder(tmp_path / name)
-        run.create(recipe_for("builtin:tiny", f"objective.name={objective}", "training.max_steps=4", lora=lora))
-        train(run.recipe(), run, quiet=True)
-    assert len(calls) == 2  # once in a process
-    assert comparable(tmp_path / "with") == comparable(tmp_path / "without")
-    assert contents(tmp_path / "with") == contents(tmp_path / "without")
-
-
 def test_a_resumed_sft_run_with_dropout_equals_the_whole(tmp_path: Path) -> None:
     """What dropout draws follows from the saved states, whether the check was there before or not."""
     for part in random_model(attention_dropout=0.5):
@@ -199,13 +176,3 @@ def test_sft_is_plain_cross_entropy_at_any_temperature(tmp_path: Path) -> None:
         train(run.recipe(), run, quiet=True)
         losses.append(json.loads(run.metrics_file.read_text())["optim/loss"])
     assert losses[0] == losses[1]
-
-
-@pytest.mark.parametrize(("dtype", "temperature"), [("bfloat16", 0.01), ("bfloat16", 0.05), ("float16", 0.01)])
-def test_rounding_at_a_low_temperature_is_no_fault(dtype: str, temperature: float) -> None:
-    """It grows with one over the temperature: a healthy run must not end at its first step."""
-    policy: Any = load_policy(
-        recipe_for(resolve_name("builtin:tiny"), f"rollout.temperature={temperature}", lora=None, dtype=dtype)
-    )
-    for as_in_training in (True, False):
-        check_plain_forward(policy, ASKED, as_in_training=as_in_training)

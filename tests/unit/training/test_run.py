@@ -187,16 +187,6 @@ def test_rollbacks_end_and_survive_a_resume(fed: Fed, tmp_path: Path, monkeypatc
         assert stop.for_good
 
 
-def test_a_damaged_checkpoint_is_no_place_to_go_back_to(fed: Fed, capsys: pytest.CaptureFixture[str]) -> None:
-    run = fed(action="rollback")
-    for _ in range(5):
-        run.step(GOOD)
-    (run.run.store.path(4) / "training.pt").write_bytes(b"")
-    assert run.step(BAD) is None
-    assert torch.equal(run.weights(), run.weights_at[2])
-    assert "step-000004/training.pt: damaged checkpoint" in capsys.readouterr().out
-
-
 def test_without_a_checkpoint_from_before_the_run_stops(fed: Fed) -> None:
     run = fed(action="rollback")
     run.step(GOOD)
@@ -214,31 +204,6 @@ def test_too_many_bad_steps_in_a_row_stop_the_run_without_saving(fed: Fed) -> No
     assert not stop.save
     assert stop.reason.startswith("3 steps in a row made no update")
     assert run.run.store.steps() == [2, 4, 6]
-
-
-def test_bad_steps_before_a_resume_count(fed: Fed, tmp_path: Path) -> None:
-    run = fed()
-    assert [run.step(SKIPPED) for _ in range(2)] == [None, None]
-    shutil.copytree(run.folder, tmp_path / "resumed")
-    assert fed("resumed", resume=True).step(SKIPPED) is not None
-
-
-def test_what_was_finished_before_a_step_that_cannot_be_done_is_saved_and_resumed(fed: Fed) -> None:
-    """Step 3 lies between two checkpoints."""
-    first = fed("run")
-    for _ in range(3):
-        first.step(GOOD)
-    assert first.run.step == 2
-    first.run.save_before(4)
-    assert first.run.step == 3
-    state = first.run.state
-    first.run.save_before(4)  # there already
-    assert first.run.state is state
-    again = fed("run", resume=True)
-    assert (again.run.step, again.number) == (3, 3)
-    assert torch.equal(again.weights(), first.weights_at[3])
-    again.step(GOOD)
-    assert [row["step"] for row in metrics(again.folder)] == [1, 2, 3, 4]
 
 
 def trained(folder: Path, *changes: str) -> RunFolder:

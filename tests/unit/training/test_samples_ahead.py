@@ -14,7 +14,6 @@ from test_step import CASES, NEVER, PROMPTS, ForeignSampler, full_logprobs, matr
 from test_step import parts_for as parts_for  # the fixture
 
 from gtpo_cli.generation import SamplingParams
-from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.tracking import find_metric
 from gtpo_cli.training.samples_ahead import SamplesAhead
 from gtpo_cli.training.step import StepParts, StepPrompts, StepSamples, sample_steps, train_step
@@ -81,13 +80,6 @@ def test_in_16_bits_too_the_ratio_is_1_until_the_first_update(parts_for: Any, na
         assert torch.equal(ours, theirs)
 
 
-def test_a_generation_of_one_step_costs_no_further_forward(parts_for: Any) -> None:
-    parts = parts_for(recipe(NEVER))
-    parts.policy.token_logprobs = lambda *_: pytest.fail("a forward pass")
-    (samples,) = sample_steps(parts, ASKED[:1], clock=Stopwatch())
-    assert samples.old_logprobs_BGT is None
-
-
 @pytest.mark.parametrize(
     "name", ["gtpo", "grpo with kl", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "gtpo's corrections on gspo",
              "gtpo's corrections on cispo", "mask truncated", "importance correction"],
@@ -141,46 +133,6 @@ def test_metrics_of_age_and_ratio(parts_for: Any) -> None:
     assert [find_metric(name).name for name in metrics] == list(metrics)
 
 
-def test_the_ratio_is_that_of_the_tokens_that_train(parts_for: Any) -> None:
-    """Not of groups without reward spread, nor of conflict tokens that have no weight."""
-    plugin = "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]"
-    without = ["rewards.format.weight=0", "rewards.accuracy.weight=0", "objective.entropy_coef=0"]
-    parts = parts_for(recipe(NEVER, plugin, *without, FAST, TWO))
-    sampled_by = copy.deepcopy(parts.policy.model)
-    first, second = sample_steps(parts, ASKED, clock=Stopwatch())
-    train_step(parts, first, clock=Stopwatch())
-    now = copy.deepcopy(parts.policy.model)
-    clock = Stopwatch()
-    result = train_step(parts, second, clock=clock)
-    metrics = step_metrics(result, clock)
-    ratios, everywhere = [], 0
-    for b, (news, olds) in enumerate(zip(old_logprobs(now, second), old_logprobs(sampled_by, second), strict=True)):
-        for g, (new, old) in enumerate(zip(news, olds, strict=True)):
-            trained = result.coefficients_BGT[b, g, : len(new)] != 0
-            ratios += torch.exp(new - old)[trained].tolist()
-            everywhere += len(new)
-    assert 0 < len(ratios) < everywhere / 2
-    assert metrics["ratio/mean"] == pytest.approx(sum(ratios) / len(ratios), rel=1e-4)
-    assert metrics["ratio/max"] == pytest.approx(max(ratios), rel=1e-4)
-    assert metrics["ratio/clipped_share"] == pytest.approx(
-        sum(abs(r - 1) > 0.2 for r in ratios) / len(ratios), abs=0.02
-    )
-
-
-def test_a_step_that_failed_is_sampled_again_by_a_resume(parts_for: Any) -> None:
-    """What a checkpoint from before the step holds fits that checkpoint, wherever in its generation the step stands."""
-    parts = parts_for(recipe(NEVER, FAST, FOUR))
-    generation = sample_steps(parts, [*ASKED, *ASKED], clock=Stopwatch())
-    ahead = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
-    ahead.add(range(5, 9), generation)
-    ahead.take(5)
-    assert ahead.state_dict(after=4) == {}  # the whole generation comes again, from the same weights
-    ahead.take(6)
-    restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
-    restored.load_state_dict(ahead.state_dict(after=5), after=5)
-    assert restored.take(6).groups == generation[1].groups
-
-
 def test_every_iteration_compares_with_the_policy_that_sampled(parts_for: Any) -> None:
     parts = parts_for(recipe(NEVER, FAST, TWO, "objective.num_iterations=3"))
     first, second = sample_steps(parts, ASKED, clock=Stopwatch())
@@ -218,29 +170,6 @@ def test_each_step_samples_again_with_prompts_and_a_seed_of_its_own(parts_for: A
     assert second.old_logprobs_BGT is not None
     expected = old_logprobs(untrained, second)[1][0]
     torch.testing.assert_close(second.old_logprobs_BGT[1, 0, : len(expected)].double(), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("K", "number", "total", "steps"),
-    [
-        (1, 3, 9, [3]), (4, 1, 9, [1, 2, 3, 4]), (4, 5, 9, [5, 6, 7, 8]), (4, 9, 9, [9]), (4, 5, 6, [5, 6]),
-        (4, 7, 9, [7, 8]),  # in the middle: a rollback dropped the samples, or the run's end moved
-        (4, 8, 9, [8]), (16, 3, 9, [3, 4, 5, 6, 7, 8, 9]),
-    ],
-)  # fmt: skip
-def test_the_steps_that_are_sampled_together(K: int, number: int, total: int, steps: list[int]) -> None:
-    policy: Any = None
-    ahead = SamplesAhead(RolloutRecipe(steps_per_generation=K), PROMPTS, policy)
-    missing = ahead.missing(number, total_steps=total)
-    assert list(missing) == steps
-    ahead.add(missing, [StepSamples([]) for _ in steps])
-    for step in steps:
-        assert not ahead.missing(step, total_steps=total)
-        ahead.take(step)
-    assert ahead.state_dict(after=steps[-1]) == {}
-    ahead.add([number], [StepSamples([])])
-    ahead.drop()
-    assert list(ahead.missing(number, total_steps=total)) == steps
 
 
 def left_over(parts: StepParts) -> tuple[SamplesAhead, list[StepSamples]]:
@@ -295,16 +224,3 @@ def test_what_does_not_fit_the_run_is_refused(parts_for: Any, change: Any, after
     restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
     with pytest.raises(ValueError, match=why):
         restored.load_state_dict(change(ahead.state_dict(after=5)), after=after)
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [("rollout.group_size=4", "are not 8 completions"), ("rollout.prompts_per_step=1", "have 2 prompts"),
-     ("rollout.max_completion_tokens=2", "longer than"), ("rollout.steps_per_generation=3", "not for the steps")],
-)  # fmt: skip
-def test_samples_of_another_recipe_are_refused(parts_for: Any, change: str, why: str) -> None:
-    parts = parts_for(recipe(NEVER, FOUR))
-    ahead, _ = left_over(parts)
-    other = SamplesAhead(recipe(NEVER, FOUR, change).rollout, PROMPTS, parts.policy)
-    with pytest.raises(ValueError, match=why):
-        other.load_state_dict(ahead.state_dict(after=5), after=5)

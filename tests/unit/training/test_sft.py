@@ -55,18 +55,6 @@ def test_loss_and_gradient_equal_torchs_cross_entropy(micro: int) -> None:
     assert all(parameter.grad is None for parameter in policy.trainable_parameters())
 
 
-def test_references_that_do_not_fit_are_dropped_and_named() -> None:
-    tokenizer = random_model()[1]
-    prompts = [*PROMPTS, (Problem("d", "q", "1", None, source="f.jsonl:4"), (1, 2))]
-    kept, dropped = drop_long_references(prompts, tokenizer, max_completion_tokens=30, max_seq_length=64)
-    assert [problem.id for problem, _ in kept] == ["a", "b"]
-    assert [(row.source, row.reason.partition(":")[0]) for row in dropped] == [
-        ("c", "reference too long"),
-        ("f.jsonl:4", "no worked solution to imitate (SFT needs one)"),
-    ]
-    assert len(reference_completion(PROMPTS[1][0], tokenizer).token_ids) == 16  # 14 of tags, the answer, the end
-
-
 def test_without_a_reasoning_tag_no_worked_solution_is_needed() -> None:
     tokenizer = random_model()[1]
     prompts = [(Problem("d", "q", "1", None), (1, 2))]
