@@ -142,25 +142,6 @@ def test_marks_recipes_and_next_command_on_the_terminal(gtpo: Run, runs: dict[st
     assert pair["recipe_differences"]["objective.name"] == {"a": "grpo", "b": "gtpo"}
 
 
-def test_only_shared_problems_are_compared_and_the_others_are_counted(gtpo: Run, tmp_path: Path) -> None:
-    right = table(30, 0.5, 4)
-    store(tmp_path / "one", right)
-    store(tmp_path / "two", right[10:], first=11)
-    output = gtpo("compare", "one", "two").stdout
-    assert "20 shared problems; 10 that only one side has are left out" in output
-    (pair,) = json.loads(gtpo("compare", "one", "two", "--json").stdout)["comparisons"]
-    assert pair["scores"]["accuracy"]["interval_95"] == pytest.approx([-0.1021, 0.1021], abs=1e-4)
-    assert pair["scores"]["accuracy"]["a"] == pytest.approx(fmean(fmean(row) for row in right[10:]))
-
-
-def test_base_beside_trained_of_one_run(gtpo: Run, tmp_path: Path) -> None:
-    store(tmp_path / "one", table(30, 0.2, 5), subject="base")
-    store(tmp_path / "one", table(30, 0.9, 6))
-    (pair,) = json.loads(gtpo("compare", "one@base", "one", "--json").stdout)["comparisons"]
-    assert (pair["a"]["subject"], pair["b"]["subject"]) == ("base", "step-000600")
-    assert pair["scores"]["accuracy"]["difference"] > 0.5
-
-
 def test_errors(gtpo: Run, tmp_path: Path) -> None:
     store(tmp_path / "one", table(12, 0.5, 7))
     store(tmp_path / "other_gold", table(12, 0.5, 7), gold="7")

@@ -96,24 +96,6 @@ def test_nothing_of_the_data_steers_the_terminal(tmp_path: Path) -> None:
     assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(said)
 
 
-def test_a_run_folder_does_not_switch_on_code_of_a_model(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "runs", tmp_path / "runs")
-    file = tmp_path / "runs" / "one" / "recipe.yaml"
-    recipe = yaml.safe_load(file.read_text())
-    recipe["model"]["trust_remote_code"] = True
-    file.write_text(yaml.safe_dump(recipe))
-    flag = "--trust-remote-code"
-    commands = [
-        ["eval", "runs/one"], ["generate", "runs/one", "1+1?"], ["export", "runs/one"], ["probe-entropy"],
-        ["train", "--resume", "runs/one"], ["eval", "runs/one", "--set", "model.trust_remote_code=true"],
-    ]  # fmt: skip
-    for said in said_by(tmp_path, [(arguments, 2) for arguments in commands]):
-        assert "model.trust_remote_code is on in this run's recipe" in said
-        assert said.rstrip().endswith(f"if you trust it, add {flag}")
-    asked = ["generate", "runs/one", "1+1?", "--max-tokens", "2", flag]
-    said_by(tmp_path, [(asked, 0), (["inspect", "runs/one"], 0)])  # to inspect loads no model
-
-
 def test_code_in_a_run_folder_is_not_run_by_any_command(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "runs", tmp_path / "runs")
     run = tmp_path / "runs" / "one"

@@ -11,21 +11,10 @@ from typing import Any
 import pytest
 from commands import Prepared, Run, metrics
 
-from gtpo_cli.recipe import load_recipe, shipped_recipes
-
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
     "--set", "objective.initial_entropy=0.16", "--set", "data.limit=64",
 ]  # fmt: skip
-NOISY = """
-import os, subprocess, sys
-print("imported")
-os.write(1, b"from C\\n")
-subprocess.run([sys.executable, "-S", "-c", "print('from a child')"])
-def plain(problem, completion):
-    print("rewarded")
-    return 0.0
-"""
 
 
 def said(gtpo: Run, *arguments: str, code: int = 0) -> dict[str, Any]:
@@ -72,47 +61,6 @@ def test_plan_says_what_the_table_says(gtpo: Run) -> None:
     unknown = said(gtpo, "plan", "--recipe", "llama8b_gsm8k", "--gpu", "12", "--set", "data.limit=9", code=1)
     assert (unknown["steps"], unknown["hours"]) == (None, [])
     assert "steps and prompts are not known here" in unknown["notes"][0]
-
-
-def test_recipes(gtpo: Run, tmp_path: Path) -> None:
-    listed = said(gtpo, "recipes", "list")["recipes"]
-    assert {row["name"] for row in listed} == set(shipped_recipes())
-    assert listed[0] == {
-        "name": "llama8b_gsm8k", "memory": "19.0 of 24 GiB GPU", "time": "14 to 73 h", "h100": "15 to 31 h",
-        "about": "GTPO on GSM8K with LLaMA-3.1-8B: the paper's settings (Listing 1).",
-    }  # fmt: skip
-    change = "objective.entropy_coef=0.5"
-    shown = said(gtpo, "recipes", "show", "tiny_arithmetic", "--set", change)
-    assert shown["recipe"] == load_recipe("tiny_arithmetic", [change]).model_dump(mode="json")
-    (tmp_path / "bad.yaml").write_text("model: {name: builtin:tiny}\ndata: {benchmark: gsm8}\nrolout: {}\n")
-    checked = said(gtpo, "recipes", "check", "bad.yaml", "tiny_arithmetic", code=2)
-    assert checked["ok"] is False
-    bad, good = checked["recipes"]
-    assert (bad["name"], bad["ok"], len(bad["errors"])) == ("bad.yaml", False, 2)
-    assert good == {"name": "tiny_arithmetic", "ok": True, "errors": [], "remarks": []}
-    assert said(gtpo, "recipes", "check")["ok"] is True
-
-
-def test_eval_and_compare(gtpo: Run, prepared: Prepared, tmp_path: Path) -> None:
-    """What else is said, by the command, by a reward's code and by its children, goes to standard error."""
-    prepared(TRAIN)
-    (tmp_path / "noisy.py").write_text(NOISY)
-    noisy = ["--set", "rewards.plugins=[{name: noisy:plain}]"]
-    done = gtpo("eval", "--base", "--pass-k", "2", "--limit", "8", "--audit", *noisy, "--json")
-    for line in ("imported", "from C", "from a child"):
-        assert line in done.stderr.splitlines()
-    document = json.loads(done.stdout)
-    assert document["run"] == "runs/one"
-    base, trained = document["evaluations"]
-    assert (base["subject"], trained["subject"], base["problems"], base["samples"]) == ("base", "step-000004", 8, 2)
-    rows = [json.loads(line) for line in (tmp_path / base["folder"] / "samples.jsonl").read_text().splitlines()]
-    right = [completion["correct"] for row in rows for completion in row["completions"]]
-    assert base["scores"]["accuracy"]["estimate"] == pytest.approx(sum(right) / 16)
-    assert base["audit"]["judged_wrong"] == 16 - sum(right)
-    compared = said(gtpo, "compare", "runs/one@base", "runs/one")
-    (pair,) = compared["comparisons"]
-    assert pair["scores"]["accuracy"]["b"] == pytest.approx(trained["scores"]["accuracy"]["estimate"])
-    assert "The intervals know what 8 shared problems can show" in " ".join(compared["cautions"])
 
 
 def test_inspect_gives_the_stored_step_and_what_is_no_number_as_null(

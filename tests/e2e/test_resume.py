@@ -22,7 +22,6 @@ SETTINGS = [
     f"training.max_steps={STEPS}", "training.save_every=3", "training.keep_last=2", "tracking.log_completions_every=4",
     "data.limit=64",
 ]  # fmt: skip
-LORA = ["model.lora={rank: 4, alpha: 8}", "optimizer.learning_rate=1e-3"]
 
 
 def train_arguments(name: str, extra: list[str]) -> list[str]:
@@ -48,38 +47,8 @@ def lines(run: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-MOMENTS: dict[str, Callable[[Path], bool]] = {
-    "while loading or probing": lambda run: (run / "recipe.yaml").exists(),
-    "before the first checkpoint": lambda run: lines(run) >= 2,
-    "during the first checkpoint": lambda run: any((run / "checkpoints").glob(".step-*")),
-    "after the first checkpoint": lambda run: lines(run) >= 5,
-    "after the third checkpoint": lambda run: lines(run) >= 11,
-}
-
-
 # Checkpoints in the middle of generations, and a last one that is shorter.
 AHEAD = ["rollout.steps_per_generation=5", "objective.resample=1", "training.eval_every=4", "evaluation.limit=8"]
-
-
-@pytest.mark.parametrize("extra", [[], LORA, AHEAD], ids=["all weights", "lora", "five steps a generation"])
-def test_killed_and_resumed_equals_uninterrupted(
-    gtpo: Run, prepared: Prepared, tmp_path: Path, extra: list[str]
-) -> None:
-    prepared(train_arguments("whole", extra))
-    expected = comparable(tmp_path / "runs" / "whole")
-    assert [row["step"] for row in expected] == list(range(1, STEPS + 1))
-    arguments = train_arguments("killed", extra)
-    run = tmp_path / "runs" / "killed"
-    for moment, holds in MOMENTS.items():
-        code = start_and_kill(tmp_path, arguments, lambda holds=holds: holds(run))
-        assert code == -signal.SIGKILL, moment
-        arguments = ["train", "--quiet", "--resume", "runs/killed"]
-    output = gtpo(*arguments).stdout
-    assert f"step {STEPS} of {STEPS}" in output
-    # metrics.jsonl is written as text of the same numbers, so equality here is equality of every bit
-    assert comparable(run) == expected
-    assert contents(run) == contents(tmp_path / "runs" / "whole")
-    assert not list((run / "checkpoints").glob(".step-*"))
 
 
 @pytest.mark.parametrize(

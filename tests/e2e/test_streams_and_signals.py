@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -171,46 +169,6 @@ measured = probe.mean_entropies
 probe.mean_entropies = lambda *arguments: (os.kill(os.getpid(), signal.SIGINT), measured(*arguments))[1]
 sys.argv = ["gtpo", *sys.argv[1:]]
 main()
-"""
-
-
-def test_long_waits_speak(tmp_path: Path) -> None:
-    """Without a terminal: a wait that is long (here, after a millisecond) says what goes on, and how far it is."""
-    expected = [
-        (train("one"), ["loading builtin:tiny: N s so far", "<H>_ini: N of 8 problems", "step 1: N s so far"]),
-        (["probe-entropy"], ["loading builtin:tiny: N s so far", "<H>_ini: N of 8 problems"]),
-        (["eval", "--pass-k", "2", "--limit", "4"], ["arithmetic step-000004: N of 4 problems"]),
-        (
-            ["export"],
-            ["loading step 4 of runs/one, and sampling greedy answers: N s so far", "loading it back: N s so far"],
-        ),
-        (["report"], ["drawing the charts: N s so far"]),
-        (["generate", "runs/one", "1+1"], ["loading builtin:tiny: N s so far"]),
-    ]  # fmt: skip
-    done = forked(tmp_path, IMPATIENT, input=json.dumps([command for command, _ in expected]).encode())
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(expected), done.stderr
-    for (command, lines), said in zip(expected, answers, strict=True):
-        for line in lines:
-            number = re.escape(line).replace("N", r"\d+")
-            assert re.search(rf"^{number}(, \d+ s left)?$", said, re.MULTILINE), (line, command, said)
-
-
-# Many commands in one process, which spares the seconds that each start costs. Each is `main`, as typed. No wait ends
-# before its thread had a twentieth of a second to speak.
-IMPATIENT = """
-import contextlib, io, json, sys, time
-from gtpo_cli import waiting
-from gtpo_cli.cli.app import main
-waiting.FIRST_SECONDS = 0.001
-leave = waiting.Waiting.__exit__
-waiting.Waiting.__exit__ = lambda wait, *why: (time.sleep(0.05), leave(wait, *why))[1]
-for command in json.load(sys.stdin):
-    out = io.StringIO()
-    sys.argv = ["gtpo", *command]
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        main()
-    print(json.dumps(out.getvalue()))
 """
 
 

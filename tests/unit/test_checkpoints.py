@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 import random
 import zipfile
@@ -117,45 +116,11 @@ def test_save_and_load(tmp_path: Path, policy: TransformersPolicy) -> None:
     store.check(7)
 
 
-def test_a_removal_that_is_cut_off_leaves_no_half_checkpoint(
-    tmp_path: Path, policy: TransformersPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = CheckpointStore(tmp_path, keep_last=1)
-    save(store, CheckpointState(step=1, metrics_bytes=0), policy, {"optimizer": {}, "scheduler": {}})
-    removed = os.remove
-
-    def cut_off(path: Any, **of: Any) -> None:
-        removed(path, **of)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            save(store, CheckpointState(step=2, metrics_bytes=0), policy, {"optimizer": {}, "scheduler": {}})
-    assert store.steps() == [2]
-    assert len(list(tmp_path.iterdir())) == 2
-    store.remove_leftovers()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000002"]
-    store.check(2)
-
-
 def test_retention_keeps_last_and_best(tmp_path: Path, policy: TransformersPolicy) -> None:
     store = CheckpointStore(tmp_path, keep_last=2)
     for step in range(1, 6):
         save(store, CheckpointState(step, 0, best_step=2, best_value=1.0), policy, {})
     assert store.steps() == [2, 4, 5]
-
-
-def test_what_was_left_half_written_is_no_checkpoint_and_does_not_disturb(
-    tmp_path: Path, policy: TransformersPolicy
-) -> None:
-    store = CheckpointStore(tmp_path, keep_last=2)
-    (tmp_path / ".step-000003.tmp" / "model").mkdir(parents=True)
-    (tmp_path / ".step-000003.tmp" / "training.pt").write_bytes(b"half")
-    assert store.steps() == []
-    save(store, CheckpointState(3, 0), policy, {})
-    assert store.steps() == [3]
-    assert not (tmp_path / ".step-000003.tmp").exists()
 
 
 def test_a_write_that_fails_leaves_the_earlier_one_and_says_so(
@@ -173,20 +138,6 @@ def test_a_write_that_fails_leaves_the_earlier_one_and_says_so(
     assert store.steps() == [1]
     assert store.load_state(1).step == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
-
-
-def test_broken_files_are_named(tmp_path: Path, policy: TransformersPolicy) -> None:
-    store = CheckpointStore(tmp_path, keep_last=2)
-    save(store, CheckpointState(1, 0), policy, {})
-    (store.path(1) / "state.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"state\.json: cannot be read"):
-        store.load_state(1)
-    (store.path(1) / "state.json").write_text(json.dumps({"step": 1, "unknown": 2}))
-    with pytest.raises(CheckpointError, match=r"state\.json: cannot be read"):
-        store.load_state(1)
-    (store.path(1) / "training.pt").write_bytes(b"PK\x03\x04 not really")
-    with pytest.raises(CheckpointError, match=r"training\.pt: cannot be read"):
-        training_of(store, 1)
 
 
 def test_compressed_state_is_refused_before_it_is_unpacked(tmp_path: Path, policy: TransformersPolicy) -> None:
@@ -317,23 +268,6 @@ def test_only_folders_that_a_run_made_are_checkpoints(tmp_path: Path, policy: Tr
         (tmp_path / name).mkdir()
     (tmp_path / "step-000008").write_text("a file")
     assert store.steps() == [3]
-
-
-@pytest.mark.parametrize("name", ["state.json", "training.pt", "model/model.safetensors"])
-def test_a_fifo_is_no_file_of_a_checkpoint(tmp_path: Path, policy: TransformersPolicy, name: str) -> None:
-    """Opened as one, it would be waited for without an end."""
-    store = saved(tmp_path, policy, 3)
-    (store.path(3) / name).unlink()
-    os.mkfifo(store.path(3) / name)
-    (store.path(3) / "manifest.json").write_text(json.dumps({name: {"bytes": 0, "sha256": "0"}}))
-    readers: dict[str, Callable[[], object]] = {
-        "state.json": lambda: store.load_state(3),
-        "training.pt": lambda: training_of(store, 3),
-        "model/model.safetensors": lambda: policy.load(store.path(3) / "model"),
-    }
-    for read in (lambda: store.check(3), readers[name]):
-        with pytest.raises(CheckpointError):
-            read()
 
 
 Harm = Callable[[dict[str, Any]], object]

@@ -6,9 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
-import cuda_constraints
 import pytest
-from cuda_constraints import DIFFERENT, NEWER_THAN_THE_INDEX, PYTHONS, differences, lines, pins
+from cuda_constraints import DIFFERENT, NEWER_THAN_THE_INDEX, PYTHONS, pins
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -68,23 +67,3 @@ def test_the_tested_versions_are_the_same_but_for_those_with_a_reason(python: st
     both = tested.keys() & cuda.keys()
     assert len(both) > 60
     assert {name for name in both if not cuda[name].contains(tested[name])} <= DIFFERENT.keys()
-
-
-def test_versions_that_differ_between_pythons_get_markers_and_come_back() -> None:
-    resolved = {
-        "3.11": {"alpha": "1.0", "beta": "1", "certifi": "2026.10.18"},
-        "3.12": {"alpha": "1.0", "beta": "2", "gamma": "3", "certifi": "2026.10.18"},
-        "3.13": {"alpha": "1.0", "beta": "2", "gamma": "3", "certifi": "2026.10.18"},
-    }
-    written = lines(resolved)
-    assert written == [
-        "alpha==1.0",
-        'beta==1 ; python_version == "3.11"',
-        'beta==2 ; python_version == "3.12" or python_version == "3.13"',
-        "certifi>=2026.10.19  # Unsloth 2026.10.9 asks for it",
-        'gamma==3 ; python_version == "3.12" or python_version == "3.13"',
-    ]
-    text = cuda_constraints.HEADER + "\n".join(written)
-    for python, found in resolved.items():
-        assert versions(text, python) == {name: version for name, version in found.items() if name != "certifi"}
-        assert differences(pins(text, python), found, python) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.cli import app
-from gtpo_cli.errors import GtpoError, gtpo, install, out_of_memory, pip_install, program
+from gtpo_cli.errors import GtpoError, gtpo, install, pip_install, program
 
 
 @pytest.fixture
@@ -68,19 +68,3 @@ def test_errors_say_commands_as_they_can_be_typed(
         "error: x: .venv/bin/gtpo eval x, or `.venv/bin/gtpo recipes list`; gtpo cannot; .venv/bin/gtpo eval; in "
         "gtpo's checkout\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("error", "whose"),
-    [
-        (RuntimeError("CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62"), "the GPU"),  # vLLM's
-        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported at some other call"), "the GPU"),
-        (RuntimeError("CUDA driver error: out of memory"), "the GPU"),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "the GPU"),
-        (RuntimeError("CUDA Error: invalid argument at /workspace/csrc/cumem_allocator.cpp:119"), None),
-        (ValueError("CUDA error: out of memory"), None),  # somebody's words about one
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "this machine"),
-    ],
-)
-def test_whose_memory_ran_out(error: Exception, whose: str | None) -> None:
-    assert out_of_memory(error) == whose

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.errors import CheckpointError, GtpoError
-from gtpo_cli.files import Count, Finite, guarded, own_folder, read_json, read_json_lines, write_aside
+from gtpo_cli.files import Count, Finite, guarded, read_json, read_json_lines
 from gtpo_cli.text import describe, file_name, markdown_text, one_line, printable
 
 
@@ -119,22 +119,6 @@ def test_a_wall_lets_only_our_errors_and_ctrl_c_pass(error: BaseException, why: 
         with pytest.raises(type(passes)) as caught, guarded(wrong):
             raise passes
         assert caught.value is passes
-
-
-def test_writing_follows_no_link(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "kept").write_text("kept")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "a.txt").symlink_to(elsewhere / "kept")
-    (folder / ".a.txt.tmp").symlink_to(elsewhere / "kept")
-    (folder / "charts").symlink_to(elsewhere)
-    write_aside(folder / "a.txt", b"new")
-    assert (folder / "a.txt").read_bytes() == b"new"
-    assert (elsewhere / "kept").read_text() == "kept"
-    with pytest.raises(OSError, match="is a link to another folder"):
-        own_folder(folder / "charts")
 
 
 # -- text -------------------------------------------------------------------------------------------------------------

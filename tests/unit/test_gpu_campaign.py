@@ -3,7 +3,6 @@ themselves are rehearsed in tests/rehearsal/test_campaign.py."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -13,15 +12,12 @@ import sys
 import tarfile
 import time
 import zipfile
-from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import fatbin
 import pack
 import pytest
-import stages
 from packaging.requirements import Requirement
 
 from gtpo_cli.planning.machine import requirements
@@ -61,33 +57,6 @@ def test_what_a_card_runs_is_kept(entries: list[tuple[int, int, bytes]], kept: l
     assert b"z" * 8 in cut[second[0].start : second[0].end]
     for kind, architecture, code in entries:
         assert (code in cut) == ((kind, architecture) in kept)
-
-
-def test_a_real_library_is_cut_as_nvidias_own_tool_reads_it(tmp_path: Path) -> None:
-    triton, bitsandbytes = (importlib.util.find_spec(name) for name in ("triton", "bitsandbytes"))
-    if triton is None or bitsandbytes is None:
-        pytest.skip("triton, which brings cuobjdump, or bitsandbytes is not here")
-    assert triton.origin is not None
-    assert bitsandbytes.origin is not None
-    tool = Path(triton.origin).parent / "backends/nvidia/bin/cuobjdump"
-    library = Path(bitsandbytes.origin).parent / "libbitsandbytes_cuda130.so"
-
-    def listed(file: Path) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for kind in ("elf", "ptx"):
-            out = subprocess.run([tool, "-all", f"--list-{kind}", file], capture_output=True, text=True).stdout
-            found.update(f"{kind} {architecture}" for architecture in re.findall(r"sm_(\d+)", out))
-        return found
-
-    ours = Counter(
-        f"{'elf' if each.kind == ELF else 'ptx'} {each.architecture}"
-        for unit in fatbin.fat_binaries(library.read_bytes())
-        for each in unit.entries
-    )
-    assert ours == listed(library)
-    assert {"elf 80", "elf 90"} <= ours.keys()
-    (tmp_path / "cut.so").write_bytes(fatbin.cut(library.read_bytes(), 90))
-    assert listed(tmp_path / "cut.so") == {"elf 90": ours["elf 90"]}
 
 
 def test_all_that_gtpo_needs_is_there_or_carried_or_left_out_and_doctor_runs_without_that() -> None:
@@ -230,11 +199,6 @@ def test_a_campaign_is_watched_and_what_a_killed_one_left_is_ended(checkout: Pat
 
 
 # -- what the stages stand on ------------------------------------------------------------------------------------------
-
-
-def campaign(tmp_path: Path, **changes: Any) -> Any:
-    (tmp_path / "results").mkdir()
-    return stages.Campaign("others", tmp_path, stages.SMALL, None, None, [], None, time.monotonic() + 60, **changes)
 
 
 def collect(docs: Path, *words: Path) -> None:

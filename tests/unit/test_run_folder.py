@@ -68,16 +68,6 @@ def test_runs_that_start_in_the_same_minute_get_names_of_their_own(tmp_path: Pat
         new_run(recipe.model_copy(update={"output_dir": str(tmp_path / "file")}))
 
 
-def test_how_many_steps_it_was_to_make_is_known_or_not(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    assert run.total_steps() is None
-    run.write_environment({"total_steps": 12, "model": "m"})
-    assert run.total_steps() == 12
-    for damaged in ('{"total_steps": "12"}', "{}", "{", '{"total_steps": -1}'):
-        run.environment_file.write_text(damaged)
-        assert run.total_steps() is None
-
-
 def test_only_a_run_that_did_not_begin_is_taken_back(tmp_path: Path, recipe: Recipe) -> None:
     run = RunFolder(tmp_path / "run")
     run.create(recipe)
@@ -142,28 +132,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 # -- a folder that may be anybody's -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "{}",
-        "[]",
-        '{"initial_entropy": NaN}',
-        '{"initial_entropy": null}',
-        "[" * 100_000,
-        '{"initial_entropy": "1"}',
-        '{"initial_entropy": -1}',
-        '{"initial_entropy": 1e400}',
-    ],
-)
-def test_a_damaged_initial_entropy_is_named(tmp_path: Path, recipe: Recipe, content: str) -> None:
-    run = RunFolder(tmp_path / "run")
-    run.create(recipe)
-    run.initial_entropy_file.write_text(content)
-    with pytest.raises(CheckpointError, match=r"initial_entropy\.json: cannot be read \(.*\); put the file back"):
-        run.initial_entropy()
 
 
 def test_code_that_a_run_folder_asks_for_is_not_run_unless_its_user_asks_too(tmp_path: Path) -> None:
@@ -238,33 +206,3 @@ def test_code_of_the_user_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for output_dir in ("runs", "."):
             run = run_asking_for(name, KEYS_OF_CODE[key], f"{output_dir}/{uuid4().hex}")
             assert run.recipe_to_run() == run.recipe()
-
-
-@pytest.mark.parametrize("name", ["evil.code.hack:f", "evil/code/hack.py:f", "evil/hack.py:f", "evil.runs.hack:f"])
-def test_code_between_the_run_and_the_working_folder_may_have_come_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Somebody's archive: their code beside their runs, unpacked in a folder of the user's."""
-    monkeypatch.chdir(tmp_path)
-    run = run_asking_for(name, KEYS_OF_CODE["data.gold"], "evil/runs/r")
-    Path("evil/code").mkdir()
-    for file in ("evil/code/hack.py", "evil/hack.py", "evil/runs/hack.py"):
-        Path(file).touch()
-    with pytest.raises(RecipeError, match="is in a folder with runs"):
-        run.recipe_to_run()
-
-
-def test_where_the_user_stands_in_a_run_or_among_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    plugin = KEYS_OF_CODE["rewards.plugins.0.name"]
-    for name in ("one", "two"):
-        run_asking_for("evil:f", plugin, f"runs/{name}").metrics_file.touch()
-    refused = pytest.raises(RecipeError, match=r"is in a folder with runs and may have come with one")
-    for here, run in (("runs/one", "."), ("runs/one", "../two")):
-        monkeypatch.chdir(tmp_path / here)
-        with refused:
-            RunFolder(Path(run)).recipe_to_run()
-    monkeypatch.chdir(tmp_path / "runs")
-    run_asking_for("two.evil:f", plugin, "three")
-    with refused:
-        RunFolder(Path("three")).recipe_to_run()

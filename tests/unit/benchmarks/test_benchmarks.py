@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import compare
-import growth
 import measure
 import pytest
 import sampling
@@ -36,17 +33,6 @@ def test_a_comparison_flags_what_exceeds_the_noise_of_its_unit(tmp_path: Path) -
     assert "| old | 1 s | | | gone |" in table
 
 
-def test_the_command_fails_where_something_got_worse(tmp_path: Path) -> None:
-    base, new = results(tmp_path / "a", x=(1.0, "")), results(tmp_path / "b", x=(1.2, ""))
-    script = [sys.executable, compare.__file__]
-    assert subprocess.run([*script, base, new], capture_output=True, check=False).returncode == 1
-    assert subprocess.run([*script, new, base], capture_output=True, check=False).returncode == 0
-    (tmp_path / "empty").mkdir()
-    empty = subprocess.run([*script, tmp_path / "empty", new], capture_output=True, check=False, text=True)
-    assert empty.returncode == 1
-    assert "no benchmark results" in empty.stderr
-
-
 def test_the_ratio_is_the_median_over_rounds() -> None:
     seconds = {"a": [1.0, 4.0, 9.0], "b": [2.0, 4.0, 3.0]}
     assert measure.median_ratio(seconds, "a", "b") == 1.0
@@ -54,16 +40,6 @@ def test_the_ratio_is_the_median_over_rounds() -> None:
     taken = measure.interleaved({name: lambda name=name: calls.append(name) for name in "ab"}, rounds=2)
     assert "".join(calls) == "ab" + "ab" + "ba"  # one that does not count, then in turns
     assert [len(values) for values in taken.values()] == [2, 2]
-
-
-@pytest.mark.slow
-def test_growth_measures_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "BASE", {"G": 2, "T": 8, "V": 120})
-    monkeypatch.setattr(growth, "SWEPT", {"G": (2,), "T": (8,), "V": (120,)})
-    figures = growth.run(rounds=1, out=tmp_path)
-    assert [figure.name.partition(" (")[0] for figure in figures] == ["G 2", "T 8", "V 120"]
-    assert all(figure.value > 0 for figure in figures)
-    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_paths_of_the_training_half_have_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

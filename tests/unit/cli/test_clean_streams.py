@@ -16,15 +16,12 @@ from tqdm import tqdm
 from gtpo_cli.cli.export import _print
 from gtpo_cli.cli.generate import _show
 from gtpo_cli.cli.printing import say
-from gtpo_cli.cli.run_printing import _print_offline
 from gtpo_cli.cli.streams import CleanStream, print_whole
 from gtpo_cli.export.check import LogprobGap
 from gtpo_cli.export.folder import Exported
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.text import folded
-from gtpo_cli.tracking.console import Console, print_line
+from gtpo_cli.tracking.console import Console
 from gtpo_cli.tracking.tables import print_table
-from gtpo_cli.tracking.wandb import sync_command
 
 
 def test_bars_of_a_download_stand_below_each_other_and_are_drawn_in_place() -> None:
@@ -50,28 +47,6 @@ def test_colours_of_libraries_are_left_out_and_what_steers_is_shown_as_signs() -
         said = "\x1b[1;38:5:9mload\x1b[0m report \x1b[2J\x1b[A\x1b]0;title\x07"
         assert stream.write(said) == len(said)
         assert below.getvalue() == "load report ␛[2J␛[A␛]0;title␇"
-
-
-@pytest.mark.parametrize(
-    ("text", "width", "lines"),
-    [
-        ("one two three", 13, ["one two three"]),
-        ("one two three", 12, ["one two", "three"]),
-        ("two  three and four", 12, ["two  three", "     and", "     four"]),  # a second column
-        ("       far to the right  and on", 14, ["       far to", "the right  and", "on"]),  # none in the left half
-        ("  -> pip install it", 14, ["  -> pip", "  install it"]),
-        ("see /a/path/as/long/as/that/is here", 12, ["see", "/a/path/as/long/as/that/is", "here"]),
-        ("with a 95 % interval", 9, ["with a", "95 %", "interval"]),
-        ("mean (95 %); 5 % off", 11, ["mean", "(95 %); 5 %", "off"]),
-        ("# a remark in YAML", 12, ["# a remark", "# in YAML"]),
-        ("漢字 漢字 漢字", 10, ["漢字 漢字", "漢字"]),  # of two cells each
-        ("\n  two\n\nthree four\n", 8, ["", "  two", "", "three", "four", ""]),
-        ("", 5, [""]),
-    ],
-)
-def test_lines_end_between_words(text: str, width: int, lines: list[str]) -> None:
-    assert folded(text, width).split("\n") == lines
-    assert folded(folded(text, width), width) == folded(text, width)
 
 
 class Terminal(io.StringIO):
@@ -106,18 +81,6 @@ def test_lines_that_load_an_export_are_whole_on_a_terminal(monkeypatch: pytest.M
     assert names == ["bits", "base", "model", "tokenizer"]
 
 
-def test_a_command_that_uploads_is_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys, "stdout", CleanStream(below := Terminal()))
-    run = tmp_path / "a run with a name"
-    (run / "wandb" / "offline-run-1").mkdir(parents=True)
-    _print_offline(run)
-    console = Console(file=Terminal(), width=40)
-    print_line(console, sync_command(run), whole=True)
-    assert console.file.getvalue() == f"{sync_command(run)}\n"  # type: ignore[attr-defined]
-    assert below.getvalue().splitlines() == [f"  wandb          offline; to upload it: {sync_command(run)}"]
-
-
 def test_streamed_words_are_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As tokens come: a word in pieces, line ends among them."""
     monkeypatch.setenv("COLUMNS", "12")
@@ -140,25 +103,3 @@ def table(width: int | None) -> str:
     console = Console(file=io.StringIO(), **({} if width is None else {"width": width}))
     print_table(console, ("name", "words", "n"), ROWS, numbers=[2])
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
-
-
-def test_tables_break_no_word() -> None:
-    assert [line.rstrip() for line in table(None).splitlines()][2:] == [
-        "first   a long sentence about it  1",
-        "second  short                     *",
-    ]
-    assert [line.rstrip() for line in table(24).splitlines()][2:] == [
-        "first   a long         1",
-        "        sentence",
-        "        about it",
-        "second  short          *",
-    ]
-    assert [line.rstrip() for line in table(19).splitlines()][2:] == [  # rich would cut off the end of "sentence"
-        "first   a long    1",
-        "        sentence",
-        "        about it",
-        "second  short     *",
-    ]
-    assert table(18).splitlines() == [  # no room for "second", "sentence" and "n" beside each other
-        "name first", "  words  a long sentence about it", "  n      1", "name second", "  words  short", "  n      *"
-    ]  # fmt: skip

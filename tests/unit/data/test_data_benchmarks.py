@@ -198,14 +198,6 @@ def test_hub_rows_through_the_datasets_library(name: str, tmp_path: Path, monkey
     ]
 
 
-def test_a_split_the_benchmark_lacks_is_refused_before_the_network_is_asked() -> None:
-    for name in ("math500", "aime24", "aime25", "amc23"):
-        with pytest.raises(DataError, match=f"{name} has no split train; it has test"):
-            load_problems(DataRecipe.model_validate({"benchmark": name}), seed=0, is_usable=all_usable)
-    with pytest.raises(DataError, match=r"gsm8k has no split tets; it has train and test; did you mean test\?"):
-        load_problems(DataRecipe(benchmark="gsm8k", split="tets"), seed=0, is_usable=all_usable)
-
-
 def test_an_unreachable_hub_says_what_to_do_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
     import huggingface_hub.constants

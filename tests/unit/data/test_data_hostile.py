@@ -77,50 +77,6 @@ def test_a_file_without_a_usable_row_says_why_and_what_to_do(
     assert "\0" not in message
 
 
-def test_bad_rows_between_good_ones_cost_themselves_only(tmp_path: Path) -> None:
-    bad = {
-        b'{"question": "q", "answer": ' + b"9" * 5000 + b"}": "not JSON: a number of more than 4300 digits; quote it",
-        b'{"question": "q", "answer": ' + b"[" * 100_000 + b"}": "not JSON: nested too deep",
-        b'{"question": "a \x00 b", "answer": "1"}': "not JSON: NUL bytes; is the file UTF-8 text?",
-        b'{"question": "a\\u0000b", "answer": "1"}': "NUL character in question",
-        b'{"question": true, "answer": "1"}': "question is not text: bool True",
-        b'{"question": {"a": [1]}, "answer": "1"}': "question is not text: it holds a; name one of them, as question.a",
-        b'{"question": "q", "answer": NaN}': "answer is not text: float nan",
-        b'{"question": "q", "answer": 1e400}': "answer is not text: float inf",
-        b'{"question": "q"}': "no column answer: found question",
-        b"{}": "no columns question and answer: found none",
-        b'"text"': "no JSON object: a str; write one object per line",
-    }
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(GOOD + b"".join(line + b"\n" + GOOD for line in bad))
-    loaded = load(path)
-    assert [problem.source for problem in loaded.problems] == [f"{path}:{2 * n + 1}" for n in range(len(bad) + 1)]
-    assert {row.source: row.reason for row in loaded.dropped} == {
-        f"{path}:{2 * n}": reason for n, reason in enumerate(bad.values(), start=1)
-    }
-
-
-def test_parquet_of_other_types(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    long = "x" * (16 * 2**20 + 1)
-    far = pa.array([0, 2**50, 0, 0], pa.timestamp("s"))  # a date after the year 9999, which Python cannot hold
-    questions = pa.array(["q", "q", "q", long])
-    pq.write_table(pa.table({"question": questions, "answer": [1, 2, None, 3], "made": far}), path)
-    loaded = load(path)
-    # who does not ask for the date loses nothing by it
-    assert [problem.gold for problem in loaded.problems] == ["1", "2"]
-    assert [row.reason for row in loaded.dropped] == ["empty gold answer", "question too long: more than 16 MiB"]
-    with pytest.raises(DataError, match=r"a\.parquet:2 made is not text: OutOfRange \(.+\)"):
-        load(path, columns={"question": "question", "answer": "made"})
-    for values in ([b"a"], [[1]], [{"a": 1}], pa.array(["a"]).dictionary_encode()):
-        pq.write_table(pa.table({"question": values, "answer": ["1"]}), path)
-        if isinstance(values, list):
-            with pytest.raises(DataError, match="question is not text"):
-                load(path)
-        else:
-            assert load(path).problems[0].question == "a"
-
-
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.binary(min_size=1, max_size=40), st.booleans())
 def test_a_damaged_parquet_file_gives_rows_or_a_data_error(start: int, cut: int, noise: bytes, shorter: bool) -> None:

@@ -1,14 +1,8 @@
 from __future__ import annotations
 
-import csv
-import io
-import json
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gtpo_cli.data.benchmarks import open_source
 from gtpo_cli.data.local import open_table
@@ -61,23 +55,6 @@ def test_a_line_of_fifty_megabytes_is_skipped_and_the_next_is_read(tmp_path: Pat
     assert rows_of(path) == [("1", {"q": "first"}), ("2", "line too long: more than 16 MiB"), ("3", {"q": "last"})]
 
 
-def test_csv_line_numbers_count_lines_not_rows(tmp_path: Path) -> None:
-    path = tmp_path / "train.csv"
-    text = '\ufeffq, a\n"two\nlines",1\n\nplain,2\n"say ""hi"", twice",3\ntoo,many,fields\n"bad"quote,4\nlast,5\n'
-    path.write_bytes(text.encode())
-    rows = rows_of(path)
-    assert rows[:3] == [
-        ("2", {"q": "two\nlines", "a": "1"}),
-        ("5", {"q": "plain", "a": "2"}),
-        ("6", {"q": 'say "hi", twice', "a": "3"}),
-    ]
-    assert rows[3] == ("7", "wrong number of fields: 3, the header has 2")
-    assert rows[4][0] == "8"
-    assert str(rows[4][1]).startswith("not CSV: ")
-    assert rows[5:] == [("9", {"q": "last", "a": "5"})]
-    assert open_table(path).columns == ("q", "a")
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -98,27 +75,6 @@ def test_the_header_says_what_separates_the_fields(tmp_path: Path, name: str, te
         ("2", {"Aufgabe": "Was ist 1,5 + 2; gerundet?", "Lösung": "3,5"}),
         ("3", {"Aufgabe": "zwei\nZeilen", "Lösung": "4"}),
     ]
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(*[st.text(st.characters(codec="utf-8", exclude_characters="\0"))] * 2), max_size=8))
-def test_what_the_standard_writers_write_is_read_back(pairs: list[tuple[str, str]]) -> None:
-    """CSV and JSON Lines, with quotes, commas, any line ends inside fields; CSV row starts found by counting lines."""
-    pairs = [pair for pair in pairs if any(pair)]
-    with tempfile.TemporaryDirectory() as folder:
-        as_json, as_csv = Path(folder, "a.jsonl"), Path(folder, "a.csv")
-        as_json.write_text("".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in pairs) or "\n")
-        buffer = io.StringIO(newline="")
-        writer = csv.writer(buffer, quoting=csv.QUOTE_ALL)
-        writer.writerow(["q", "a"])
-        starts = []
-        for pair in pairs:
-            starts.append(len(io.StringIO(buffer.getvalue(), newline="").readlines()) + 1)
-            writer.writerow(pair)
-        as_csv.write_bytes(buffer.getvalue().encode())
-        expected = [{"q": q, "a": a} for q, a in pairs]
-        assert [values for _, values in rows_of(as_json)] == expected
-        assert rows_of(as_csv) == [(str(start), row) for start, row in zip(starts, expected, strict=True)]
 
 
 def test_a_split_of_a_single_file_is_not_taken_in_silence(tmp_path: Path) -> None:

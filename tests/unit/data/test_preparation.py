@@ -82,16 +82,6 @@ def test_the_seed_decides_the_order() -> None:
     assert ids(order(50, "seed=1"), 1) != ids(order(50, "seed=2"), 1)
 
 
-def test_more_prompts_for_a_step_follow_from_seed_step_and_attempt() -> None:
-    first = order(50, "rollout.prompts_per_step=8")
-    drawn = [[problem.id for problem, _ in first.more(3, attempt, 8)] for attempt in (0, 1)]
-    assert len(set(drawn[0])) == len(set(drawn[1])) == 8
-    assert drawn[0] != drawn[1]
-    again = order(50, "rollout.prompts_per_step=8")
-    assert [problem.id for problem, _ in again.more(3, 0, 8)] == drawn[0]
-    assert [problem.id for problem, _ in again.more(4, 0, 8)] != drawn[0]
-
-
 def test_only_who_samples_again_says_so() -> None:
     recipe = build_recipe(DOCUMENT, ["objective.name=dapo"], where="r")
     tokenizer, context = load_tokenizer(recipe)

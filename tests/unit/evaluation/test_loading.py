@@ -16,7 +16,7 @@ from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation import loading
 from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
 from gtpo_cli.models import Policy, load_policy
-from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
+from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.types import Completion, Group, Problem
@@ -103,29 +103,6 @@ def test_an_evaluation_loads_the_base_once_and_puts_the_adapter_on_it(
     assert same(measured(alone.policy), measured(saved))
 
 
-def test_the_temperature_is_the_measurements_and_not_the_recipes(tmp_path: Path) -> None:
-    recipe = recipe_of(lora=LORA)
-    run, saved = trained_run(tmp_path / "run", recipe)
-    warm = load_frozen(run.recipe(), choose_checkpoint(run), temperature=0.5)
-    saved.temperature = 0.5  # what divides the logits when they are measured
-    assert same(measured(warm), measured(saved))
-    greedy = load_frozen(recipe, None, temperature=0.0)
-    assert same(measured(greedy), measured(load_frozen(recipe, None, temperature=1.0)))
-    cold = load_frozen(recipe, None, temperature=1e-3)
-    assert float(measured(cold)[1].mean()) < 0.1 * float(measured(load_frozen(recipe, None, temperature=1.0))[1].mean())
-
-
-@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
-def test_a_broken_file_of_weights_is_named(tmp_path: Path, lora: dict[str, Any] | None) -> None:
-    run, _ = trained_run(tmp_path / "run", recipe_of(lora=lora))
-    (weights,) = (tmp_path / "run").rglob("*.safetensors")
-    weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(
-        CheckpointError, match=r"step-000003/model/.*safetensors: damaged checkpoint: the file has 100 bytes of"
-    ):
-        load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0)
-
-
 # -- which checkpoint -------------------------------------------------------------------------------------------------
 
 
@@ -162,21 +139,3 @@ def test_a_step_that_is_not_there_lists_those_that_are(tmp_path: Path, which: st
     run = run_with_steps(tmp_path, [200, 400], None)
     with pytest.raises(CheckpointError, match=f"no checkpoint {which}; choose best, last or one of the steps 200, 400"):
         choose_checkpoint(run, which)
-
-
-def test_streaming_is_on_transformers_whatever_the_recipe_says(tmp_path: Path) -> None:
-    recipe = recipe_of(lora=LORA)
-    run, _ = trained_run(tmp_path / "run", recipe)
-    foreign = recipe.model_copy(
-        update={
-            "model": recipe.model.model_copy(update={"backend": "unsloth"}),
-            "rollout": recipe.rollout.model_copy(update={"engine": "vllm"}),
-        }
-    )
-    (run.path / "recipe.yaml").write_text(dump_recipe(foreign), encoding="utf-8")
-    checkpoint = choose_checkpoint(run, "last")
-    policies = [
-        load_frozen(foreign, None, temperature=1.0, streaming=True),
-        load_frozen(run.recipe(), checkpoint, temperature=1.0, streaming=True),
-    ]
-    assert [type(policy).__name__ for policy in policies] == ["TransformersPolicy", "TransformersPolicy"]

@@ -142,18 +142,6 @@ def test_a_finished_evaluation_is_not_sampled_again_unless_asked(
     assert stored.samples_file.read_bytes() == before
 
 
-def test_another_k_is_scored_from_what_is_stored_and_loses_none(
-    whole: tuple[StoredEvaluation, Results], benchmark_: Benchmark, scorer: Scorer
-) -> None:
-    stored, results = whole
-    settings = RECIPE.evaluation.model_copy(update={"pass_k": (3,), "majority_k": (5,)})
-    more = evaluate(RECIPE.model_copy(update={"evaluation": settings}), nothing_to_load, benchmark_, stored, scorer)
-    assert more.ks("pass") == sorted({3, *results.ks("pass")})
-    assert more.ks("maj") == sorted({5, *results.ks("maj")})
-    for name, score in results.scores.items():
-        assert more.scores[name].values == score.values
-
-
 def test_what_is_sampled_for_a_block_does_not_depend_on_the_limit(
     whole: tuple[StoredEvaluation, Results], subject: PolicyAndSampler, scorer: Scorer, tmp_path: Path
 ) -> None:
@@ -248,30 +236,6 @@ def test_the_one_file_that_was_trained_on_is_no_test(tmp_path: Path) -> None:
     assert questions(recipe, data_path=tmp_path / "other.jsonl") == ["2-1"]
 
 
-def test_a_file_has_no_splits(tmp_path: Path) -> None:
-    rows(tmp_path / "mine.jsonl", "1+0", "2+0", "3+0")
-    rows(tmp_path / "other.jsonl", "2-1")
-    rows(tmp_path / "folder" / "dev.jsonl", "3-1")
-    other = tmp_path / "other.jsonl"
-    own = load_recipe(
-        "tiny_arithmetic", [f"data={{benchmark: local, path: {tmp_path / 'mine.jsonl'}, held_out: 0.3, limit: null}}"]
-    )
-    for recipe in (RECIPE, own):
-        for split in ("train", "dev"):
-            with pytest.raises(
-                DataError, match=rf"--split {split}: .*other\.jsonl is not a folder, so it has no splits"
-            ):
-                questions(recipe, data_path=other, split=split)
-        assert questions(recipe, data_path=other) == ["2-1"]
-        assert questions(recipe, data_path=tmp_path / "folder", split="dev") == ["3-1"]
-    # of the file that was trained on, the two sides
-    asked = [questions(own, data_path=tmp_path / "mine.jsonl", split=split) for split in ("train", "test")]
-    assert [len(side) for side in asked] == [2, 1]
-    assert sorted(question for side in asked for question in side) == ["1+0", "2+0", "3+0"]
-    with pytest.raises(DataError, match=r"--split dev: .*mine\.jsonl is not a folder"):
-        questions(own, data_path=tmp_path / "mine.jsonl", split="dev")
-
-
 def test_columns_and_gold_of_own_data_are_not_those_of_a_benchmark(tmp_path: Path) -> None:
     """A run on data of its own is evaluated on gsm8k, and one on arithmetic on data with other columns."""
     (tmp_path / "gsm8k").mkdir()
@@ -301,12 +265,3 @@ def test_a_source_of_a_mixture_has_the_ids_of_other_runs_unless_sources_share_a_
     assert ids(tmp_path / "one") == ["local/test/1"]
     assert ids(tmp_path / "one", tmp_path / "two") == ["2/local/test/1", "3/local/test/1"]
     assert ids(tmp_path / "one", tmp_path / "two", data_path=tmp_path / "one") == ["local/test/1"]
-
-
-def test_problems_that_do_not_fit_are_dropped_counted_and_named(tmp_path: Path) -> None:
-    rows(tmp_path / "test.jsonl", "1+0", "9" * 80)
-    tokenizer, longest = load_tokenizer(RECIPE)
-    loaded = load_benchmark(local_recipe(tmp_path), "local", tokenizer, max_seq_length=longest)
-    assert longest == 512
-    assert (len(loaded.prompts), loaded.dropped) == (1, 1)
-    assert "1 " in loaded.notes[0]

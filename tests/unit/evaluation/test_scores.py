@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pytest
 
-from gtpo_cli.evaluation.measure import equal_votes, grade, score_problems
+from gtpo_cli.evaluation.measure import grade, score_problems
 from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
 from gtpo_cli.files import parse_json
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
@@ -94,36 +94,6 @@ def test_digests_see_every_part_of_a_problem_and_their_order() -> None:
 
 def completion(text: str, *, reason: str = "stop") -> Completion:
     return Completion((1,) * len(text), (0.0,) * len(text), reason, text)  # type: ignore[arg-type]
-
-
-def test_grading_reads_tags_and_compares_as_the_rewards_do(scorer: Scorer) -> None:
-    def tagged(answer: str) -> Completion:
-        return completion(f"<reasoning>r</reasoning><answer>{answer}</answer>")
-
-    group = Group(
-        Problem("m/1", "one half?", r"\frac{1}{2}"),
-        (),
-        (
-            tagged("0.5"),
-            tagged(r"\dfrac12"),
-            tagged("5"),
-            tagged(r"\frac{1}{"),  # no mathematics
-            tagged(""),
-            completion("<answer>0.5</answer>"),  # right, but strict mode wants all four tags
-            completion("<reasoning>and so on", reason="length"),
-        ),
-    )
-    (problem,) = grade([group], [[0.1 * i for i in range(7)]], scorer)
-    rows = problem.completions
-    assert [row.correct for row in rows] == [True, True, False, False, False, False, False]
-    assert [row.answer for row in rows] == ["0.5", r"\dfrac12", "5", r"\frac{1}{", "", None, None]
-    assert [row.parsable for row in rows] == [True, True, True, False, False, False, False]
-    assert [row.strict_format for row in rows] == [True] * 5 + [False] * 2
-    assert [row.truncated for row in rows] == [False] * 6 + [True]
-    assert [row.tokens for row in rows] == [len(c.text) for c in group.completions]
-    assert [row.mean_entropy for row in rows] == pytest.approx([0.1 * i for i in range(7)])
-    # one half in two spellings is the right class; an empty answer votes for nobody
-    assert equal_votes(problem, scorer) == [0, 0, 1, 2, None, None, None]
 
 
 def test_the_format_mode_is_the_recipes() -> None:

@@ -65,17 +65,6 @@ def test_a_line_that_was_cut_short_is_dropped_and_the_others_stay(tmp_path: Path
     assert stored.open() == [problem(1), problem(2)]
 
 
-def test_again_forgets_samples_and_results(tmp_path: Path) -> None:
-    stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
-    stored.open()
-    stored.append([problem(1)])
-    stored.finish(RESULTS)
-    assert stored.finished
-    assert stored.results() == RESULTS
-    assert stored.open(again=True) == []
-    assert not stored.finished
-
-
 def test_finished_evaluations_are_found_oldest_first(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     for age, subject in ((30, "step-000600"), (20, "base"), (10, "step-000100")):
@@ -87,22 +76,6 @@ def test_finished_evaluations_are_found_oldest_first(tmp_path: Path) -> None:
     evaluation_at(run, replace(CONDITIONS, subject="step-000500")).open()  # not finished
     assert [found.conditions.subject for found in find_evaluations(run)] == ["step-000600", "base", "step-000100"]
     assert find_evaluations(run)[0].conditions == CONDITIONS
-
-
-def test_broken_files_are_named(tmp_path: Path) -> None:
-    stored = evaluation_at(RunFolder(tmp_path), CONDITIONS)
-    stored.open()
-    stored.append([problem(1)])
-    with stored.samples_file.open("a") as stream:
-        stream.write('{"id": 3}\n')
-    with pytest.raises(EvaluationError, match=r"samples\.jsonl:2: is not an evaluated problem .* --again"):
-        stored.problems()
-    stored.results_file.write_text("{}")
-    with pytest.raises(EvaluationError, match=r"results\.json: cannot be read"):
-        stored.results()
-    (stored.path / "conditions.json").write_text('{"benchmark": 1}')
-    with pytest.raises(EvaluationError, match=r"conditions\.json: cannot be read"):
-        find_evaluations(RunFolder(tmp_path))
 
 
 def test_one_process_is_at_an_evaluation(tmp_path: Path) -> None:

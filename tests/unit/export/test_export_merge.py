@@ -98,8 +98,7 @@ def base_of(dtype: torch.dtype, folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("stored", "scale", "written"),
-    [(torch.bfloat16, 0.03, "bfloat16"), (torch.bfloat16, 1e-3, "float16"), (torch.bfloat16, 1e-5, "float32"),
-     (torch.float16, 1e-5, "float32")],
+    [(torch.bfloat16, 0.03, "bfloat16"), (torch.bfloat16, 1e-3, "float16"), (torch.float16, 1e-5, "float32")],
 )  # fmt: skip
 def test_auto_is_the_first_type_that_holds_what_was_trained(
     stored: torch.dtype, scale: float, written: str, tmp_path: Path
@@ -188,7 +187,7 @@ def test_what_no_type_holds_is_not_written_and_what_nobody_trained_is_its_base(s
     base = save_model(tmp_path / "base")
     run = moved_run(tmp_path / "run", recipe_on(base), scale=scale)
     if scale:
-        for dtype in ("auto", "bfloat16", "float16", "float32"):
+        for dtype in ("auto", "float32"):
             with pytest.raises(ExportError, match=r"^not exported: \w+ would hold nothing of training's changes"):
                 export(run, dtype=dtype)
             assert not run.export.exists() or not list(run.export.iterdir())
@@ -205,8 +204,7 @@ def test_what_no_type_holds_is_not_written_and_what_nobody_trained_is_its_base(s
 
 @pytest.mark.parametrize(
     ("scale", "written", "auto"),
-    [(0.05, "bfloat16", None), (1e-4, "float16", "bfloat16 would hold"), (1e-7, "float32", "would hold nothing of"),
-     (0.0, "bfloat16", "Training changed nothing")],
+    [(0.05, "bfloat16", None), (1e-7, "float32", "would hold nothing of")],
 )  # fmt: skip
 def test_where_all_weights_trained_too_a_type_is_written_only_where_it_holds_that(
     scale: float, written: str, auto: str | None, tmp_path: Path

@@ -96,24 +96,6 @@ def test_equal_seeds_repeat_others_do_not_and_global_random_state_is_untouched()
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_it_ends_at_any_end_of_sequence_id_at_the_limit_or_when_the_context_is_full() -> None:
-    policy = policy_of(max_seq_length=len(PROMPT) + 7)
-    ids = greedy_by_definition(policy, PROMPT, 7)
-    assert len(set(ids[:4])) == 4
-    assert not policy.eos_token_ids & set(ids)
-
-    def end(limit: int) -> tuple[list[int], str]:
-        completion = read(stream_text(policy, PROMPT, SamplingParams(0.0, max_completion_tokens=limit)))[1]
-        return list(completion.token_ids), completion.finish_reason
-
-    assert end(100) == (ids, "length")
-    assert end(4) == (ids[:4], "length")
-    policy.eos_token_ids = frozenset({2, ids[3]})
-    assert end(100) == (ids[:4], "stop")
-    assert end(4) == (ids[:4], "stop")  # an end at the limit is an end
-    assert end(3) == (ids[:3], "length")
-
-
 def test_a_token_is_given_out_before_the_next_is_computed_and_closing_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gtpo_cli.generation.stream.open_decoder", ModelDecoder)  # which runs the hooks of the model
     policy = policy_of()

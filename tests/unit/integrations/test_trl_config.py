@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ from gtpo_cli.integrations.trl_config import (
     check_extra,
     check_recipe,
     grpo_arguments,
-    parse_extra,
-    rows_at_a_time,
 )
 from gtpo_cli.recipe import Recipe, load_recipe
 
@@ -41,25 +38,6 @@ def test_the_paper_s_recipe() -> None:
         "vllm_importance_sampling_correction": False, "bf16": True, "fp16": False, "gradient_checkpointing": True,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("processes", "setting", "longest", "expected"),
-    [
-        (1, "auto", 256, (64, 1)),  # 64 rows of 256 tokens are 16,384
-        (1, "auto", 257, (32, 2)),
-        (2, "auto", 257, (32, 1)),
-        (2, "auto", 99_999, (1, 32)),
-        (1, 16, 100, (16, 4)),
-        (4, 64, 100, (16, 1)),
-    ],
-)
-def test_pieces_divide_the_step(processes: int, setting: str | int, longest: int, expected: tuple[int, int]) -> None:
-    recipe = load_recipe(
-        "tiny_arithmetic",
-        ["rollout.prompts_per_step=8", "rollout.group_size=8", f"training.micro_batch_size={setting}"],
-    )
-    assert rows_at_a_time(recipe, processes=processes, prompts_per_step=8, longest_row=longest) == expected
 
 
 REFUSED = {
@@ -92,18 +70,6 @@ def test_the_context_must_hold_every_completion() -> None:
     with pytest.raises(RecipeError, match=r"rollout\.max_completion_tokens: the longest prompt \(100 tokens\)"):
         arguments(recipe, max_seq_length=100 + recipe.rollout.max_completion_tokens - 1)
     arguments(recipe, max_seq_length=100 + recipe.rollout.max_completion_tokens)
-
-
-def test_further_settings() -> None:
-    extra = parse_extra(["vllm_mode=server", "vllm_server_port=8001", "fsdp_config={xla: false}"])
-    assert extra == {"vllm_mode": "server", "vllm_server_port": 8001, "fsdp_config": {"xla": False}}
-    recipe = load_recipe("llama8b_gsm8k", ["rollout.engine=vllm"])
-    assert arguments(recipe, extra=extra)["vllm_mode"] == "server"
-    with pytest.raises(RecipeError, match="--trl learning_rate, top_p: the recipe decides that"):
-        check_extra({"top_p": 0.5, "learning_rate": 1, "vllm_mode": "server"}, recipe)
-    for bad in ("vllm_mode", "=3", "a-b=1", "vllm_mode={"):
-        with pytest.raises(RecipeError, match=re.escape(f"--trl {bad}")):
-            parse_extra([bad])
 
 
 def test_the_recipe_decides_what_is_passed_on_and_nothing_of_it_may_be_added() -> None:

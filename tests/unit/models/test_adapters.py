@@ -21,7 +21,7 @@ from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
 from gtpo_cli.generation.decoder import ModelDecoder
 from gtpo_cli.generation.lean_decoder import LeanDecoder, can_decode
 from gtpo_cli.models import load_policy
-from gtpo_cli.models.adapter_config import beyond_a_recipe, check_adapted, check_adapter_config
+from gtpo_cli.models.adapter_config import check_adapted
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.planning.open_keys import closed
 from gtpo_cli.recipe import Recipe
@@ -90,25 +90,6 @@ def test_what_a_recipe_cannot_say_is_refused_loaded_and_saved(said: str, tmp_pat
         assert "is more than plain LoRA, which is all that gtpo computes exactly; merge it in" in str(caught.value)
 
 
-def test_other_kinds_and_settings_of_tomorrow_are_refused(tmp_path: Path) -> None:
-    from peft import IA3Config, LoraConfig, get_peft_model
-
-    assert beyond_a_recipe(LoraConfig(**PLAIN).to_dict()) is None  # whatever this PEFT adds to it
-    model, tokenizer = random_model()
-    ia3 = get_peft_model(model, IA3Config(target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM"))
-    with pytest.raises(ModelError, match="peft_type: IA3 is more than plain LoRA"):
-        TransformersPolicy(ia3, tokenizer, temperature=1.0, max_seq_length=64)
-    ia3.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"is not a plain LoRA adapter \(peft_type IA3\)"):
-        find_start(str(tmp_path))
-    (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN | {"use_something_new": {"a": 1}}))
-    with pytest.raises(ModelError, match=r"use_something_new: .* is more than plain LoRA"):
-        check_adapter_config(tmp_path)
-    (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN | {"use_something_new": False, "r": "8"}))
-    with pytest.raises(ModelError, match="r, lora_alpha or base_model_name_or_path has another type"):
-        check_adapter_config(tmp_path)
-
-
 @torch.no_grad()
 def assert_exact(policy: Any) -> None:
     """Log-probabilities, reference and what is sampled from are the plain forward's."""
@@ -152,10 +133,6 @@ def test_plain_adapters_are_exact_also_on_layers_stored_the_other_way_round(tmp_
 
 ENDS = [
     (["q_proj", "lm_head"], "lm_head is the output layer", False),
-    (["lm_head"], "lm_head is the output layer", False),
-    (["q_proj", "embed_tokens"], "embed_tokens is the embedding", False),
-    (["embed_tokens"], "embed_tokens is the embedding", False),
-    (["lm_head"], "lm_head is the output layer", True),
     (["embed_tokens", "q_proj"], "embed_tokens is the embedding", True),
     (["norm"], "cannot take an adapter", False),
     (["self_attn"], "cannot take an adapter", False),
@@ -213,11 +190,9 @@ def ways_in(run: RunFolder, tmp_path: Path) -> dict[str, Callable[[], object]]:
 @pytest.mark.parametrize(
     ("changes", "recipe_says", "said"),
     [
-        ({"target_modules": ["q_proj", "lm_head"]}, ["q_proj", "lm_head"], "lm_head is the output layer"),
         ({"target_modules": ["q_proj", "lm_head"]}, LORA["target_modules"], "does not fit the recipe's adapter"),
         ({"modules_to_save": ["lm_head"]}, LORA["target_modules"], "modules_to_save: "),
         ({"use_rslora": True}, LORA["target_modules"], "use_rslora: True"),
-        ({"lora_alpha": 16}, LORA["target_modules"], "does not fit the recipe's adapter: rank 4, alpha 16"),
     ],
 )
 def test_a_foreign_run_is_refused_by_every_way_in(

@@ -71,25 +71,6 @@ def test_4_bit_weights_in_vllm_need_its_plugin(gpu: bool, backend: str) -> None:
     assert choose_engines(asked, gpu=gpu, installed=ALL).engine == "vllm"
 
 
-@pytest.mark.parametrize("capability", [(7, 0), (7, 5)])  # V100, T4
-def test_unsloth_needs_a_gpu_with_bfloat16(capability: tuple[int, int]) -> None:
-    old = {"gpu": True, "installed": ALL, "capability": capability}
-    assert choose_engines(recipe({}, {}), **old) == TRANSFORMERS
-    for dtype in ("auto", "bfloat16", "float16"):
-        with pytest.raises(ModelError, match=rf"7\.{capability[1]} has no bfloat16.*--set model\.dtype=float32"):
-            choose_engines(recipe({"backend": "unsloth", "dtype": dtype}, {}), **old)
-    assert choose_engines(recipe({}, {}), gpu=True, installed=ALL, capability=(8, 0)) == SHARED
-
-
-@pytest.mark.parametrize(("dtype", "capability"), [("float32", (9, 0)), ("auto", (7, 5))])
-def test_an_engine_beside_the_policy_on_a_gpu_computes_in_16_bits(dtype: str, capability: tuple[int, int]) -> None:
-    """vLLM's LoRA kernels for GPUs assert it (seen on an H100); those for CPUs take float32."""
-    asked = recipe({"backend": "transformers", "dtype": dtype}, {"engine": "vllm"})
-    with pytest.raises(ModelError, match=r"rollout\.engine: .* float32 \(model\.dtype\); use model\.dtype: bfloat16"):
-        choose_engines(asked, gpu=True, installed=ALL, capability=capability)
-    assert choose_engines(asked, gpu=False, installed=ALL) == ("transformers", "vllm", False)
-
-
 def test_vllm_takes_adapters_up_to_rank_512() -> None:
     allowed, large = {"lora": {"rank": 512, "alpha": 1}}, {"lora": {"rank": 513, "alpha": 1}}
     assert choose_engines(recipe(allowed, {"engine": "vllm"}), gpu=True, installed=ALL) == SHARED

@@ -9,7 +9,7 @@ import torch
 from policy_contract import plain_logprobs, ragged_rows
 from small_models import random_model, tiny_tokenizer
 
-from gtpo_cli.models.packing import can_pack, pack, use_packed_attention
+from gtpo_cli.models.packing import pack, use_packed_attention
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import Rows
 from gtpo_cli.rollout import collate
@@ -85,17 +85,6 @@ def test_a_packed_forward_sees_every_real_token_once() -> None:
     )
     policy.token_logprobs(ragged_rows())
     assert seen == [(1, 5 + 8 + (9 + 1 + 4 + 2 + 7) - 5)]
-
-
-def test_windows_and_unknown_architectures_are_not_packed() -> None:
-    from transformers import Gemma2Config, MistralConfig, Qwen2Config
-
-    assert can_pack(MistralConfig(sliding_window=None), 4096)
-    assert can_pack(MistralConfig(sliding_window=4096), 4096)
-    assert not can_pack(MistralConfig(sliding_window=4095), 4096)
-    assert can_pack(Qwen2Config(), 4096)  # has a window, which use_sliding_window switches off
-    assert not can_pack(Qwen2Config(use_sliding_window=True, sliding_window=128, max_window_layers=0), 4096)
-    assert not can_pack(Gemma2Config(), 4096)
 
 
 def test_a_model_that_cannot_be_packed_is_padded_to_the_same_values() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import string
 from pathlib import Path
 
 import pytest
-from build_tiny_model import tiny_config, tiny_tokenizer
 from small_models import random_model
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
@@ -14,7 +12,7 @@ from gtpo_cli.errors import ModelError
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
-from gtpo_cli.models.tiny import is_builtin, resolve_name
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import RewardsRecipe
@@ -35,18 +33,6 @@ def test_it_is_small_and_holds_no_code_or_pickle() -> None:
     files = list(folder.iterdir())
     assert sum(file.stat().st_size for file in files) < 2_000_000
     assert {file.suffix for file in files} <= {".json", ".jinja", ".safetensors"}
-
-
-def test_the_tokenizer_gives_back_any_ascii_text(policy: TransformersPolicy) -> None:
-    text = string.printable.replace("\t", "").replace("\r", "").replace("\x0b", "").replace("\x0c", "")
-    text += "<reasoning>3+8=11 11-2=9</reasoning><answer>9</answer> answers reason"
-    ids = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert policy.tokenizer.unk_token_id not in ids
-    assert policy.tokenizer.decode(ids) == text
-    assert policy.tokenizer.get_vocab() == tiny_tokenizer().get_vocab()  # as its script makes it
-    assert is_builtin(tiny_config(len(policy.tokenizer)))
-    assert not any(is_builtin(tiny_config(len(policy.tokenizer), other)) for other in ("qwen2", "mistral"))
-    assert len(policy.tokenizer("<reasoning>", add_special_tokens=False)["input_ids"]) == 3
 
 
 def test_a_prompt_by_hand(policy: TransformersPolicy) -> None:

@@ -6,9 +6,8 @@ import importlib.util
 import json
 import shutil
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,13 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 import torch
-from packaging.requirements import Requirement
 from small_models import random_model
 from typer.testing import CliRunner
 
 from gtpo_cli import hub
 from gtpo_cli.cli.app import app
-from gtpo_cli.errors import NotReadyError, RewardError, install, pip_install
+from gtpo_cli.errors import NotReadyError, RewardError, install
 from gtpo_cli.planning import machine
-from gtpo_cli.planning.machine import answers, package
 from gtpo_cli.planning.readiness import _for_recipe, check_ready, check_recipe, examine, memory_finding, problems_of
 from gtpo_cli.recipe import Recipe, load_recipe
 
@@ -54,18 +51,6 @@ def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
     assert machine.gpu().remedy == "small models train on a CPU; larger ones need a GPU, and gtpo plan shows which"
 
 
-def test_packages_against_their_pins() -> None:
-    here = version("torch")
-    assert package(Requirement("torch>=2.7"), needed=True).state == "ok"
-    wrong = package(Requirement("torch>=99,<100"), needed=True)
-    assert (wrong.state, wrong.words) == ("problem", f"{here}, not <100,>=99")
-    assert wrong.remedy == f"{pip_install()} 'torch<100,>=99'"
-    assert package(Requirement("torch>=99"), needed=False).state == "note"
-    absent = package(Requirement("gtpo-has-no-such-package>=1"), needed=True)
-    assert (absent.state, absent.words) == ("problem", "not installed")
-    assert package(Requirement("gtpo-has-no-such-package>=1"), needed=False).state == "note"
-
-
 class Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.send_response(404)  # whoever answers at all is there
@@ -73,15 +58,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
-
-
-def test_a_host_that_answers_and_one_that_does_not() -> None:
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        assert answers(url)
-        server.shutdown()
-    assert not answers(url)
 
 
 def test_memory_is_held_against_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,13 @@ import huggingface_hub.constants
 import pytest
 
 from gtpo_cli.models import Engines
-from gtpo_cli.planning.cards import CARDS, GIB, Card, cards_of, find_gpu
+from gtpo_cli.planning.cards import CARDS, GIB, Card, find_gpu
 from gtpo_cli.planning.duration import (
     LAUNCH,
     MULTIPLY,
-    OFF,
     READ,
     CpuNeed,
     cpu_need,
-    estimate,
     step_seconds,
     weight_traffic,
 )
@@ -75,20 +73,6 @@ def test_sft_only_trains_and_reads_the_weights_at_least_once_a_pass() -> None:
         recipe, LLAMA, SHARED, memory, card("h100"), completions=1, prompt_tokens=1, completion_tokens=1
     )
     assert short == pytest.approx(floor)
-
-
-def test_a_run_on_the_cards_of_a_size() -> None:
-    recipe = load_recipe("llama8b_gsm8k")
-    memory = memory_of(recipe, LLAMA, SHARED, prompt_tokens=287, completion_tokens=1500, gpu=80 * GIB)
-    hours = estimate(
-        recipe, LLAMA, SHARED, memory, cards=cards_of(79.1 * GIB), steps=7473, completions=8 * 7473, prompt_tokens=287,
-        completion_tokens=500,
-    )  # fmt: skip
-    of = {gpu: seconds("llama8b_gsm8k", SHARED, mean=500, gpu=gpu) for gpu in ("h100", "a100-80gb")}
-    assert hours.least == pytest.approx(7473 * of["h100"] / 3600 / OFF)
-    assert hours.most == pytest.approx(7473 * of["a100-80gb"] / 3600 * OFF)
-    assert {card.size for card in cards_of(22 * GIB)} == {24}
-    assert "T4" not in {card.name for card in cards_of(16 * GIB)}  # a plan for a size counts on bfloat16
 
 
 def test_what_would_save_most_fits_and_takes_the_hours_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -70,21 +69,6 @@ def test_it_fits_and_the_next_larger_setting_does_not(
         for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
             tried = load_recipe(tmp_path / "mine.yaml", [*changes, f"rollout.gpu_memory_utilization={share}"])
             assert not make_plan(tried, gpu=size).fits
-
-
-def test_the_head_says_what_the_plan_says(tmp_path: Path) -> None:
-    text, plan, _, estimates, _ = first_recipe(LLAMA, GSM8K, find_gpu("l4"))
-    assert text.splitlines()[0] == f"# GTPO on gsm8k with {LLAMA}, written by gtpo init."
-    assert f"# Needs {plan.memory.peak / GIB:.1f} of 22.1 GiB (L4) by gtpo plan." in text.splitlines()[1]
-    assert text.splitlines()[2 : 2 + len(estimates)] == [f"# {line}." for line in estimates]
-    ((mean, hours), _) = plan.hours
-    assert estimates[0] == (
-        f"On Unsloth, sampling by its vLLM engine; estimated: {hours} at a mean completion of {mean} tokens"
-    )
-    assert "sleeps" not in text  # by the plan it may stay awake
-    keys = [line for line in text.splitlines() if re.match(r"  (max|lora|group|gpu|learn|micro)", line)]
-    assert len(keys) == 8
-    assert all("  # " in line for line in keys)
 
 
 def test_known_data_bound_the_prompts_and_small_models_are_not_put_in_4_bits(tmp_path: Path) -> None:

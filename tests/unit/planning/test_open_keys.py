@@ -10,7 +10,7 @@ import pytest
 from policy_contract import save_model
 
 from gtpo_cli.cli.plan import _print_verdict
-from gtpo_cli.errors import ModelError, install
+from gtpo_cli.errors import ModelError
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.planning.cards import GIB, find_gpu
@@ -24,7 +24,7 @@ from gtpo_cli.planning.open_keys import (
     machine_with,
 )
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
-from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
+from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.recipe.schema import OPEN
 from gtpo_cli.recipe.section import recipe_differences
 
@@ -108,19 +108,6 @@ def test_what_a_recipe_says_stays_and_a_closed_recipe_is_closed_everywhere() -> 
     changed = {key for key, _ in recipe_differences([on_a_cpu, closed(on_a_cpu, card("80GiB"), LLAMA)])}
     assert changed <= {"rollout.max_num_seqs", "rollout.standby"}  # there was no vLLM
     assert close(on_a_cpu).values == {}
-
-
-def test_it_is_said_by_what_and_not_where_the_type_of_computation_alone_is_open() -> None:
-    assert close(recipe(), CPU, SMOLLM).words == (
-        "what the recipe leaves open, for no GPU, 24 GiB of memory and 134.5 million weights: model.load_in_4bit: "
-        "false, model.dtype: float32, model.gradient_checkpointing: true, optimizer.name: adamw"
-    )
-    bare = card("80GiB")._replace(libraries=frozenset(LIBRARIES))
-    assert f"a GPU of 80 GiB without bitsandbytes ({install('bnb')})" in (close(recipe(), bare, LLAMA).words or "")
-    assert "rollout.gpu_memory_utilization: 0.55" in (close(recipe(), card("4090"), LLAMA).words or "")
-    for name in shipped_recipes():  # those of a model that a CPU trains follow the machine
-        said = close(load_recipe(name), CPU, SMOLLM).words
-        assert (said is not None) == name.startswith("smollm"), name
 
 
 def test_an_evaluation_gives_a_shared_engine_what_training_needed() -> None:

@@ -54,17 +54,6 @@ def test_what_a_method_sets(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_the_corrections_go_with_every_method(name: str) -> None:
-    chosen = recipe(
-        f"objective.name={name}", "objective.conflict.enabled=true", "objective.filter.enabled=auto",
-        "objective.entropy_coef=0.1",
-    )  # fmt: skip
-    assert switches(chosen.objective) == SWITCHES[name]
-    assert (chosen.objective.conflict.enabled, chosen.objective.filter.enabled) == (True, "auto")
-    assert chosen.objective.entropy_coef == 0.1
-
-
-@pytest.mark.parametrize("name", SWITCHES)
 def test_dynamic_sampling_and_the_length_penalty_are_on_for_dapo_alone(name: str) -> None:
     """CISPO's paper has both as well: docs/objective.md says that they are off here."""
     chosen = recipe(f"objective.name={name}")

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.recipe.section import LARGEST, Section, kinds_of
+from gtpo_cli.recipe.section import LARGEST, kinds_of
 from gtpo_cli.sweeps.spec import SweepFile, load_sweep
 
 RECIPE: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"benchmark": "gsm8k"}}
@@ -105,28 +105,3 @@ def test_a_figure_is_compared_with_a_number(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(SWEEP | {"figures": {"a": "ever entropy/mean > 1e999"}}))
     with pytest.raises(RecipeError, match=r"figures\.a: compares with 1e999, which is too large for a number"):
         load_sweep(str(file))
-
-
-def test_what_a_key_may_be_it_still_may(tmp_path: Path) -> None:
-    class Own(Section):
-        count: int
-        share: float
-        either: bool | int
-        auto: str | int
-
-    kept = Own.model_validate({"count": LARGEST, "share": "1e-3", "either": True, "auto": "x"})
-    assert (kept.count, kept.share, kept.either, kept.auto) == (LARGEST, 1e-3, True, "x")
-    document = merged(
-        RECIPE,
-        {
-            "model": {"gradient_checkpointing": True},
-            "training": {"micro_batch_size": "auto"},
-            "tracking": {"wandb": {"mode": False}},
-        },
-    )
-    recipe = build_recipe(document, ["optimizer.learning_rate=1e-3"], where="r.yaml")
-    assert (recipe.model.gradient_checkpointing, recipe.tracking.wandb.mode, recipe.optimizer.learning_rate) == (
-        True,
-        "off",
-        1e-3,
-    )

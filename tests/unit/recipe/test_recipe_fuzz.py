@@ -219,24 +219,6 @@ def test_texts_that_could_end_the_program_are_named_at_once(text: str, words: st
     assert words in str(outcome)
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("seed=" + "[" * 50_000, "nested deeper than 50 levels"),
-        ("seed=" + "{a: " * 50_000 + "1" + "}" * 50_000, "nested deeper than 50 levels"),
-        ("seed" + ".a" * 50_000 + "=1", "the key has too many parts; docs/recipe.md lists all keys"),
-        ("seed" + ".a" * 20 + "=1", "seed: input should be a valid integer"),
-        ("seed=0x" + "f" * 5000, "the value cannot be read (line 1: the number"),
-        ("run_name=caf\udce9", "the value cannot be read"),  # latin-1 on the command line
-        ("seed={a: 1, a: 2}", "key 'a' is written twice"),
-    ],
-)
-def test_overrides_that_could_end_the_program(override: str, words: str) -> None:
-    outcome = loaded(SMALLEST, [override])
-    assert isinstance(outcome, RecipeError)
-    assert words in str(outcome)
-
-
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "latin-1", "cp1252", "shift_jis"])
 def test_other_encodings(encoding: str) -> None:
     text = SMALLEST + ("" if encoding.startswith("utf") else "run_name: " + {"shift_jis": "日"}.get(encoding, "é"))

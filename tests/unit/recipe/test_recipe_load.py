@@ -90,15 +90,6 @@ def test_what_follows_from_other_keys_follows_them_again_in_a_resolved_recipe(tm
     assert kept.evaluation.benchmarks == ("gsm8k",)
 
 
-def test_what_a_resolved_recipe_has_otherwise_than_it_would_follow_stays(tmp_path: Path) -> None:
-    own = {"benchmarks": ["aime24"], "max_completion_tokens": 99, "pass_k": [3], "samples": 8}
-    file = tmp_path / "recipe.yaml"
-    file.write_text(dump_recipe(build_recipe(SMALLEST | {"evaluation": own}, where="r.yaml")))
-    changed = load_recipe(file, ["data.benchmark=math", "rollout.max_completion_tokens=3000", "evaluation.samples=16"])
-    assert (changed.evaluation.benchmarks, changed.evaluation.max_completion_tokens) == (("aime24",), 99)
-    assert changed.evaluation.pass_k == (3,)
-
-
 def test_the_default_ks_end_at_the_samples_and_written_ones_beyond_are_refused() -> None:
     document = SMALLEST | {"evaluation": {"samples": 9}}
     evaluation = build_recipe(document, where="r.yaml").evaluation
@@ -137,13 +128,6 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
     assert any("'gsm8' is not one of" in p and p.endswith("did you mean gsm8k?") for p in found)
     assert any("'gtop' is not one of" in p and p.endswith("did you mean gtpo?") for p in found)
     assert len(found) == 11
-
-
-def test_a_wrong_word_for_true_or_false_is_said_of_the_key_as_it_is_written() -> None:
-    document = {"model": {"name": "m", "load_in_4bit": "maybe"}, "data": {"benchmark": "gsm8k"}}
-    found = problems(document)
-    assert found[0] == "r.yaml: model.load_in_4bit: 'maybe' is not one of 'auto'"
-    assert found[1].startswith("r.yaml: model.load_in_4bit: input should be a valid boolean")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.report.before_after import before_and_after
 from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
 from gtpo_cli.report.figures import file_png, file_svg
-from gtpo_cli.report.live import MOST, chart_data
 from gtpo_cli.report.page import render, write_report
 from gtpo_cli.report.run_record import RunRecord, read_run
 from gtpo_cli.report.tables import benchmark_table, csv_text, markdown
@@ -149,50 +148,12 @@ def test_text_from_models_is_escaped(page: str, reader: Reader) -> None:
     assert HOSTILE in reader.text
 
 
-def test_curves_of_user_rewards_rate_speed_memory_and_time(tmp_path: Path) -> None:
-    rows = [
-        {"step": step, "train/reward_mean": 1.0, "train/accuracy_rate": 0.5, "rewards/brevity_mean": -step / 10,
-         "rewards/length_mean": -0.5, "rewards/my:tone_mean": 0.1, "optim/learning_rate": 1e-6, "time/step": 2.5,
-         "speed/tokens_per_second": 900.0, "memory/peak_bytes": 3 * 2**30}
-        for step in (1, 2)
-    ]  # fmt: skip
-    charts = training_charts([read_run(run_at(tmp_path / "one", rows))])
-    shown = [(chart.title, chart.unit, chart.series[0].y.tolist()) for chart in charts]
-    assert shown == [
-        ("Reward", "points", [1.0, 1.0]),
-        ("Accuracy", None, [0.5, 0.5]),
-        ("brevity", "points", [-0.1, -0.2]),
-        ("length penalty", "points", [-0.5, -0.5]),
-        ("my:tone", "points", [0.1, 0.1]),
-        ("Learning rate", "", [1e-6, 1e-6]),
-        ("Time of a step", "s", [2.5, 2.5]),
-        ("Tokens a second", "tokens/s", [900.0, 900.0]),
-        ("Peak memory", "GiB", [3.0, 3.0]),
-    ]
-    assert all(re.fullmatch(r"[\w.-]+", chart.name) for chart in charts)
-    assert len({chart.name for chart in charts}) == len(charts)
-
-
 def test_the_page_begins_with_the_curves_then_a_question_then_tables(page: str) -> None:
     places = [page.index(what) for what in (
         "<h1>", '<figure id="accuracy">', "<h2>Before and after: gtpo_1</h2>", "<h2>Runs</h2>", "<h2>Benchmarks</h2>",
         "<h2>More curves</h2>", '<figure id="entropy">', "<summary>recipe</summary>")]  # fmt: skip
     assert places == sorted(places)
     assert places[1] < page.index("<table>")
-
-
-def test_a_question_before_and_after_is_the_first_that_changed(runs: list[RunRecord], scorer: Scorer) -> None:
-    """Of the first completions 000, 100, 000, 011 and 111, 110, 100, 011 the first and the third became right."""
-    pair = before_and_after(runs[0])
-    assert pair is not None
-    assert pair.same
-    assert (pair.before.when, pair.before.right) == ("before training", False)
-    assert (pair.after.when, pair.after.right) == ("step-000010", True)
-    assert pair.note == (
-        "arithmetic test, first completions: of 4 questions, 2 became right and 0 became wrong. This is the first that "
-        "changed."
-    )
-    assert before_and_after(runs[2]) is None
 
 
 def sampled(question: str, text: str, accuracy: float) -> str:
@@ -251,36 +212,6 @@ def test_running_mean_against_a_loop_and_with_gaps() -> None:
     expected = [np.nanmean(values[max(0, i - 6) : i + 1]) for i in range(50)]
     assert running_mean(values, 7) == pytest.approx(expected)
     assert running_mean(np.array([np.nan, np.nan, 2.0]), 2) == pytest.approx([np.nan, np.nan, 2.0], nan_ok=True)
-
-
-@pytest.mark.slow
-def test_a_long_run_stays_small_and_loses_no_peak(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).random(100_000).tolist()
-    rows = [
-        {"step": n, "completions/length_mean": 900.0 if n == 70_001 else 300.0 * value}
-        for n, value in enumerate(noise, start=1)
-    ]
-    (chart,) = training_charts([read_run(run_at(tmp_path / "long", rows))])
-    svg = file_svg(chart)
-    assert len(svg) < 100_000
-    figure = chart.draw()
-    figure.savefig(io.BytesIO(), format="svg")  # lays it out; an SVG's y runs down, 72 points an inch
-    dots = figure.axes[0].transData.transform([(1, 0.0), (70_001, 900.0)])
-    bottom, top = ((3.0 - y / figure.dpi) * 72 for _, y in dots)
-    (faint,) = re.findall(r'<path d="([^"]*)"[^>]*stroke-opacity: 0.25', svg)
-    heights = [float(y) for y in re.findall(r"[ML] [-\d.]+ ([-\d.]+)", faint)]
-    assert min(heights) == pytest.approx(top, abs=1.0)
-    assert max(heights) == pytest.approx(bottom, abs=1.0)
-    assert len(heights) > 300, "every step is within the band that is drawn"
-    (part,) = chart_data(chart)["series"][0]["parts"]
-    faint, mean = (dict(zip(part["x"], column["values"], strict=True)) for column in part["columns"])
-    assert 900 <= len(faint) <= MOST + 2
-    assert (part["x"][0], part["x"][-1], faint[70_001]) == (1, 100_000, 900.0)
-    assert {step: rows[step - 1]["completions/length_mean"] for step in faint} == pytest.approx(faint, rel=1e-4)
-    assert mean[70_001] == pytest.approx(
-        np.mean([row["completions/length_mean"] for row in rows[67_501:70_001]]), rel=1e-4
-    )
-    assert f"more than {MOST} steps" in render([read_run(run_at(tmp_path / "long"))], [chart])
 
 
 def test_the_same_runs_give_the_same_bytes(runs: list[RunRecord], page: str) -> None:

@@ -54,24 +54,3 @@ def test_closing_does_not_wait_for_a_slow_answer() -> None:
     with pytest.raises(RewardError, match="grading was ended"):
         begun[0].result(timeout=0)
     assert begun[1].cancelled()
-
-
-def test_who_waits_for_an_answer_is_told_that_grading_was_ended() -> None:
-    pool = EqualityWorkers(1, timeout_seconds=60)
-    pool.equal_many([PAIRS[2]])
-    errors: list[RewardError] = []
-
-    def ask(*pairs: tuple[str, str]) -> None:
-        with pytest.raises(RewardError, match="grading was ended") as caught:
-            pool.equal_many(pairs)
-        errors.append(caught.value)
-
-    askers = [threading.Thread(target=ask, args=(pair,)) for pair in (ENDLESS, PAIRS[3])]
-    for asker in askers:
-        asker.start()
-        time.sleep(0.2)
-    pool.close()
-    for asker in askers:
-        asker.join(timeout=20)
-    assert len(errors) == 2
-    assert pool.process_ids() == []

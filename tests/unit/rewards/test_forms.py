@@ -14,8 +14,8 @@ from gtpo_cli.data import load_problems
 from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe
-from gtpo_cli.rewards import Scorer, check_columns
-from gtpo_cli.rewards.forms import form_of, missing_columns, trl_arguments
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.rewards.forms import form_of
 from gtpo_cli.types import Completion, Group, Problem
 
 CHAT = (("system", "Be brief."), ("user", "1+1?"))
@@ -148,19 +148,6 @@ def test_forms_are_told_apart(function: Callable[..., Any], form: str) -> None:
 def test_what_can_be_called_in_no_form_is_told_what_is_expected(function: Callable[..., Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         form_of(function)
-
-
-def test_a_column_that_no_row_has_is_named(rewards: Any) -> None:
-    words = (
-        r"of_trl:lacks: asks for the column answr, which the data do not have: there is question, answer, tests, and "
-        r"gold for the gold answer; did you mean answer\?"
-    )
-    with pytest.raises(RewardError, match=words):
-        check_columns(plugin("of_trl:lacks"), [OTHER, ASKED])
-    with pytest.raises(RewardError, match="asks for the column answr"):  # no data to be checked before
-        scored("of_trl:lacks", [MADE])
-    assert missing_columns(lambda completions, tests: [], [OTHER, ASKED]) is None
-    assert trl_arguments(lambda completions, tests: [], [OTHER], [TWO])["tests"] == [None]
 
 
 @pytest.mark.parametrize(

@@ -113,14 +113,6 @@ def test_weights_and_plugins_are_summed(tmp_path: Path, monkeypatch: pytest.Monk
     assert (verdict.format_score, verdict.accuracy_score) == (10, 10)
 
 
-def test_a_failing_plugin_is_named_with_problem_and_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bad_rewards.py").write_text("def nan(problem, completion):\n    return float('nan')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    recipe = RewardsRecipe.model_validate({"plugins": [{"name": "bad_rewards:nan", "weight": 1.0}]})
-    with Scorer(recipe, num_workers=1) as scorer, pytest.raises(RewardError, match=r"bad_rewards:nan.*p7.*9\+9"):
-        scorer.score(problem(name="p7"), [completion(GOOD)])
-
-
 def test_groups_are_graded_in_one_batch_in_order(scorer: Scorer) -> None:
     wrap = "<reasoning></reasoning><answer>{}</answer>".format
     groups = [

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import comparable, contents
 
 from gtpo_cli.data.gold import _function_gold
-from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.torch_modes import _modes_of_process, _modes_of_thread, _read
-from gtpo_cli.training.loop import train
 from gtpo_cli.types import CodeName, Completion, Group, Problem
 
 SWITCHES = [
@@ -68,32 +64,6 @@ def test_a_gold_function_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / f"switching_gold_{number}.py").write_text(code)
         assert _function_gold(CodeName(f"switching_gold_{number}:gold"), None)({"a": "1"}) == ("1", None)
         assert modes() == before, switch
-
-
-def test_training_is_the_same_with_a_reward_that_switches_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    switches = "; ".join(SWITCHES)
-    (tmp_path / "switching_all.py").write_text("import torch\n" + FORMS["plain"].format(switch=switches) + "\n")
-    (tmp_path / "switching_none.py").write_text(FORMS["plain"].format(switch="pass") + "\n")
-    for name in ("all", "none"):
-        run = RunFolder(tmp_path / name)
-        changes = [
-            f"rewards.plugins=[{{name: switching_{name}:reward, weight: 0.0}}]", "training.max_steps=2",
-            "rollout={prompts_per_step: 2, group_size: 4}", "tracking.wandb.mode=off", "data.limit=64",
-            "objective.initial_entropy=0.2",
-        ]  # fmt: skip
-        run.create(load_recipe("tiny_arithmetic", changes))
-        train(run.recipe(), run, quiet=True)
-    names = {"rewards/switching_all:reward_mean", "rewards/switching_none:reward_mean"}
-    rows = [
-        [{k: v for k, v in row.items() if k not in names} for row in comparable(tmp_path / n)] for n in ("all", "none")
-    ]
-    assert rows[0] == rows[1]
-    found = [contents(tmp_path / name) for name in ("all", "none")]
-    assert found[0].keys() == found[1].keys()
-    assert found[0]["model.safetensors"] == found[1]["model.safetensors"]
 
 
 def test_overlapping_blocks_end_with_the_modes_from_before_the_first() -> None:

@@ -67,42 +67,6 @@ def test_every_sweep_can_be_tried_on_recipes_of_every_kind() -> None:
             assert all(run.recipe.model.name == load_recipe(recipe).model.name for run in loaded.runs)
 
 
-REGIME = {
-    "rewards.format.mode": "presence", "objective.audit": True, "training.max_steps": 300, "training.save_every": 300,
-    "training.eval_every": 300, "tracking.log_completions_every": 300,
-}  # fmt: skip
-REGIMES = {"stable": {}, "hot": {"optimizer.learning_rate": 1e-3}, "weak": {"model.name": "builtin:weak"}}
-
-
-def test_without_a_recipe_a_sweep_runs_in_the_regime_that_docs_claims_registered() -> None:
-    """The variants themselves are the same as at full size: Adam's betas of GRPO are the small recipe's own."""
-    of = {
-        "stable": ["fig2_methods", "fig5b_group_size", "fig6_betas", "learning_rates", "steps_per_generation"],
-        "hot": ["fig3_conflict", "fig5a_kl", "conflict_variants", "reward_and_scale"],
-        "weak": ["fig4a_gamma", "fig4b_thresholds", "fig4c_only_negative", "fig4d_entropy_control",
-                 "learning_rates_weak", "entropy_search"],
-    }  # fmt: skip
-    assert sorted(name for names in of.values() for name in names) == list(shipped_sweeps())
-    for regime, names in of.items():
-        for name in names:
-            sweep = load_sweep(name, seeds=(1,))
-            assert sweep.recipe == f"tiny_{regime}"
-            base = load_recipe(shipped_sweeps()[name].parent / "base" / f"tiny_{regime}.yaml")
-            assert differences(load_recipe("tiny_arithmetic"), base) == REGIME | REGIMES[regime]
-            for run in sweep.runs:
-                key = "learning_rate" in str(sweep.file.variants[run.variant])
-                assert key or run.recipe.optimizer.learning_rate == base.optimizer.learning_rate
-    assert load_sweep("entropy_search").file.seeds == (1, 2, 3)
-    assert load_sweep("fig2_methods").file.seeds == (1, 2, 3, 4, 5)
-    ahead = load_sweep("steps_per_generation")
-    assert ahead.file.seeds == (1, 2, 3, 4)
-    asked = {(run.recipe.objective.name, run.recipe.rollout.steps_per_generation) for run in ahead.runs}
-    assert asked == {(method, K) for method in ("gtpo", "grpo") for K in (1, 2, 4, 8, 16)}
-    assert len({run.recipe.training.max_steps for run in ahead.runs}) == 1  # so the same number of completions
-    betas = {run.variant: run.recipe.optimizer.betas for run in load_sweep("fig2_methods", seeds=(1,)).runs}
-    assert set(betas.values()) == {(0.9, 0.95)}
-
-
 def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
     def changes(sweep: str) -> dict[str, dict[str, Any]]:
         runs = load_sweep(sweep, recipe="llama8b_gsm8k", seeds=(3407,)).runs

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gtpo_cli.errors import EvaluationError, RecipeError
+from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.sweeps.estimates import estimate, markdown, runs_csv, values_of
-from gtpo_cli.sweeps.execute import check_folders, seconds_left
+from gtpo_cli.sweeps.execute import check_folders
 from gtpo_cli.sweeps.spec import Sweep, load_sweep, parse_figure
 from gtpo_cli.sweeps.sweep_page import write_results
 
@@ -75,23 +75,6 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
     with pytest.raises(RecipeError, match="no variant ppo; choose from gtpo, grpo"):
         load_sweep(str(tmp_path / "mine.yaml"), only=("ppo",))
     assert [run.key for run in load_sweep(str(tmp_path / "mine.yaml"), seeds=(9,)).runs] == ["gtpo-9", "grpo-9"]
-
-
-def test_another_recipe_and_overrides_for_all_runs(tmp_path: Path) -> None:
-    """The file's own `set` holds for any recipe; --set stands above it, and a variant's own values above both."""
-    file = str(written(tmp_path, variants={"short": {"training.max_steps": 2}, "plain": {}}, seconds=10, seeds=[1]))
-    sweep = load_sweep(file, recipe="llama8b_math", overrides=["training.max_steps=7", "rollout.group_size=4"])
-    assert [
-        (run.recipe.model.name, run.recipe.training.max_steps, run.recipe.rollout.group_size) for run in sweep.runs
-    ] == [("meta-llama/Llama-3.1-8B-Instruct", 2, 4), ("meta-llama/Llama-3.1-8B-Instruct", 7, 4)]
-    assert sweep.folder == Path("runs/sweeps/mine-llama8b_math")
-    assert sweep.shared == ("training.max_steps=4", "training.max_steps=7", "rollout.group_size=4")
-    assert seconds_left(sweep, jobs=1) is None  # the file's seconds are those of its own recipe
-    assert seconds_left(load_sweep(file), jobs=1) == 20
-    with pytest.raises(RecipeError, match=r"variant short: --set: rollout\.groupsize: unknown key; did you mean"):
-        load_sweep(file, overrides=["rollout.groupsize=4"])
-    with pytest.raises(RecipeError, match="lama8b_math: no such file and no shipped recipe"):
-        load_sweep(file, recipe="lama8b_math")
 
 
 @pytest.mark.parametrize(
@@ -163,18 +146,6 @@ def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
     assert cells["collapsed", "grpo"].p_value == 0.5
     text = markdown(estimate(sweep))
     assert "| accuracy | grpo | 3 | 0.567 (0.423 to 0.710) | -0.233 (-0.613 to +0.146) | 0.250 |" in text
-
-
-def test_an_unfinished_sweep_is_summed_up_over_what_is_there(tmp_path: Path) -> None:
-    sweep = sweep_of(tmp_path, baseline="grpo")
-    with pytest.raises(EvaluationError, match="no run of the sweep is finished yet"):
-        estimate(sweep)
-    assert seconds_left(sweep, jobs=2) is None
-    finish(sweep, "gtpo-2", [0.5] * 4)
-    (cell, _) = estimate(sweep).cells
-    assert (cell.variant, cell.seeds, cell.difference) == ("gtpo", 1, None)
-    assert "| accuracy | gtpo | 1 | 0.500 |  |  |" in markdown(estimate(sweep))  # one seed has no interval
-    assert seconds_left(sweep, jobs=2) == pytest.approx(5 * 10.0 / 2)
 
 
 def test_a_run_that_was_deleted_is_not_done(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 import sys
 import time
@@ -16,7 +15,7 @@ from rich.console import Console
 from gtpo_cli.recipe.schema import FilterRecipe
 from gtpo_cli.tracking.console import WARNING
 from gtpo_cli.tracking.console import Console as GtpoConsole
-from gtpo_cli.tracking.display import ConsoleTracker, Trend, entropy_note
+from gtpo_cli.tracking.display import ConsoleTracker, entropy_note
 
 NOTE = "ln 2 = 0.693, at the start 0.162, filter on"
 STEP = {
@@ -133,32 +132,6 @@ def test_entropy_past_ln_2_stands_out() -> None:
 )
 def test_the_note_on_entropy(initial_entropy: float | None, settings: dict[str, object], note: str) -> None:
     assert entropy_note(initial_entropy, FilterRecipe.model_validate(settings)) == note
-
-
-def test_trend_by_hand() -> None:
-    trend = Trend(4)  # four steps, four cells
-    for step, value in enumerate([0.0, 0.5, math.nan], 1):
-        trend.add(step, value)
-    assert trend.draw(top=1.0).plain == "▁▅··"
-    assert trend.draw(top=None).plain == "▁█··"
-    negative = Trend(2)
-    negative.add(1, -1.0)
-    negative.add(2, 1.0)
-    assert negative.draw(top=None).plain == "▁█"
-
-
-@pytest.mark.parametrize(("total", "lines"), [(10, 10), (50, 50), (51, 51), (600, 51), (7473, 51)])
-def test_plain_lines_are_about_fifty_a_run_with_the_first_and_the_last(total: int, lines: int) -> None:
-    console = Console(file=io.StringIO(), width=80)
-    tracker = ConsoleTracker(total, console=console)  # a StringIO is no terminal
-    for step in range(1, total + 1):
-        tracker.log(step, {"optim/loss": 0.5})
-    tracker.close()
-    out = printed(console).splitlines()
-    assert abs(len(out) - lines) <= 1
-    assert out[0].split()[:2] == ["step", f"{1:>{len(str(total))}}/{total}".split()[0]]
-    assert f"{total}/{total}  loss 0.5000" in out[-1]
-    assert "\x1b" not in printed(console)
 
 
 def test_in_a_notebook_one_short_line_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,18 +58,6 @@ def test_exactly_the_published_names_in_their_order() -> None:
     assert all(METRICS[name].name == name for name in NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_metric_says_what_it_is(name: str) -> None:
-    metric = METRICS[name]
-    assert len(metric.formula) > 10
-    assert metric.unit
-    assert metric.low < metric.high
-    if name.endswith(("_share", "_rate", "/share")) and name != "optim/learning_rate":
-        assert (metric.unit, metric.low, metric.high) == ("share", 0.0, 1.0)
-    if name.startswith("time/"):
-        assert (metric.unit, metric.low) == ("s", 0.0)
-
-
 # Written out here on purpose: a checkpoint is kept as the best by these, and people read them as advice. What is not
 # here may rise or fall while a policy learns: entropy, length, KL, gradient norm, the loss of a policy gradient, ...
 DIRECTIONS = {

@@ -82,19 +82,6 @@ def test_a_failing_tracker_is_switched_off_with_one_warning_and_the_run_goes_on(
     assert [row["step"] for row in read_metrics(tmp_path / "m.jsonl")] == [1, 2, 3, 4]
 
 
-def test_a_tracker_that_cannot_be_closed_keeps_no_other_from_closing(tmp_path: Path) -> None:
-    bad, good = Recorder(bad_close=True), Recorder()
-    warnings: list[str] = []
-    record = JsonlTracker(tmp_path / "m.jsonl")
-    trackers = Trackers(record, others=[bad, good], warn=warnings.append)
-    trackers.close()
-    trackers.close()
-    assert (bad.closed, good.closed) == (1, 1)
-    assert warnings == ["Recorder tracking could not be closed (TimeoutError: no answer); it may miss the last steps"]
-    with pytest.raises(ValueError, match="closed"):
-        record.log(1, STEP)
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_record_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
     record, other = JsonlTracker(tmp_path / "m.jsonl"), Recorder()
@@ -123,29 +110,6 @@ def test_a_reader_that_goes_away_is_no_reason_to_stop(tmp_path: Path) -> None:
     assert process.wait(timeout=60) == 0, complaints
     assert complaints.count("UserWarning: Console tracking failed and is off from step 1 on (BrokenPipeError") == 1
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 10
-
-
-def test_open_trackers_on_a_run_and_on_its_resumption(tmp_path: Path) -> None:
-    console = text_console()
-    common = {"total_steps": 4, "initial_entropy": 0.25, "console": console}
-    with open_trackers(recipe(), tmp_path, **common) as trackers:  # type: ignore[arg-type]
-        trackers.log(1, STEP)
-        trackers.log(2, STEP)
-        position = trackers.position
-        trackers.log(3, STEP)
-        trackers.message("saved step 2")
-    with open_trackers(recipe(), tmp_path, start_step=2, keep_bytes=position, **common) as trackers:  # type: ignore[arg-type]
-        trackers.log(3, {"optim/loss": 0.25})
-        trackers.log(4, STEP)
-    assert [(row["step"], row["optim/loss"]) for row in read_metrics(tmp_path / "metrics.jsonl")] == [
-        (1, 0.5),
-        (2, 0.5),
-        (3, 0.25),
-        (4, 0.5),
-    ]
-    assert "at the start 0.250, filter on" in printed(console)
-    assert "saved step 2\n" in printed(console)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl"]
 
 
 def test_tensorboard_that_is_not_installed_names_the_extra_and_leaves_nothing_open(

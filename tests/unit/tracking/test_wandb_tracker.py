@@ -153,30 +153,6 @@ def test_a_network_that_is_away_costs_seconds_and_a_warning(tmp_path: Path) -> N
     assert b"2.40625" in recorded(tmp_path / "a")
 
 
-def test_a_resumed_run_goes_on_under_the_same_wandb_id(tmp_path: Path) -> None:
-    code = """
-from gtpo_cli.recipe import build_recipe
-from gtpo_cli.tracking.opening import open_trackers
-document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
-recipe = build_recipe(document, where="test")
-options = {"total_steps": 2, "quiet": True}
-with open_trackers(recipe, Path("a"), **options) as trackers:
-    trackers.log(1, {"optim/loss": 0.5})
-    position = trackers.position
-with open_trackers(recipe, Path("a"), start_step=1, keep_bytes=position, **options) as trackers:
-    trackers.log(2, {"optim/loss": 0.5})
-with open_trackers(recipe, Path("a"), keep_bytes=0, **options) as trackers:  # from before its first checkpoint
-    trackers.log(1, {"optim/loss": 0.5})
-with open_trackers(recipe, Path("b"), **options) as trackers:
-    trackers.log(1, {"optim/loss": 0.5})
-"""
-    assert run_without_stdin(code, tmp_path) == []
-    ids = {name: [path.stem for path in tmp_path.glob(f"{name}/wandb/offline-run-*/*.wandb")] for name in "ab"}
-    assert len(ids["a"]) == 3
-    assert set(ids["a"]) == {"run-" + (tmp_path / "a" / "wandb" / "run_id").read_text().strip()}
-    assert not set(ids["a"]) & set(ids["b"])
-
-
 STOPPED = """
 import os, signal, subprocess, sys, time
 from pathlib import Path

@@ -30,22 +30,6 @@ def test_a_hangup_is_noted_and_the_first_signal_answered(capfd: pytest.CaptureFi
     assert "hung up: finishing and saving the current step; a second Ctrl-C or SIGTERM ends at once" in said
 
 
-def test_a_second_sigterm_ends_at_once_but_not_the_one_that_timeout_sends_to_the_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = 100.0
-    monkeypatch.setattr("gtpo_cli.training.interrupts.time.monotonic", lambda: clock)
-    with interrupt_flag(lambda text: None) as flag:
-        os.kill(os.getpid(), signal.SIGTERM)
-        clock += 0.9
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert flag == [signal.SIGTERM, signal.SIGTERM]
-        clock += 0.2
-        with pytest.raises(Terminated) as caught:
-            os.kill(os.getpid(), signal.SIGTERM)
-    assert caught.value.exit_code == 143
-
-
 def test_a_signal_that_was_ignored_stays_so() -> None:
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -136,31 +136,3 @@ def test_without_bitsandbytes_the_error_says_what_to_do(name: str, monkeypatch: 
         updater(name=name)
     with pytest.raises(ModelError, match=r"load_in_4bit: true needs bitsandbytes.*load_in_4bit=false"):
         nf4_config(torch.float32)
-
-
-@pytest.mark.parametrize("name", ["adamw", "adamw_8bit", "paged_adamw_8bit"])
-@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
-def test_state_survives_a_file_exactly(name: str, tmp_path) -> None:
-    if name != "adamw":
-        pytest.importorskip("bitsandbytes", reason="8-bit optimisers need the extra bnb")
-
-    def steps(parameters: tuple[torch.nn.Parameter, ...], update: Updater, count: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        for _ in range(count):
-            for parameter in parameters:
-                parameter.grad = torch.randn(parameter.shape, generator=generator)
-            update.update()
-            update.advance_schedule()
-
-    *ours, update = updater(name=name)
-    steps(tuple(ours), update, 3, seed=1)
-    torch.save(update.state_dict(), tmp_path / "state.pt")
-    *theirs, resumed = updater(name=name)
-    for mine, yours in zip(theirs, ours, strict=True):
-        mine.data.copy_(yours.data)
-    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    steps(tuple(ours), update, 3, seed=2)
-    steps(tuple(theirs), resumed, 3, seed=2)
-    for mine, yours in zip(theirs, ours, strict=True):
-        assert torch.equal(mine, yours)
-    assert resumed.learning_rate == update.learning_rate

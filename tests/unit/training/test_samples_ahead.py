@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -146,30 +144,6 @@ def test_every_iteration_compares_with_the_policy_that_sampled(parts_for: Any) -
     alone = parts_for(recipe(NEVER, FAST, "objective.num_iterations=3"))
     (samples,) = sample_steps(alone, ASKED[:1], clock=Stopwatch())
     assert len(train_step(alone, samples, clock=Stopwatch()).ratios) == 2  # in the first iteration it is 1
-
-
-def test_each_step_samples_again_with_prompts_and_a_seed_of_its_own(parts_for: Any) -> None:
-    plugin = "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]"
-    silent = ["rewards.format.weight=0", "rewards.accuracy.weight=0"]
-    parts = parts_for(recipe(NEVER, plugin, "objective.resample=1", *silent, TWO))
-    asked: list[tuple[str, int, int]] = []
-
-    def more(step: str) -> Callable[[int, int], list[Any]]:
-        def drawn(attempt: int, count: int) -> list[Any]:
-            asked.append((step, attempt, count))
-            return [PROMPTS[0]] * count
-
-        return drawn
-
-    steps = [replace(step, more=more(name)) for name, step in zip(("first", "second"), ASKED, strict=True)]
-    untrained = copy.deepcopy(parts.policy.model)
-    first, second = sample_steps(parts, steps, clock=Stopwatch())
-    assert asked == [("first", 0, 2), ("second", 0, 1)]
-    assert (first.resampled_share, second.resampled_share) == (pytest.approx(2 / 5), pytest.approx(1 / 3))
-    assert first.groups[1].completions != second.groups[1].completions
-    assert second.old_logprobs_BGT is not None
-    expected = old_logprobs(untrained, second)[1][0]
-    torch.testing.assert_close(second.old_logprobs_BGT[1, 0, : len(expected)].double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def left_over(parts: StepParts) -> tuple[SamplesAhead, list[StepSamples]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +14,6 @@ from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.training import trials
-from gtpo_cli.training.loop import train
 from gtpo_cli.training.trials import stress_step
 from gtpo_cli.types import Problem
 
@@ -82,23 +77,3 @@ def test_what_fits_in_no_way_is_an_error_before_the_first_step() -> None:
         stress_step(asked, policy, TransformersSampler(policy, warn=print), PROMPTS, budget)
     with memory_for(policy, 0), pytest.raises(ModelError, match="single completion in the forward pass"):
         stress_step(recipe("objective.name=sft"), policy, None, PROMPTS, budget)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", ["gtpo", "sft"])
-def test_a_run_with_it_is_the_run_without_it(tmp_path: Path, objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trials.STRESSED == ("cuda",)
-    rows = {}
-    for stress in ("true", "false"):
-        monkeypatch.setattr(trials, "STRESSED", ("cpu",) if stress == "true" else ())
-        run = RunFolder(tmp_path / stress)
-        asked = recipe(f"objective.name={objective}", "rollout.max_completion_tokens=40")
-        run.create(asked)
-        said: list[str] = []
-        train(asked, run, quiet=True, say=said.append)
-        assert any("the longest row" in line for line in said) == (stress == "true")
-        lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
-        measured = ("time/", "speed/", "memory/")
-        rows[stress] = [{k: v for k, v in line.items() if not k.startswith(measured)} for line in lines]
-    assert rows["true"] == rows["false"]
-    assert len(rows["true"]) == 3
