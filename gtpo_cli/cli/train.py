@@ -257,13 +257,6 @@ def _new_recipe(recipe: str | None, overrides: list[str], start: str | None, *, 
     return loaded
 
 
-def _lora_words(recipe: Recipe) -> str:
-    lora = recipe.model.lora
-    if lora is None:
-        return "null"
-    return f"{{rank: {lora.rank}, alpha: {lora.alpha:g}, target_modules: [{', '.join(lora.target_modules)}]}}"
-
-
 def _recipe_from(start: str, recipe: str | None, overrides: list[str], *, trust: Trust) -> Recipe:
     """Return the recipe of a run that starts from another run's checkpoint: the named recipe with that run's model, or
     else that run's recipe."""
@@ -272,11 +265,13 @@ def _recipe_from(start: str, recipe: str | None, overrides: list[str], *, trust:
     found = find_start(start)
     if recipe is not None:
         loaded = load_recipe(recipe, [*found.overrides(), *overrides])
-        now, was = _lora_words(loaded), _lora_words(loaded)
         with suppress(RecipeError):  # a recipe that is complete only with the start's model: nothing is overridden
-            was = _lora_words(load_recipe(recipe, overrides))
-        if was != now:
-            say(f"model.lora: {now}, as {found.name} was trained, instead of the recipe's {was}")
+            was = load_recipe(recipe, overrides).model.lora
+            if was != loaded.model.lora:
+                say(
+                    f"model.lora: {loaded.model.lora or 'null'}, as {found.name} was trained, instead of the recipe's "
+                    f"{was or 'null'}"
+                )
         return loaded
     overrides = [*found.overrides(), *overrides]
     if found.run is None:

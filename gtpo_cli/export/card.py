@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -51,7 +50,7 @@ def model_card(
     use = Use.on_hub(exported, recipe.model, hub_name) if hub_name else Use.here(exported, recipe.model, folder)
     return environment.get_template("card.md.j2").render(
         recipe=recipe, exported=exported, prompting=prompting, hub_name=hub_name, use=use,
-        head=yaml.safe_dump(_head(recipe, exported), sort_keys=False, allow_unicode=True),
+        head=_head(recipe, exported),
         data=[_data(source) for source in recipe.data.sources],
         changes=changes(
             [row for row in metrics if row["step"] <= exported.step], completions=recipe.completions_per_step
@@ -101,21 +100,23 @@ def fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def _head(recipe: Recipe, exported: Exported) -> dict[str, Any]:
-    """Return the metadata for the hub."""
-    head: dict[str, Any] = {}
-    if "/" in exported.base and HUB_ID.fullmatch(exported.base):
-        relation = "adapter" if exported.format == "adapter" else "finetune"
-        head |= {"base_model": exported.base, "base_model_relation": relation}
-    head["library_name"] = {"adapter": "peft", "gguf": "gguf"}.get(exported.format, "transformers")
-    head["pipeline_tag"] = "text-generation"
-    head["tags"] = ["gtpo_cli", recipe.objective.name]
-    if recipe.objective.name != "sft":
-        head["tags"].append("reinforcement-learning")
-    ids = [hub.id for hub in map(hub_source, recipe.data.sources) if hub is not None and public_name(hub.id) == hub.id]
-    if ids:
-        head["datasets"] = ids
-    return head
+def _head(recipe: Recipe, exported: Exported) -> str:
+    """Return the metadata for the hub as YAML."""
+    from huggingface_hub import ModelCardData
+
+    named = "/" in exported.base and HUB_ID.fullmatch(exported.base) is not None
+    method = recipe.objective.name
+    hubs = (hub for hub in map(hub_source, recipe.data.sources) if hub is not None)
+    data = ModelCardData(
+        base_model=exported.base if named else None,
+        base_model_relation=("adapter" if exported.format == "adapter" else "finetune") if named else None,
+        library_name={"adapter": "peft", "gguf": "gguf"}.get(exported.format, "transformers"),
+        pipeline_tag="text-generation",
+        tags=["gtpo_cli", method, *([] if method == "sft" else ["reinforcement-learning"])],
+        datasets=[hub.id for hub in hubs if public_name(hub.id) == hub.id] or None,
+    )
+    text: str = data.to_yaml() + "\n"
+    return text
 
 
 def _evaluations(run: RunFolder, step: int) -> Iterator[tuple[Conditions, Mapping[str, Score], Mapping[str, Score]]]:

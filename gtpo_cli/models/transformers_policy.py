@@ -337,23 +337,28 @@ def _check_vocabulary(path: str, tokenizer: Any, model: Any) -> None:
         )
 
 
-def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
-    from peft import LoraConfig, get_peft_model
+def linear_names(model: Any) -> list[str]:
+    """List the last parts of the names of a model's linear layers without its output layer, as PEFT's all-linear."""
     from transformers.pytorch_utils import Conv1D
 
     head, kinds = model.get_output_embeddings(), (torch.nn.Linear, Conv1D)
-    linear = {n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, kinds) and m is not head}
+    return sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, kinds) and m is not head})
+
+
+def adapter_targets(model: Any, lora: LoraRecipe) -> list[str]:
+    return linear_names(model) if lora.target_modules == "all-linear" else list(lora.target_modules)
+
+
+def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    targets = adapter_targets(model, lora)
     leaves = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    unknown = ", ".join(name for name in lora.target_modules if name not in leaves)
-    it_has = f"it has {', '.join(sorted(linear))}"
+    unknown = ", ".join(name for name in targets if name not in leaves)
+    it_has = f"it has {', '.join(linear_names(model))}, or all-linear for all of them"
     if unknown:
         raise ModelError(f"model.lora.target_modules: this model has no {unknown}; {it_has}")
-    config = LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        target_modules=list(lora.target_modules),
-        task_type="CAUSAL_LM",
-    )
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     with (
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(action="ignore"),

@@ -22,7 +22,7 @@ from gtpo_cli.errors import ModelError, install
 from gtpo_cli.models.loading import check_finite, choose_dtype, context_length, explained, load_tokenizer
 from gtpo_cli.models.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.models.standby import recording_what_sleeps
-from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.models.transformers_policy import TransformersPolicy, adapter_targets
 from gtpo_cli.recipe.schema import ModelRecipe, RolloutRecipe
 
 # Unsloth reads these when it is imported or starts an engine.
@@ -116,7 +116,7 @@ def load_unsloth_policy(
                 r=recipe.lora.rank,
                 lora_alpha=recipe.lora.alpha,
                 lora_dropout=0.0,
-                target_modules=list(recipe.lora.target_modules),
+                target_modules=adapter_targets(model, recipe.lora),
                 use_gradient_checkpointing=_checkpointing(recipe),
                 random_state=seed,
             )

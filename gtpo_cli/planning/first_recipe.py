@@ -185,9 +185,13 @@ def _on_cpu(model: str, data: Mapping[str, Any]) -> Document:
     return _cpu_document(model, data, _within(CPU_SIZE, plan))
 
 
+def _lora(size: RecipeSize, *, alpha: int) -> dict[str, Any]:
+    return {"rank": size.rank, "alpha": alpha, "target_modules": "all-linear"}
+
+
 def _cpu_document(model: str, data: Mapping[str, Any], size: RecipeSize) -> Document:
     document = _document(model, data, size, four_bit=False)
-    document["model"] |= {"gradient_checkpointing": False, "lora": {"rank": size.rank, "alpha": 2 * size.rank}}
+    document["model"] |= {"gradient_checkpointing": False, "lora": _lora(size, alpha=2 * size.rank)}
     document["rollout"] = {"engine": "transformers"} | document["rollout"] | {"prompts_per_step": 4}
     document["optimizer"] |= {"learning_rate": 1e-4, "betas": [0.9, 0.95]}
     document["training"] = {"max_steps": 100, "micro_batch_size": "auto", "save_every": 25}
@@ -205,7 +209,7 @@ def _document(
     return {
         "model": {
             "name": model, "load_in_4bit": four_bit, "max_seq_length": size.prompt + size.completion,
-            "lora": {"rank": size.rank, "alpha": size.rank},
+            "lora": _lora(size, alpha=size.rank),
         },
         "data": dict(data) | {"max_prompt_tokens": size.prompt},
         "rollout": rollout,

@@ -56,7 +56,8 @@ class ModelShape:
 
     def adapter_parameters(self, lora: LoraRecipe) -> int:
         """r (inputs + outputs) for each layer that gets an adapter."""
-        sizes = (sum(self.linear_layers.get(name, (0, 0))) for name in lora.target_modules)
+        names = self.linear_layers if lora.target_modules == "all-linear" else lora.target_modules
+        sizes = (sum(self.linear_layers.get(name, (0, 0))) for name in names)
         return self.layers * lora.rank * sum(sizes)
 
 

@@ -46,11 +46,15 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
 class LoraRecipe(Section):
     rank: int = Field(128, ge=1, le=4096, description="rank r of the adapter")
     alpha: float = Field(128, gt=0, le=65536, description="the adapter is multiplied by alpha / rank")
-    target_modules: tuple[NonEmpty, ...] = Field(
+    target_modules: Literal["all-linear"] | Annotated[tuple[NonEmpty, ...], Field(min_length=1)] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        min_length=1,
-        description="linear layers with an adapter; not the output layer",
+        description="linear layers with an adapter; all-linear = all but the output layer",
     )
+
+    def __str__(self) -> str:
+        """Format the adapter as YAML on one line."""
+        names = self.target_modules if isinstance(self.target_modules, str) else f"[{', '.join(self.target_modules)}]"
+        return f"{{rank: {self.rank}, alpha: {self.alpha:g}, target_modules: {names}}}"
 
 
 class ModelRecipe(Section):

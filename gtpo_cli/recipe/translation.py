@@ -163,7 +163,7 @@ def _adapter(words: _Words, made: Translation) -> None:
         made.lacking.append(f"lora_dropout: {dropout}: adapters have no dropout here (docs/objective.md)")
     if isinstance(modules, str) and modules != "all-linear":
         modules = [part.strip() for part in modules.split(",")]
-    if isinstance(modules, list):
+    if modules:
         lora["target_modules"] = modules
     made.set("model.lora", lora, "the adapter")
 

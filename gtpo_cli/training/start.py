@@ -102,13 +102,13 @@ def check_fits(start: Start, model: ModelRecipe) -> None:
     if model.lora is None:
         raise ModelError(
             f"model.start: {start.name} is an adapter, but this recipe trains all weights (model.lora: null); train "
-            f"the adapter further (--set model.lora={_shown(start.lora)}), or merge it (gtpo export --format merged) "
+            f"the adapter further (--set model.lora='{start.lora}'), or merge it (gtpo export --format merged) "
             "and set model.name to the result"
         )
     if _shape(model.lora) != _shape(start.lora):
         raise ModelError(
             f"model.start: the adapter {start.name} differs from model.lora and can only be trained as it is: "
-            f"--set model.lora={_shown(start.lora)}"
+            f"--set model.lora='{start.lora}'"
         )
 
 
@@ -193,13 +193,8 @@ def _lora_of(file: Path, found: AdapterConfig) -> LoraRecipe:
 
 
 def _shape(lora: LoraRecipe) -> tuple[int, float, frozenset[str]]:
-    """Return what defines an adapter. Dropout belongs to training alone."""
+    """Return what defines an adapter; the order of its layers does not."""
     return lora.rank, lora.alpha, frozenset(lora.target_modules)
-
-
-def _shown(lora: LoraRecipe) -> str:
-    """Format an adapter for `--set`, quoted for a shell."""
-    return f"'{{rank: {lora.rank}, alpha: {lora.alpha:g}, target_modules: [{', '.join(lora.target_modules)}]}}'"
 
 
 def _take(file: Path, to: Path, *, link: bool) -> None:

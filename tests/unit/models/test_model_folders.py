@@ -181,7 +181,6 @@ WRONG: dict[str, tuple[Change, str]] = {
     "weights too large": (weights("model.layers.0.mlp.up_proj.weight", 3e38), "computes infinite or NaN values"),
     "a billion layers": (configured(num_hidden_layers=10**9), "has num_hidden_layers = 1e+09, but no model has more"),
     "a tokenizer that doubles": (doubling(40), "model does not tokenise a text within 3 s and 1024 MiB"),
-    "a decoder that doubles": (doubling(40, "decoder"), "does not tokenise a text within 3 s"),
     "a size of 400 digits": (configured(vocab_size=10**400), "has vocab_size = 1.8e+308, but no model has more"),
     "config a FIFO": (instead("config.json", os.mkfifo), "config.json is no regular file; fetch the model again"),
     "template a device": (
