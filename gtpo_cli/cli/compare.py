@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,9 +11,8 @@ import typer
 from gtpo_cli.cli import completion
 from gtpo_cli.cli.options import JsonOption, benchmark_names
 from gtpo_cli.cli.printing import print_json, print_table, suggest
-from gtpo_cli.cli.streams import print_whole
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.text import counted, markdown_sentence, markdown_table, one_line
+from gtpo_cli.text import counted, one_line
 
 if TYPE_CHECKING:
     from gtpo_cli.report.comparison import Comparison, Side
@@ -36,7 +35,6 @@ def compare(
         typer.Option("--benchmark", "-b", metavar="NAME", help="Only this benchmark.", autocompletion=benchmark_names),
     ] = None,
     as_json: JsonOption = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
     """Compare evaluated runs on the problems they share: is B better than A, and by how much?
 
@@ -50,8 +48,6 @@ def compare(
     from gtpo_cli.report.comparison import cautions, find_side
     from gtpo_cli.report.comparison import compare as compare_sides
 
-    if as_json and as_markdown:
-        raise typer.BadParameter("choose one of --json and --markdown")
     if len(sides) < 2:
         raise EvaluationError(
             f"compare needs two runs: gtpo compare OTHER {sides[0]}, or with the model it started from: "
@@ -63,30 +59,25 @@ def compare(
         warnings = cautions([comparison for _, comparison in pairs])
         print_json({"comparisons": [_document(before, *pair) for pair in pairs], "cautions": warnings})
         return
-    say: Callable[[str], None] = _say_markdown if as_markdown else print
-    draw: Callable[..., None] = _draw_markdown if as_markdown else print_table
     for after, comparison in pairs:
-        _print(before, after, comparison, say, draw)
-    _print_recipes([before, *others], say, draw)
+        _print(before, after, comparison)
+    _print_recipes([before, *others])
     first, *rest = cautions([comparison for _, comparison in pairs])
     for sentence in (f"\n{first}", *rest):
-        say(sentence)
-    if not as_markdown:
-        suggest("report", *dict.fromkeys(str(side.run.path) for side in (before, *others)))
+        print(sentence)
+    suggest("report", *dict.fromkeys(str(side.run.path) for side in (before, *others)))
 
 
-def _print(
-    before: Side, after: Side, comparison: Comparison, say: Callable[[str], None], draw: Callable[..., None]
-) -> None:
+def _print(before: Side, after: Side, comparison: Comparison) -> None:
     from gtpo_cli.report.comparison import verdict
     from gtpo_cli.report.tables import score_interval, score_number, score_words
 
     a, b = comparison.before.conditions.subject, comparison.after.conditions.subject
-    say(f"\n{comparison.benchmark}: A = {before.run.path} {a}, B = {after.run.path} {b}")
+    print(f"\n{comparison.benchmark}: A = {before.run.path} {a}, B = {after.run.path} {b}")
     left_out = f"; {comparison.left_out} that only one side has are left out" if comparison.left_out else ""
-    say(f"{counted(comparison.shared, 'shared problem')}{left_out}")
+    print(f"{counted(comparison.shared, 'shared problem')}{left_out}")
     for note in comparison.notes:
-        say(f"note: {note}")
+        print(f"note: {note}")
     rows = [
         [
             score_words(row.score),
@@ -97,9 +88,9 @@ def _print(
         ]
         for row in comparison.differences
     ]
-    draw(("", "A", "B", "B - A (95 % interval)", ""), rows, numbers=range(1, 5))
+    print_table(("", "A", "B", "B - A (95 % interval)", ""), rows, numbers=range(1, 5))
     for sentence in (*verdict(comparison), *_only_one_side(comparison)):
-        say(sentence)
+        print(sentence)
 
 
 def _only_one_side(comparison: Comparison) -> Iterator[str]:
@@ -123,25 +114,18 @@ def _only_one_side(comparison: Comparison) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _print_recipes(sides: Sequence[Side], say: Callable[[str], None], draw: Callable[..., None]) -> None:
+def _print_recipes(sides: Sequence[Side]) -> None:
     from gtpo_cli.recipe.section import recipe_differences
 
     runs = {str(side.run.path): side.run for side in sides}
     if len(runs) < 2:
         return
     differences = recipe_differences([run.recipe() for run in runs.values()])
-    say("\nrecipes: " + ("keys that differ" if differences else "equal"))
+    print("\nrecipes: " + ("keys that differ" if differences else "equal"))
     if differences:
-        draw(("", *runs), [[key, *(json.dumps(v, ensure_ascii=False) for v in values)] for key, values in differences])
-
-
-def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> None:
-    cells = [[markdown_sentence(one_line(cell, most=1000)) for cell in row] for row in (header, *rows)]
-    print_whole(markdown_table(cells[0], cells[1:], numbers=numbers))
-
-
-def _say_markdown(text: str) -> None:
-    print_whole(markdown_sentence(text.strip()).replace("*", r"\*") + "\n")
+        print_table(
+            ("", *runs), [[key, *(json.dumps(v, ensure_ascii=False) for v in values)] for key, values in differences]
+        )
 
 
 def _document(before: Side, after: Side, comparison: Comparison) -> dict[str, Any]:

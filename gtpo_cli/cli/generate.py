@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -136,54 +136,23 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is not an answer that can be compared")
-    scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
-    rewards = recipe.rewards
+    longest, rewards = recipe.rollout.max_completion_tokens, recipe.rewards
+    scorer = stack.enter_context(Scorer(rewards, longest=longest))
 
     def judge(completion: Completion, prompt: str | tuple[Turn, ...]) -> bool:
         nonlocal scorer, rewards
-        problem = Problem("question", question, gold, source="--gold", prompt=prompt, columns=_NoRow())
-        while True:
-            try:
-                (verdict,) = scorer.score(problem, [completion])
-                break
-            except RewardError as error:
-                said = str(error)
-                kept = tuple(p for p in rewards.plugins if not re.match(rf"reward {re.escape(p.name)}:? ", said))
-                if not _for_want_of_a_row(error) or kept == rewards.plugins:
-                    raise
-            (left_out,) = {plugin.name for plugin in rewards.plugins} - {plugin.name for plugin in kept}
-            print(f"reward {left_out} is left out: it reads columns of the data, which a typed question does not have")
-            rewards = rewards.model_copy(update={"plugins": kept})
-            scorer = stack.enter_context(Scorer(rewards, longest=recipe.rollout.max_completion_tokens))
+        problem = Problem("question", question, gold, source="--gold", prompt=prompt)
+        try:
+            (verdict,) = scorer.score(problem, [completion])
+        except RewardError as error:  # it may need columns of the data, which a typed question does not have
+            print(f"your own rewards are left out: {error}")
+            rewards = rewards.model_copy(update={"plugins": ()})
+            scorer = stack.enter_context(Scorer(rewards, longest=longest))
+            (verdict,) = scorer.score(problem, [completion])
         print_verdict(problem, verdict, rewards)
         return verdict.accuracy_score > 0
 
     return judge
-
-
-class _NoRowError(KeyError):
-    """A reward asked for a column of a question that is in no data."""
-
-
-class _NoRow(Mapping[str, Any]):
-    """The columns of a typed question. There are none, so looking one up raises _NoRowError, with `get` too."""
-
-    def __getitem__(self, name: str) -> Any:
-        raise _NoRowError(name)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        raise _NoRowError(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-def _for_want_of_a_row(error: RewardError) -> bool:
-    """Whether a reward failed because a typed question has no row; in TRL's form, the columns are checked before."""
-    return isinstance(error.__cause__, _NoRowError) or "which the data do not have" in str(error)
 
 
 def _answer_questions(answerer: _Answerer) -> None:

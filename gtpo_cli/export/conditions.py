@@ -47,7 +47,7 @@ class _ExportRecord:
     step: Count
     format: str
     base: str
-    asked: RecipeSections | None = None  # missing in exports of older versions
+    asked: RecipeSections
 
 
 class Export(NamedTuple):
@@ -85,7 +85,7 @@ def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
     if not file.exists() or "gtpo_export" not in read_json(file, dict[str, JsonValue], wrong):
         return None
     record = read_json(file, _ExportRecord, wrong)
-    if record.asked is None or record.format not in _FORMATS:
+    if record.format not in _FORMATS:
         return None
     with guarded(wrong):
         recipe = build_recipe(_document(folder, record, record.asked), overrides, where=str(file))

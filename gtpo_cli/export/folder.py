@@ -40,7 +40,7 @@ class Exported:
     difference_from_policy: LogprobGap
     rounding: LogprobGap | None
     notes: tuple[str, ...]
-    asked: RecipeSections | None = None
+    asked: RecipeSections
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from gtpo_cli.types import FinishReason
 
 
 class Token(NamedTuple):
-    """One token of a completion. `weight` is its lambda; `coefficient` c = delta (A - gamma <H>) lambda, None in runs
-    of older versions; `entropy` and `logprob` are in nats."""
+    """One token of a completion. `weight` is its lambda; `coefficient` is c = delta (A - gamma <H>) lambda; `entropy` and
+    `logprob` are in nats."""
 
     text: str
     id: int
@@ -30,7 +30,7 @@ class Token(NamedTuple):
     forward: int  # 1 or 0, as stored
     backward: int
     weight: float
-    coefficient: float | None
+    coefficient: float
 
     @property
     def mark(self) -> str:
@@ -64,7 +64,7 @@ class StoredCompletion:
     forward: list[int]
     backward: list[int]
     weights: Annotated[list[float], Field(alias="lambda")]
-    coefficient: list[float] | None = None
+    coefficient: list[float]
 
     def __post_init__(self) -> None:
         """Raise ValueError if the columns of the tokens differ in length."""
@@ -73,10 +73,9 @@ class StoredCompletion:
 
     def _columns(self) -> tuple[list[Any], ...]:
         """Return the columns of `Token`'s fields."""
-        coefficients = [None] * len(self.token_ids) if self.coefficient is None else self.coefficient
         return (
             self.token_texts, self.token_ids, self.logprobs, self.entropy, self.forward, self.backward, self.weights,
-            coefficients,
+            self.coefficient,
         )  # fmt: skip
 
     @property

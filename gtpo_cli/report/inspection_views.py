@@ -73,12 +73,7 @@ def rules(step: InspectedStep) -> list[str]:
             f"filter {state}: <H>_ini = {initial:.4f}, ln 2 = {LN_2:.4f}; delta = 0 where <H> > "
             f"{entropy_filter.threshold:.4f}" + (" and A < 0" if entropy_filter.only_negative else "")
         )
-    stored = all(completion.coefficient is not None for group in step.groups for completion in group.completions)
-    lines.append(
-        f"c = delta (A - gamma <H>) lambda multiplied a token's ratio, gamma = {objective.entropy_coef:g}"
-        if stored
-        else "the coefficients c were not stored: an older version trained this step"
-    )
+    lines.append(f"c = delta (A - gamma <H>) lambda multiplied a token's ratio, gamma = {objective.entropy_coef:g}")
     return lines
 
 
@@ -102,7 +97,7 @@ def headline(completion: StoredCompletion, *same: StoredCompletion) -> str:
 
 
 def shown_coefficient(token: Token) -> str:
-    return "" if token.coefficient is None else f"{token.coefficient:+z.4f}"
+    return f"{token.coefficient:+z.4f}"
 
 
 def visible(text: str) -> str:

@@ -72,7 +72,7 @@ def test_nothing_of_a_run_folder_steers_the_terminal(runs: Path, tmp_path: Path)
         [
             (["inspect", "runs/one", "--problem", "all"], 0), (["inspect", "runs/one", "--completion", "1"], 0),
             (["inspect", "runs/one", "--problem", "none"], 2), (["compare", "runs/one@base", "runs/one"], 0),
-            (["compare", "runs/one@base", "runs/one", "--markdown"], 0),
+            (["compare", "runs/one@base", "runs/one"], 0),
             (["eval", "runs/one", "--pass-k", "2", "--limit", "2", "--audit"], 0),
         ],
     )  # fmt: skip

@@ -74,10 +74,18 @@ def test_the_trained_model_answers_and_not_its_base(
 
 def test_verdict_parts_and_reward_with_a_gold_answer(gtpo: Run, tmp_path: Path) -> None:
     (tmp_path / "lengths.py").write_text("def long(problem, completion):\n    return len(completion.token_ids)\n")
-    rewards = (
-        "rewards={format: {weight: 0.5}, length: {weight: 2, limit: 20}, plugins: [{name: lengths:long, weight: 0.1}]}"
+    rewards = "rewards={format: {weight: 0.5}, length: {weight: 2}, plugins: [{name: lengths:long, weight: 0.1}]}"
+    lengths = ["--set", "rollout.max_completion_tokens=20", "--set", "evaluation.max_completion_tokens=64"]
+    gtpo(
+        *TRAIN,
+        "--set",
+        "run_name=one",
+        "--set",
+        "optimizer.learning_rate=1e-6",
+        *rewards,
+        "--set",
+        "evaluation.max_completion_tokens=64",
     )
-    gtpo(*TRAIN, "--set", "run_name=one", "--set", "optimizer.learning_rate=1e-6", "--set", rewards)
     ask = ["generate", "runs/one", "2+2+2+2", "--greedy"]
     text = "<reasoning>2+2=4 4+2=6 6+2=8</reasoning><answer>8</answer>"
     tokens = len(text) - 2 * len("reasoninganswer") + 4 + 1  # tags' names are one token each; the end is one more

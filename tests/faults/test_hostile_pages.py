@@ -90,7 +90,7 @@ def test_no_field_of_a_run_folder_runs_in_a_page_or_names_a_file(real: Path, tmp
         for arguments in (
             ["report", str(run), "--out", str(out)],
             ["inspect", str(run), "--html", "--out", str(out / "inspect.html")],
-            ["compare", *[str(run)] * 2, "--markdown"],
+            ["compare", *[str(run)] * 2],
         ):
             result = CliRunner().invoke(app, arguments)
             assert result.exception is None or isinstance(result.exception, (GtpoError, SystemExit)), arguments

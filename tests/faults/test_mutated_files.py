@@ -137,7 +137,7 @@ def typed(run: Path) -> Iterator[Reader]:
     out = run.parent / "out"
     for arguments in (
         ["report", str(run), "--out", str(out)], ["inspect", str(run)], ["inspect", str(run), "--html"],
-        ["compare", f"{run}@base", str(run), "--markdown"], ["eval", str(run), "--pass-k", "2", "--limit", "2"],
+        ["compare", f"{run}@base", str(run)], ["eval", str(run), "--pass-k", "2", "--limit", "2"],
         ["export", str(run), "--out", str(out / "export")], ["generate", str(run), "1+1?", "--max-tokens", "4"],
     ):  # fmt: skip
 

@@ -109,7 +109,7 @@ def gpt2() -> Any:
 
     torch.manual_seed(0)
     return GPT2LMHeadModel(
-        GPT2Config(vocab_size=103, n_embd=64, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2,
+        GPT2Config(vocab_size=104, n_embd=64, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2,
                    initializer_range=0.2)
     )  # fmt: skip
 
@@ -119,7 +119,7 @@ def phi3() -> Any:
 
     torch.manual_seed(0)
     return Phi3ForCausalLM(
-        Phi3Config(vocab_size=103, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        Phi3Config(vocab_size=104, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
                    num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     )  # fmt: skip
 
