@@ -20,8 +20,8 @@ from gtpo_cli.types import FinishReason
 
 
 class Token(NamedTuple):
-    """One token of a completion. `weight` is its lambda; `coefficient` is c = delta (A - gamma <H>) lambda; `entropy` and
-    `logprob` are in nats."""
+    """One token of a completion. `weight` is its lambda; `coefficient` is c = delta (A - gamma <H>) lambda;
+    `entropy` and `logprob` are in nats."""
 
     text: str
     id: int

@@ -76,16 +76,8 @@ def test_verdict_parts_and_reward_with_a_gold_answer(gtpo: Run, tmp_path: Path) 
     (tmp_path / "lengths.py").write_text("def long(problem, completion):\n    return len(completion.token_ids)\n")
     rewards = "rewards={format: {weight: 0.5}, length: {weight: 2}, plugins: [{name: lengths:long, weight: 0.1}]}"
     lengths = ["--set", "rollout.max_completion_tokens=20", "--set", "evaluation.max_completion_tokens=64"]
-    gtpo(
-        *TRAIN,
-        "--set",
-        "run_name=one",
-        "--set",
-        "optimizer.learning_rate=1e-6",
-        *rewards,
-        "--set",
-        "evaluation.max_completion_tokens=64",
-    )
+    slow = ["--set", "optimizer.learning_rate=1e-6"]
+    gtpo(*TRAIN, "--set", "run_name=one", *slow, "--set", rewards, *lengths)
     ask = ["generate", "runs/one", "2+2+2+2", "--greedy"]
     text = "<reasoning>2+2=4 4+2=6 6+2=8</reasoning><answer>8</answer>"
     tokens = len(text) - 2 * len("reasoninganswer") + 4 + 1  # tags' names are one token each; the end is one more

@@ -47,18 +47,6 @@ def test_a_link_anywhere_is_refused_by_its_name(run: RunFolder, tmp_path: Path, 
             use()
 
 
-def test_the_folder_itself_may_be_reached_by_a_link_and_wandb_makes_links_of_its_own(
-    run: RunFolder, tmp_path: Path
-) -> None:
-    (tmp_path / "link").symlink_to(run.path)
-    logs = run.path / "wandb" / "offline-run-20260101_000000-abcdefgh" / "logs"
-    logs.mkdir(parents=True)
-    (logs / "debug-core.log").symlink_to(tmp_path)
-    for name in ("latest-run", "debug.log", "debug-internal.log"):
-        (run.path / "wandb" / name).symlink_to(logs.parent.name)
-    assert RunFolder(tmp_path / "link").recipe() == run.recipe()
-
-
 def test_a_folder_deeper_than_any_recursion_is_looked_through(run: RunFolder) -> None:
     for depth in range(1, 1500):
         (run.path / "/".join(["d"] * depth)).mkdir()

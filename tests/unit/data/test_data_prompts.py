@@ -71,12 +71,6 @@ def test_chat_template_writes_bos_once() -> None:
     assert characters(tokenizer, PromptEncoder(tokenizer, None).encode("1+1?")) == "<s>[user]1+1?[assistant]"
 
 
-def test_a_template_that_doubles_bos_is_put_right() -> None:
-    ids = PromptEncoder(small_tokenizer("{{ bos_token }}" + CHAT), None).encode("1+1?")
-    assert ids[:2] != (0, 0)
-    assert ids.count(0) == 1
-
-
 @pytest.mark.parametrize("template", [REFUSES_SYSTEM, IGNORES_SYSTEM])
 def test_a_template_without_system_role_gets_the_system_prompt_in_the_question(template: str) -> None:
     tokenizer = small_tokenizer(template)

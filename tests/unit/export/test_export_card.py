@@ -17,6 +17,7 @@ from gtpo_cli.evaluation.records import Conditions, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at
 from gtpo_cli.export.card import fenced, model_card, shown_recipe
 from gtpo_cli.export.check import LogprobGap
+from gtpo_cli.export.conditions import conditions_of
 from gtpo_cli.export.folder import Exported
 from gtpo_cli.export.prompting import Prompting, put_template
 from gtpo_cli.export.using import public_name
@@ -52,7 +53,7 @@ def facts(folder: Path, recipe: Recipe, prompting: Prompting | None = None, **ch
         "run": run.name or folder.name, "step": 10, "format": "merged", "dtype": "bfloat16",
         "base": public_name(recipe.model.name), "prompts": 8,
         "difference_from_policy": LogprobGap(100, 0.0123, 0.25, 99), "rounding": None,
-        "notes": ("A note.",),
+        "notes": ("A note.",), "asked": conditions_of(recipe),
     }  # fmt: skip
     return Facts(run, recipe, Exported(**made | changes), prompting or Prompting("Question: QUESTION", True, True))
 

@@ -10,6 +10,7 @@ from exported_runs import export, moved_run
 
 from gtpo_cli.errors import ExportError
 from gtpo_cli.export.check import LogprobGap
+from gtpo_cli.export.conditions import conditions_of
 from gtpo_cli.export.folder import Exported, write_record, written_aside
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
@@ -54,7 +55,12 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with written_aside(out) as aside:
         (aside / "weights").write_text("first")
-        write_record(aside, Exported("r", 1, "merged", "float32", "b", 1, LogprobGap(1, 0.0, 0.0, 1), None, ()))
+        write_record(
+            aside,
+            Exported(
+                "r", 1, "merged", "float32", "b", 1, LogprobGap(1, 0.0, 0.0, 1), None, (), conditions_of(builtin())
+            ),
+        )
     for error, kind, words in (
         (RuntimeError("stop"), RuntimeError, "stop"),
         (OSError(28, "no space"), ExportError, r"out: cannot be written \(disk full: no space.*--out"),

@@ -84,11 +84,3 @@ def test_vllm_takes_adapters_up_to_rank_512() -> None:
         choose_engines(recipe(large | {"backend": "unsloth"}, {}), gpu=True, installed=ALL)
     assert choose_engines(recipe(large, {}), gpu=True, installed=ALL) == TRANSFORMERS
     assert "up to rank 512" in str(why_not_shared(recipe(large, {}).model, ALL))
-
-
-def test_why_the_shared_engine_is_not_chosen() -> None:
-    assert why_not_shared(recipe({}, {}).model, ALL, (9, 0)) is None
-    assert why_not_shared(recipe({}, {}).model, {"vllm"}) == "unsloth, vllm-bnb-plugin not installed"
-    assert why_not_shared(recipe(IN_16_BITS, {}).model, {"unsloth"}) == "vllm not installed"
-    assert "model.lora" in str(why_not_shared(recipe({"lora": None} | IN_16_BITS, {}).model, ALL))
-    assert "7.5 has no bfloat16" in str(why_not_shared(recipe({}, {}).model, ALL, (7, 5)))
