@@ -20,6 +20,7 @@ from measure import Figure, write
 
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
@@ -83,7 +84,7 @@ def run(*, steps: int = 60) -> list[Figure]:
             )
             run_folder = RunFolder(Path(folder) / "bench")
             run_folder.create(recipe)
-            train(recipe, run_folder, quiet=True)
+            train(Parts(recipe).job(), run_folder, quiet=True)
     finally:
         for owner, name, function in originals:
             setattr(owner, name, function)

@@ -30,6 +30,7 @@ from measure import Figure, interleaved, median_ratio, write
 from torch import Tensor
 
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, format_reward
 from gtpo_cli.run_folder import RunFolder
@@ -206,7 +207,7 @@ def own_steps(race: Race) -> tuple[list[float], dict[str, list[float]]]:
         run_folder = RunFolder(Path(folder) / "bench")
         run_folder.create(recipe)
         with mock.patch.object(loop, "set_up", prepared):
-            loop.train(recipe, run_folder, quiet=True)
+            loop.train(Parts(recipe).job(), run_folder, quiet=True)
     return [after - before for before, after in pairwise(marks)], phases
 
 
@@ -224,11 +225,12 @@ def trl_steps(race: Race) -> list[float]:
 
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe_for(race, folder)
-        setup = set_up(recipe, say=lambda _: None)
+        job = Parts(recipe).job()
+        setup = set_up(job, say=lambda _: None)
         assert isinstance(setup.policy, TransformersPolicy)
         tokenizer = setup.policy.tokenizer
         rows = []
-        for problem, ids in setup.data.prompts[: race.prompts * race.steps]:
+        for problem, ids in job.data.prompts[: race.prompts * race.steps]:
             text = tokenizer.decode(ids)
             if tokenizer(text).input_ids != list(ids):  # the tokenizer adds the first token itself
                 text = tokenizer.decode(ids[1:])
@@ -271,10 +273,11 @@ def products(race: Race) -> dict[str, float]:
     prompt once and of all completions, all of full length.
     """
     with tempfile.TemporaryDirectory() as folder:
-        setup = set_up(recipe_for(race, folder), say=lambda _: None)
+        job = Parts(recipe_for(race, folder)).job()
+        setup = set_up(job, say=lambda _: None)
     assert isinstance(setup.policy, TransformersPolicy)
     dtype, rows = getattr(torch, race.dtype), race.prompts * GROUP
-    prompt = sum(len(ids) for _, ids in setup.data.prompts[: race.prompts])
+    prompt = sum(len(ids) for _, ids in job.data.prompts[: race.prompts])
     linear = (module for module in setup.policy.backbone.modules() if isinstance(module, torch.nn.Linear))
     layers = [module.weight.detach().to(dtype) for module in linear]
     head = [setup.policy.lm_head[0].detach().to(dtype)]

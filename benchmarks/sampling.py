@@ -15,6 +15,7 @@ from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.decoder import ModelDecoder
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.training.setup import set_up
 
@@ -26,10 +27,10 @@ def run(*, rounds: int = 15) -> list[Figure]:
     """64 completions, as a step of the demo samples them: with their own ends, and all of them 64 tokens long."""
     torch.set_num_threads(1)
     recipe = load_recipe("tiny_arithmetic")
-    setup = set_up(recipe, say=lambda _: None)
-    policy = setup.policy
+    job = Parts(recipe).job()
+    policy = set_up(job, say=lambda _: None).policy
     assert isinstance(policy, TransformersPolicy)
-    prompts = [ids for _, ids in setup.data.prompts[:PROMPTS]]
+    prompts = [ids for _, ids in job.data.prompts[:PROMPTS]]
     figures = []
     ends = policy.eos_token_ids
     for name, stops in (("with their ends", ends), ("64 tokens each", frozenset[int]())):

@@ -14,7 +14,7 @@ from gtpo_cli.evaluation.measure import find_evaluation
 from gtpo_cli.evaluation.problems import load_benchmark
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.planning.open_keys import closed, for_measuring
-from gtpo_cli.planning.readiness import check_ready
+from gtpo_cli.planning.readiness import resolve
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import NO_TRUST, RunFolder, Trust, new_run
@@ -32,10 +32,10 @@ def train(recipe: Recipe | str | Path, overrides: Sequence[str] = (), *, quiet: 
         recipe = load_recipe(str(recipe), overrides)
     elif overrides:
         raise TypeError("overrides are for a recipe's name or file: recipe.with_values({key: value}) changes a Recipe")
-    check_ready(recipe)
-    recipe, folder = new_run(closed(recipe))
+    job = resolve(recipe)
+    recipe, folder = new_run(job.recipe)
     with folder.held(recipe):
-        done = loop.train(recipe, folder, quiet=quiet, say=_ignore if quiet else print)
+        done = loop.train(job.with_recipe(recipe), folder, quiet=quiet, say=_ignore if quiet else print)
     if (number := next((number for number, word in WORDS.items() if word == done.stopped), None)) is not None:
         raise Terminated(number)
     return folder

@@ -19,7 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("objective", "rewards"),
     ("estimators", "data", "models", "tracking"),
     ("generation", "run_folder"),
-    ("rollout", "checkpoints"),
+    ("rollout", "checkpoints", "job"),
     ("evaluation",),
     ("training",),
     ("report", "planning", "integrations", "export"),

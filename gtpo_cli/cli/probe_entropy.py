@@ -69,17 +69,17 @@ def probe(
     `for_measuring`; `what` stands at the progress."""
     from gtpo_cli.evaluation.probe import probe_entropy as measure
     from gtpo_cli.generation import load_sampler
-    from gtpo_cli.planning.open_keys import closed, for_measuring
-    from gtpo_cli.planning.readiness import check_ready
+    from gtpo_cli.planning.open_keys import for_measuring
+    from gtpo_cli.planning.readiness import resolve
     from gtpo_cli.training.setup import set_up
     from gtpo_cli.training.start import weights_for
 
-    check_ready(recipe)
-    recipe = for_measuring(closed(recipe), keep)
-    setup = set_up(recipe, say=say, start=weights_for(recipe.model))
-    sampler = load_sampler(setup.policy, recipe, setup.engines)
+    job = resolve(recipe)
+    job = job.with_recipe(for_measuring(job.recipe, keep))
+    policy = set_up(job, say=say, start=weights_for(recipe.model)).policy
+    sampler = load_sampler(policy, job.recipe, job.engines)
     with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress(what) as progress:
-        return setup.policy, measure(setup.policy, sampler, setup.data.prompts, recipe, n=n, progress=progress)
+        return policy, measure(policy, sampler, job.data.prompts, job.recipe, n=n, progress=progress)
 
 
 def unnamed(recipe: Recipe) -> list[str]:

@@ -26,47 +26,28 @@ EXIT_STOPPED = 3
 
 def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     """Print the answer to --dry-run: the facts of the run as comments, then the recipe with every open key set."""
-    from gtpo_cli.data import prepare
-    from gtpo_cli.models import load_tokenizer
-    from gtpo_cli.models.engines import on_transformers
-    from gtpo_cli.planning.open_keys import close
     from gtpo_cli.planning.readiness import memory_finding, problems_of
-    from gtpo_cli.rewards import check_columns
+    from gtpo_cli.planning.resolve import Parts
 
-    own = on_transformers(recipe) if by_trl else recipe
-    left_open = close(own)
-    closed = recipe.with_values(left_open.values)
-    print(f"# model: {recipe.model.before_training}; engines: {_engines(own)}", flush=True)
-    if left_open.words:
-        print(f"# {left_open.words}")
-    problems = problems_of(recipe, by_trl=by_trl)
-    for problem in problems:
+    parts = Parts(recipe, by_trl=by_trl)
+    engines = "not here" if isinstance(parts.closed.engines, ModelError) else parts.closed.engines
+    print(f"# model: {recipe.model.before_training}; engines: {engines}", flush=True)
+    if parts.closed.words:
+        print(f"# {parts.closed.words}")
+    for problem in problems_of(parts):
         print(f"# cannot start here: {problem}")
     try:
         if by_trl:
             from gtpo_cli.integrations.trl_config import check_recipe
 
             check_recipe(recipe)
-        tokenizer, longest = load_tokenizer(recipe)
-        data = prepare(recipe, tokenizer, longest, full_steps=by_trl)
-        if not any(problem.subject == "recipe" for problem in problems):
-            check_columns(recipe.rewards, [problem for problem, _ in data.prompts])
-        _print_data(recipe, data, tokenizer)
+        _print_data(recipe, parts.data, parts.model.tokenizer)
         print(f"# {_filter_words(recipe)}")
         gpu = gpu_here()
         no_gpu = "memory: there is no GPU here; gtpo plan says what one needs"
-        print(f"# {no_gpu if gpu is None else memory_finding(closed, gpu, read_data=False)}")
+        print(f"# {no_gpu if gpu is None else memory_finding(parts.recipe, gpu, read_data=False)}")
     finally:  # also where the data or the model are not available
-        print_whole(f"\n{dump_recipe(closed)}")
-
-
-def _engines(recipe: Recipe) -> str:
-    from gtpo_cli.models import choose_engines
-
-    try:
-        return str(choose_engines(recipe))
-    except ModelError:  # a line of its own says why
-        return "not here"
+        print_whole(f"\n{dump_recipe(parts.recipe)}")
 
 
 def _print_data(recipe: Recipe, data: Prepared, tokenizer: Any) -> None:

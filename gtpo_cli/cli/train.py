@@ -29,6 +29,7 @@ from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.run_folder import RunFolder, Trust, new_run
 
 if TYPE_CHECKING:
+    from gtpo_cli.job import Job
     from gtpo_cli.training.run import Run
 
 # Keys that may change when a run is resumed: its end, and settings that change steps by no more than rounding.
@@ -161,11 +162,13 @@ def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force
             say(f"{resumed.path} is finished: step {step} of {step}; a larger training.max_steps continues it")
             suggest("train", "--resume", resumed.path, "--set", f"training.max_steps={2 * step}")
             return None
-    recipe = _ready(recipe, force=force, resumed=resumed is not None)
-    with _locked(recipe, resumed) as (recipe, folder):
+    from gtpo_cli.planning.readiness import resolve
+
+    job = resolve(recipe, force=force, resumed=resumed is not None, say=say)
+    with _locked(job, resumed) as (job, folder):
         from gtpo_cli.training.loop import train
 
-        return train(recipe, folder, resume=resumed is not None, quiet=quiet, say=say)
+        return train(job, folder, resume=resumed is not None, quiet=quiet, say=say)
 
 
 def _train_by_trl(
@@ -177,6 +180,7 @@ def _train_by_trl(
 
     extra = parse_extra(settings)
     from gtpo_cli.integrations.trl_run import Processes, train
+    from gtpo_cli.planning.readiness import resolve
     from gtpo_cli.training.finished import finished_at
 
     resume = resumed is not None
@@ -187,38 +191,25 @@ def _train_by_trl(
                 suggest("train", "--from", resumed.path, "--engine", "trl")
             return None
         try:
-            recipe = _ready(recipe, force=force, resumed=resume, by_trl=True, quiet=not processes.is_main)
+            job = resolve(
+                recipe, force=force, resumed=resume, by_trl=True, say=say if processes.is_main else lambda text: None
+            )
         except NotReadyError as error:
             if processes.is_main:
                 raise
             raise typer.Exit(2) from error
-        with _locked(recipe, resumed) if processes.is_main else nullcontext((recipe, resumed)) as (recipe, folder):
+        with _locked(job, resumed) if processes.is_main else nullcontext((job, resumed)) as (job, folder):
             folder = RunFolder(Path(processes.agree(str(folder.path if folder else ""))))
-            return train(recipe, folder, processes, resume=resume, quiet=quiet, say=say, extra=extra)
-
-
-def _ready(recipe: Recipe, *, force: bool, resumed: bool, by_trl: bool = False, quiet: bool = False) -> Recipe:
-    """Return the recipe with every open key set. Raises NotReadyError with everything that this machine lacks, before
-    there is a run folder."""
-    from gtpo_cli.models.engines import on_transformers
-    from gtpo_cli.planning.open_keys import close
-    from gtpo_cli.planning.readiness import check_ready
-
-    if not force:
-        check_ready(recipe, resumed=resumed, by_trl=by_trl)
-    left_open = close(on_transformers(recipe) if by_trl else recipe)
-    if left_open.words and not quiet:
-        say(left_open.words)
-    return recipe.with_values(left_open.values)
+            return train(job, folder, processes, resume=resume, quiet=quiet, say=say, extra=extra)
 
 
 @contextmanager
-def _locked(recipe: Recipe, resumed: RunFolder | None) -> Iterator[tuple[Recipe, RunFolder]]:
-    """Lock the folder of the resumed run, or of a new one. Yield the recipe with its run's name, and the folder."""
-    recipe, folder = (recipe, resumed) if resumed is not None else new_run(recipe)
+def _locked(job: Job, resumed: RunFolder | None) -> Iterator[tuple[Job, RunFolder]]:
+    """Lock the folder of the resumed run, or of a new one. Yield the job with its run's name, and the folder."""
+    recipe, folder = (job.recipe, resumed) if resumed is not None else new_run(job.recipe)
     with folder.held(None if resumed is not None else recipe):
         output_is_extra()
-        yield recipe, folder
+        yield job.with_recipe(recipe), folder
 
 
 def _check_resumable(own: Recipe, changed: Recipe) -> None:

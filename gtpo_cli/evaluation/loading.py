@@ -13,7 +13,7 @@ from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.errors import CheckpointError, ModelError, translated
 from gtpo_cli.files import guarded, open_regular
 from gtpo_cli.generation import Sampler, load_sampler
-from gtpo_cli.models import Engines, Policy, choose_engines, load_policy, load_tokenizer
+from gtpo_cli.models import Engines, Policy, choose_engines, load_policy, read_model
 from gtpo_cli.models.engines import about_compiling, on_transformers
 from gtpo_cli.models.loading import set_threads
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
@@ -136,7 +136,9 @@ def load_prompting(recipe: Recipe, checkpoint: Checkpoint | None) -> tuple[Any, 
     Raises ModelError.
     """
     with _relative_names_explained(recipe):
-        return load_tokenizer(_resolve_weights(recipe, checkpoint))
+        own = _resolve_weights(recipe, checkpoint).model
+        files = read_model(own)
+        return files.tokenizer, files.context(own.max_seq_length)
 
 
 def _resolve_weights(recipe: Recipe, checkpoint: Checkpoint | None) -> Recipe:

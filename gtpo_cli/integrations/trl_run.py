@@ -32,6 +32,7 @@ from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
 from gtpo_cli.integrations.trl_config import check_extra, check_recipe, choose_engine, grpo_arguments
 from gtpo_cli.integrations.trl_keeper import RunKeeper
 from gtpo_cli.integrations.trl_rewards import RecipeReward
+from gtpo_cli.job import Job
 from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.loading import quiet as quiet_libraries
@@ -101,7 +102,7 @@ class Processes:
 
 
 def train(
-    recipe: Recipe,
+    job: Job,
     folder: RunFolder,
     processes: Processes,
     *,
@@ -110,7 +111,7 @@ def train(
     say: Callable[[str], None] = lambda text: None,
     extra: Mapping[str, Any] | None = None,
 ) -> Run | None:
-    """Train as the recipe says in an existing run folder. Every process calls this; only the main one prints.
+    """Train as the job says in an existing run folder. Every process calls this; only the main one prints.
 
     `extra`: settings of GRPOConfig without a recipe key (`check_extra`). The other arguments, and the main process's
     result, are as in `gtpo_cli.training.loop.train`; other processes return None.
@@ -118,6 +119,7 @@ def train(
     """
     extra = extra or {}
     say = say if processes.is_main else lambda text: None
+    recipe, order, prompts = job.recipe, job.data.order, job.data.prompts
     check_recipe(recipe)
     if unknown := sorted(extra.keys() - GRPOConfig.__dataclass_fields__.keys()):
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
@@ -130,20 +132,21 @@ def train(
         scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
         seed_random_states(derive_seed(recipe.seed, "torch"))
         kept = processes.agree(keep_start(recipe, folder) if run else None)
-        setup = set_up(_without_reference(recipe), say=say, full_steps=True, start=kept)
-        policy, order, prompts = setup.policy, setup.data.order, setup.data.prompts
+        setup = set_up(job.with_recipe(_without_reference(recipe)), say=say, start=kept)
+        policy = setup.policy
         assert isinstance(policy, TransformersPolicy)
         start = processes.agree(run.step if run else 0)
         if start and recipe.model.lora is not None:
             policy.load(Path(_resumed(folder, start, recipe)))  # a check; TRL loads it again without one
         arguments = grpo_arguments(
             recipe, folder.trl, engine, processes=processes.count, prompts_per_step=order.prompts_per_step,
-            longest_prompt=setup.data.longest_prompt, max_seq_length=policy.max_seq_length,
+            longest_prompt=job.data.longest_prompt, max_seq_length=policy.max_seq_length,
             steps=order.total_steps, dtype=dtype_name(policy.dtype), extra=extra,
         )  # fmt: skip
         measured = math.nan
         if run:
-            measured = find_initial_entropy(recipe, folder, setup, load_sampler(policy, recipe, setup.engines), say)
+            sampler = load_sampler(policy, recipe, job.engines)
+            measured = find_initial_entropy(job.with_recipe(recipe), folder, policy, sampler, say)
         initial_entropy = processes.agree(measured)
         keeper = RunKeeper(recipe.objective.num_iterations, run, policy)
         if run:

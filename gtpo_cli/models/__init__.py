@@ -7,24 +7,26 @@ from typing import Any
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models.engines import Engines, choose_engines
+from gtpo_cli.models.loading import ModelFiles, read_model
 from gtpo_cli.models.policy import Policy
-from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import Recipe
 
-__all__ = ["Engines", "Policy", "choose_engines", "load_policy", "load_tokenizer"]
+__all__ = ["Engines", "ModelFiles", "Policy", "choose_engines", "load_policy", "read_model"]
 
 
 def load_policy(
     recipe: Recipe,
     *,
     engines: Engines | None = None,
+    files: ModelFiles | None = None,
     with_engine: bool = True,
     trains: bool = True,
     start: Path | None = None,
 ) -> Policy:
     """Load the recipe's model with its adapter. Raises ModelError with the remedy.
 
-    `engines`: the libraries to use; by default `choose_engines` decides.
+    `engines`: the libraries to use; by default `choose_engines` decides. `files`: the model's configuration and
+    tokenizer, if they were read before.
 
     `start`: weights that `Policy.save` wrote, an adapter or the whole model, to start training from. They are part of
     the reference model of a KL term.
@@ -33,8 +35,10 @@ def load_policy(
     sampled. `trains`: keep trained weights in float32 for any computation type; False if they are only measured.
     """
     whole = start is not None and (start / "config.json").is_file()
+    if whole or files is None:
+        files = read_model(recipe.model, str(start) if whole else None)
     settings: dict[str, Any] = {
-        "path": str(start) if whole else resolve_name(recipe.model.name),
+        "files": files,
         "temperature": recipe.rollout.temperature,
         "with_reference": recipe.objective.kl_coef > 0,
         "seed": recipe.seed,
@@ -57,14 +61,3 @@ def load_policy(
     if start is not None and not whole:
         policy.start_from(start, as_reference=recipe.objective.kl_coef > 0)
     return policy
-
-
-def load_tokenizer(recipe: Recipe) -> tuple[Any, int]:
-    """Return the recipe's tokenizer and the most tokens of prompt and completion together, without loading weights.
-
-    Raises ModelError with the remedy.
-    """
-    from gtpo_cli.models.loading import context_length, load_tokenizer
-
-    path = resolve_name(recipe.model.name)
-    return load_tokenizer(recipe.model, path), context_length(recipe.model, path)

@@ -27,6 +27,7 @@ from gtpo_cli.files import Wrong, open_regular, parse_json, read_bytes, read_jso
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.limited import LIMITS
 from gtpo_cli.models.policy import Policy
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe, one_line, shown
 
@@ -60,8 +61,31 @@ TOKENIZER_FILES = (
 )
 
 
-def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
-    """Load only the tokenizer. Raises ModelError with the remedy."""
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model without its weights. `path`: its folder or hub id."""
+
+    path: str
+    config: Any
+    tokenizer: Any
+
+    def context(self, max_seq_length: int) -> int:
+        """Return the most tokens of prompt and completion together: the recipe's, or the model's own if fewer."""
+        return bounded_context(self.config, max_seq_length)
+
+
+def read_model(recipe: ModelRecipe, path: str | None = None, config: Any = None) -> ModelFiles:
+    """Read a model's configuration, unless it is given, and its tokenizer, by default from where the recipe names it.
+
+    Raises ModelError with the remedy.
+    """
+    path = resolve_name(recipe.name) if path is None else path
+    config = load_config(recipe, path) if config is None else config
+    return ModelFiles(path, config, load_tokenizer(recipe, path, config))
+
+
+def load_tokenizer(recipe: ModelRecipe, path: str, config: Any = None) -> Any:
+    """Load only the tokenizer; `config`: the model's. Raises ModelError with the remedy."""
     from transformers import AutoTokenizer
 
     with explained(path):
@@ -72,7 +96,9 @@ def load_tokenizer(recipe: ModelRecipe, path: str) -> Any:
                 "base model into it"
             )
         _check_before_loading(path, recipe.revision)
-        return AutoTokenizer.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
+        return AutoTokenizer.from_pretrained(
+            path, config=config, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+        )
 
 
 def load_config(recipe: ModelRecipe, path: str) -> Any:
@@ -243,11 +269,6 @@ def check_complete(path: str, missing_keys: Collection[str]) -> None:
             f"{', ...' if len(missing_keys) > 3 else ''}); it is incomplete or not a causal language model; fetch it "
             "again, or choose another"
         )
-
-
-def context_length(recipe: ModelRecipe, path: str) -> int:
-    """Return the most tokens of prompt and completion together: the recipe's, or the model's positions if fewer."""
-    return bounded_context(load_config(recipe, path), recipe.max_seq_length)
 
 
 def bounded_context(config: Any, max_seq_length: int) -> int:

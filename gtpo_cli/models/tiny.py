@@ -6,6 +6,7 @@ arithmetic task, so that reinforcement learning can improve it (scripts/models/b
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,9 @@ def _weights_of_run(run: Path, checkpoints: Path) -> Path:
 
 @cache
 def _architecture() -> dict[str, Any]:
-    from transformers import AutoConfig
+    from transformers import LlamaConfig
 
-    config: dict[str, Any] = AutoConfig.from_pretrained(resolve_name("builtin:tiny")).to_dict()
+    config: dict[str, Any] = LlamaConfig(**json.loads((_BUILTIN / "tiny/config.json").read_text())).to_dict()
     return {name: value for name, value in config.items() if name not in _NOT_THE_ARCHITECTURE}
 
 

@@ -19,6 +19,7 @@ from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models.budget import measuring_budget
 from gtpo_cli.models.dropout import switch_off_dropout
 from gtpo_cli.models.loading import (
+    ModelFiles,
     bounded_context,
     check_complete,
     check_files,
@@ -27,8 +28,6 @@ from gtpo_cli.models.loading import (
     choose_dtype,
     explained,
     keep_weights_differentiable,
-    load_config,
-    load_tokenizer,
     nf4_config,
     quiet,
 )
@@ -284,16 +283,16 @@ class TransformersPolicy:
 
 
 def load_transformers_policy(
-    recipe: ModelRecipe, *, path: str, temperature: float, with_reference: bool, seed: int, trains: bool = True
+    recipe: ModelRecipe, *, files: ModelFiles, temperature: float, with_reference: bool, seed: int, trains: bool = True
 ) -> TransformersPolicy:
-    """Load model and tokenizer from `path` (a folder or hub id) as the recipe says, and add the adapter.
+    """Load the model's weights as the recipe says, and add the adapter.
 
     `with_reference`: a KL term needs the untrained model. `trains`: as in `load_policy`; an adapter is always float32.
     Raises ModelError with the remedy.
     """
     from transformers import AutoModelForCausalLM
 
-    tokenizer = load_tokenizer(recipe, path)
+    path = files.path
     gpu = torch.cuda.is_available()  # the current one of several; a launcher gives each process its own
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     dtype = choose_dtype(recipe.dtype, device)
@@ -301,12 +300,13 @@ def load_transformers_policy(
     kwargs: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
     if recipe.load_in_4bit:
         kwargs |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
-    load_config(recipe, path)  # refuses models too large to build
     with explained(path):
-        model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=stored, output_loading_info=True, **kwargs)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            path, config=copy.deepcopy(files.config), dtype=stored, output_loading_info=True, **kwargs
+        )
     check_complete(path, loading["missing_keys"])
     check_finite(path, model)
-    _check_vocabulary(path, tokenizer, model)
+    _check_vocabulary(path, files.tokenizer, model)
     if not recipe.load_in_4bit:
         model.to(device)
     keep_weights_differentiable(model)
@@ -319,7 +319,7 @@ def load_transformers_policy(
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     with explained(path):  # the first forward may fail if the configuration is impossible
         return TransformersPolicy(
-            model, tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference,
+            model, files.tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference,
             dtype=dtype,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError, install
-from gtpo_cli.models.loading import check_finite, choose_dtype, context_length, explained, load_tokenizer
+from gtpo_cli.models.loading import ModelFiles, check_finite, choose_dtype, explained
 from gtpo_cli.models.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.models.standby import recording_what_sleeps
 from gtpo_cli.models.transformers_policy import TransformersPolicy, adapter_targets
@@ -67,14 +67,14 @@ def _has_unsloths_forward(causal_lm: Any) -> bool:
 def load_unsloth_policy(
     recipe: ModelRecipe,
     *,
-    path: str,
+    files: ModelFiles,
     temperature: float,
     with_reference: bool,
     seed: int,
     engine: RolloutRecipe | None,
     trains: bool = True,
 ) -> UnslothPolicy:
-    """Load model and tokenizer from `path` through Unsloth, and add the adapter; without `lora` all weights train.
+    """Load the model's weights through Unsloth, and add the adapter; without `lora` all weights train.
 
     `trains`: as in `load_policy`. `engine`: the settings for a vLLM engine on the same weights; None starts none. It is
     awake until its sampler puts it to sleep. Raises ModelError with the remedy.
@@ -91,8 +91,8 @@ def load_unsloth_policy(
             "transformers, or model.dtype: float32"
         )
     fast = _fast_language_model(engine)
-    tokenizer = load_tokenizer(recipe, path)  # not Unsloth's, which may have other special tokens
-    longest = context_length(recipe, path)  # for longer rows Unsloth would stretch positions (RoPE scaling)
+    path, tokenizer = files.path, files.tokenizer  # not Unsloth's tokenizer, which may have other special tokens
+    longest = files.context(recipe.max_seq_length)  # for longer rows Unsloth would stretch positions (RoPE scaling)
     can_sleep = (
         recording_what_sleeps() if engine is not None and engine.standby != "never" else contextlib.nullcontext()
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from gtpo_cli.data import Prepared, Prompt, PromptOrder, prepare
 from gtpo_cli.data.benchmarks import hub_source
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.models import Engines, choose_engines, load_tokenizer
+from gtpo_cli.models import Engines, choose_engines, read_model
 from gtpo_cli.models.copies import quantized_copy
 from gtpo_cli.models.engines import LIBRARIES, is_float32
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
@@ -96,7 +96,8 @@ def make_plan(
     context = recipe.model.max_seq_length
     if read_data:
         try:
-            counts = prepare(recipe, *load_tokenizer(recipe))
+            model = read_model(recipe.model)
+            counts = prepare(recipe, model.tokenizer, model.context(recipe.model.max_seq_length))
         except GtpoError as error:
             counts, published = _counted_before(recipe, error), True
             if counts is None:

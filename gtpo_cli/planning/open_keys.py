@@ -92,10 +92,12 @@ def main_memory() -> float:
 
 
 class Closed(NamedTuple):
-    """Resolved keys. `values`: by key, in the order of OPEN; `why`: the machine and model in words."""
+    """Resolved keys. `values`: by key, in the order of OPEN; `why`: the machine and model in words; `engines`: those of
+    this machine, or why there are none."""
 
     values: dict[str, Any]
     why: str
+    engines: Engines | ModelError
 
     @property
     def words(self) -> str | None:
@@ -106,17 +108,11 @@ class Closed(NamedTuple):
         return f"what the recipe leaves open, for {self.why}: {shown}" if told.keys() - {"model.dtype"} else None
 
 
-def close(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | None = None) -> Closed:
-    """Resolve the open keys for a machine, by default this one.
-
-    `shape`: by default from the model's configuration; if that is not available, the model counts as large.
-    """
+def close(recipe: Recipe, machine: Machine, shape: ModelShape | None) -> Closed:
+    """Choose the engines, and resolve the open keys, for a machine. Without a shape a model counts as large, unless it
+    is built in."""
     open_keys = [key for key in OPEN if _value(recipe, key) == "auto"]
-    if not open_keys:
-        return Closed({}, "")
-    machine, builtin = machine or this_machine(), recipe.model.name.startswith(BUILTIN_PREFIX)
-    shape = shape or (None if builtin else _shape_of(recipe))
-    large = not builtin if shape is None else shape.parameters >= LARGE
+    large = not recipe.model.name.startswith(BUILTIN_PREFIX) if shape is None else shape.parameters >= LARGE
     in_4_bits = (large and machine.quantises) or (shape is not None and shape.quantized)
     values: dict[str, Any] = {
         "model.load_in_4bit": in_4_bits and recipe.model.lora is not None,
@@ -130,7 +126,7 @@ def close(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | No
         return recipe.with_values({key: values[key] for key in open_keys if key in values})
 
     engines = _engines(with_these(), machine)
-    if shape is not None and engines is not None:
+    if open_keys and shape is not None and not isinstance(engines, ModelError):
         if engines.shared:
             values[_SHARE] = _share(with_these(), machine, shape, engines)
         values["model.gradient_checkpointing"] = not _has_room(with_these(), machine, shape, engines)
@@ -139,12 +135,16 @@ def close(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | No
         if engines.shared and recipe.samples:
             values[_STANDBY] = "never" if _fits_awake(with_these(), machine, shape, engines) else "always"
     size = f"{shape.parameters / 1e6:,.1f} million weights" if shape else "a model of unknown size"
-    return Closed({key: values[key] for key in open_keys if key in values}, f"{machine} and {size}")
+    return Closed({key: values[key] for key in open_keys if key in values}, f"{machine} and {size}", engines)
 
 
 def closed(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | None = None) -> Recipe:
-    """Return the recipe with the values of `close`."""
-    return recipe.with_values(close(recipe, machine, shape).values)
+    """Return the recipe with the values of `close`, by default for this machine and by the model's configuration."""
+    if not any(_value(recipe, key) == "auto" for key in OPEN):
+        return recipe
+    builtin = recipe.model.name.startswith(BUILTIN_PREFIX)
+    shape = shape or (None if builtin else _shape_of(recipe))
+    return recipe.with_values(close(recipe, machine or this_machine(), shape).values)
 
 
 def for_measuring(recipe: Recipe, keep: Collection[str] = (), machine: Machine | None = None) -> Recipe:
@@ -155,7 +155,7 @@ def for_measuring(recipe: Recipe, keep: Collection[str] = (), machine: Machine |
     """
     machine = machine or this_machine()
     engines = _engines(recipe, machine)
-    if engines is None or engines.engine != "vllm":
+    if isinstance(engines, ModelError) or engines.engine != "vllm":
         return recipe
     if engines.shared and _SHARE not in keep:
         recipe = recipe.with_values({_SHARE: _MEASURING_SHARE})
@@ -181,12 +181,12 @@ def _shape_of(recipe: Recipe) -> ModelShape | None:
         return None
 
 
-def _engines(recipe: Recipe, machine: Machine) -> Engines | None:
+def _engines(recipe: Recipe, machine: Machine) -> Engines | ModelError:
     capability = machine.capability
     try:
         return choose_engines(recipe, gpu=capability is not None, installed=machine.libraries, capability=capability)
-    except ModelError:  # as above
-        return None
+    except ModelError as error:
+        return error
 
 
 def _share(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines) -> float:

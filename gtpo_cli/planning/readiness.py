@@ -1,7 +1,7 @@
 """Check, before anything is created or loaded, whether a recipe can start on this machine.
 
-`examine` is for `gtpo doctor` and reports everything. `check_ready` runs first in `gtpo train` and reports all problems
-together.
+`examine` is for `gtpo doctor` and reports everything. `resolve` runs first in `gtpo train`: it reports all problems
+together, or returns the job.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from gtpo_cli.errors import (
     program,
 )
 from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
-from gtpo_cli.models.engines import Engines, choose_engines, on_transformers, why_auto_is_slow
-from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
+from gtpo_cli.job import Job
+from gtpo_cli.models.engines import Engines, why_auto_is_slow
+from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
-from gtpo_cli.planning.open_keys import LARGE, close, gpu_memory
+from gtpo_cli.planning.open_keys import LARGE, gpu_memory
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED
-from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.training.best import check_keep_best
 from gtpo_cli.types import CodeName
 
@@ -41,33 +42,44 @@ def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
     """
     return [
         *machine.software(),
-        *((machine.gpu(), *machine.gpu_libraries(set())) if recipe is None else _for_recipe(recipe)),
+        *((machine.gpu(), *machine.gpu_libraries(set())) if recipe is None else _for_recipe(Parts(recipe))),
         machine.hub(),
         machine.wandb("auto" if recipe is None else recipe.tracking.wandb.mode),
         machine.disk(output_dir),
     ]
 
 
-def problems_of(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) -> list[Finding]:
-    """List the problems that keep this recipe from starting. A built-in model on its own task takes under 0.1 s.
+def problems_of(parts: Parts, *, resumed: bool = False) -> list[Finding]:
+    """List the problems that keep a recipe from starting.
 
-    Imports the reward plug-ins. `resumed`: skip the memory check, since the run fitted before. `by_trl`: TRL's trainer,
-    which holds the policy on transformers.
+    Imports the reward plug-ins and prepares the data. `resumed`: skip the memory check, since the run fitted before.
     """
     findings = _for_recipe(
-        on_transformers(recipe) if by_trl else recipe,
-        with_gpu=not recipe.model.name.startswith(BUILTIN_PREFIX),
-        with_memory=not (resumed or by_trl),
+        parts,
+        with_gpu=not parts.written.model.name.startswith(BUILTIN_PREFIX),
+        with_memory=not (resumed or parts.by_trl),
         read_data=False,
         resumed=resumed,
     )
     return [finding for finding in findings if finding.state == "problem"]
 
 
-def check_ready(recipe: Recipe, *, resumed: bool = False, by_trl: bool = False) -> None:
-    """Raise NotReadyError with everything that keeps this recipe from starting here; imports its reward plug-ins."""
-    if problems := problems_of(recipe, resumed=resumed, by_trl=by_trl):
+def resolve(
+    recipe: Recipe, *, force: bool = False, resumed: bool = False, by_trl: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Job:  # fmt: skip
+    """Find all parts of a recipe's job, before weights load. `say` gets a line about the keys that the recipe leaves
+    open.
+
+    Raises NotReadyError with everything that keeps this recipe from starting here, unless `force`; then the first error
+    of a part.
+    """
+    parts = Parts(recipe, by_trl=by_trl)
+    if not force and (problems := problems_of(parts, resumed=resumed)):
         raise NotReadyError("\n".join(map(str, problems)))
+    if parts.closed.words:
+        say(parts.closed.words)
+    return parts.job()
 
 
 def check_recipe(recipe: Recipe) -> list[str]:
@@ -103,40 +115,24 @@ def check_recipe(recipe: Recipe) -> list[str]:
 
 
 def _for_recipe(
-    recipe: Recipe, *, with_gpu: bool = True, with_memory: bool = True, read_data: bool = True, resumed: bool = False
+    parts: Parts, *, with_gpu: bool = True, with_memory: bool = True, read_data: bool = True, resumed: bool = False
 ) -> Iterator[Finding]:
     """Check GPU, resolved keys, engines and further needs of the recipe.
 
     `with_gpu`, `with_memory`: whether to check these; `read_data`: as in `memory_finding`.
     """
-    left_open = close(recipe)
-    here = recipe.with_values(left_open.values)
-    engines: Engines | ModelError
-    try:
-        engines = choose_engines(here)
-    except ModelError as error:
-        engines = error
+    here = parts.here
     if with_gpu:
         memory = gpu_memory()
-        weights = _weights(recipe.model) if memory is None else 0
-        yield machine.gpu(weights, needed=recipe.model.load_in_4bit is not False and weights >= LARGE)
+        weights = 0 if memory is not None or parts.shape is None else parts.shape.parameters
+        yield machine.gpu(weights, needed=here.model.load_in_4bit is not False and weights >= LARGE)
         if with_memory and memory is not None:
-            yield memory_finding(here, memory, engines, read_data=read_data)
-    if left_open.words:
-        yield Finding("open keys", "ok", left_open.words)
+            yield memory_finding(here, memory, parts.closed.engines, read_data=read_data)
+    if parts.closed.words:
+        yield Finding("open keys", "ok", parts.closed.words)
     yield from machine.gpu_libraries(_libraries_for(here))
-    yield _choice(here, engines)
-    yield from _needs(here, resumed=resumed)
-
-
-def _weights(model: ModelRecipe) -> int:
-    """Return the number of weights of a recipe's model; 0 if unknown."""
-    from gtpo_cli.planning.shapes import read_shape
-
-    try:
-        return read_shape(model)[0].parameters
-    except ModelError:
-        return 0
+    yield _choice(here, parts.closed.engines)
+    yield from _needs(parts, resumed=resumed)
 
 
 def memory_finding(
@@ -185,18 +181,25 @@ def _choice(recipe: Recipe, engines: Engines | ModelError) -> Finding:
     return Finding("engines", "ok", str(engines))
 
 
-def _needs(recipe: Recipe, *, resumed: bool = False) -> Iterator[Finding]:
+def _needs(parts: Parts, *, resumed: bool = False) -> list[Finding]:
     """Check the files, names and code in a recipe. A resumed run has its starting weights in its folder."""
     needs: dict[str, Callable[[], str]] = {
-        "recipe": lambda: _rewards(recipe),
-        "model": lambda: _model(recipe.model, with_start=not resumed),
-        "data": lambda: check_data(recipe),
+        "recipe": lambda: _rewards(parts.written),
+        "model": lambda: _model(parts, with_start=not resumed),
+        "data": lambda: _data(parts),
     }
+    found = []
     for subject, look in needs.items():
         try:
-            yield Finding(subject, "ok", look())
+            found.append(Finding(subject, "ok", look()))
         except (CheckpointError, DataError, ModelError, RecipeError, RewardError) as error:
-            yield Finding(subject, "problem", str(error))
+            found.append(Finding(subject, "problem", str(error)))
+    if all(finding.state == "ok" for finding in found):
+        try:
+            parts.check_columns()
+        except RewardError as error:
+            found.append(Finding("rewards", "problem", str(error)))
+    return found
 
 
 def _rewards(recipe: Recipe) -> str:
@@ -208,18 +211,17 @@ def _rewards(recipe: Recipe) -> str:
     return "its rewards are there" if recipe.rewards.plugins else "no reward of its own"
 
 
-def _model(model: ModelRecipe, *, with_start: bool = True) -> str:
+def _model(parts: Parts, *, with_start: bool = True) -> str:
     """Check the model, fetching configuration and tokenizer but not the weights."""
-    from gtpo_cli.models.loading import damaged_file, load_config, load_tokenizer
+    from gtpo_cli.models.loading import damaged_file
     from gtpo_cli.training.start import weights_for
 
+    model = parts.written.model
     if with_start:
         weights_for(model)
-    name, path = model.name, resolve_name(model.name)
+    name, path = model.name, parts.model.path
     if name.startswith(BUILTIN_PREFIX):
         return f"{name}, built in"
-    load_config(model, path)
-    load_tokenizer(model, path)
     if Path(path).is_dir():
         if damaged := damaged_file(Path(path)):
             raise ModelError(f"model.name: {damaged}")
@@ -233,6 +235,17 @@ def _model(model: ModelRecipe, *, with_start: bool = True) -> str:
             f"model.name: of {name} the cache has no {lacks}, and the hub was not asked ({reason}); {offline_remedy()}"
         )
     return f"{name}, which will be downloaded ({program('hf')} download {name})"
+
+
+def _data(parts: Parts) -> str:
+    """Prepare the data; without a tokenizer, check that each source has a usable problem."""
+    recipe = parts.written
+    try:
+        parts.model  # noqa: B018
+    except ModelError:
+        return check_data(recipe)
+    _ = parts.data
+    return "; ".join(f"{s.benchmark}, made here" if s.benchmark in GENERATED else s.name for s in recipe.data.sources)
 
 
 def check_data(recipe: Recipe) -> str:

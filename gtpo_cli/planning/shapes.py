@@ -85,10 +85,11 @@ def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
         if recipe.name in PUBLISHED:
             return PUBLISHED[recipe.name], "its published shape; the hub did not give its configuration"
         raise
-    return _shape_of(config, recipe.name), "its configuration"
+    return shape_of(config, recipe.name), "its configuration"
 
 
-def _shape_of(config: Any, name: str) -> ModelShape:
+def shape_of(config: Any, name: str) -> ModelShape:
+    """Return the shape in a model's configuration. Raises ModelError if it does not name all dimensions."""
     quantized = getattr(config, "quantization_config", None) is not None
     config = getattr(config, "text_config", None) or config
     try:

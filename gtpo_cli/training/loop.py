@@ -15,6 +15,7 @@ from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_rando
 from gtpo_cli.data import PromptOrder
 from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation import load_sampler
+from gtpo_cli.job import Job
 from gtpo_cli.models import Policy
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import Recipe
@@ -38,31 +39,32 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Recipe,
+    job: Job,
     folder: RunFolder,
     *,
     resume: bool = False,
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Run:
-    """Train as the recipe says in an existing run folder; with `resume`, from its newest checkpoint.
+    """Train as the job says in an existing run folder; with `resume`, from its newest checkpoint.
 
     `say` gets the lines that a user should read before the first step. After that the display reports, unless `quiet`.
     Ctrl-C and SIGTERM let the step finish, save and return. Raises GtpoError, which leaves earlier checkpoints intact.
     The caller holds the folder (`RunFolder.held`).
     """
+    recipe, prompts, order = job.recipe, job.data.prompts, job.data.order
     run = Run(recipe, folder, resume=resume, say=say)
     with ExitStack() as stack:
         # The scorer comes first, so that a reward that fails to load is reported before the model loads.
         scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
-        setup = set_up(recipe, say=say, samples=recipe.samples, start=keep_start(recipe, folder))
-        policy, order = setup.policy, setup.data.order
+        setup = set_up(job, say=say, samples=recipe.samples, start=keep_start(recipe, folder))
+        policy = setup.policy
         folder.write_environment(setup.facts | origin(folder))
-        sampler = load_sampler(policy, recipe, setup.engines, warn=run.warn) if recipe.samples else None
+        sampler = load_sampler(policy, recipe, job.engines, warn=run.warn) if recipe.samples else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts
-        budget = training_budget(recipe.training.micro_batch_size, longest_row=setup.data.longest_row, warn=run.warn)
+        budget = training_budget(recipe.training.micro_batch_size, longest_row=job.data.longest_row, warn=run.warn)
         if policy.device.type in trials.STRESSED:
-            tokens = trials.stress_step(recipe, policy, sampler, setup.data.prompts, budget)
+            tokens = trials.stress_step(recipe, policy, sampler, prompts, budget)
             say(f"the longest row ({tokens} tokens) fits, {budget} at a time in training")
         held_out = None
         if recipe.training.eval_every is not None:
@@ -73,7 +75,7 @@ def train(
         updater = Updater(
             policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps, dtype=policy.dtype
         )
-        ahead = SamplesAhead(recipe.rollout, setup.data.prompts, policy)
+        ahead = SamplesAhead(recipe.rollout, prompts, policy)
         step: Callable[[int], dict[str, float]]
         if recipe.objective.name == "sft":
             from gtpo_cli.training.sft import sft_step
@@ -84,7 +86,7 @@ def train(
             )
         else:
             assert sampler is not None
-            initial_entropy = find_initial_entropy(recipe, folder, setup, sampler, say)
+            initial_entropy = find_initial_entropy(job, folder, policy, sampler, say)
             parts = StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, budget)
             step = partial(_step_on_samples, parts, order, ahead, run)
         trained = TrainedPolicy(policy, updater, ahead, run.store)
@@ -115,7 +117,7 @@ def train(
                 raise
             if not updated and not metrics["optim/skipped"]:
                 updated = True
-                trials.check_plain_forward(policy, setup.data.prompts, as_in_training=recipe.objective.name != "sft")
+                trials.check_plain_forward(policy, prompts, as_in_training=recipe.objective.name != "sft")
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
                 try:
                     metrics |= _evaluate(held_out, number, trackers)

@@ -13,18 +13,14 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.data import Prepared, prepare
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
 from gtpo_cli.generation import Sampler
 from gtpo_cli.hub import cached_snapshot
-from gtpo_cli.models import Engines, Policy, choose_engines, load_policy, load_tokenizer
+from gtpo_cli.job import Job
+from gtpo_cli.models import Policy, load_policy
 from gtpo_cli.models.engines import about_compiling, why_auto_is_slow
 from gtpo_cli.models.loading import set_threads
-from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.rewards import check_columns
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import counted
 from gtpo_cli.waiting import Waiting
@@ -32,34 +28,20 @@ from gtpo_cli.waiting import Waiting
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A loaded policy and the prepared data, with facts for environment.json."""
+    """A loaded policy, and facts for environment.json."""
 
     policy: Policy
-    engines: Engines
-    data: Prepared
     facts: dict[str, Any]
 
 
-def set_up(
-    recipe: Recipe,
-    *,
-    say: Callable[[str], None],
-    samples: bool = True,
-    full_steps: bool = False,
-    start: Path | None = None,
-) -> Setup:
-    """Prepare the data, then load the model; `say` gets the lines that a user should read.
+def set_up(job: Job, *, say: Callable[[str], None], samples: bool = True, start: Path | None = None) -> Setup:
+    """Load the model of a job; `say` gets the lines that a user should read.
 
-    `samples`: whether the run samples; otherwise no engine starts. `full_steps`: as in `data.prepare`. `start`: as in
-    `load_policy`.
-    Raises DataError, ModelError, RecipeError, RewardError.
+    `samples`: whether the run samples; otherwise no engine starts. `start`: as in `load_policy`. Raises ModelError.
     """
-    data = prepare(recipe, *load_tokenizer(recipe), full_steps=full_steps)
-    if samples:
-        check_columns(recipe.rewards, [problem for problem, _ in data.prompts])
+    recipe, engines, data = job.recipe, job.engines, job.data
     for note in data.notes:
         say(note)
-    engines = choose_engines(recipe)
     say(f"{counted(len(data.prompts), 'problem')}; loading {recipe.model.before_training} ({engines})")
     if samples and (compiling := about_compiling(recipe, engines)):
         say(compiling)
@@ -69,7 +51,7 @@ def set_up(
     with Waiting(say, f"loading {recipe.model.before_training}"):
         # SFT samples nothing that it trains on: its cross-entropy is that of the model's own distribution.
         at = recipe.with_values({"rollout.temperature": 1.0}) if sft else recipe
-        policy = load_policy(at, engines=engines, with_engine=samples, start=start)
+        policy = load_policy(at, engines=engines, files=job.model, with_engine=samples, start=start)
     set_threads(policy)
     if not sft and (dropout := policy.switch_off_dropout()):
         say(f"the model's own dropout (up to {dropout:g}) is off, since only SFT trains with it (docs/objective.md)")
@@ -77,7 +59,7 @@ def set_up(
         say(f"model.max_seq_length is lowered to the model's context, {policy.max_seq_length} tokens")
     facts = {
         "model": recipe.model.name,
-        "model_commit": _commit(recipe.model),
+        "model_commit": _commit(job),
         "trainable_parameters": sum(parameter.numel() for parameter in policy.trainable_parameters()),
         "backend": engines.backend,
         "engine": engines.engine if samples else None,
@@ -87,15 +69,16 @@ def set_up(
         "problems": len(data.prompts),
         "problems_dropped": data.dropped,
     }
-    return Setup(policy, engines, data, facts)
+    return Setup(policy, facts)
 
 
 def find_initial_entropy(
-    recipe: Recipe, run: RunFolder, setup: Setup, sampler: Sampler, say: Callable[[str], None]
+    job: Job, run: RunFolder, policy: Policy, sampler: Sampler, say: Callable[[str], None]
 ) -> float:
     """Return <H>_ini: the recipe's value, else what this run measured before, else a new measurement."""
     if (recorded := run.initial_entropy()) is not None:
         return recorded
+    recipe, prompts = job.recipe, job.data.prompts
     if (given := recipe.objective.initial_entropy) is not None:
         run.write_initial_entropy({"initial_entropy": given, "source": "recipe"})
         return given
@@ -103,10 +86,10 @@ def find_initial_entropy(
         raise CheckpointError(
             f"{run.path}: initial_entropy.json is missing, and a trained policy cannot be probed again"
         )
-    prompts = min(recipe.objective.probe.num_prompts, len(setup.data.prompts))
-    say(f"measuring the initial entropy <H>_ini on {counted(prompts, 'problem')}")
+    number = min(recipe.objective.probe.num_prompts, len(prompts))
+    say(f"measuring the initial entropy <H>_ini on {counted(number, 'problem')}")
     with Waiting(say, "<H>_ini") as waiting:
-        probe = probe_entropy(setup.policy, sampler, setup.data.prompts, recipe, progress=waiting.count)
+        probe = probe_entropy(policy, sampler, prompts, recipe, progress=waiting.count)
         verdicts, words = right_at_first(recipe, probe)
     measured, *ends = probe.interval
     run.write_initial_entropy(
@@ -129,8 +112,8 @@ def find_initial_entropy(
     return measured
 
 
-def _commit(model: ModelRecipe) -> str | None:
+def _commit(job: Job) -> str | None:
     """Return the hub commit that the model's name and revision resolved to; None for a folder."""
-    path = resolve_name(model.name)
-    snapshot = None if Path(path).is_dir() else cached_snapshot(path, model.revision)
+    path = job.model.path
+    snapshot = None if Path(path).is_dir() else cached_snapshot(path, job.recipe.model.revision)
     return snapshot.name if snapshot is not None else None

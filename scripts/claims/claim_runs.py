@@ -20,6 +20,7 @@ from outcomes import GREEDY, Subject, accuracy, final_outcomes, read_problems
 
 from gtpo_cli.checkpoints import Checkpoint, CheckpointStore
 from gtpo_cli.estimators import pass_at_k
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import load_recipe
 from gtpo_cli.rewards import Scorer
@@ -76,7 +77,7 @@ def train_anew(run: Run, recipe: Recipe, arm: Arm, build: Path) -> RunFolder:
     folder = RunFolder(build / "runs" / run.key)
     shutil.rmtree(folder.path, ignore_errors=True)
     with in_force(arm, run.seed), folder.held(recipe):
-        train(recipe, folder, quiet=True)
+        train(Parts(recipe).job(), folder, quiet=True)
     return folder
 
 

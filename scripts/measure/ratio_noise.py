@@ -15,7 +15,7 @@ import torch
 
 from gtpo_cli.data import prepare
 from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.models import load_policy, load_tokenizer
+from gtpo_cli.models import load_policy, read_model
 from gtpo_cli.models.budget import measure_rows
 from gtpo_cli.planning.open_keys import closed
 from gtpo_cli.recipe import build_recipe
@@ -35,7 +35,8 @@ def main() -> None:
         "objective": {"name": "gspo"},
     }
     recipe = closed(build_recipe(document, [], where="ratio_noise"))
-    prompts = prepare(recipe, *load_tokenizer(recipe)).prompts[:2]
+    model = read_model(recipe.model)
+    prompts = prepare(recipe, model.tokenizer, model.context(recipe.model.max_seq_length)).prompts[:2]
     policy = load_policy(recipe)
     params = SamplingParams(max_completion_tokens=options.tokens, seed=7)
     rows = collate(sample(load_sampler(policy, recipe), prompts, 8, params), device=policy.device).rows()

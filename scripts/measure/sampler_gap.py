@@ -25,7 +25,7 @@ from torch import Tensor
 from gtpo_cli.checkpoints import choose_checkpoint
 from gtpo_cli.data import prepare
 from gtpo_cli.generation import Sampler, SamplingParams, load_sampler
-from gtpo_cli.models import Policy, choose_engines, load_policy, load_tokenizer
+from gtpo_cli.models import Policy, choose_engines, load_policy, read_model
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.loading import set_threads
 from gtpo_cli.objective import importance_weights
@@ -89,7 +89,9 @@ def main() -> None:
 
 def sample_tokens(policy: Policy, sampler: Sampler, recipe: Recipe, tokens: int) -> list[Group]:
     """Groups of the recipe's training problems, step after step, an even number of them."""
-    rollout, order = recipe.rollout, prepare(recipe, *load_tokenizer(recipe)).order
+    model = read_model(recipe.model)
+    data = prepare(recipe, model.tokenizer, model.context(recipe.model.max_seq_length))
+    rollout, order = recipe.rollout, data.order
     groups: list[Group] = []
     for number in count(1):
         params = SamplingParams(rollout.temperature, max_completion_tokens=rollout.max_completion_tokens, seed=number)

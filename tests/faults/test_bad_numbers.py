@@ -12,6 +12,7 @@ import torch
 from commands import metrics
 from safetensors.torch import load_file
 
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
@@ -47,7 +48,7 @@ def run_with_bad_gradients(
     run = RunFolder(folder / "run")
     run.create(recipe)
     said: list[str] = []
-    return train(recipe, run, quiet=True, say=said.append), said
+    return train(Parts(recipe).job(), run, quiet=True, say=said.append), said
 
 
 def all_finite(checkpoint: Path) -> bool:
@@ -84,7 +85,7 @@ def test_a_collapsing_run_goes_back_to_its_best_weights_and_recovers(
     ])  # fmt: skip
     run = RunFolder(tmp_path / "run")
     run.create(recipe)
-    result = train(recipe, run, quiet=True)
+    result = train(Parts(recipe).job(), run, quiet=True)
     assert (result.step, result.stopped) == (70, None)
     rows = metrics(run.path)
     (alarm,) = (row["step"] for row in rows if row["guard/alarms"])

@@ -29,8 +29,9 @@ from gtpo_cli.data import Prompt, PromptEncoder
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.evaluation.loading import load_frozen, load_prompting
 from gtpo_cli.evaluation.store import find_evaluations
-from gtpo_cli.models import Policy
+from gtpo_cli.models import Policy, read_model
 from gtpo_cli.models.transformers_policy import load_transformers_policy
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.report.comparison import compare, find_side
@@ -111,8 +112,8 @@ def load_run(run: Path) -> Iterator[Reader]:
 
 @functools.cache
 def _loaded(recipe: Path) -> tuple[Policy, list[Prompt]]:
-    setup = set_up(load_recipe(recipe), say=lambda text: None)
-    return setup.policy, setup.data.prompts
+    job = Parts(load_recipe(recipe)).job()
+    return set_up(job, say=lambda text: None).policy, job.data.prompts
 
 
 def unharmed(run: Path) -> tuple[Policy, list[Prompt]]:
@@ -126,7 +127,9 @@ def load_model(model: Path) -> Iterator[Reader]:
     )
 
     def load(_: Path) -> None:
-        policy = load_transformers_policy(recipe, path=str(model), temperature=1.0, with_reference=False, seed=1)
+        policy = load_transformers_policy(
+            recipe, files=read_model(recipe, str(model)), temperature=1.0, with_reference=False, seed=1
+        )
         PromptEncoder(policy.tokenizer, "Be brief.").encode("1 + 1?", at_most=64)
 
     yield load

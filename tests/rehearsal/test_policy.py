@@ -13,7 +13,7 @@ import torch
 from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_model
 from twins import distance, measured, move, save_in_half, twin
 
-from gtpo_cli.models.loading import choose_dtype
+from gtpo_cli.models.loading import choose_dtype, read_model
 from gtpo_cli.models.unsloth_policy import UnslothPolicy, load_unsloth_policy
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
@@ -25,7 +25,12 @@ def load(folder: Path, *, temperature: float = 1.0, **model: Any) -> UnslothPoli
     recipe = recipe_for(folder, **model)
     os.environ.pop("UNSLOTH_ENABLE_FULL_FINETUNING", None)  # Unsloth is meant to load once in a process
     return load_unsloth_policy(
-        recipe.model, path=str(folder), temperature=temperature, with_reference=False, seed=1, engine=None
+        recipe.model,
+        files=read_model(recipe.model, str(folder)),
+        temperature=temperature,
+        with_reference=False,
+        seed=1,
+        engine=None,
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from policy_contract import ragged_rows, recipe_for
 from small_models import random_model
 
-from gtpo_cli.models import Policy
+from gtpo_cli.models import Policy, read_model
 from gtpo_cli.models.transformers_policy import load_transformers_policy
 
 
@@ -24,8 +24,9 @@ def save_in_half(folder: Path, architecture: str = "llama", **changes: Any) -> P
 def twin(policy: Policy, folder: Path, adapter: Path, *, temperature: float = 1.0, **model: Any) -> Policy:
     """A transformers policy with the same adapter."""
     policy.save(adapter)
+    recipe = recipe_for(folder, **model).model
     plain = load_transformers_policy(
-        recipe_for(folder, **model).model, path=str(folder), temperature=temperature, with_reference=False, seed=1
+        recipe, files=read_model(recipe, str(folder)), temperature=temperature, with_reference=False, seed=1
     )
     plain.load(adapter)
     return plain

@@ -18,11 +18,11 @@ from small_steps import whole_step
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.models import load_policy
 from gtpo_cli.models.budget import training_budget
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.setup import set_up
 from gtpo_cli.training.step import StepParts, StepResult
 from gtpo_cli.training.stopwatch import Stopwatch
 
@@ -68,7 +68,7 @@ class Own:
         self.document["rollout"] = DOCUMENT["rollout"] | {"mask_truncated": mask_truncated}
         self.recipe: Recipe = build_recipe(self.document, where="test")
         torch.set_num_threads(1)
-        setup = set_up(self.recipe, say=lambda _: None)
+        job = Parts(self.recipe).job()
         policy = load_policy(self.recipe)
         updater = Updater(policy.trainable_parameters(), self.recipe.optimizer, total_steps=2)
         micro = training_budget(3, longest_row=64, warn=print)
@@ -82,7 +82,7 @@ class Own:
         with Scorer(self.recipe.rewards, longest=self.recipe.rollout.max_completion_tokens) as scorer:
             sampler = load_sampler(policy, self.recipe)
             parts = StepParts(self.recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, micro)
-            self.prompts = setup.data.prompts[: 2 * B]
+            self.prompts = job.data.prompts[: 2 * B]
             for step in range(2):
                 prompts = self.prompts[step * B : (step + 1) * B]
                 self.results.append(whole_step(parts, prompts, seed=40 + step, clock=Stopwatch()))

@@ -18,6 +18,7 @@ from gtpo_cli.cli.generate import _show
 from gtpo_cli.cli.printing import say
 from gtpo_cli.cli.streams import CleanStream, print_whole
 from gtpo_cli.export.check import LogprobGap
+from gtpo_cli.export.conditions import RecipeSections
 from gtpo_cli.export.folder import Exported
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.tracking.console import Console
@@ -69,11 +70,14 @@ def test_a_terminal_gets_sentences_folded_and_commands_whole(monkeypatch: pytest
             assert lines[:-1] == [said]
 
 
+ASKED = RecipeSections(1, {}, {}, {}, {})
+
+
 def test_lines_that_load_an_export_are_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys, "stdout", CleanStream(below := Terminal()))
     nothing = LogprobGap(100, 0.0, 0.0, 100)
-    done = Exported("one", 3, "adapter", "bfloat16", "meta-llama/Llama-3.1-8B-Instruct", 8, nothing, None, ())
+    done = Exported("one", 3, "adapter", "bfloat16", "meta-llama/Llama-3.1-8B-Instruct", 8, nothing, None, (), ASKED)
     _print(done, tmp_path, ModelRecipe(name=done.base, load_in_4bit=True))
     words, _, lines = below.getvalue().partition(" has the rest):\n")
     assert max(map(len, words.splitlines()[1:-1])) <= 40

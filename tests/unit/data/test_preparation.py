@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.data import Prepared, PromptOrder, prepare
-from gtpo_cli.models import load_tokenizer
+from gtpo_cli.models import read_model
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.types import Problem
 
@@ -22,7 +22,8 @@ def order(count: int, *overrides: str, full_steps: bool = False) -> PromptOrder:
 
 
 def prepared(recipe: Recipe) -> Prepared:
-    return prepare(recipe, *load_tokenizer(recipe))
+    model = read_model(recipe.model)
+    return prepare(recipe, model.tokenizer, model.context(recipe.model.max_seq_length))
 
 
 def ids(order: PromptOrder, step: int) -> list[str]:
@@ -84,7 +85,8 @@ def test_the_seed_decides_the_order() -> None:
 
 def test_only_who_samples_again_says_so() -> None:
     recipe = build_recipe(DOCUMENT, ["objective.name=dapo"], where="r")
-    tokenizer, context = load_tokenizer(recipe)
+    model = read_model(recipe.model)
+    tokenizer, context = model.tokenizer, model.context(recipe.model.max_seq_length)
     said = "groups without reward spread are sampled again, 3 times at most (objective.resample)"
     assert said in prepare(recipe, tokenizer, context).notes
     assert said not in prepare(recipe, tokenizer, context, full_steps=True).notes  # TRL

@@ -18,7 +18,7 @@ from gtpo_cli.evaluation.problems import Benchmark, load_benchmark
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation
 from gtpo_cli.generation import load_sampler
-from gtpo_cli.models import load_policy, load_tokenizer
+from gtpo_cli.models import load_policy, read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import Scorer
@@ -221,7 +221,7 @@ def local_recipe(path: Path | None) -> Recipe:
 
 
 def questions(recipe: Recipe, name: str = "local", data_path: Path | None = None, split: str = "test") -> list[str]:
-    tokenizer, longest = load_tokenizer(RECIPE)
+    tokenizer, longest = read_model(RECIPE.model).tokenizer, RECIPE.model.max_seq_length
     loaded = load_benchmark(recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path)
     assert loaded.split == split
     return [problem.question for problem, _ in loaded.prompts]
@@ -254,7 +254,7 @@ def test_columns_and_gold_of_own_data_are_not_those_of_a_benchmark(tmp_path: Pat
 def test_a_source_of_a_mixture_has_the_ids_of_other_runs_unless_sources_share_a_benchmark(tmp_path: Path) -> None:
     for name in ("one", "two"):
         rows(tmp_path / name / "test.jsonl", "1+1")
-    tokenizer, longest = load_tokenizer(RECIPE)
+    tokenizer, longest = read_model(RECIPE.model).tokenizer, RECIPE.model.max_seq_length
 
     def ids(*sources: Path, data_path: Path | None = None) -> list[str]:
         mixture = {"arithmetic": 1, **{str(source): 1 for source in sources}}

@@ -24,6 +24,7 @@ from gtpo_cli.models import load_policy
 from gtpo_cli.models.adapter_config import check_adapted
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.planning.open_keys import closed
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.loop import train
@@ -209,14 +210,14 @@ def ways_in(run: RunFolder, tmp_path: Path) -> dict[str, Callable[[], object]]:
     def start(name: str) -> None:
         further = RunFolder(tmp_path / name.replace("/", " "))
         further.create(recipe.model_copy(update={"model": recipe.model.model_copy(update={"start": name})}))
-        train(further.recipe(), further, quiet=True)
+        train(Parts(further.recipe()).job(), further, quiet=True)
 
     return {
         "eval": lambda: PolicyLoader(recipe, checkpoint).load(trained=True),
         "generate": lambda: load_frozen(recipe, checkpoint, temperature=1.0, streaming=True),
         "export": lambda: export(run),
         "export adapter": lambda: export(run, "adapter"),
-        "resume": lambda: train(recipe, run, resume=True, quiet=True),
+        "resume": lambda: train(Parts(recipe).job(), run, resume=True, quiet=True),
         "from a run": lambda: start(str(run.path)),
         "from an adapter": lambda: start(str(checkpoint.model)),
     }

@@ -9,6 +9,7 @@ import pytest
 import torch
 from policy_contract import ragged_rows, save_model
 
+from gtpo_cli.models import read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater
@@ -19,7 +20,7 @@ LORA = LoraRecipe(rank=4, alpha=8)
 def load(folder: Path, dtype: str, *, lora: LoraRecipe | None = None, trains: bool = True) -> TransformersPolicy:
     recipe = ModelRecipe(name=str(folder), load_in_4bit=False, max_seq_length=128, dtype=dtype, lora=lora)
     return load_transformers_policy(
-        recipe, path=str(folder), temperature=1.0, with_reference=True, seed=1, trains=trains
+        recipe, files=read_model(recipe, str(folder)), temperature=1.0, with_reference=True, seed=1, trains=trains
     )
 
 

@@ -17,8 +17,10 @@ from small_steps import (
 
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.generation import load_sampler
+from gtpo_cli.job import Job
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.dropout import active_dropout, switch_off_dropout
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.training import step as step_module
@@ -72,7 +74,7 @@ def test_what_a_models_configuration_asks_for_is_off(kind: str, tmp_path: Path) 
     model_of(kind).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     said: list[str] = []
-    policy: Any = set_up(recipe(tmp_path), say=said.append).policy
+    policy: Any = set_up(Parts(recipe(tmp_path)).job(), say=said.append).policy
     assert f"the model's own dropout (up to {KINDS[kind]:g}) is off, since only SFT trains with it" in " ".join(said)
     assert active_dropout(policy.model) == []
     batch, state = ragged_rows(), torch.get_rng_state()
@@ -91,7 +93,9 @@ def test_what_a_models_configuration_asks_for_is_off(kind: str, tmp_path: Path) 
 
     # SFT has it
     said.clear()
-    policy = set_up(recipe(tmp_path, "objective.name=sft", "rollout.max_completion_tokens=64"), say=said.append).policy
+    policy = set_up(
+        Parts(recipe(tmp_path, "objective.name=sft", "rollout.max_completion_tokens=64")).job(), say=said.append
+    ).policy
     assert not any("dropout" in line for line in said)
     assert max(value for *_, value in active_dropout(policy.model)) == KINDS[kind]
     assert not torch.equal(policy.token_logprobs(batch)[0], policy.token_logprobs(batch)[0])
@@ -107,9 +111,10 @@ def test_it_is_found_in_layers_and_in_what_functions_are_given() -> None:
     assert model.config.attention_dropout == 0.25
 
 
-def first_step(setup: Setup, asked: Recipe, ratios: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> Any:
+def first_step(job: Job, setup: Setup, ratios: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The first step of a run, whose learning rate is 0; every ratio's logarithm that the loss was given."""
     policy: Any = setup.policy
+    asked = job.recipe
     loss = step_module.policy_loss
 
     def watched(logp: Any, c: Any, mask: Any, *, old_logprobs_BGT: Any, **rest: Any) -> Any:
@@ -123,7 +128,7 @@ def first_step(setup: Setup, asked: Recipe, ratios: list[torch.Tensor], monkeypa
     sampler = load_sampler(policy, asked)
     with Scorer(asked.rewards) as scorer:
         parts = StepParts(asked, policy, sampler, scorer, updater, 0.5, size)
-        result = whole_step(parts, setup.data.prompts[:2], seed=3, clock=Stopwatch())
+        result = whole_step(parts, job.data.prompts[:2], seed=3, clock=Stopwatch())
     assert result.learning_rate == 0.0
     return result
 
@@ -135,9 +140,10 @@ def test_the_ratio_is_one_where_nothing_changed_and_entropies_are_the_probes(
     model_of(kind).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     asked = recipe(tmp_path)
-    setup = set_up(asked, say=lambda text: None)
+    job = Parts(asked).job()
+    setup = set_up(job, say=lambda text: None)
     ratios: list[torch.Tensor] = []
-    result = first_step(setup, asked, ratios, monkeypatch)
+    result = first_step(job, setup, ratios, monkeypatch)
     assert sum(map(len, ratios)) == int(result.batch.completion_mask_BGT.sum())  # every token's, at iteration two
     assert all(bool((ratio == 0.0).all()) for ratio in ratios)
     probed = torch.tensor(mean_entropies(setup.policy, result.groups))
@@ -150,7 +156,7 @@ def test_the_ratio_is_one_where_nothing_changed_and_entropies_are_the_probes(
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.3
     ratios.clear()
-    result = first_step(setup, asked, ratios, monkeypatch)
+    result = first_step(job, setup, ratios, monkeypatch)
     assert torch.cat(ratios).abs().mean() > 0.05
     probed = torch.tensor(mean_entropies(setup.policy, result.groups))
     assert (result.mean_entropy_BG - probed).abs().max() > 1e-3

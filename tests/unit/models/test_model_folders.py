@@ -27,7 +27,7 @@ from transformers import LlamaConfig
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.models.adapter_config import check_adapter_config
-from gtpo_cli.models.loading import choose_dtype, load_config, load_failure, load_tokenizer
+from gtpo_cli.models.loading import choose_dtype, load_config, load_failure, load_tokenizer, read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 
@@ -52,7 +52,9 @@ def load(path: Path | str, **changes: Any) -> TransformersPolicy:
         "lora": None,
     }
     recipe = ModelRecipe(name=str(path), max_seq_length=128, **(settings | changes))
-    return load_transformers_policy(recipe, path=str(path), temperature=1.0, with_reference=False, seed=1)
+    return load_transformers_policy(
+        recipe, files=read_model(recipe, str(path)), temperature=1.0, with_reference=False, seed=1
+    )
 
 
 def without(*patterns: str) -> Change:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from policy_contract import ragged_rows, recipe_for, save_model
 
-from gtpo_cli.models.loading import nf4_config
+from gtpo_cli.models.loading import nf4_config, read_model
 from gtpo_cli.models.transformers_policy import load_transformers_policy
 from gtpo_cli.planning.shapes import read_shape
 
@@ -25,7 +25,9 @@ def test_a_copy_stored_in_4_bits_gives_the_same_policy(tmp_path: Path) -> None:
     model.save_pretrained(copy)
     both = [recipe_for(path, load_in_4bit=True, dtype="float32").model for path in (whole, copy)]
     policies = [
-        load_transformers_policy(recipe, path=recipe.name, temperature=1.0, with_reference=False, seed=1)
+        load_transformers_policy(
+            recipe, files=read_model(recipe, recipe.name), temperature=1.0, with_reference=False, seed=1
+        )
         for recipe in both
     ]
     batch = ragged_rows()

@@ -14,7 +14,7 @@ from small_models import random_model
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models import load_policy
+from gtpo_cli.models import load_policy, read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
@@ -34,7 +34,9 @@ def load(folder: Path, **changes: Any) -> TransformersPolicy:
         "lora": LoraRecipe(rank=4, alpha=8),
     } | changes
     recipe = ModelRecipe(**settings)
-    return load_transformers_policy(recipe, path=str(folder), temperature=1.0, with_reference=True, seed=1)
+    return load_transformers_policy(
+        recipe, files=read_model(recipe, str(folder)), temperature=1.0, with_reference=True, seed=1
+    )
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from small_models import random_model
 
 from gtpo_cli.errors import ModelError
+from gtpo_cli.models import read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe.schema import ModelRecipe
 
@@ -39,7 +40,9 @@ def load(path: Path, **changes: Any) -> TransformersPolicy:
         name=str(path), max_seq_length=64, load_in_4bit=False, dtype="float32", lora=None, gradient_checkpointing=False,
         **changes,
     )  # fmt: skip
-    return load_transformers_policy(recipe, path=str(path), temperature=1.0, with_reference=False, seed=1)
+    return load_transformers_policy(
+        recipe, files=read_model(recipe, str(path)), temperature=1.0, with_reference=False, seed=1
+    )
 
 
 def test_code_beside_a_model_runs_only_when_it_is_asked_for(folder: Path, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from gtpo_cli import hub
 from gtpo_cli.cli.app import app
 from gtpo_cli.errors import NotReadyError, RewardError, install
 from gtpo_cli.planning import machine
-from gtpo_cli.planning.readiness import _for_recipe, check_ready, check_recipe, examine, memory_finding, problems_of
+from gtpo_cli.planning.readiness import _for_recipe, check_recipe, examine, memory_finding, problems_of, resolve
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, load_recipe
 
 
@@ -43,10 +44,10 @@ def test_without_wandb_training_can_start_unless_it_must_log_there(monkeypatch: 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
-    finding = next(_for_recipe(load_recipe("llama8b_gsm8k")))
+    finding = next(_for_recipe(Parts(load_recipe("llama8b_gsm8k"))))
     assert finding.state == "problem"
     assert finding.remedy == "small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan shows which"
-    finding = next(_for_recipe(load_recipe("tiny_arithmetic")))
+    finding = next(_for_recipe(Parts(load_recipe("tiny_arithmetic"))))
     assert (finding.state, finding.remedy) == ("note", "a model of this size trains on a CPU")
     assert machine.gpu().remedy == "small models train on a CPU; larger ones need a GPU, and gtpo plan shows which"
 
@@ -95,20 +96,16 @@ def own(tmp_path: Path) -> list[str]:
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return [
         f"model.name={tmp_path / 'model'}", "data.benchmark=local", f"data.path={tmp_path / 'data.jsonl'}",
-        "data.max_prompt_tokens=100", "model.max_seq_length=200",
+        "data.max_prompt_tokens=100", "model.max_seq_length=200", "data.system_prompt=null",
     ]  # fmt: skip
 
 
 def problems(recipe: Recipe) -> list[str]:
-    return [str(problem) for problem in problems_of(recipe)]
+    return [str(problem) for problem in problems_of(Parts(recipe))]
 
 
-def test_the_built_in_model_has_no_problem_and_waits_a_fraction_of_a_second() -> None:
-    recipe = load_recipe("tiny_arithmetic")
-    assert problems(recipe) == []  # and what training imports anyway is imported now
-    started = time.perf_counter()
-    check_ready(recipe)
-    assert time.perf_counter() - started < 0.2
+def test_the_built_in_model_has_no_problem() -> None:
+    assert problems(load_recipe("tiny_arithmetic")) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -117,7 +114,7 @@ def test_all_that_is_missing_is_told_at_once_each_with_its_remedy() -> None:
     overrides = ["training.max_steps=1", "rewards.plugins=[{name: 'no_such_module:f', weight: 1.0}]"]
     started = time.perf_counter()
     with pytest.raises(NotReadyError) as caught:
-        check_ready(load_recipe("llama8b_gsm8k", overrides))
+        resolve(load_recipe("llama8b_gsm8k", overrides))
     assert time.perf_counter() - started < 10
     gpu, reward, model, data = str(caught.value).splitlines()
     assert gpu == "GPU: none; small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan shows which"
@@ -135,7 +132,7 @@ def test_a_start_that_is_not_there_is_a_problem_of_a_new_run_alone() -> None:
         "model.start: runs/gone does not exist; name a run's folder (RUN, RUN:last, RUN:STEP) or a folder with "
         "adapter_config.json"
     ]
-    assert problems_of(recipe, resumed=True) == []
+    assert problems_of(Parts(recipe), resumed=True) == []
 
 
 def test_what_is_not_installed_is_a_problem_where_it_is_asked_for(
@@ -159,7 +156,7 @@ def test_what_is_not_installed_is_a_problem_where_it_is_asked_for(
     assert f"vllm-bnb-plugin: not installed; {from_the_checkout}" in problems(in_4_bits)
     absent.discard("vllm")
     assert any("pip install vllm-bnb-plugin" in problem for problem in problems(in_4_bits))
-    by_trl = problems_of(asked, by_trl=True)  # which holds the policy on transformers
+    by_trl = problems_of(Parts(asked, by_trl=True))  # which holds the policy on transformers
     assert by_trl == []
 
 

@@ -17,6 +17,7 @@ from gtpo_cli.planning.cards import GIB, Card, find_gpu
 from gtpo_cli.planning.first_recipe import RECIPE_SIZES, RecipeSize, first_recipe
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.planning.readiness import problems_of
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, load_recipe
 
 LLAMA, QWEN = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-3B-Instruct"
@@ -81,7 +82,7 @@ def test_known_data_bound_the_prompts_and_small_models_are_not_put_in_4_bits(tmp
 def test_without_a_gpu_it_writes_what_starts_on_a_cpu(tmp_path: Path) -> None:
     tiny = str(resolve_name("builtin:tiny"))
     recipe = written(tmp_path, tiny, {"benchmark": "arithmetic"}, None)
-    assert problems_of(recipe) == []
+    assert problems_of(Parts(recipe)) == []
     assert str(choose_engines(recipe, gpu=False)) == "transformers"
     assert (recipe.model.load_in_4bit, recipe.model.gradient_checkpointing) == (False, False)
     assert recipe.model.lora is not None

@@ -107,7 +107,7 @@ def test_what_a_recipe_says_stays_and_a_closed_recipe_is_closed_everywhere() -> 
     on_a_cpu = closed(recipe(), CPU, SMOLLM)
     changed = {key for key, _ in recipe_differences([on_a_cpu, closed(on_a_cpu, card("80GiB"), LLAMA)])}
     assert changed <= {"rollout.max_num_seqs", "rollout.standby"}  # there was no vLLM
-    assert close(on_a_cpu).values == {}
+    assert close(on_a_cpu, CPU, SMOLLM).values == {}
 
 
 def test_an_evaluation_gives_a_shared_engine_what_training_needed() -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.objective import conflict_spans
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, read_step
 from gtpo_cli.report.inspection_views import (
@@ -34,7 +35,7 @@ def trained(folder: Path, *overrides: str) -> RunFolder:
     recipe = load_recipe("tiny_arithmetic", [*fixed, *overrides])
     run = RunFolder(folder)
     run.create(recipe)
-    train(recipe, run, quiet=True)
+    train(Parts(recipe).job(), run, quiet=True)
     return run
 
 

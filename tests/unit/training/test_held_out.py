@@ -12,6 +12,8 @@ from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import DataError, GenerationError, RecipeError
 from gtpo_cli.generation import SamplingParams, load_sampler
+from gtpo_cli.models import read_model
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, is_strict_format
 from gtpo_cli.run_folder import RunFolder
@@ -32,7 +34,7 @@ def trained(folder: Path, *overrides: str) -> tuple[Recipe, RunFolder]:
     recipe = load_recipe("tiny_arithmetic", [*EVALUATED, *overrides])
     run = RunFolder(folder)
     run.create(recipe)
-    train(recipe, run, quiet=True)
+    train(Parts(recipe).job(), run, quiet=True)
     return recipe, run
 
 
@@ -45,7 +47,9 @@ def naive(recipe: Recipe, model: Path) -> dict[str, float]:
     """The same completions sampled and judged one by one from a checkpoint's weights."""
     from gtpo_cli.models.transformers_policy import load_transformers_policy
 
-    policy = load_transformers_policy(recipe.model, path=str(model), temperature=1.0, with_reference=False, seed=0)
+    policy = load_transformers_policy(
+        recipe.model, files=read_model(recipe.model, str(model)), temperature=1.0, with_reference=False, seed=0
+    )
     encoder = PromptEncoder(policy.tokenizer, None)
     problems = arithmetic_problems(24, split="test", seed=recipe.seed)
     params = SamplingParams(0.8, max_completion_tokens=40, seed=derive_seed(recipe.seed, "held out arithmetic"))
@@ -130,5 +134,5 @@ def test_a_step_is_kept_where_the_engine_finds_no_room_for_its_evaluation(
     assert [row["step"] for row in rows] == [1, 2]
     assert not [name for name in rows[-1] if name.startswith("eval/")]
     assert CheckpointStore(run.checkpoints, keep_last=9).load_state(2).best_step is None
-    assert train(run.recipe(), run, resume=True, quiet=True).step == 5
+    assert train(Parts(run.recipe()).job(), run, resume=True, quiet=True).step == 5
     assert [row["step"] for row in read_metrics(run.metrics_file) if "eval/time" in row] == [4, 5]

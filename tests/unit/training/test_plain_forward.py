@@ -17,6 +17,7 @@ from small_models import random_model
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models import adapter_config, load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
@@ -143,10 +144,10 @@ def test_a_run_ends_after_its_first_update_and_saves_nothing(
 
     monkeypatch.setattr(loop, "set_up", spoiled)
     if not fires:
-        assert train(recipe, run, quiet=True).step == 2
+        assert train(Parts(recipe).job(), run, quiet=True).step == 2
         return
     with pytest.raises(ModelError, match=r"differ by .* nats on average from those of the model that would be saved"):
-        train(recipe, run, quiet=True)
+        train(Parts(recipe).job(), run, quiet=True)
     assert not list(run.checkpoints.glob("step-*"))
     assert run.metrics_file.read_text() == ""
 
@@ -157,10 +158,10 @@ def test_a_resumed_sft_run_with_dropout_equals_the_whole(tmp_path: Path) -> None
         part.save_pretrained(tmp_path / "model")
     whole, half = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "half")
     whole.create(recipe_for(tmp_path / "model", "objective.name=sft", "training.max_steps=4", lora=None))
-    train(whole.recipe(), whole, quiet=True)
+    train(Parts(whole.recipe()).job(), whole, quiet=True)
     shutil.copytree(whole.path, half.path)
     for step in (3, 4):
         shutil.rmtree(half.checkpoints / f"step-{step:06d}")
-    assert train(half.recipe(), half, resume=True, quiet=True).step == 4
+    assert train(Parts(half.recipe()).job(), half, resume=True, quiet=True).step == 4
     assert comparable(half.path) == comparable(whole.path)
     assert contents(half.path) == contents(whole.path)

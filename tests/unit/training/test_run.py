@@ -17,6 +17,7 @@ from gtpo_cli.checkpoints import CheckpointState
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
@@ -195,7 +196,7 @@ def trained(folder: Path, *changes: str) -> RunFolder:
              "objective.initial_entropy=0.2", "training.max_steps=6", "training.save_every=4", "data.limit=64",
              "tracking.wandb.mode=off"]  # fmt: skip
     run.create(load_recipe("tiny_arithmetic", [*small, *changes]))
-    train(run.recipe(), run, quiet=True)
+    train(Parts(run.recipe()).job(), run, quiet=True)
     return run
 
 
@@ -235,7 +236,7 @@ def test_the_steps_before_an_error_are_saved_and_a_resume_equals_an_undisturbed_
     made = 3 if where == "sampler" and K == 3 else 2
     assert caught.value.__notes__ == [f"step {made} is saved: gtpo train --resume {run.path}"]
     assert [row["step"] for row in metrics(run.path)] == list(range(1, made + 1))
-    assert train(run.recipe(), run, resume=True, quiet=True).step == 6
+    assert train(Parts(run.recipe()).job(), run, resume=True, quiet=True).step == 6
     assert comparable(run.path) == comparable(whole.path)
     assert contents(run.path) == contents(whole.path)
 
