@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 from gtpo_cli.data import Prepared
@@ -21,6 +22,12 @@ class Job:
     engines: Engines
     model: ModelFiles
     data: Prepared
+
+    @property
+    def problem_digests(self) -> list[str]:
+        """Eight hexadecimal digits for each problem's question and gold answer, in the order of the data."""
+        texts = (f"{problem.question}\0{problem.gold}" for problem, _ in self.data.prompts)
+        return [hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8] for text in texts]
 
     def with_recipe(self, recipe: Recipe) -> Job:
         """Return the job with another recipe of the same model, engines and data."""

@@ -74,6 +74,7 @@ class RunFolder:
         self.recipe_file = path / RECIPE_FILE
         self.environment_file = path / "environment.json"
         self.initial_entropy_file = path / "initial_entropy.json"
+        self.problems_file = path / "problems.json"
         self.metrics_file = path / "metrics.jsonl"
         self.lock_file = path / ".lock"
         self.start = path / "start"
@@ -149,8 +150,8 @@ class RunFolder:
         """
         if self.checkpoints.exists() or (self.metrics_file.exists() and self.metrics_file.stat().st_size):
             return
-        small = (self.recipe_file, self.environment_file, self.initial_entropy_file, self.metrics_file, self.lock_file)
-        for file in small:
+        small = (self.recipe_file, self.environment_file, self.initial_entropy_file, self.problems_file)
+        for file in (*small, self.metrics_file, self.lock_file):
             file.unlink(missing_ok=True)
         shutil.rmtree(self.start, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty
@@ -233,6 +234,19 @@ class RunFolder:
     def write_initial_entropy(self, document: dict[str, Any]) -> None:
         self._write(self.initial_entropy_file, json.dumps(document, indent=2) + "\n")
 
+    def keep_problems(self, digests: Sequence[str]) -> None:
+        """Record the problems that the run trains on, each by a digest of its question and gold answer."""
+        self._write(self.problems_file, json.dumps({"digests": list(digests)}) + "\n")
+
+    def problems(self) -> tuple[str, ...] | None:
+        """Read the digests of the problems; None if none were recorded yet. Raises CheckpointError."""
+        file = self.problems_file
+        if not os.path.lexists(file):
+            return None
+        return read_json(
+            file, _Problems, lambda why: CheckpointError(f"{file}: cannot be read ({why}); put it back as it was")
+        ).digests
+
     def _write(self, file: Path, text: str) -> None:
         with making_run(self.path):
             write_aside(file, text)
@@ -252,6 +266,11 @@ class RunFolder:
 @dataclass(frozen=True, slots=True)
 class _InitialEntropy:
     initial_entropy: Annotated[float, Field(ge=0.0, le=1e3)]  # nats; the logarithm of any vocabulary size is far below
+
+
+@dataclass(frozen=True, slots=True)
+class _Problems:
+    digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

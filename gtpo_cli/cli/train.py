@@ -79,7 +79,11 @@ def train(
     ] = False,
     quiet: QuietOption = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Start even if this machine seems to lack something (gtpo doctor).")
+        bool,
+        typer.Option(
+            "--force",
+            help="Start even if this machine seems to lack something (gtpo doctor), or resume with other data.",
+        ),
     ] = False,
     engine: Annotated[
         Literal["gtpo", "trl"] | None,
@@ -164,7 +168,7 @@ def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force
             return None
     from gtpo_cli.planning.readiness import resolve
 
-    job = resolve(recipe, force=force, resumed=resumed is not None, say=say)
+    job = resolve(recipe, force=force, resumed=resumed, say=say)
     with _locked(job, resumed) as (job, folder):
         from gtpo_cli.training.loop import train
 
@@ -192,7 +196,7 @@ def _train_by_trl(
             return None
         try:
             job = resolve(
-                recipe, force=force, resumed=resume, by_trl=True, say=say if processes.is_main else lambda text: None
+                recipe, force=force, resumed=resumed, by_trl=True, say=say if processes.is_main else lambda text: None
             )
         except NotReadyError as error:
             if processes.is_main:

@@ -151,6 +151,7 @@ def train(
         keeper = RunKeeper(recipe.objective.num_iterations, run, policy)
         if run:
             folder.write_environment(setup.facts | origin(folder) | _facts(arguments, processes, extra))
+            folder.keep_problems(job.problem_digests)
             stack.enter_context(
                 run.begin(save=keeper.save, total_steps=order.total_steps, initial_entropy=initial_entropy, quiet=quiet)
             )

@@ -31,6 +31,8 @@ from gtpo_cli.planning.open_keys import LARGE, gpu_memory
 from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED
+from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.text import counted
 from gtpo_cli.training.best import check_keep_best
 from gtpo_cli.types import CodeName
 
@@ -65,21 +67,40 @@ def problems_of(parts: Parts, *, resumed: bool = False) -> list[Finding]:
 
 
 def resolve(
-    recipe: Recipe, *, force: bool = False, resumed: bool = False, by_trl: bool = False,
+    recipe: Recipe, *, force: bool = False, resumed: RunFolder | None = None, by_trl: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Job:  # fmt: skip
-    """Find all parts of a recipe's job, before weights load. `say` gets a line about the keys that the recipe leaves
-    open.
+    """Find all parts of a recipe's job, before weights load. `resumed`: the run that goes on. `say` gets a line about
+    the keys that the recipe leaves open.
 
-    Raises NotReadyError with everything that keeps this recipe from starting here, unless `force`; then the first error
-    of a part.
+    Raises NotReadyError with everything that keeps this recipe from starting here, and for a resumed run with other
+    problems than it began with, unless `force`; then the first error of a part.
     """
     parts = Parts(recipe, by_trl=by_trl)
-    if not force and (problems := problems_of(parts, resumed=resumed)):
+    if not force and (problems := problems_of(parts, resumed=resumed is not None)):
         raise NotReadyError("\n".join(map(str, problems)))
     if parts.closed.words:
         say(parts.closed.words)
-    return parts.job()
+    job = parts.job()
+    if resumed is not None and not force and (differ := _other_problems(job, resumed)):
+        raise NotReadyError(f"{resumed.path}: {differ}; put the data back as they were, or go on with these: --force")
+    return job
+
+
+def _other_problems(job: Job, run: RunFolder) -> str | None:
+    """Say how the problems differ from those that the run began with; None if they do not."""
+    then, now = run.problems(), job.problem_digests
+    if then is None or list(then) == now:
+        return None
+    if len(then) != len(now):
+        return f"it began with {counted(len(then), 'problem')}, and now there are {len(now)}"
+    other = [place for place, (before, after) in enumerate(zip(then, now, strict=True)) if before != after]
+    first, _ = job.data.prompts[other[0]]
+    differ = "differs" if len(other) == 1 else "differ"
+    return (
+        f"{len(other)} of its {counted(len(now), 'problem')} {differ} from what it began with, in question or gold "
+        f"answer; the first is {first.id}"
+    )
 
 
 def check_recipe(recipe: Recipe) -> list[str]:

@@ -60,6 +60,7 @@ def train(
         setup = set_up(job, say=say, samples=recipe.samples, start=keep_start(recipe, folder))
         policy = setup.policy
         folder.write_environment(setup.facts | origin(folder))
+        folder.keep_problems(job.problem_digests)
         sampler = load_sampler(policy, recipe, job.engines, warn=run.warn) if recipe.samples else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts
         budget = training_budget(recipe.training.micro_batch_size, longest_row=job.data.longest_row, warn=run.warn)

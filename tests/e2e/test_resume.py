@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -109,3 +110,22 @@ def test_a_finished_run_goes_on(gtpo: Run, tmp_path: Path) -> None:
     gtpo("train", "--quiet", "--resume", "runs/cosine", "--set", "training.max_steps=4")
     rates = [row["optim/learning_rate"] for row in comparable(tmp_path / "runs/cosine")]
     assert rates == pytest.approx([2e-4, 1e-4, 1e-4, 1e-4 * (1 - 0.5**0.5)], rel=1e-9)
+
+
+def test_a_run_goes_on_with_other_data_only_when_it_is_asked_to(gtpo: Run, tmp_path: Path) -> None:
+    def write(*golds: int) -> None:
+        rows = [{"question": f"{n}+1+1-1", "answer": str(gold)} for n, gold in enumerate(golds)]
+        (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write(*range(1, 9))
+    data = "data={benchmark: local, path: mine.jsonl, limit: null}"
+    gtpo(*train_arguments("one", [data, "training.max_steps=2"]))
+    resume = ["train", "-q", "--resume", "runs/one", "--set", "training.max_steps=3"]
+    write(1, 2, 99, *range(4, 9))
+    said = gtpo(*resume, code=2).stderr
+    assert "runs/one: 1 of its 8 problems differs from what it began with, in question or gold answer" in said
+    assert "the first is local/mine/3; put the data back as they were, or go on with these: --force" in said
+    write(*range(1, 7))
+    assert "it began with 8 problems, and now there are 6" in gtpo(*resume, code=2).stderr
+    gtpo(*resume, "--force")
+    gtpo(*resume[:-1], "training.max_steps=4")  # with the data that it went on with
