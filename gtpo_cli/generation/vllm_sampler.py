@@ -43,7 +43,7 @@ Request = tuple[Sequence[int], Any]  # (token ids of a prompt, vllm.SamplingPara
 Outputs = Generator[tuple[int, Any], None, None]  # (number of a request, RequestOutput)
 
 
-def _outputs(engine: Any, requests: Iterable[Request], adapter: Any) -> Outputs:
+def run_requests(engine: Any, requests: Iterable[Request], adapter: Any) -> Outputs:
     """Yield the output of each request when all its completions are finished. `engine`: a vllm.LLMEngine.
 
     The engine gets twice as many sequences as it runs at once, so that others always wait when some end. Closing the
@@ -74,7 +74,7 @@ def _outputs(engine: Any, requests: Iterable[Request], adapter: Any) -> Outputs:
 class PlainEngine:
     """A `vllm.LLM` with adapters enabled. It reads the adapter from a folder.
 
-    `update` switches to the policy's current adapter. `generate`: see `_outputs`.
+    `update` switches to the policy's current adapter. `generate`: see `run_requests`.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -96,7 +96,7 @@ class PlainEngine:
         self._adapter = LoRARequest(f"policy-{number}", number, str(path))
 
     def generate(self, requests: Iterable[Request]) -> Outputs:
-        return _outputs(self._engine.llm_engine, requests, self._adapter)
+        return run_requests(self._engine.llm_engine, requests, self._adapter)
 
 
 class SharedEngine:
@@ -132,7 +132,7 @@ class SharedEngine:
             self.update(self._policy)
         try:
             self._wake_up()
-            yield from _outputs(self._engine, requests, self._adapter)
+            yield from run_requests(self._engine, requests, self._adapter)
         except (RuntimeError, MemoryError) as error:
             if out_of_memory(error) != "the GPU":
                 raise

@@ -23,6 +23,7 @@ from gtpo_cli.integrations.trl_config import loss_settings
 from gtpo_cli.models.dropout import active_dropout
 from gtpo_cli.objective import GroupTerms, RowTerms, group_terms, row_terms
 from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.training.method import method_of
 
 try:
     from accelerate import PartialState
@@ -164,19 +165,19 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         rewards_BG = self._rewards_N.view(-1, G)
         ends = torch.isin(ids, torch.tensor(self._ends, device=ids.device)) & mask
         truncated_BG = ~ends.any(dim=1).view(-1, G)
+        method = method_of(self.objective, max_completion_tokens=self.args.max_completion_length)
         of_groups = group_terms(
-            self.objective,
+            method,
             completion_ids_BGT=ids.view(-1, G, ids.shape[1]),
             completion_mask_BGT=mask.view(-1, G, mask.shape[1]),
             rewards_BG=rewards_BG,
             left_out_BG=truncated_BG if self.mask_truncated else None,
-            max_completion_tokens=self.args.max_completion_length,
         )
         of_rows = row_terms(
-            self.objective,
+            method,
             advantages_N=of_groups.advantages_BG.flatten(),
             weights_NT=of_groups.weights_BGT.flatten(0, 1),
-            trains_N=of_groups.trains_BG.flatten(),
+            included_N=of_groups.included_BG.flatten(),
             completion_mask_NT=mask,
             entropy_NT=entropy,
             initial_entropy=self.initial_entropy,

@@ -37,7 +37,7 @@ from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.loading import quiet as quiet_libraries
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.objective import loss_arguments, policy_loss
+from gtpo_cli.objective import policy_loss
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate
@@ -45,6 +45,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import one_line
 from gtpo_cli.training.interrupts import interrupt_flag
+from gtpo_cli.training.method import method_of
 from gtpo_cli.training.run import Run
 from gtpo_cli.training.setup import find_initial_entropy, set_up
 from gtpo_cli.training.start import keep_start, origin
@@ -241,7 +242,7 @@ class RecipeTrainer(GTPOTrainer):
                 inputs["advantages"],
                 mask,
                 old_logprobs_BGT=old,
-                **loss_arguments(self.objective),
+                **method_of(self.objective, max_completion_tokens=self.args.max_completion_length).loss_arguments(),
             ).metrics
             self.keeper.ratios += gather_object([Ratios.from_metrics(inputs["advantages"] * mask, metrics)])
         return loss

@@ -108,7 +108,7 @@ def measure_rows(rows: Rows, measure: Callable[[Rows], Tensor], budget: Budget, 
     missing_N = torch.ones(len(rows), dtype=torch.bool, device=values_NT.device)
 
     def work(limit: int) -> None:
-        for index in list(rows.split(limit, unit=budget.unit, packed=packed, only_N=missing_N)):
+        for index in list(rows.split(limit, unit=budget.unit, packed=packed, chosen_N=missing_N)):
             part = measure(rows[index])
             values_NT[index, : part.shape[1]] = part
             missing_N[index] = False

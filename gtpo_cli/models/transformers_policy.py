@@ -75,7 +75,7 @@ class TransformersPolicy:
             from gtpo_cli.models.adapter_config import check_adapted
 
             check_adapted(model)
-        self._start: list[Tensor] | None = None  # start values of an adapter that was not new
+        self._adapter_reference: list[Tensor] | None = None  # start values of an adapter that was not new
         self.max_seq_length = bounded_context(self._causal_lm.config, max_seq_length)
         self.eos_token_ids = _eos_token_ids(self._causal_lm, tokenizer)
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
@@ -137,14 +137,14 @@ class TransformersPolicy:
     @contextlib.contextmanager
     def _adapter_at_start(self) -> Iterator[None]:
         """Put the adapter back to its start in the block: a new one is switched off, a trained one restored."""
-        if self._start is None:
+        if self._adapter_reference is None:
             with self.model.disable_adapter():
                 yield
             return
         parameters = list(self.trainable_parameters())
         now = [parameter.data for parameter in parameters]
         try:
-            for parameter, start in zip(parameters, self._start, strict=True):
+            for parameter, start in zip(parameters, self._adapter_reference, strict=True):
                 parameter.data = start
             yield
         finally:
@@ -221,7 +221,7 @@ class TransformersPolicy:
         """Load an adapter to train further; with `as_reference` it is also part of the reference model."""
         self.load(folder)
         if as_reference:
-            self._start = [parameter.detach().clone() for parameter in self.trainable_parameters()]
+            self._adapter_reference = [parameter.detach().clone() for parameter in self.trainable_parameters()]
 
     def load(self, folder: Path) -> None:
         def wrong(why: str) -> CheckpointError:
@@ -397,8 +397,10 @@ def _check_logits_are_linear(model: Any, device: torch.device) -> None:
             f"{type(model).__name__} computes infinite or NaN values: its weights are damaged, or too large for "
             f"{str(model.dtype).removeprefix('torch.')}; fetch it again, or set model.dtype: float32"
         )
-    other_end = torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
-    if not _close(model.base_model(input_ids=other_end, use_cache=False).last_hidden_state[:, :-1], hidden[:, :-1]):
+    last_token_changed = torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
+    if not _close(
+        model.base_model(input_ids=last_token_changed, use_cache=False).last_hidden_state[:, :-1], hidden[:, :-1]
+    ):
         raise ModelError(
             f"{type(model).__name__} sees later tokens, as encoders do; gtpo trains causal language models such as "
             "Llama and Qwen: choose another model"

@@ -5,7 +5,7 @@ from gtpo_cli.objective.advantages import group_advantages
 from gtpo_cli.objective.batch import Rows, TokenBatch, Unit
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import keep_mask, mean_entropy
-from gtpo_cli.objective.equation import GroupTerms, RowTerms, coefficients, group_terms, loss_arguments, row_terms
+from gtpo_cli.objective.equation import GroupTerms, Method, RowTerms, coefficients, group_terms, row_terms
 from gtpo_cli.objective.loss import LossResult, importance_weights, policy_loss, token_shares
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "ConflictSpans",
     "GroupTerms",
     "LossResult",
+    "Method",
     "RowTerms",
     "Rows",
     "TokenBatch",
@@ -26,7 +27,6 @@ __all__ = [
     "group_terms",
     "importance_weights",
     "keep_mask",
-    "loss_arguments",
     "mean_entropy",
     "policy_loss",
     "row_terms",

@@ -106,18 +106,18 @@ class Rows:
         return int(self.mask_NT.sum() + self.prompt_mask_BP.sum(dim=1)[self.prompt_N].sum())
 
     def split(
-        self, limit: int, *, unit: Unit = "completions", packed: bool = True, only_N: Tensor | None = None
+        self, limit: int, *, unit: Unit = "completions", packed: bool = True, chosen_N: Tensor | None = None
     ) -> Iterator[Tensor]:
         """Split into micro-batches of at most `limit` completions or tokens, and yield the sorted row numbers of each.
 
-        A completion longer than `limit` gets its own micro-batch. An empty one is in none, nor is one outside `only_N`
-        (bool). With `packed` a micro-batch becomes one sequence that holds each prompt once, so the rows of a prompt
-        stay together. Otherwise each completion follows its own prompt, padded to the longest, so rows of similar
-        length go together. The longest come first.
+        A completion longer than `limit` gets its own micro-batch. An empty one is in none, nor is one outside
+        `chosen_N` (bool). With `packed` a micro-batch becomes one sequence that holds each prompt once, so the rows of
+        a prompt stay together. Otherwise each completion follows its own prompt, padded to the longest, so rows of
+        similar length go together. The longest come first.
         """
         length_N = self.mask_NT.sum(dim=1)
-        chosen_N = length_N > 0 if only_N is None else (length_N > 0) & only_N
-        rows: list[int] = chosen_N.nonzero()[:, 0].tolist()
+        taken_N = length_N > 0 if chosen_N is None else (length_N > 0) & chosen_N
+        rows: list[int] = taken_N.nonzero()[:, 0].tolist()
         length, prompt_of = length_N.tolist(), self.prompt_N.tolist()
         prompt_length = self.prompt_mask_BP.sum(dim=1).tolist()
         if packed:

@@ -1,7 +1,7 @@
-"""The coefficients of Eq. 11. gtpo's own loop and the TRL trainer compute them here, for every method.
+"""How strongly each token is pushed, and in which direction: c of Eq. 11, for every method and both trainers.
 
 `group_terms` computes what needs whole groups: advantages and conflict weights. `row_terms` computes the rest.
-Both read their settings from the recipe. `coefficients` is the formula that joins the factors.
+`coefficients` is the formula that joins the factors.
 Axes: B prompts, G completions of one prompt, N completions, T completion tokens (right-padded).
 """
 
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective.advantages import group_advantages
-from gtpo_cli.objective.conflict import ConflictSpans, conflict_spans, conflict_weights
+from gtpo_cli.entropy_filter import LN_2, FilterMode
+from gtpo_cli.objective.advantages import AdvantageScale, Baseline, group_advantages
+from gtpo_cli.objective.conflict import Alignment, ConflictSpans, Span, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import keep_mask, mean_entropy
-from gtpo_cli.objective.loss import token_shares
-from gtpo_cli.recipe.schema import ConflictRecipe, ObjectiveRecipe
+from gtpo_cli.objective.loss import Average, ClipTarget, Ratio, token_shares
 
 
 class GroupTerms(NamedTuple):
@@ -24,14 +24,14 @@ class GroupTerms(NamedTuple):
 
     `advantages_BG`: A, float64. `spans`: M, forward and backward, measured even if the objective does not use it.
     `weights_BGT`: lambda. `shares_BG`: weight of each token of a completion in the step's average, float64.
-    `trains_BG`: bool, False if the recipe leaves the completion out of the loss regardless of its entropy.
+    `included_BG`: bool, False if the method leaves the completion out of the loss regardless of its entropy.
     """
 
     advantages_BG: Tensor
     spans: ConflictSpans
     weights_BGT: Tensor
     shares_BG: Tensor
-    trains_BG: Tensor
+    included_BG: Tensor
 
 
 class RowTerms(NamedTuple):
@@ -47,14 +47,37 @@ class RowTerms(NamedTuple):
     coefficients_NT: Tensor
 
 
+class Method(NamedTuple):
+    """The switches of a method, as this package's functions take them. The defaults are GTPO's."""
+
+    advantage_scale: AdvantageScale = "std"  # group_advantages, Eq. 12
+    baseline: Baseline = "mean"
+    alignment: Alignment = "position"  # conflict_spans, Section 5.1
+    span: Span = "ends"
+    positive_weight: float = 2.0  # conflict_weights, Eq. 9; 1 and 1: off
+    negative_weight: float = 0.0
+    filter: FilterMode = "auto"  # keep_mask, Eq. 10
+    threshold: float = LN_2
+    only_negative: bool = False
+    entropy_coef: float = 0.1  # gamma, Eq. 11
+    kl_coef: float = 0.0  # policy_loss: beta, Eq. 1
+    ratio: Ratio = "token"
+    clip: tuple[float, float] = (0.2, 0.2)
+    clip_target: ClipTarget = "objective"
+    average: Average | int = "completion"
+
+    def loss_arguments(self) -> dict[str, Any]:
+        """Return the keywords of `policy_loss` for the ratio and its clipping."""
+        return {"ratio": self.ratio, "clip": self.clip, "clip_target": self.clip_target}
+
+
 def group_terms(
-    objective: ObjectiveRecipe,
+    method: Method,
     *,
     completion_ids_BGT: Tensor,
     completion_mask_BGT: Tensor,
     rewards_BG: Tensor,
     left_out_BG: Tensor | None = None,
-    max_completion_tokens: int,
 ) -> GroupTerms:
     """Compute the factors that depend on the rewards and tokens of whole groups.
 
@@ -62,47 +85,26 @@ def group_terms(
         completion_ids_BGT, completion_mask_BGT: token ids and their mask; real tokens are contiguous from position 0.
         rewards_BG: weighted sums of the rewards.
         left_out_BG: bool, completions that the loss leaves out, such as truncated ones; None: the loss uses all.
-        max_completion_tokens: the divisor of `objective.average: budget`.
     """
     mask_BGT = completion_mask_BGT.bool()
-    A_BG = group_advantages(rewards_BG, scale=objective.advantage_scale, baseline=objective.baseline)  # Eq. 12
-    conflict = objective.conflict
-    spans = conflict_spans(  # M, Section 5.1
-        completion_ids_BGT,
-        mask_BGT,
+    A_BG = group_advantages(rewards_BG, scale=method.advantage_scale, baseline=method.baseline)  # Eq. 12
+    spans = conflict_spans(completion_ids_BGT, mask_BGT, A_BG, alignment=method.alignment, span=method.span)  # M
+    included_BG = torch.ones_like(A_BG, dtype=torch.bool) if left_out_BG is None else ~left_out_BG
+    weights_BGT = conflict_weights(  # Eq. 9
+        spans.forward_BGT | spans.backward_BGT,
         A_BG,
-        alignment="prefix" if conflict.alignment == "prefix" else "position",
-        span="all" if conflict.alignment == "anywhere" else "ends",
+        positive_weight=method.positive_weight,
+        negative_weight=method.negative_weight,
     )
-    trains_BG = torch.ones_like(A_BG, dtype=torch.bool) if left_out_BG is None else ~left_out_BG
-    weights_BGT = conflict_weights(spans.forward_BGT | spans.backward_BGT, A_BG, **_weights(conflict))  # Eq. 9
-    average = max_completion_tokens if objective.average == "budget" else objective.average
-    return GroupTerms(A_BG, spans, weights_BGT, token_shares(mask_BGT, average), trains_BG)
-
-
-def _weights(conflict: ConflictRecipe) -> dict[str, float]:
-    """Return both weights of lambda; 1 if conflict weights are off."""
-    if not conflict.enabled:
-        return {"positive_weight": 1.0, "negative_weight": 1.0}
-    return {"positive_weight": conflict.positive_weight, "negative_weight": conflict.negative_weight}
-
-
-def loss_arguments(objective: ObjectiveRecipe) -> dict[str, Any]:
-    """Return the keywords of `policy_loss` for the ratio and its clipping."""
-    bounds_weight = objective.ratio == "weight"
-    return {
-        "ratio": "token" if bounds_weight else objective.ratio,
-        "clip": (objective.clip.low, objective.clip.high),
-        "clipped": "weight" if bounds_weight else "objective",
-    }
+    return GroupTerms(A_BG, spans, weights_BGT, token_shares(mask_BGT, method.average), included_BG)
 
 
 def row_terms(
-    objective: ObjectiveRecipe,
+    method: Method,
     *,
     advantages_N: Tensor,
     weights_NT: Tensor,
-    trains_N: Tensor,
+    included_N: Tensor,
     completion_mask_NT: Tensor,
     entropy_NT: Tensor,
     initial_entropy: float,
@@ -110,23 +112,23 @@ def row_terms(
     """Compute the factors that depend on entropies, for any completions of a step.
 
     Args:
-        advantages_N, weights_NT, trains_N: the values of `group_terms` for these completions.
+        advantages_N, weights_NT, included_N: the values of `group_terms` for these completions.
         completion_mask_NT: bool, True at real tokens.
         entropy_NT: H of each token's sampling distribution, nats; ignored at padding.
-        initial_entropy: <H>_ini, nats; read only if `objective.filter.enabled` is auto.
+        initial_entropy: <H>_ini, nats; read only if the filter is auto.
     """
     H_N = mean_entropy(entropy_NT, completion_mask_NT)  # <H>
     passes_N = keep_mask(  # Eq. 10
         H_N,
         initial_entropy=initial_entropy,
-        threshold=objective.filter.threshold,
-        enabled=objective.filter.enabled,
-        only_negative=objective.filter.only_negative,
+        threshold=method.threshold,
+        enabled=method.filter,
+        only_negative=method.only_negative,
         advantages_BG=advantages_N,
     )
-    keep_N = passes_N & trains_N  # delta
+    keep_N = passes_N & included_N  # delta
     c_NT = coefficients(  # delta (A - gamma <H>) lambda
-        advantages_N, H_N, keep_N, weights_NT, completion_mask_NT, entropy_coef=objective.entropy_coef
+        advantages_N, H_N, keep_N, weights_NT, completion_mask_NT, entropy_coef=method.entropy_coef
     )
     return RowTerms(H_N, ~passes_N, keep_N, c_NT.to(entropy_NT.dtype))
 

@@ -6,7 +6,7 @@ Axes: B prompts, G completions of one prompt, T completion tokens (right-padded)
 
 c_{i,t} is the coefficient (equation.py), r = pi / pi_old, and share_i the weight of a token of completion i in the
 average. With one iteration on a batch r is exp(logp - logp.detach()): its value is 1, its gradient that of logp, and
-the clip has no effect. Each method chooses `ratio`, `clip`, `clipped` and `average`: docs/objective.md has the table.
+the clip has no effect. Each method chooses `ratio`, `clip`, `clip_target` and `average` (table in docs/objective.md).
 
 The KL term is not multiplied by c, as in Eq. 11. An empty completion contributes 0.
 """
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 Ratio = Literal["token", "sequence"]
-Clipped = Literal["objective", "weight"]
+ClipTarget = Literal["objective", "weight"]
 Average = Literal["completion", "token", "sum"]
 IMPORTANCE_CAP = 2.0
 
@@ -65,7 +65,7 @@ def policy_loss(
     kl_coef: float = 0.0,
     ratio: Ratio = "token",
     clip: tuple[float, float] = (0.2, 0.2),
-    clipped: Clipped = "objective",
+    clip_target: ClipTarget = "objective",
     average: Average | int = "completion",
     shares_BG: Tensor | None = None,
 ) -> LossResult:
@@ -80,7 +80,7 @@ def policy_loss(
         kl_coef: beta >= 0.
         ratio: "token": r_t; "sequence": exp(mean_t ln r_t), with the gradient of each token's own log-probability
             (GSPO, arXiv 2507.18071, token form).
-        clip: (low, high), >= 0. clipped "objective": min(r c, clip(r, 1 - low, 1 + high) c), Eq. 2. clipped "weight":
+        clip: (low, high), >= 0. clip_target: "objective": min(r c, clip(r, 1 - low, 1 + high) c), Eq. 2; "weight":
             sg(min(r, high)) c ln pi, which bounds the weight and keeps all gradients (CISPO, arXiv 2506.13585).
         average: as in `token_shares`. shares_BG: the token shares of the whole step, used instead of `average`.
     Returns:
@@ -88,10 +88,12 @@ def policy_loss(
         trained tokens, those with c != 0, whose ratio lies outside the clip range; 0 with one iteration), and with
         old_logprobs_BGT "ratio_mean" and "ratio_max" over trained tokens (0 if there are none). All are detached.
     Raises:
-        ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown ratio, clipped or average.
+        ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown ratio, clip_target or average.
     """
-    if ratio not in ("token", "sequence") or clipped not in ("objective", "weight"):
-        raise ValueError(f"unknown ratio {ratio!r} (token, sequence) or clipped {clipped!r} (objective, weight)")
+    if ratio not in ("token", "sequence") or clip_target not in ("objective", "weight"):
+        raise ValueError(
+            f"unknown ratio {ratio!r} (token, sequence) or clip_target {clip_target!r} (objective, weight)"
+        )
     if kl_coef > 0 and ref_logprobs_BGT is None:
         raise ValueError("policy_loss: kl_coef > 0 needs ref_logprobs_BGT")
     mask, c = completion_mask_BGT.bool(), coefficients_BGT.detach()
@@ -105,7 +107,7 @@ def policy_loss(
         mean_log_ratio = (logp - old).detach().sum(dim=-1, keepdim=True) / lengths_BG.clamp(min=1)[..., None]
         r = torch.exp(mean_log_ratio) * torch.exp(logp - logp.detach())
     low, high = clip
-    if clipped == "objective":
+    if clip_target == "objective":
         within = r.clamp(1.0 - low, 1.0 + high)
         objective = torch.minimum(r * c, within * c)
     else:

@@ -105,7 +105,7 @@ def _in_graphs(recipe: Recipe, engines: Engines) -> bool:
 def training_passes(recipe: Recipe) -> float:
     """Count how often a token meets each weight in a step: forward, back, again with checkpointing, for ln pi_old."""
     passes = 2.0 + (recipe.model.lora is None) + bool(recipe.model.gradient_checkpointing)
-    without_gradient = (recipe.objective.kl_coef > 0) + (recipe.samples and recipe.rollout.steps_per_generation > 1)
+    without_gradient = (recipe.objective.kl_coef > 0) + (recipe.generates and recipe.rollout.steps_per_generation > 1)
     return passes * recipe.objective.num_iterations + without_gradient
 
 
@@ -137,7 +137,7 @@ def most_saving(
     `recipe`: with its open keys; `hours`: estimates the hours of a recipe with its memory.
     """
     changes: list[dict[str, Any]] = [{}]
-    if recipe.samples and recipe.rollout.steps_per_generation == 1:
+    if recipe.generates and recipe.rollout.steps_per_generation == 1:
         changes.append({AHEAD: 8})  # with more, samples get too old for the little time saved
     if recipe.model.lora is not None and not shape.quantized:
         changes.append({BASE: not recipe.model.load_in_4bit})
@@ -179,7 +179,7 @@ def cpu_need(
     taken = memory.peak - CONTEXT
     tokens = completions * (mean_completion + prompt_tokens / recipe.completions_per_prompt)
     seconds = tokens * 2 * shape.parameters * training_passes(recipe) / CPU_TRAINING
-    if recipe.samples:
+    if recipe.generates:
         seconds += tokens * 2 * shape.parameters / CPU_SAMPLING + steps * longest_completion * shape.layers * CPU_BLOCK
     return CpuNeed(
         (CPU_PROCESS + taken, CPU_PROCESS + CPU_OTHER * taken), (seconds / 60 / CPU_OFF, seconds / 60 * CPU_OFF)

@@ -101,7 +101,7 @@ def memory_of(
     ]
     cache_of_a_row = cache_bytes(recipe, shape, engines) * row
     sequences: int | None = None
-    if not recipe.samples:
+    if not recipe.generates:
         pass  # nothing is sampled, and no engine is started
     elif engines.engine == "vllm":
         slot = 0.5 * trained_bytes  # the engine's place for one adapter, in 16 bits

@@ -130,9 +130,9 @@ def close(recipe: Recipe, machine: Machine, shape: ModelShape | None) -> Closed:
         if engines.shared:
             values[_SHARE] = _share(with_these(), machine, shape, engines)
         values["model.gradient_checkpointing"] = not _has_room(with_these(), machine, shape, engines)
-        if engines.engine == "vllm" and recipe.samples:
+        if engines.engine == "vllm" and recipe.generates:
             values[_SEQUENCES] = _sequences(with_these(), machine, shape, engines, wanted=_in_flight(recipe))
-        if engines.shared and recipe.samples:
+        if engines.shared and recipe.generates:
             values[_STANDBY] = "never" if _fits_awake(with_these(), machine, shape, engines) else "always"
     size = f"{shape.parameters / 1e6:,.1f} million weights" if shape else "a model of unknown size"
     return Closed({key: values[key] for key in open_keys if key in values}, f"{machine} and {size}", engines)

@@ -88,7 +88,7 @@ class Parts:
 
     def check_columns(self) -> None:
         """Raise RewardError for a reward that is missing or reads columns which the data do not have."""
-        if self.written.samples:
+        if self.written.generates:
             check_columns(self.written.rewards, [problem for problem, _ in self.data.prompts])
 
     def job(self) -> Job:

@@ -391,8 +391,8 @@ class Recipe(Section):
     tracking: TrackingRecipe = Field(default_factory=TrackingRecipe, description="where metrics go")
 
     @property
-    def samples(self) -> bool:
-        """Whether training samples at all. SFT samples only if it is evaluated between its steps."""
+    def generates(self) -> bool:
+        """Whether training samples completions at all. SFT samples only if it is evaluated between its steps."""
         return self.objective.name != "sft" or self.training.eval_every is not None
 
     @property

@@ -57,11 +57,11 @@ def train(
     with ExitStack() as stack:
         # The scorer comes first, so that a reward that fails to load is reported before the model loads.
         scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
-        setup = set_up(job, say=say, samples=recipe.samples, start=keep_start(recipe, folder))
+        setup = set_up(job, say=say, samples=recipe.generates, start=keep_start(recipe, folder))
         policy = setup.policy
         folder.write_environment(setup.facts | origin(folder))
         folder.keep_problems(job.problem_digests)
-        sampler = load_sampler(policy, recipe, job.engines, warn=run.warn) if recipe.samples else None
+        sampler = load_sampler(policy, recipe, job.engines, warn=run.warn) if recipe.generates else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts
         budget = training_budget(recipe.training.micro_batch_size, longest_row=job.data.longest_row, warn=run.warn)
         if policy.device.type in trials.STRESSED:
@@ -77,22 +77,26 @@ def train(
             policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps, dtype=policy.dtype
         )
         ahead = SamplesAhead(recipe.rollout, prompts, policy)
-        step: Callable[[int], dict[str, float]]
         if recipe.objective.name == "sft":
             from gtpo_cli.training.sft import sft_step
 
             initial_entropy = None
-            step = lambda number: sft_step(  # noqa: E731
-                policy, updater, budget, order.step(number), tags=recipe.rewards.format.tags, clock=Stopwatch()
-            )
+
+            def step(number: int) -> dict[str, float]:
+                tags = recipe.rewards.format.tags
+                return sft_step(policy, updater, budget, order.step(number), tags=tags, clock=Stopwatch())
+
         else:
             assert sampler is not None
             initial_entropy = find_initial_entropy(job, folder, policy, sampler, say)
             parts = StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, budget)
-            step = partial(_step_on_samples, parts, order, ahead, run)
+
+            def step(number: int) -> dict[str, float]:
+                return _step_on_samples(parts, order, ahead, run, number)
+
         trained = TrainedPolicy(policy, updater, ahead, run.store)
-        if run.step and (other_gpus := trained.restore(run.step)):
-            say(other_gpus)
+        if run.step and (warning := trained.restore(run.step)):
+            say(warning)
         if resume and recipe != (before := folder.recipe()):
             folder.change(recipe, made=run.step, total=order.total_steps)
             if _length(recipe) != _length(before):
@@ -107,7 +111,7 @@ def train(
             )
         )  # fmt: skip
         run.signals = stack.enter_context(interrupt_flag(trackers.answer))
-        updated = False
+        checked_after_update = False
         for number in range(run.step + 1, order.total_steps + 1):
             changes = updater.changes
             try:
@@ -116,8 +120,8 @@ def train(
                 if updater.changes == changes:  # else the weights are those of no step
                     _save_before(run, number, error)
                 raise
-            if not updated and not metrics["optim/skipped"]:
-                updated = True
+            if not checked_after_update and not metrics["optim/skipped"]:
+                checked_after_update = True
                 trials.check_plain_forward(policy, prompts, as_in_training=recipe.objective.name != "sft")
             if held_out is not None and run.is_due(number, recipe.training.eval_every):
                 try:

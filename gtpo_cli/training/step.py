@@ -35,11 +35,11 @@ from gtpo_cli.models.budget import Budget, measure_rows
 from gtpo_cli.objective import (
     ConflictSpans,
     GroupTerms,
+    Method,
     Rows,
     TokenBatch,
     group_terms,
     importance_weights,
-    loss_arguments,
     policy_loss,
     row_terms,
 )
@@ -47,6 +47,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate, sample
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.training.method import method_of
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
@@ -123,6 +124,10 @@ class StepParts:
     initial_entropy: float  # <H>_ini, nats
     budget: Budget  # size of a micro-batch
 
+    @property
+    def method(self) -> Method:
+        return method_of(self.recipe.objective, max_completion_tokens=self.recipe.rollout.max_completion_tokens)
+
 
 @dataclass(slots=True, eq=False)
 class StepRows(Rows):
@@ -134,7 +139,7 @@ class StepRows(Rows):
     advantages_N: Tensor  # A, float64
     weights_NT: Tensor  # lambda
     shares_N: Tensor  # weight of each token of a completion in the step's average
-    trains_N: Tensor  # bool: False if the recipe leaves the completion out
+    included_N: Tensor  # bool: False if the recipe leaves the completion out
     sampled_NT: Tensor  # ln of the sampler's probability
     old_NT: Tensor | None  # ln pi_old; None until the first iteration has measured it
     reference_NT: Tensor | None  # ln pi_ref; None without a KL term
@@ -203,26 +208,25 @@ def sample_steps(parts: StepParts, steps: Sequence[StepPrompts], *, clock: Stopw
 
 def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> StepResult:
     """Update the policy once (or `num_iterations` times) on the samples of this step."""
-    policy, updater, objective, rollout = parts.policy, parts.updater, parts.recipe.objective, parts.recipe.rollout
+    policy, updater, method, recipe = parts.policy, parts.updater, parts.method, parts.recipe
     with clock.phase("train"):
         batch = collate(samples.groups, device=policy.device)  # o_1 ... o_G and their rewards R
         by_group = group_terms(  # A, Eq. 12; M and lambda, Eq. 9; token shares, 1 / (B G |o_i|) in GTPO
-            objective,
+            method,
             completion_ids_BGT=batch.completion_ids_BGT,
             completion_mask_BGT=batch.completion_mask_BGT,
             rewards_BG=batch.rewards_BG,
-            left_out_BG=batch.truncated_BG if rollout.mask_truncated else None,
-            max_completion_tokens=rollout.max_completion_tokens,
+            left_out_BG=batch.truncated_BG if recipe.rollout.mask_truncated else None,
         )
         rows = _step_rows(batch, by_group, samples.old_logprobs_BGT)  # from here on row by row
-        if objective.kl_coef > 0:
+        if method.kl_coef > 0:
             rows.reference_NT = measure_rows(  # ln pi_ref, Eq. 1
                 rows, policy.reference_logprobs, parts.budget, packed=policy.packs
             )
         sums: list[IterationSums] = []
         grad_norms: list[float] = []
         learning_rate, not_finite = updater.learning_rate, None
-        for iteration in range(objective.num_iterations):
+        for iteration in range(recipe.objective.num_iterations):
             work = partial(accumulate, parts, rows, first=iteration == 0)
             sums.append(parts.budget.run(work, at_most=rows.size(parts.budget.unit)))
             if rows.old_NT is None:
@@ -260,7 +264,7 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
 
     `first`: whether this is the step's first iteration, which also fills in the rows.
     """
-    policy, objective, rollout = parts.policy, parts.recipe.objective, parts.recipe.rollout
+    policy, method = parts.policy, parts.method
     parts.updater.zero_grad()
     loss_sum = kl_sum = 0.0
     ratios: list[Ratios] = []
@@ -274,20 +278,19 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
         c = part.coefficients_NT
         if first:
             by_row = row_terms(  # <H>; delta, Eq. 10; c = delta (A - gamma <H>) lambda
-                objective,
+                method,
                 advantages_N=part.advantages_N,
                 weights_NT=part.weights_NT,
-                trains_N=part.trains_N,
+                included_N=part.included_N,
                 completion_mask_NT=mask,
                 entropy_NT=H,
                 initial_entropy=parts.initial_entropy,
             )
             c = by_row.coefficients_NT
-            if rollout.importance_correction == "truncated":
+            if parts.recipe.rollout.importance_correction == "truncated":
                 c = c * importance_weights(logp if old is None else old, part.sampled_NT)
             rows.write(index, logprobs_NT=logp.detach(), entropy_NT=H, **by_row._asdict() | {"coefficients_NT": c})
-        silent = reference is None and not bool(c.any())
-        if silent:
+        if reference is None and not bool(c.any()):  # nothing in it has a gradient
             continue
         loss, metrics = policy_loss(  # Eq. 11 / Eq. 1
             logp,
@@ -295,9 +298,9 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
             mask,
             old_logprobs_BGT=old,
             ref_logprobs_BGT=reference,
-            kl_coef=objective.kl_coef,
+            kl_coef=method.kl_coef,
             shares_BG=part.shares_N,
-            **loss_arguments(objective),
+            **method.loss_arguments(),
         )
         if old is not None:
             ratios.append(Ratios.from_metrics(c, metrics))
@@ -314,16 +317,15 @@ def _micro_batches(parts: StepParts, rows: StepRows, limit: int, *, first: bool)
     A completion whose c is known to be 0 needs no gradient unless there is a KL term. The first iteration only
     measures it, before the others.
     """
-    objective = parts.recipe.objective
     split = partial(rows.split, limit, unit=parts.budget.unit, packed=parts.policy.packs)
     if rows.reference_NT is not None:
-        trains_N = torch.ones_like(rows.trains_N)
+        included_N = torch.ones_like(rows.included_N)
     elif not first:
-        trains_N = (rows.coefficients_NT != 0).any(dim=-1)
+        included_N = (rows.coefficients_NT != 0).any(dim=-1)
     else:
-        trains_N = rows.trains_N if objective.entropy_coef > 0 else rows.trains_N & (rows.advantages_N != 0)
-        yield from ((index, False) for index in split(only_N=~trains_N))
-    yield from ((index, True) for index in split(only_N=trains_N))
+        included_N = rows.included_N if parts.method.entropy_coef > 0 else rows.included_N & (rows.advantages_N != 0)
+        yield from ((index, False) for index in split(chosen_N=~included_N))
+    yield from ((index, True) for index in split(chosen_N=included_N))
 
 
 def _sample_and_score(parts: StepParts, prompts: Sequence[Prompt], seed: int, clock: Stopwatch) -> list[Group]:
@@ -367,7 +369,7 @@ def _step_rows(batch: TokenBatch, by_group: GroupTerms, old_BGT: Tensor | None) 
         advantages_N=A_N,
         weights_NT=by_group.weights_BGT.flatten(0, 1),
         shares_N=by_group.shares_BG.flatten(),
-        trains_N=by_group.trains_BG.flatten(),
+        included_N=by_group.included_BG.flatten(),
         sampled_NT=batch.sampled_logprobs_BGT.flatten(0, 1),
         old_NT=None if old_BGT is None else old_BGT.flatten(0, 1).to(A_N.device),
         reference_NT=None,
@@ -375,7 +377,7 @@ def _step_rows(batch: TokenBatch, by_group: GroupTerms, old_BGT: Tensor | None) 
         entropy_NT=zeros_NT.clone(),
         mean_entropy_N=torch.zeros_like(A_N, dtype=zeros_NT.dtype),
         filtered_N=torch.zeros_like(A_N, dtype=torch.bool),
-        keep_N=by_group.trains_BG.flatten().clone(),
+        keep_N=by_group.included_BG.flatten().clone(),
         coefficients_NT=zeros_NT.clone(),
     )
 

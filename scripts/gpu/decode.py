@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gtpo_cli.generation import load_sampler
-from gtpo_cli.generation.vllm_sampler import SharedEngine, VllmSampler, _outputs
+from gtpo_cli.generation.vllm_sampler import SharedEngine, VllmSampler, run_requests
 from gtpo_cli.models import load_policy
 from gtpo_cli.recipe import load_recipe
 
@@ -92,7 +92,7 @@ def _decode(engine: SharedEngine, batch: int, tokens: int, adapter: Any) -> floa
     params = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=1.0, logprobs=0)
     starts = [211 * next(_prompts) for _ in range(batch)]
     requests = [([1000 + (start + place) % 120011 for place in range(PROMPT)], params) for start in starts]
-    return _seconds(lambda: list(_outputs(engine._engine, requests, adapter)))
+    return _seconds(lambda: list(run_requests(engine._engine, requests, adapter)))
 
 
 def _seconds(do: Callable[[], Any]) -> float:

@@ -18,8 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
 from gtpo_cli.models.tiny import resolve_name  # noqa: E402
-from gtpo_cli.objective import group_terms, loss_arguments, policy_loss  # noqa: E402
+from gtpo_cli.objective import group_terms, policy_loss  # noqa: E402
 from gtpo_cli.recipe.load import build_recipe  # noqa: E402
+from gtpo_cli.training.method import method_of  # noqa: E402
 
 B, G, P, T = 2, 4, 6, 9
 BUDGET = 12
@@ -91,12 +92,12 @@ def ours(
     document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}, "objective": {"name": name}}
     recipe = build_recipe(document, ["rollout.max_completion_tokens=12"], where="test")
     objective, mask = recipe.objective, inputs["completion_mask"].view(B, G, T).bool()
+    method = method_of(objective, max_completion_tokens=recipe.rollout.max_completion_tokens)
     terms = group_terms(
-        objective,
+        method,
         completion_ids_BGT=inputs["completion_ids"].view(B, G, T),
         completion_mask_BGT=mask,
         rewards_BG=inputs["rewards"],
-        max_completion_tokens=recipe.rollout.max_completion_tokens,
     )
     loss, _ = policy_loss(
         logprobs(model, inputs).view(B, G, T),
@@ -106,7 +107,7 @@ def ours(
         ref_logprobs_BGT=None if reference is None else reference.view(B, G, T),
         kl_coef=kl_coef,
         shares_BG=terms.shares_BG,
-        **loss_arguments(objective),
+        **method.loss_arguments(),
     )
     return loss
 

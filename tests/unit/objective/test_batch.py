@@ -64,8 +64,8 @@ def test_split_by_hand():
     padded = {"unit": "tokens", "packed": False}
     assert split(10, **padded) == [[1, 3], [0, 4, 5]]
     assert split(9, **padded) == [[3], [1, 4, 5], [0]]
-    assert split(9, only_N=torch.tensor([True, True, True, False, True, False])) == [[0, 1, 4]]
-    assert split(9, only_N=torch.zeros(6, dtype=torch.bool)) == []
+    assert split(9, chosen_N=torch.tensor([True, True, True, False, True, False])) == [[0, 1, 4]]
+    assert split(9, chosen_N=torch.zeros(6, dtype=torch.bool)) == []
 
 
 @dataclass(eq=False)
@@ -115,11 +115,11 @@ def test_split_covers_every_completion_once_within_the_limit(data, step, limit, 
     lengths = list(range(1, step.shape[0] + 1))
     batch = token_batch(step, prompt_lengths=lengths)
     rows = measured(batch)
-    only_N = torch.tensor(data.draw(per_completion(step, st.booleans()))).flatten()
+    chosen_N = torch.tensor(data.draw(per_completion(step, st.booleans()))).flatten()
     seen_N = torch.zeros(len(rows))
     copied = measured(batch)
     copied.ids_NT, copied.logp_NT = torch.zeros_like(rows.ids_NT), torch.zeros_like(rows.logp_NT)
-    for index in rows.split(limit, unit=unit, packed=packed, only_N=only_N):
+    for index in rows.split(limit, unit=unit, packed=packed, chosen_N=chosen_N):
         part = rows[index]
         length_N, prompt_N = part.mask_NT.sum(dim=1), rows.prompt_N[index].tolist()
         tokens = int(length_N.sum()) + sum(lengths[b] for b in set(prompt_N))
@@ -134,12 +134,12 @@ def test_split_covers_every_completion_once_within_the_limit(data, step, limit, 
         assert torch.equal(part.reward_N, rows.reward_N[index])
         assert part.prompt_mask_BP.sum(dim=1).tolist() == [lengths[b] for b in sorted(set(prompt_N))]
         assert part.prompt_mask_BP.sum(dim=1)[part.prompt_N].tolist() == [lengths[b] for b in prompt_N]
-    chosen_N = only_N & rows.mask_NT.any(dim=1)
-    assert torch.equal(seen_N, chosen_N.float())
-    chosen_NT = rows.mask_NT & chosen_N[:, None]
+    taken_N = chosen_N & rows.mask_NT.any(dim=1)
+    assert torch.equal(seen_N, taken_N.float())
+    chosen_NT = rows.mask_NT & taken_N[:, None]
     assert torch.equal(copied.ids_NT[chosen_NT], rows.ids_NT[chosen_NT])
     assert torch.equal(copied.logp_NT[chosen_NT], rows.logp_NT[chosen_NT])
-    assert not copied.ids_NT[~chosen_N].any()
+    assert not copied.ids_NT[~taken_N].any()
 
 
 @pytest.mark.parametrize("average", ["completion", "token", "sum", 30])

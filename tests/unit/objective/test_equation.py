@@ -1,4 +1,4 @@
-"""Eq. 11's terms: what multiplies the ratio of every token, as a recipe sets it."""
+"""Eq. 11's terms: what multiplies the ratio of every token, as a method sets it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ from hypothesis import strategies as st
 from strategies import Step, checked, per_token, steps
 from torch import Tensor
 
-from gtpo_cli.objective import RowTerms, group_terms, policy_loss, row_terms
-from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.objective import Method, RowTerms, group_terms, policy_loss, row_terms
 
 
 def both(
-    objective: ObjectiveRecipe, *, ids: Tensor, mask: Tensor, rewards: Tensor, entropy: Tensor, left_out: Tensor | None
+    method: Method, *, ids: Tensor, mask: Tensor, rewards: Tensor, entropy: Tensor, left_out: Tensor | None
 ) -> RowTerms:
     """Of whole groups, then of their rows; as groups again, (B, G) and (B, G, T)."""
     groups = group_terms(
-        objective,
+        method,
         completion_ids_BGT=ids,
         completion_mask_BGT=mask,
         rewards_BG=rewards,
         left_out_BG=left_out,
-        max_completion_tokens=30,
     )
     rows = row_terms(
-        objective,
+        method,
         advantages_N=groups.advantages_BG.flatten(),
         weights_NT=groups.weights_BGT.flatten(0, 1),
-        trains_N=groups.trains_BG.flatten(),
+        included_N=groups.included_BG.flatten(),
         completion_mask_NT=mask.bool().flatten(0, 1),
         entropy_NT=entropy.flatten(0, 1),
         initial_entropy=0.3,
@@ -44,7 +42,7 @@ def test_one_group_by_hand() -> None:
     mask = torch.tensor([[[1, 1, 1], [1, 1, 1], [1, 1, 0]]]).bool()
     entropy = torch.tensor([[[0.2, 0.4, 0.0], [0.9, 0.9, 0.9], [0.5, 0.1, math.nan]]])
     rewards = torch.tensor([[20.0, 0.0, 11.0]])
-    found = both(ObjectiveRecipe(), ids=ids, mask=mask, rewards=rewards, entropy=entropy, left_out=None)
+    found = both(Method(), ids=ids, mask=mask, rewards=rewards, entropy=entropy, left_out=None)
     deviation = math.sqrt(((20 - 31 / 3) ** 2 + (31 / 3) ** 2 + (11 - 31 / 3) ** 2) / 2) + 1e-4
     A = [(r - 31 / 3) / deviation for r in (20, 0, 11)]
     first, third = A[0] - 0.1 * 0.2, A[2] - 0.1 * 0.3
@@ -60,13 +58,11 @@ def test_the_gradient_of_the_policy_loss_is_minus_these(
     data: st.DataObject, step: Step, only_negative: bool, enabled: str, gamma: float
 ) -> None:
     """With them as advantages of tokens, GRPO's loss has the gradient of ours: -c / (B G |o|) for each token."""
-    objective = ObjectiveRecipe(
-        filter={"enabled": enabled, "threshold": 0.5, "only_negative": only_negative}, entropy_coef=gamma
-    )
+    method = Method(filter=enabled, threshold=0.5, only_negative=only_negative, entropy_coef=gamma)  # type: ignore[arg-type]
     entropy_BGT = step.padded(data.draw(per_token(step, st.floats(0.0, 1.0))), value=math.nan).float()
     rewards_BG = torch.tensor(step.rewards)
     c_BGT = both(
-        objective, ids=step.ids, mask=step.mask, rewards=rewards_BG, entropy=entropy_BGT, left_out=None
+        method, ids=step.ids, mask=step.mask, rewards=rewards_BG, entropy=entropy_BGT, left_out=None
     ).coefficients_NT
     logp = torch.zeros(step.mask.shape, requires_grad=True)
     loss, _ = policy_loss(logp, c_BGT, step.mask)
@@ -85,7 +81,7 @@ def test_what_is_left_out() -> None:
     }
     truncated_BG = torch.tensor([[False, True], [False, True]])
     kept = {
-        name: both(ObjectiveRecipe(**settings), **arguments, left_out=left_out)
+        name: both(Method(**settings), **arguments, left_out=left_out)
         for name, settings, left_out in [
             ("all", {}, None),
             ("truncated", {}, truncated_BG),

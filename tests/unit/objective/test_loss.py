@@ -332,7 +332,7 @@ def test_a_clipped_weight_by_hand():
     # CISPO: sg(min(r, 1.2)) c ln pi; ratios e^0.5 and 1 in o_1, e^-0.7 in o_2: only the first is above
     logps = some_logps()
     old = logps.detach() - torch.tensor([[[0.5, 0.0], [-0.7, 0.0]]], dtype=torch.float64)
-    result = in_c([[[2.0, 1.0], [-3.0, 0.0]]], logps, old_logprobs_BGT=old, clipped="weight", clip=(0.2, 1.2))
+    result = in_c([[[2.0, 1.0], [-3.0, 0.0]]], logps, old_logprobs_BGT=old, clip_target="weight", clip=(0.2, 1.2))
     w = [[1.2 * 2.0, 1.0], [math.exp(-0.7) * -3.0, 0.0]]
     value = (w[0][0] * -0.3 + w[0][1] * -1.2) / 2 + w[1][0] * -0.7
     assert result.loss.item() == pytest.approx(-value / 2, rel=1e-14)
@@ -350,7 +350,7 @@ def test_at_the_old_policy_every_method_pulls_with_c_times_its_share(ratio, clip
     logps = (-torch.rand(3, 4, 6, generator=generator, dtype=torch.float64)).requires_grad_()
     for average in ("completion", "token", "sum", 9):
         high = 5.0 if clipped == "weight" else 0.2
-        result = policy_loss(logps, c, mask, ratio=ratio, clipped=clipped, clip=(0.2, high), average=average)
+        result = policy_loss(logps, c, mask, ratio=ratio, clip_target=clipped, clip=(0.2, high), average=average)
         pull = (c * token_shares(mask, average)[..., None]).masked_fill(~mask, 0.0)
         torch.testing.assert_close(gradient_of(result, logps), -pull, rtol=1e-13, atol=0)
 
@@ -370,8 +370,8 @@ def test_errors_name_the_argument():
         loss_of(some_logps(), kl_coef=0.04)
     with pytest.raises(ValueError, match="unknown ratio 'word'"):
         loss_of(some_logps(), ratio="word")
-    with pytest.raises(ValueError, match="clipped 'both'"):
-        loss_of(some_logps(), clipped="both")
+    with pytest.raises(ValueError, match="clip_target 'both'"):
+        loss_of(some_logps(), clip_target="both")
     for average in ("group", 0):
         with pytest.raises(ValueError, match="average must be 'completion', 'token', 'sum' or a number of tokens"):
             loss_of(some_logps(), average=average)

@@ -18,7 +18,7 @@ import torch
 import write_page
 from scipy.stats import ttest_1samp
 
-from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.objective import Method
 from gtpo_cli.training import step
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,19 +42,17 @@ def test_the_controls_by_hand() -> None:
 
 
 def test_a_control_is_in_force_in_the_step_and_afterwards_is_not() -> None:
-    recipe = ObjectiveRecipe.model_validate({"name": "grpo", "conflict": {"enabled": True}})
     tokens = {
         "completion_ids_BGT": torch.tensor([[[5, 6, 7, 2], [5, 8, 2, 0]]]),
         "completion_mask_BGT": MASK,
         "rewards_BG": torch.tensor([[1.0, 0.0]]),
-        "max_completion_tokens": 4,
     }
-    own = step.group_terms(recipe, **tokens)
+    own = step.group_terms(Method(), **tokens)
     assert own.weights_BGT[MASK].tolist() == [2, 1, 1, 2, 0, 1, 0]  # 5 at the start, 2 at the end
     with arms.in_force(arms.ARMS["uniform"], 1):
-        found = step.group_terms(recipe, **tokens)
+        found = step.group_terms(Method(), **tokens)
     assert torch.allclose(found.weights_BGT[MASK], torch.tensor([1.5] * 4 + [1 / 3] * 3))
-    assert torch.equal(step.group_terms(recipe, **tokens).weights_BGT, own.weights_BGT)
+    assert torch.equal(step.group_terms(Method(), **tokens).weights_BGT, own.weights_BGT)
 
 
 # -- outcomes and tests ------------------------------------------------------------------------------------------------
