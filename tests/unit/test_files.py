@@ -12,7 +12,7 @@ import pytest
 
 from gtpo_cli.errors import CheckpointError, GtpoError
 from gtpo_cli.files import Count, Finite, guarded, read_json, read_json_lines
-from gtpo_cli.text import describe, file_name, markdown_text, one_line, printable
+from gtpo_cli.text import describe, markdown_text, one_line, printable
 
 
 @dataclass(frozen=True)
@@ -131,30 +131,6 @@ def test_nothing_steers_a_terminal() -> None:
     assert shown == "a\tb\nc␛]0;title␇␛[31m�2J�␍␈␡�����é漢😀"
     assert len(printable(STEERING)) == len(STEERING)
     assert one_line("a \n  b" + "x" * 1000, most=10) == "a bxxxx..."
-
-
-def test_names_of_files_are_names_of_files() -> None:
-    for name in (
-        "../../../x.svg",
-        "/etc/passwd",
-        "a/b",
-        "a\x00b",
-        "..",
-        "",
-        "é" * 300,
-        "x" * 5000,
-        "a b",
-        "~",
-        ".hidden",
-    ):
-        made = file_name(name)
-        assert Path(made).name == made
-        assert made not in ("", ".", "..")
-        assert len(made.encode()) < 100
-        assert made.isascii()
-        assert not made.startswith(".")
-    assert file_name("gsm8k_pass-1.5") == "gsm8k_pass-1.5"
-    assert file_name("a/b") != file_name("a-b") != file_name("a\\b")
 
 
 def test_markdown_shows_text_as_it_is() -> None:

@@ -83,17 +83,6 @@ def test_every_word_of_the_table_is_answered_by_it() -> None:
         assert problems(SMALLEST, f"{word}=1") == [f"--set: {word}: unknown key; {synonym}"]
 
 
-def test_sections_of_other_tools_are_read_key_by_key() -> None:
-    document = SMALLEST | {"trl": {"beta": 0.04, "num_generations": 8, "nonsense": 3}, "optim": {"lr": 1e-5}}
-    assert [problem.partition(": unknown key; ")[::2] for problem in problems(document, "actor.optim.wd=0.1")] == [
-        ("r.yaml: trl.beta", f"use objective.kl_coef: {SYNONYMS['beta'].meaning}"),
-        ("r.yaml: trl.num_generations", "use rollout.group_size: G: completions sampled for each prompt"),
-        ("r.yaml: trl.nonsense", "docs/recipe.md lists all keys"),
-        ("r.yaml: optim.lr", "use optimizer.learning_rate: peak learning rate"),
-        ("--set: actor.optim.wd", "use optimizer.weight_decay: decoupled weight decay"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [

@@ -13,7 +13,7 @@ from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import RewardsRecipe
-from gtpo_cli.report.comparison import compare, compare_pair, find_side
+from gtpo_cli.report.comparison import compare_pair
 from gtpo_cli.rewards import Scorer
 
 
@@ -67,26 +67,6 @@ def test_different_data_is_refused_and_the_rows_are_named(scorer: Scorer, tmp_pa
         EvaluationError, match=r"12 of 12 shared .* arithmetic/test/1, .*test/10 and 2 more.*--data-path"
     ):
         compare_pair(one, other)
-
-
-def test_of_a_run_its_newest_checkpoint_is_taken_and_the_evaluation_that_shares_most(
-    scorer: Scorer, tmp_path: Path
-) -> None:
-    a, b = run_at(tmp_path / "a"), run_at(tmp_path / "b")
-    store(a, scorer, BEFORE, subject="base")
-    whole = store(a, scorer, BEFORE, subject="step-000010")
-    store(a, scorer, BEFORE[:2], subject="step-000010")
-    store(a, scorer, BEFORE, subject="base", seed=5)
-    other = store(b, scorer, AFTER)
-    side = find_side(str(tmp_path / "a"))
-    (found,) = compare(side, find_side(str(tmp_path / "b")))
-    assert (found.before.path, found.after.path) == (whole.path, other.path)
-    store(a, scorer, BEFORE, subject="step-000005")  # evaluated later, and an older checkpoint
-    assert compare(side, find_side(str(tmp_path / "b")))[0].before.path == whole.path
-    (base,) = compare(find_side(f"{tmp_path / 'a'}@base"), side)
-    assert (base.before.conditions.subject, base.after.conditions.subject) == ("base", "step-000010")
-    with pytest.raises(EvaluationError, match="not both evaluated on math"):
-        compare(side, find_side(str(tmp_path / "b")), benchmark="math")
 
 
 def test_a_missing_first_pass_is_read_from_the_samples(scorer: Scorer, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from gtpo_cli.types import Completion, Problem
 
 MODES: tuple[FormatMode, ...] = ("strict", "presence")
 OTHERS = Tags(reasoning="think", answer="json.v-2")
-ALONE = Tags(reasoning=None, answer="json")
 SMALLEST = {"model": {"name": "some/model"}, "data": {"benchmark": "gsm8k"}}
 
 pieces = st.lists(st.sampled_from([*TAGS, "7", " ", "\n", "x", "<", ">", "</", "reasoning"]), max_size=12).map("".join)
@@ -44,24 +43,6 @@ def test_the_papers_tags_are_nothing_to_other_ones(mode: FormatMode) -> None:
     assert extract_answer(text, mode=mode, tags=OTHERS) is None
     assert format_reward(text, mode=mode, tags=OTHERS) == 0.0
     assert extract_answer(text, mode=mode) == "7"
-
-
-@pytest.mark.parametrize(
-    ("text", "strict", "reward"),
-    [
-        ('<json>{"a": 1}</json>', '{"a": 1}', 10.0),
-        ("before <json> x </json> after", "x", 10.0),
-        ("<json>x", None, 1.0),
-        ("</json>x<json>", None, 1.0),
-        ("<json>x</json><json>y</json>", None, 1.0),
-        ("<reasoning>x</reasoning>", None, 0.0),
-    ],
-)
-def test_two_tags_where_there_is_no_reasoning(text: str, strict: str | None, reward: float) -> None:
-    assert tag_texts(ALONE) == ("<json>", "</json>")
-    assert extract_answer(text, tags=ALONE) == strict
-    assert is_strict_format(text, tags=ALONE) is (strict is not None)
-    assert format_reward(text, tags=ALONE) == reward
 
 
 @pytest.mark.parametrize(
