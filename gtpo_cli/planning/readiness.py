@@ -146,7 +146,7 @@ def _for_recipe(
     if with_gpu:
         memory = gpu_memory()
         weights = 0 if memory is not None or parts.shape is None else parts.shape.parameters
-        yield machine.gpu(weights, needed=here.model.load_in_4bit is not False and weights >= LARGE)
+        yield machine.gpu(weights, needed=parts.written.model.load_in_4bit is not False and weights >= LARGE)
         if with_memory and memory is not None:
             yield memory_finding(here, memory, parts.closed.engines, read_data=read_data)
     if parts.closed.words:

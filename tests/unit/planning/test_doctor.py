@@ -47,6 +47,8 @@ def test_an_8b_recipe_needs_a_gpu_and_the_built_in_model_does_not() -> None:
     finding = next(_for_recipe(Parts(load_recipe("llama8b_gsm8k"))))
     assert finding.state == "problem"
     assert finding.remedy == "small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan shows which"
+    left_open = load_recipe("llama8b_gsm8k", ["model.load_in_4bit=auto"])
+    assert next(_for_recipe(Parts(left_open))) == finding
     finding = next(_for_recipe(Parts(load_recipe("tiny_arithmetic"))))
     assert (finding.state, finding.remedy) == ("note", "a model of this size trains on a CPU")
     assert machine.gpu().remedy == "small models train on a CPU; larger ones need a GPU, and gtpo plan shows which"
