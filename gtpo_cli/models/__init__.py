@@ -7,7 +7,7 @@ from typing import Any
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models.engines import Engines, choose_engines
-from gtpo_cli.models.loading import ModelFiles, read_model
+from gtpo_cli.models.files import ModelFiles, read_model
 from gtpo_cli.models.policy import Policy
 from gtpo_cli.recipe.schema import Recipe
 

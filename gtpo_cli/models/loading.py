@@ -27,7 +27,6 @@ from gtpo_cli.files import Wrong, open_regular, parse_json, read_bytes, read_jso
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.limited import LIMITS
 from gtpo_cli.models.policy import Policy
-from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe, one_line, shown
 
@@ -59,29 +58,6 @@ TOKENIZER_FILES = (
     "*.tiktoken",
     "tekken.json",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFiles:
-    """A model without its weights. `path`: its folder or hub id."""
-
-    path: str
-    config: Any
-    tokenizer: Any
-
-    def context(self, max_seq_length: int) -> int:
-        """Return the most tokens of prompt and completion together: the recipe's, or the model's own if fewer."""
-        return bounded_context(self.config, max_seq_length)
-
-
-def read_model(recipe: ModelRecipe, path: str | None = None, config: Any = None) -> ModelFiles:
-    """Read a model's configuration, unless it is given, and its tokenizer, by default from where the recipe names it.
-
-    Raises ModelError with the remedy.
-    """
-    path = resolve_name(recipe.name) if path is None else path
-    config = load_config(recipe, path) if config is None else config
-    return ModelFiles(path, config, load_tokenizer(recipe, path, config))
 
 
 def load_tokenizer(recipe: ModelRecipe, path: str, config: Any = None) -> Any:

@@ -18,8 +18,8 @@ from gtpo_cli.files import guarded, open_regular
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models.budget import measuring_budget
 from gtpo_cli.models.dropout import switch_off_dropout
+from gtpo_cli.models.files import ModelFiles
 from gtpo_cli.models.loading import (
-    ModelFiles,
     bounded_context,
     check_complete,
     check_files,

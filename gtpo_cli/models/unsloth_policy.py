@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError, install
-from gtpo_cli.models.loading import ModelFiles, check_finite, choose_dtype, explained
+from gtpo_cli.models.files import ModelFiles
+from gtpo_cli.models.loading import check_finite, choose_dtype, explained
 from gtpo_cli.models.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.models.standby import recording_what_sleeps
 from gtpo_cli.models.transformers_policy import TransformersPolicy, adapter_targets

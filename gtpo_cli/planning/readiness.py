@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gtpo_cli.errors import (
     CheckpointError,
@@ -22,13 +23,11 @@ from gtpo_cli.errors import (
     program,
 )
 from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
-from gtpo_cli.job import Job
 from gtpo_cli.models.engines import Engines, why_auto_is_slow
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
 from gtpo_cli.planning.open_keys import LARGE, gpu_memory
-from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED
 from gtpo_cli.run_folder import RunFolder
@@ -36,12 +35,18 @@ from gtpo_cli.text import counted
 from gtpo_cli.training.best import check_keep_best
 from gtpo_cli.types import CodeName
 
+if TYPE_CHECKING:
+    from gtpo_cli.job import Job
+    from gtpo_cli.planning.resolve import Parts
+
 
 def examine(recipe: Recipe | None, *, output_dir: Path) -> list[Finding]:
     """Check everything that training needs here, for the recipe, or for the built-in model without one.
 
     Loads torch and the reward plug-ins, and contacts the hub and wandb with a timeout.
     """
+    from gtpo_cli.planning.resolve import Parts
+
     return [
         *machine.software(),
         *((machine.gpu(), *machine.gpu_libraries(set())) if recipe is None else _for_recipe(Parts(recipe))),
@@ -76,6 +81,8 @@ def resolve(
     Raises NotReadyError with everything that keeps this recipe from starting here, and for a resumed run with other
     problems than it began with, unless `force`; then the first error of a part.
     """
+    from gtpo_cli.planning.resolve import Parts
+
     parts = Parts(recipe, by_trl=by_trl)
     if not force and (problems := problems_of(parts, resumed=resumed is not None)):
         raise NotReadyError("\n".join(map(str, problems)))
