@@ -180,7 +180,7 @@ def _train_by_trl(
 ) -> Run | None:
     """Train with TRL in this process and its companions. Only the main process prints; the others return None, as all
     do if the run was already finished."""
-    from gtpo_cli.integrations.trl_config import parse_extra
+    from gtpo_cli.integrations.trl_config import check_recipe, parse_extra
 
     extra = parse_extra(settings)
     from gtpo_cli.integrations.trl_run import Processes, train
@@ -195,10 +195,11 @@ def _train_by_trl(
                 suggest("train", "--from", resumed.path, "--engine", "trl")
             return None
         try:
+            check_recipe(recipe)
             job = resolve(
                 recipe, force=force, resumed=resumed, by_trl=True, say=say if processes.is_main else lambda text: None
             )
-        except NotReadyError as error:
+        except (NotReadyError, RecipeError) as error:
             if processes.is_main:
                 raise
             raise typer.Exit(2) from error

@@ -29,7 +29,7 @@ from gtpo_cli.data import Prompt, PromptOrder
 from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
-from gtpo_cli.integrations.trl_config import check_extra, check_recipe, choose_engine, grpo_arguments
+from gtpo_cli.integrations.trl_config import check_extra, choose_engine, grpo_arguments
 from gtpo_cli.integrations.trl_keeper import RunKeeper
 from gtpo_cli.integrations.trl_rewards import RecipeReward
 from gtpo_cli.job import Job
@@ -116,12 +116,11 @@ def train(
 
     `extra`: settings of GRPOConfig without a recipe key (`check_extra`). The other arguments, and the main process's
     result, are as in `gtpo_cli.training.loop.train`; other processes return None.
-    Raises GtpoError; RecipeError names the keys without a counterpart in TRL.
+    The recipe has passed `check_recipe`. Raises GtpoError.
     """
     extra = extra or {}
     say = say if processes.is_main else lambda text: None
     recipe, order, prompts = job.recipe, job.data.order, job.data.prompts
-    check_recipe(recipe)
     if unknown := sorted(extra.keys() - GRPOConfig.__dataclass_fields__.keys()):
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
     check_extra(extra, recipe)
