@@ -28,6 +28,8 @@ from gtpo_cli.sweeps.spec import Sweep, SweepRun
 from gtpo_cli.training.interrupts import interrupt_flag
 
 _STOPPED_BY_GUARD = 3  # exit code of gtpo train, which counts as a result
+_SET_PARENT_DEATH_SIGNAL = 1
+_PRCTL = ctypes.CDLL(None).prctl  # found before any fork: loading a library after one can wait for ever
 _POLL_SECONDS = 0.2
 _TELL_SECONDS = 2.0
 
@@ -141,8 +143,7 @@ def _end_with_parent() -> None:
     """
     os.setsid()
     if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+        _PRCTL(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _step_words(run: SweepRun) -> str:
