@@ -30,7 +30,7 @@ def run(*, a_call: int) -> list[Figure]:
 
     from gtpo_cli.evaluation.loading import PolicyLoader
     from gtpo_cli.evaluation.measure import _evaluate_problems
-    from gtpo_cli.evaluation.problems import load_benchmark
+    from gtpo_cli.data.unseen import load_benchmark
     from gtpo_cli.planning.open_keys import closed
     from gtpo_cli.recipe import load_recipe
     from gtpo_cli.rewards import Scorer

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from gtpo_cli.checkpoints import choose_checkpoint
+from gtpo_cli.data.unseen import load_benchmark
 from gtpo_cli.errors import WORDS, RecipeError, Terminated
-from gtpo_cli.evaluation.loading import PolicyLoader, load_prompting
+from gtpo_cli.evaluation.loading import PolicyLoader, Subject
 from gtpo_cli.evaluation.measure import evaluate as evaluate_one
 from gtpo_cli.evaluation.measure import find_evaluation
-from gtpo_cli.evaluation.problems import load_benchmark
 from gtpo_cli.evaluation.records import Results
-from gtpo_cli.planning.open_keys import closed, for_measuring
 from gtpo_cli.planning.readiness import resolve
+from gtpo_cli.planning.resolve import measuring_job
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import NO_TRUST, RunFolder, Trust, new_run
@@ -55,19 +56,17 @@ def evaluate(
     run's folder is only read. `trust`: the foreign code that may run, as with --trust-run-code. Raises GtpoError.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
-    own = closed(folder.recipe())
     if others := [override for override in overrides if not override.startswith("evaluation.")]:
         raise RecipeError(f"evaluate: {others[0]}: only keys of the section evaluation; gtpo eval --set takes others")
-    recipe = for_measuring(closed(folder.recipe_to_run(overrides, trust=trust)))
-    chosen = choose_checkpoint(folder, checkpoint)
-    loader = PolicyLoader(recipe, chosen)
-    tokenizer, longest = load_prompting(recipe, chosen)
+    recipe, chosen = folder.recipe_to_run(overrides, trust=trust), choose_checkpoint(folder, checkpoint)
+    job = measuring_job(recipe, chosen, temperature=recipe.evaluation.temperature)
+    recipe, subject, loader = job.recipe, Subject(f"step-{chosen.step:06d}", job, chosen, kept=True), PolicyLoader()
     results: dict[str, Results] = {}
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         for name in recipe.evaluation.benchmarks:
-            benchmark = load_benchmark(recipe, name, tokenizer, max_seq_length=longest)
-            stored = find_evaluation(recipe, folder, benchmark, f"step-{chosen.step:06d}", own=own)
-            results[name] = evaluate_one(recipe, lambda: loader.load(trained=True), benchmark, stored, scorer)
+            benchmark = load_benchmark(recipe, name, job.model.tokenizer, max_seq_length=job.model.context)
+            stored, load = find_evaluation(folder, benchmark, subject), partial(loader.load, subject)
+            results[name] = evaluate_one(recipe.evaluation, load, benchmark, stored, scorer, seed=recipe.seed)
     return results
 
 

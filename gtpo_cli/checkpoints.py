@@ -238,6 +238,10 @@ class Checkpoint:
         return self.path / self.weights
 
     @property
+    def manifest(self) -> Path:
+        return self.path / _MANIFEST
+
+    @property
     def has_full_weights(self) -> bool:
         """False if it holds an adapter, which needs its base model."""
         return (self.model / "config.json").is_file()

@@ -1,34 +1,73 @@
-"""The job of a run: what a recipe comes to on this machine, found once before weights load (`planning/resolve.py`)."""
+"""The job: what a recipe comes to on this machine, found once before weights load (`planning/resolve.py`).
+
+It is plain and frozen. What loads and samples the model, measures it and trains it takes its values from here.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Self
 
 from gtpo_cli.data import Prepared
-from gtpo_cli.models import Engines, ModelFiles
+from gtpo_cli.data.unseen import Benchmark
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.schema import Engine
+
+_LIBRARIES = {"unsloth": "Unsloth", "vllm": "vLLM"}  # others have the recipe's name
+
+
+class Engines(NamedTuple):
+    """`backend` holds the policy, `engine` samples; `shared`: both work on the same weights in GPU memory."""
+
+    backend: Literal["unsloth", "transformers"]
+    engine: Engine
+    shared: bool
+
+    def __str__(self) -> str:
+        if self.shared:
+            return "Unsloth, sampling by its vLLM engine"
+        backend, engine = (_LIBRARIES.get(name, name) for name in (self.backend, self.engine))
+        return backend if backend == engine else f"{backend}, sampling by {engine}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model without its weights: configuration and tokenizer. `path`: its folder or hub id. `context`: most tokens of
+    prompt and completion together, the recipe's or the model's own if fewer."""
+
+    path: str
+    config: Any
+    tokenizer: Any
+    context: int
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A recipe whose every part is found.
+    """What loading and sampling a model needs.
 
-    `recipe`: as it runs, with every open key decided. `engines`: the libraries that train and sample. `model`: the
-    model's configuration and tokenizer. `data`: the problems, their prompts and their order.
+    `recipe`: as it runs, with every open key decided. `engines`: the libraries that hold the policy and sample.
     """
 
     recipe: Recipe
     engines: Engines
     model: ModelFiles
+
+    def with_recipe(self, recipe: Recipe) -> Self:
+        """Return the job with another recipe of the same model, engines and data."""
+        return replace(self, recipe=recipe)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob(Job):
+    """What training needs. `data`: the problems, their prompts and their order. `held_out`: the benchmarks that
+    `training.eval_every` measures, none without it."""
+
     data: Prepared
+    held_out: tuple[Benchmark, ...] = ()
 
     @property
     def problem_digests(self) -> list[str]:
         """Eight hexadecimal digits for each problem's question and gold answer, in the order of the data."""
         texts = (f"{problem.question}\0{problem.gold}" for problem, _ in self.data.prompts)
         return [hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8] for text in texts]
-
-    def with_recipe(self, recipe: Recipe) -> Job:
-        """Return the job with another recipe of the same model, engines and data."""
-        return replace(self, recipe=recipe)

@@ -9,7 +9,7 @@ import torch
 
 from gtpo_cli.data import Prompt
 from gtpo_cli.generation.sampler import OnCompletion, Sampler, SamplingParams
-from gtpo_cli.objective.batch import TokenBatch, pad_rows, real_places
+from gtpo_cli.objective.batch import SampledRows, pad_rows, real_places
 from gtpo_cli.types import Completion, Group, Problem
 
 
@@ -60,8 +60,8 @@ def sample_blocks(
             yield number, Group(problem, prompt_ids, tuple(completions))
 
 
-def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> TokenBatch:
-    """Right-pad prompts and completions of groups of one size into tensors on `device`.
+def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> SampledRows:
+    """Right-pad prompts and completions of groups of one size: row b G + g is completion g of group b.
 
     Groups without verdicts get rewards of 0; the entropy probe and SFT do not read them. Only the masks tell real
     tokens from padding, since the padding value 0 may be a real token's id.
@@ -72,22 +72,15 @@ def collate(groups: Sequence[Group], *, device: torch.device | str = "cpu") -> T
     completions = [completion for group in groups for completion in group.completions]
     prompts = [list(group.prompt_ids) for group in groups]
     tokens = [list(completion.token_ids) for completion in completions]
-
-    def by_group(flat: torch.Tensor) -> torch.Tensor:
-        return flat.view(len(groups), G, *flat.shape[1:]).to(device)
-
-    return TokenBatch(
+    logprobs = [list(completion.logprobs) for completion in completions]
+    rewards = [reward for group in groups for reward in [verdict.reward for verdict in group.verdicts] or [0.0] * G]
+    return SampledRows(
         prompt_ids_BP=pad_rows(prompts, value=0, dtype=torch.long).to(device),
         prompt_mask_BP=real_places(prompts).to(device),
-        completion_ids_BGT=by_group(pad_rows(tokens, value=0, dtype=torch.long)),
-        completion_mask_BGT=by_group(real_places(tokens)),
-        sampled_logprobs_BGT=by_group(
-            pad_rows([list(completion.logprobs) for completion in completions], value=0.0, dtype=torch.float32)
-        ),
-        rewards_BG=torch.tensor(
-            [[verdict.reward for verdict in group.verdicts] or [0.0] * G for group in groups],
-            dtype=torch.float64,
-            device=device,
-        ),
-        truncated_BG=by_group(torch.tensor([completion.truncated for completion in completions])),
+        prompt_N=torch.arange(len(groups), device=device).repeat_interleave(G),
+        ids_NT=pad_rows(tokens, value=0, dtype=torch.long).to(device),
+        mask_NT=real_places(tokens).to(device),
+        sampled_NT=pad_rows(logprobs, value=0.0, dtype=torch.float32).to(device),
+        rewards_N=torch.tensor(rewards, dtype=torch.float64, device=device),
+        truncated_N=torch.tensor([completion.truncated for completion in completions], device=device),
     )

@@ -25,7 +25,6 @@ from gtpo_cli.cli.options import (
     find_model,
     find_trained,
     names_run,
-    plain_recipe,
 )
 from gtpo_cli.cli.printing import print_audit, print_json, print_parts, print_scores, say, suggest
 from gtpo_cli.cli.progress import count_progress
@@ -39,9 +38,11 @@ from gtpo_cli.waiting import Waiting
 
 if TYPE_CHECKING:
     from gtpo_cli.checkpoints import Checkpoint
-    from gtpo_cli.evaluation.problems import Benchmark
+    from gtpo_cli.data.unseen import Benchmark
+    from gtpo_cli.evaluation.loading import Subject
     from gtpo_cli.evaluation.records import Results
     from gtpo_cli.evaluation.store import StoredEvaluation
+    from gtpo_cli.job import Job
     from gtpo_cli.recipe.schema import ModelRecipe
 
     Finished = dict[tuple[str, str], tuple[StoredEvaluation, Results]]  # by benchmark and subject
@@ -127,20 +128,16 @@ def evaluate(
         run, own = _folder_of(model, loaded), None
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
     _introduce(words, loaded.model, subjects)
-    from gtpo_cli.planning.open_keys import closed, for_measuring
-
-    loaded, own = closed(loaded), None if own is None else closed(own)
     benchmark, samples_given = benchmark or local_benchmarks(loaded, data_path), "evaluation.samples" in keys
     asked = with_options(loaded, benchmark, pass_k, maj_k, limit, temperature, samples_given=samples_given)
-    asked = for_measuring(asked, keys)
-    benchmarks = _load_benchmarks(asked, chosen, split, data_path, by)
+    measured = _find_subjects(asked, run, chosen, subjects, keep=keys, of_run=own is not None)
+    benchmarks = _load_benchmarks(measured[-1].job, split, data_path, by)
     if not names_run(target):
-        _create_folder(run, loaded)
+        _create_folder(run, measured[-1].job.recipe)
     if not as_json:  # the run folder has all results
         output_is_extra()
     with ended_with(lambda: ": the completions so far are stored, and the same command continues"):
-        is_run = own is not None and chosen is not None
-        finished = _evaluate(run, asked, own if is_run else None, chosen, subjects, benchmarks, again=again)
+        finished = _evaluate(run, measured, benchmarks, again=again)
     if as_json:
         parts = {one.name: one.parts for one in benchmarks}
         print_json({"run": run.path, "evaluations": _document(finished, parts, audit=audit)})
@@ -153,39 +150,53 @@ def evaluate(
         suggest("report", run.path)
 
 
-def _evaluate(
-    run: RunFolder,
+def _find_subjects(
     recipe: Recipe,
-    own: Recipe | None,
+    run: RunFolder,
     checkpoint: Checkpoint | None,
-    subjects: list[str],
-    benchmarks: list[Benchmark],
+    names: list[str],
     *,
-    again: bool,
-) -> Finished:
-    """Evaluate every subject on every benchmark. `own`: the recipe that the run was trained with; None without one."""
-    from gtpo_cli.evaluation.loading import PolicyLoader, local_weights
-    from gtpo_cli.evaluation.measure import evaluate as run_evaluation
-    from gtpo_cli.evaluation.measure import find_evaluation
-    from gtpo_cli.planning.open_keys import closed
-    from gtpo_cli.rewards import Scorer
+    keep: Sequence[str],
+    of_run: bool,
+) -> list[Subject]:
+    """Find the models to measure. `of_run`: the run was trained here, so its checkpoints never change."""
+    from gtpo_cli.evaluation.loading import Subject
+    from gtpo_cli.planning.resolve import measuring_job
     from gtpo_cli.training.start import start_of
 
-    start = start_of(recipe, run) if BASE in subjects else None
-    usual = own or closed(plain_recipe(recipe.model.name))
-    loader, finished = PolicyLoader(recipe, checkpoint, start=start, say=say), {}
+    start = start_of(recipe.model, run) if BASE in names else None
+    jobs: dict[Path | None, Job] = {}  # by the folder of full weights; adapters share the job of their base
+    found: list[Subject] = []
+    for name in names:
+        of = start if name == BASE else checkpoint
+        whole = of.model if of is not None and of.has_full_weights else None
+        if whole not in jobs:
+            jobs[whole] = measuring_job(recipe, of, temperature=recipe.evaluation.temperature, keep=keep)
+        found.append(Subject(name, jobs[whole], of, kept=of_run and of is not None))
+    return found
+
+
+def _evaluate(run: RunFolder, subjects: list[Subject], benchmarks: list[Benchmark], *, again: bool) -> Finished:
+    """Evaluate every subject on every benchmark."""
+    from gtpo_cli.evaluation.loading import PolicyLoader
+    from gtpo_cli.evaluation.measure import evaluate as run_evaluation
+    from gtpo_cli.evaluation.measure import find_evaluation
+    from gtpo_cli.rewards import Scorer
+
+    recipe = subjects[-1].job.recipe
+    loader, finished = PolicyLoader(say), {}
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         for subject in subjects:
-            load = functools.partial(loader.load, trained=subject != BASE)  # called only to sample
-            trained = None if subject == BASE else checkpoint
-            kept = own is not None and (trained or start)  # in the run folder, never rewritten
-            with Waiting(say, f"reading {recipe.model.name}"):
-                weights = "" if kept else local_weights(recipe, trained)
+            load = functools.partial(loader.load, subject)  # called only to sample
             for benchmark in benchmarks:
-                stored = find_evaluation(recipe, run, benchmark, subject, own=usual, weights=weights)
-                with count_progress(f"{benchmark.name} {subject}") as progress:
-                    results = run_evaluation(recipe, load, benchmark, stored, scorer, again=again, progress=progress)
-                finished[benchmark.name, subject] = stored, results
+                with Waiting(say, f"reading {recipe.model.name}"):
+                    stored = find_evaluation(run, benchmark, subject)
+                with count_progress(f"{benchmark.name} {subject.name}") as progress:
+                    results = run_evaluation(
+                        recipe.evaluation, load, benchmark, stored, scorer, again=again, seed=recipe.seed,
+                        progress=progress,
+                    )  # fmt: skip
+                finished[benchmark.name, subject.name] = stored, results
     return finished
 
 
@@ -206,25 +217,23 @@ def _create_folder(run: RunFolder, recipe: Recipe) -> None:
     write_aside(run.recipe_file, dump_recipe(recipe))
 
 
-def _load_benchmarks(
-    recipe: Recipe, checkpoint: Checkpoint | None, split: str, data_path: Path | None, by: str | None
-) -> list[Benchmark]:
-    from gtpo_cli.evaluation.loading import load_prompting
-    from gtpo_cli.evaluation.problems import load_benchmark
+def _load_benchmarks(job: Job, split: str, data_path: Path | None, by: str | None) -> list[Benchmark]:
+    from gtpo_cli.data.unseen import load_benchmark
 
+    names = job.recipe.evaluation.benchmarks
     if data_path is not None:
-        sharing = [name for name in recipe.evaluation.benchmarks if not (data_path.expanduser() / name).is_dir()]
+        sharing = [name for name in names if not (data_path.expanduser() / name).is_dir()]
         if len(sharing) > 1:
             raise DataError(
                 f"--data-path {data_path}: would be read as {' and as '.join(sharing)}; name one --benchmark, or a "
                 "folder with a subfolder for each of them"
             )
-    tokenizer, longest = load_prompting(recipe, checkpoint)
     benchmarks = []
-    for name in recipe.evaluation.benchmarks:
+    for name in names:
         loaded = load_benchmark(
-            recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path, by=by
-        )
+            job.recipe, name, job.model.tokenizer, max_seq_length=job.model.context, split=split, data_path=data_path,
+            by=by,
+        )  # fmt: skip
         for note in loaded.notes:
             print(note, flush=True)
         benchmarks.append(loaded)

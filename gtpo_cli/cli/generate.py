@@ -84,8 +84,10 @@ def generate(
         raise typer.BadParameter("--base asks the untrained model, --checkpoint a trained one; leave one of them out")
     if top_p == 0.0:
         raise typer.BadParameter("--top-p 0 leaves no token; use --greedy")
+    from gtpo_cli.evaluation.loading import Subject
     from gtpo_cli.evaluation.session import Session
     from gtpo_cli.generation import SamplingParams
+    from gtpo_cli.planning.resolve import measuring_job
 
     recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=Trust(trust_remote_code, trust_run_code))
     settings = recipe.evaluation
@@ -99,7 +101,8 @@ def generate(
         judge = _judge(question, gold, recipe, stack)
         print(f"{words}; {how}, at most {counted(params.max_completion_tokens, 'token')}", flush=True)
         with Waiting(say, f"loading {recipe.model.name}"):
-            session = Session(recipe, chosen, params, seed=recipe.seed if seed is None else seed)
+            job = measuring_job(recipe, chosen, temperature=params.temperature, streaming=True)
+            session = Session(Subject(words, job, chosen), params, seed=recipe.seed if seed is None else seed)
         answerer = _Answerer(session, recipe, params.max_completion_tokens, count, judge)
         if question is None:
             _answer_questions(answerer)
@@ -118,7 +121,7 @@ def _find_model(target: str | None, which: str, *, base: bool, trust: Trust) -> 
         if chosen is None:
             from gtpo_cli.training.start import start_of
 
-            return recipe, start_of(recipe, run), base_words(recipe.model)
+            return recipe, start_of(recipe.model, run), base_words(recipe.model)
         return recipe, chosen, f"{run.path}, step {chosen.step} of {recipe.model.before_training}"
     if not Path(target).exists() and not _NAME.fullmatch(target):
         raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')

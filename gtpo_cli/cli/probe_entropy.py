@@ -53,7 +53,7 @@ def probe_entropy(
 
     loaded, name = choose_recipe(recipe, set_ or [], trust=Trust(trust_remote_code, trust_run_code))
     _, measured = probe(loaded, keep=overridden(set_ or []))
-    verdicts, words = right_at_first(loaded, measured)
+    verdicts, words = right_at_first(loaded.rewards, measured)
     if as_json:
         print_json(_document(name, loaded, measured, verdicts))
         return
@@ -69,17 +69,15 @@ def probe(
     `for_measuring`; `what` stands at the progress."""
     from gtpo_cli.evaluation.probe import probe_entropy as measure
     from gtpo_cli.generation import load_sampler
-    from gtpo_cli.planning.open_keys import for_measuring
     from gtpo_cli.planning.readiness import resolve
     from gtpo_cli.training.setup import set_up
     from gtpo_cli.training.start import weights_for
 
-    job = resolve(recipe)
-    job = job.with_recipe(for_measuring(job.recipe, keep))
+    job = resolve(recipe, measures=keep)
     policy = set_up(job, say=say, start=weights_for(recipe.model)).policy
-    sampler = load_sampler(policy, job.recipe, job.engines)
+    sampler, prompts = load_sampler(policy, job), job.data.prompts[: recipe.objective.probe.num_prompts]
     with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress(what) as progress:
-        return policy, measure(policy, sampler, job.data.prompts, job.recipe, n=n, progress=progress)
+        return policy, measure(policy, sampler, prompts, job.recipe.rollout, recipe.seed, n=n, progress=progress)
 
 
 def unnamed(recipe: Recipe) -> list[str]:

@@ -16,7 +16,7 @@ from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
     from gtpo_cli.data import Prepared
-    from gtpo_cli.training.run import Run
+    from gtpo_cli.training.run import Outcome
 
 # Exit codes of a run that saved and stopped before its last step: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), or
 # by itself.
@@ -82,7 +82,7 @@ def _filter_words(recipe: Recipe) -> str:
     return f"entropy filter: {state}, as objective.initial_entropy is {objective.initial_entropy:g}"
 
 
-def print_end(done: Run) -> None:
+def print_end(done: Outcome) -> None:
     """Print the result of a run and the next command. Raises typer.Exit if it stopped before its last step."""
     where = f"{done.folder.path}: step {done.step} of {done.total_steps}"
     if done.stopped is None:

@@ -29,8 +29,8 @@ from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.run_folder import RunFolder, Trust, new_run
 
 if TYPE_CHECKING:
-    from gtpo_cli.job import Job
-    from gtpo_cli.training.run import Run
+    from gtpo_cli.job import TrainingJob
+    from gtpo_cli.training.run import Outcome
 
 # Keys that may change when a run is resumed: its end, and settings that change steps by no more than rounding.
 ENDS = ("training.max_steps", "training.epochs")
@@ -157,7 +157,7 @@ def train(
         print_end(done)
 
 
-def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force: bool) -> Run | None:
+def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force: bool) -> Outcome | None:
     """Train with gtpo's own trainer. Return None if the run was already finished."""
     if resumed is not None and recipe == resumed.recipe():
         from gtpo_cli.training.finished import finished_at
@@ -177,7 +177,7 @@ def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force
 
 def _train_by_trl(
     recipe: Recipe, resumed: RunFolder | None, settings: list[str], *, quiet: bool, force: bool
-) -> Run | None:
+) -> Outcome | None:
     """Train with TRL in this process and its companions. Only the main process prints; the others return None, as all
     do if the run was already finished."""
     from gtpo_cli.integrations.trl_config import check_recipe, parse_extra
@@ -209,7 +209,7 @@ def _train_by_trl(
 
 
 @contextmanager
-def _locked(job: Job, resumed: RunFolder | None) -> Iterator[tuple[Job, RunFolder]]:
+def _locked(job: TrainingJob, resumed: RunFolder | None) -> Iterator[tuple[TrainingJob, RunFolder]]:
     """Lock the folder of the resumed run, or of a new one. Yield the job with its run's name, and the folder."""
     recipe, folder = (job.recipe, resumed) if resumed is not None else new_run(job.recipe)
     with folder.held(None if resumed is not None else recipe):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
 from statistics import fmean
 
+from gtpo_cli import rewards as grader
 from gtpo_cli.data import Prompt
+from gtpo_cli.data.unseen import Benchmark
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import first_k_pass, majority_of_votes, mean_interval, pass_at_k, vote_classes
-from gtpo_cli.evaluation.loading import PolicyAndSampler
+from gtpo_cli.evaluation.loading import PolicyAndSampler, Subject
 from gtpo_cli.evaluation.probe import mean_entropies
-from gtpo_cli.evaluation.problems import Benchmark
 from gtpo_cli.evaluation.records import (
     Conditions,
     EvaluatedCompletion,
@@ -25,9 +30,10 @@ from gtpo_cli.evaluation.records import (
 )
 from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
 from gtpo_cli.generation import SamplingParams
-from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.rewards import Scorer
+from gtpo_cli.rewards.registry import load_plugin
 from gtpo_cli.rollout import sample, sample_blocks
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
@@ -38,65 +44,46 @@ _COMPLETIONS_AT_ONCE = 256  # measured, graded and stored together
 Progress = Callable[[int, int], None]  # (problems done, all problems)
 
 
-def find_evaluation(
-    recipe: Recipe,
-    run: RunFolder,
-    benchmark: Benchmark,
-    subject: str,
-    *,
-    own: Recipe | None = None,
-    weights: str = "",
-) -> StoredEvaluation:
-    """Return the stored or future evaluation of a subject ("base" or "step-000600") with the recipe's settings.
-
-    `own` is the recipe without this evaluation's overrides; None without overrides. `weights`: see `Conditions`.
-    """
-    settings, rewards = recipe.evaluation, recipe.rewards
-    before = _decisive(own or recipe)
-    problems = [problem for problem, _ in benchmark.prompts]
+def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> StoredEvaluation:
+    """Return the stored or future evaluation of a subject, with the settings of its job's recipe."""
+    recipe = subject.job.recipe
+    problems, settings = [problem for problem, _ in benchmark.prompts], recipe.decisive
     conditions = Conditions(
         benchmark=benchmark.name,
         split=benchmark.split,
-        subject=subject,
+        subject=subject.name,
         model=recipe.model.before_training,
         problems=len(problems),
         data_digest=data_digest(problems),
-        samples=settings.samples,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        max_completion_tokens=settings.max_completion_tokens,
-        format_mode=rewards.format.mode,
-        system_prompt=recipe.data.system_prompt,
+        samples=settings.pop("evaluation.samples"),
+        temperature=settings.pop("evaluation.temperature"),
         seed=recipe.seed,
-        tags=(rewards.format.tags.reasoning, rewards.format.tags.answer),
-        equality=rewards.accuracy.equality,
-        plugins=tuple(plugin.name for plugin in rewards.plugins),
-        changed=tuple(f"{key}={value}" for key, value in _decisive(recipe).items() if value != before[key]),
-        weights=weights,
+        settings=settings,
+        weights=subject.weights,
+        grader=grader_version(recipe.rewards),
     )
     return evaluation_at(run, conditions)
 
 
-def _decisive(recipe: Recipe) -> dict[str, object]:
-    """Return settings that change scores but are not in every `Conditions`: how the model is loaded, length limits."""
-    model, length = recipe.model, recipe.rewards.length
-    return {
-        "model.revision": model.revision,
-        "model.load_in_4bit": model.load_in_4bit,
-        "model.dtype": model.dtype,
-        "model.max_seq_length": model.max_seq_length,
-        "rewards.length": recipe.rollout.max_completion_tokens if length.weight else None,
-    }
+def grader_version(rewards: RewardsRecipe) -> str:
+    """Name the code that judges answers: math-verify's version, and a digest of the sources of gtpo's grader and of the
+    user's own rewards."""
+    sources = sorted(Path(grader.__file__).parent.glob("*.py"))
+    own = [inspect.getsourcefile(inspect.unwrap(load_plugin(plugin.name))) for plugin in rewards.plugins]
+    sources += [Path(file) for file in own if file is not None and Path(file).is_file()]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()[:8]
+    return f"{digest}, math-verify {version('math-verify')}"
 
 
 def evaluate(
-    recipe: Recipe,
+    settings: EvaluationRecipe,
     load: Callable[[], PolicyAndSampler],
     benchmark: Benchmark,
     stored: StoredEvaluation,
     scorer: Scorer,
     *,
     again: bool = False,
+    seed: int,
     progress: Progress = lambda done, total: None,
 ) -> Results:
     """Evaluate what is not on disk yet, and score everything. `load` is called only if something has to be sampled.
@@ -104,11 +91,10 @@ def evaluate(
     All problems are sampled at once and stored as they finish. A kill loses unfinished completions and at most 256
     finished ones.
 
-    The samples of a problem depend on the recipe's seed, the benchmark and the problem's position, not on earlier
+    The samples of a problem depend on the seed, the benchmark and the problem's position, not on earlier
     samples. So a killed evaluation ends with the same results as an undisturbed one. `again` samples everything again.
     Raises EvaluationError, GenerationError, RewardError.
     """
-    settings = recipe.evaluation
     check_settings(settings)
     if stored.finished and not again:
         results = stored.results()
@@ -137,7 +123,7 @@ def evaluate(
             progress(len(done), len(benchmark.prompts))
 
         if subject is not None:
-            _evaluate_problems(recipe, subject, benchmark, missing, scorer, count, keep)
+            _evaluate_problems(settings, subject, benchmark, missing, scorer, seed, count, keep)
         in_order = [problems[problem.id] for problem, _ in benchmark.prompts]
         results = score_problems(in_order, settings, scorer, dropped=benchmark.dropped)
         stored.finish(results)
@@ -145,11 +131,12 @@ def evaluate(
 
 
 def _evaluate_problems(
-    recipe: Recipe,
+    settings: EvaluationRecipe,
     subject: PolicyAndSampler,
     benchmark: Benchmark,
     wanted: Sequence[int],
     scorer: Scorer,
+    seed: int,
     count: Callable[[Problem], None],
     keep: Callable[[list[EvaluatedProblem]], None],
 ) -> None:
@@ -159,10 +146,10 @@ def _evaluate_problems(
     Answers are graded as they come. Finished groups are measured between two steps of the engine, which stays full.
     Other problems may come too: see `Sampler.sample_blocks`.
     """
-    samples, prompts = recipe.evaluation.samples, benchmark.prompts
+    samples, prompts = settings.samples, benchmark.prompts
     size = max(1, _COMPLETIONS_AT_ONCE // samples)
     blocks = range(len(range(0, len(prompts), size)))
-    seeds = [derive_seed(recipe.seed, f"evaluation {benchmark.name}", block) for block in blocks]
+    seeds = [derive_seed(seed, f"evaluation {benchmark.name}", block) for block in blocks]
     groups: list[Group] = []
 
     def finish() -> None:
@@ -173,7 +160,7 @@ def _evaluate_problems(
         scorer.begin(problem, completion)
         count(problem)
 
-    params = _sampling_params(recipe)
+    params = _sampling_params(settings)
     coming = sample_blocks(
         subject.sampler, prompts, samples, params, size=size, seeds=seeds, wanted=wanted, ended=ended
     )
@@ -186,19 +173,23 @@ def _evaluate_problems(
         finish()
 
 
-def _sampling_params(recipe: Recipe, *, seed: int = 0) -> SamplingParams:
-    """Return the sampling parameters of the recipe's section `evaluation`."""
-    settings = recipe.evaluation
+def _sampling_params(settings: EvaluationRecipe, *, seed: int = 0) -> SamplingParams:
     return SamplingParams(
         settings.temperature, settings.top_p, max_completion_tokens=settings.max_completion_tokens, seed=seed
     )
 
 
 def sample_and_grade(
-    recipe: Recipe, subject: PolicyAndSampler, prompts: list[Prompt], scorer: Scorer, *, samples: int, seed: int
+    settings: EvaluationRecipe,
+    subject: PolicyAndSampler,
+    prompts: list[Prompt],
+    scorer: Scorer,
+    *,
+    samples: int,
+    seed: int,
 ) -> list[EvaluatedProblem]:
     """Sample `samples` completions of each prompt, measure their entropies and grade them."""
-    groups = sample(subject.sampler, prompts, samples, _sampling_params(recipe, seed=seed))
+    groups = sample(subject.sampler, prompts, samples, _sampling_params(settings, seed=seed))
     return grade(groups, mean_entropies(subject.policy, groups), scorer)
 
 

@@ -17,8 +17,8 @@ from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.models import Policy
 from gtpo_cli.models.budget import measure_rows
 from gtpo_cli.objective import mean_entropy
-from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.rewards import LengthRewardRecipe
+from gtpo_cli.recipe.rewards import LengthRewardRecipe, RewardsRecipe
+from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate, sample_blocks
 from gtpo_cli.seeds import derive_seed
@@ -33,11 +33,9 @@ def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float,
 
     Raises EvaluationError if memory does not suffice for a single completion.
     """
-    batch = collate(groups, device=policy.device)
-    H_NT = measure_rows(
-        batch.rows(), lambda rows: policy.token_logprobs(rows)[1], policy.measuring, packed=policy.packs
-    )
-    return [tuple(row) for row in mean_entropy(batch.by_group(H_NT), batch.completion_mask_BGT).tolist()]
+    rows = collate(groups, device=policy.device)
+    H_NT = measure_rows(rows, lambda part: policy.token_logprobs(part)[1], policy.measuring, packed=policy.packs)
+    return [tuple(row) for row in rows.by_group(mean_entropy(H_NT, rows.mask_NT)).tolist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +66,27 @@ def probe_entropy(
     policy: Policy,
     sampler: Sampler,
     prompts: Sequence[Prompt],
-    recipe: Recipe,
+    rollout: RolloutRecipe,
+    seed: int,
     *,
     n: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EntropyProbe:
-    """Sample n completions of each of the first training problems as `objective.probe` says, and average their <H>_i.
+    """Sample n completions of each prompt, as training samples, and average their <H>_i. `seed`: the run's.
 
     The policy must be the untrained one. The probe has its own seeds, so it changes nothing in a later run. Raises
     EvaluationError if every completion is empty or an entropy is not finite.
     """
-    probe, rollout = recipe.objective.probe, recipe.rollout
-    chosen = list(prompts[: probe.num_prompts])
     params = SamplingParams(rollout.temperature, max_completion_tokens=rollout.max_completion_tokens)
-    starts = range(0, len(chosen), _BLOCK)
-    seeds = [derive_seed(recipe.seed, "probe", start) for start in starts]
+    starts = range(0, len(prompts), _BLOCK)
+    seeds = [derive_seed(seed, "probe", start) for start in starts]
     groups: dict[int, Group] = {}
-    progress(0, len(chosen))
-    with closing(sample_blocks(sampler, chosen, n, params, size=_BLOCK, seeds=seeds)) as numbered:
+    progress(0, len(prompts))
+    with closing(sample_blocks(sampler, prompts, n, params, size=_BLOCK, seeds=seeds)) as numbered:
         for number, group in numbered:
             groups[number] = group
-            progress(len(groups), len(chosen))
-    sampled = [groups[number] for number in range(len(chosen))]
+            progress(len(groups), len(prompts))
+    sampled = [groups[number] for number in range(len(prompts))]
     # Only now, because in a run the engine needs memory while it samples.
     by_prompt = [row for start in starts for row in mean_entropies(policy, sampled[start : start + _BLOCK])]
     values = torch.tensor([value for group in by_prompt for value in group])
@@ -123,13 +120,13 @@ def undecided(probe: EntropyProbe, filter_mode: FilterMode) -> str | None:
     )
 
 
-def right_at_first(recipe: Recipe, probe: EntropyProbe) -> tuple[list[Verdict], str]:
+def right_at_first(rewards: RewardsRecipe, probe: EntropyProbe) -> tuple[list[Verdict], str]:
     """Return the verdicts on a probe's completions, and words that count the right ones and those in the format.
 
     Only format and accuracy are scored, because the user's own rewards may cost money. Raises RewardError.
     """
-    rewards = recipe.rewards.model_copy(update={"plugins": (), "length": LengthRewardRecipe()})
-    with Scorer(rewards) as scorer:
+    own = rewards.model_copy(update={"plugins": (), "length": LengthRewardRecipe()})
+    with Scorer(own) as scorer:
         verdicts = [verdict for group in scorer.score_groups(probe.groups) for verdict in group.verdicts]
     right, formatted = sum(v.correct for v in verdicts), sum(v.complete_format for v in verdicts)
     return verdicts, f"right at first: {right} of {len(verdicts)}, in the format: {formatted} of {len(verdicts)}"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, JsonValue
 
 from gtpo_cli.estimators import Interval, mean_interval
 from gtpo_cli.files import Count, Finite
@@ -22,10 +22,9 @@ class Conditions:
     """What was measured, and how. An evaluation with the same conditions continues the first one.
 
     `subject`: "base" (the untrained model) or a checkpoint such as "step-000600". `data_digest` covers id, question and
-    gold answer of every problem, in order. `samples`: completions per problem. `tags`, `equality`, `plugins` (names):
-    as in the recipe's `rewards`. `changed`: "key=value" for settings of loading and length that differ from the run's
-    recipe, or, without a run, from the defaults. `weights`: `local_weights` of a model that is no checkpoint of this
-    run, because its folder may change.
+    gold answer of every problem, in order. `samples`: completions per problem. `settings`: the other keys of the recipe
+    that scores depend on (`Recipe.decisive`). `weights`: a digest of the files of the model. `grader`: the code that
+    judged the answers.
     """
 
     benchmark: str
@@ -36,21 +35,21 @@ class Conditions:
     data_digest: str
     samples: Count
     temperature: Finite
-    top_p: Finite
-    max_completion_tokens: Count
-    format_mode: str
-    system_prompt: str | None
     seed: int
-    tags: tuple[str | None, ...] = ("reasoning", "answer")
-    equality: str = "mathematics"
-    plugins: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
     weights: str = ""
+    grader: str = ""
 
     @property
     def digest(self) -> str:
         """Return eight hexadecimal digits that name these conditions."""
         return _digest(asdict(self))[:8]
+
+    def differences(self, other: Conditions, *but: str) -> list[tuple[str, Any, Any]]:
+        """List (condition, its two values) for all that differ from others', except those named in `but`."""
+        one, two = ({**asdict(each), **each.settings} for each in (self, other))
+        names = [name for name in dict.fromkeys((*one, *two)) if name not in ("settings", *but)]
+        return [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
 
 
 @dataclass(frozen=True, slots=True)

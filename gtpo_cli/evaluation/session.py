@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
-from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data import PromptEncoder
-from gtpo_cli.evaluation.loading import load_frozen
+from gtpo_cli.evaluation.loading import Subject, load_frozen
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.stream import stream_text
-from gtpo_cli.recipe import Recipe
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Completion, Turn
 
 
 class Session:
-    """Answers questions with a checkpoint, or with the recipe's untrained model if it is None.
+    """Answers questions with a model on transformers.
 
-    Each answer has its own seed, from `seed` and its number, so a repeated
-    question gets another answer. Raises ModelError, CheckpointError.
+    Each answer has its own seed, from `seed` and its number, so a repeated question gets another answer. Raises
+    ModelError, CheckpointError.
     """
 
-    def __init__(self, recipe: Recipe, checkpoint: Checkpoint | None, params: SamplingParams, *, seed: int) -> None:
-        self._policy = load_frozen(recipe, checkpoint, temperature=params.temperature, streaming=True)
-        self._encoder = PromptEncoder(self._policy.tokenizer, recipe.data.system_prompt)
+    def __init__(self, subject: Subject, params: SamplingParams, *, seed: int) -> None:
+        self._policy = load_frozen(subject)
+        self._encoder = PromptEncoder(self._policy.tokenizer, subject.job.recipe.data.system_prompt)
         self._params, self._seed, self._answered = params, seed, 0
 
     @property

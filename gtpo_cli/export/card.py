@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -127,8 +126,8 @@ def _evaluations(run: RunFolder, step: int) -> Iterator[tuple[Conditions, Mappin
         if subject != f"step-{step:06d}":
             continue
         own, base = stored.conditions, found.get((benchmark, "base"))
-        of_base = replace(base.conditions, subject=subject, model=own.model, seed=own.seed) if base else None
-        yield own, stored.results().scores, base.results().scores if base and of_base == own else {}
+        alike = base is not None and not own.differences(base.conditions, "subject", "model", "seed", "weights")
+        yield own, stored.results().scores, base.results().scores if base and alike else {}
 
 
 def _interval(score: Score, name: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
-from gtpo_cli.evaluation.loading import load_frozen, load_prompting
+from gtpo_cli.evaluation.loading import Subject, load_frozen
 from gtpo_cli.export import gguf
 from gtpo_cli.export.card import model_card
 from gtpo_cli.export.check import (
@@ -38,6 +38,8 @@ from gtpo_cli.export.folder import CARD, Exported, Format, check_free, write_rec
 from gtpo_cli.export.prompting import Prompting, put_template
 from gtpo_cli.export.using import place_of, public_name
 from gtpo_cli.export.weights import AUTO, Written, read_back, write_adapter, write_merged
+from gtpo_cli.job import Job
+from gtpo_cli.planning.resolve import measuring_job
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import NO_TRUST, RunFolder, Trust
 from gtpo_cli.waiting import stage
@@ -79,12 +81,13 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
     run, checkpoint = request.run, request.checkpoint
     recipe = run.recipe_to_run(trust=request.trust)
     _check_request(request)
-    tokenizer, _ = load_prompting(recipe, checkpoint)
+    job = measuring_job(recipe, checkpoint, temperature=1.0, streaming=True)
+    tokenizer = job.model.tokenizer
     if request.format == "gguf":
         gguf.check_tokenizer(tokenizer)
     encoder = PromptEncoder(tokenizer, recipe.data.system_prompt)
     with stage(say, f"loading step {checkpoint.step} of {run.path}, and sampling greedy answers"):
-        policy = _measure_policy(request, recipe, encoder)
+        policy = _measure_policy(request, job, encoder)
     plain, text = encoder.uses_plain_format, encoder.render("QUESTION")
     questions = [answer.question for answer in policy.answers]
     prompting = Prompting(text, put_template(tokenizer, encoder, recipe.data.system_prompt, questions), plain)
@@ -123,10 +126,10 @@ def _check_request(request: Request) -> None:
     check_free(request.out)
 
 
-def _measure_policy(request: Request, recipe: Recipe, encoder: PromptEncoder) -> _Policy:
-    policy: Any = load_frozen(recipe, request.checkpoint, temperature=1.0, streaming=True)
+def _measure_policy(request: Request, job: Job, encoder: PromptEncoder) -> _Policy:
+    policy: Any = load_frozen(Subject(str(request.run.path), job, request.checkpoint))
     questions = sample_questions(request.run)
-    answers = greedy_answers(policy, encoder, questions, max_tokens=recipe.evaluation.max_completion_tokens)
+    answers = greedy_answers(policy, encoder, questions, max_tokens=job.recipe.evaluation.max_completion_tokens)
     return _Policy(answers, measure_both(policy.model, answers), tuple(sorted(policy.eos_token_ids)), policy.device)
 
 

@@ -28,12 +28,12 @@ import torch
 
 from gtpo_cli.errors import GenerationError, install, out_of_memory
 from gtpo_cli.generation.sampler import OnCompletion, SamplingParams, check_prompts
+from gtpo_cli.job import Job
 from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.policy import Policy
-from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.models.unsloth_policy import UnslothPolicy
-from gtpo_cli.recipe.schema import Recipe, RolloutRecipe
+from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import one_line
 from gtpo_cli.types import Completion
@@ -245,15 +245,16 @@ class VllmSampler:
         return Completion(ids, logprobs, "stop" if sampled.finish_reason == "stop" else "length", text)
 
 
-def load_vllm_sampler(policy: Policy, recipe: Recipe) -> VllmSampler:
+def load_vllm_sampler(policy: Policy, job: Job) -> VllmSampler:
     """Use the engine that Unsloth shares with the policy, or start one. Raises GenerationError with the remedy."""
     if isinstance(policy, UnslothPolicy) and policy.shares_engine:
         return VllmSampler(SharedEngine(policy.model), policy)
-    return VllmSampler(PlainEngine(_start(policy, recipe)), policy)
+    return VllmSampler(PlainEngine(_start(policy, job)), policy)
 
 
-def _start(policy: Policy, recipe: Recipe) -> Any:
-    assert recipe.model.lora is not None, "the recipe was validated: the weights travel as an adapter"
+def _start(policy: Policy, job: Job) -> Any:
+    model, rollout = job.recipe.model, job.recipe.rollout
+    assert model.lora is not None, "the recipe was validated: the weights travel as an adapter"
     # A process of its own would get the terminal's Ctrl-C too, and end while the policy finishes its step.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     try:
@@ -263,27 +264,27 @@ def _start(policy: Policy, recipe: Recipe) -> Any:
             f"rollout.engine: vllm cannot be imported ({error}); on a GPU machine: {install('cuda')}; "
             "or use rollout.engine: transformers"
         ) from error
-    options = _engine_options(recipe.rollout)
+    options = _engine_options(rollout)
     if policy.device.type == "cuda":
-        options["gpu_memory_utilization"] = recipe.rollout.engine_share
+        options["gpu_memory_utilization"] = rollout.engine_share
     else:
         options["enforce_eager"] = True
         # Chunked prefill rewinds the random generator of a prompt, which vLLM cannot do on a CPU.
         options["enable_chunked_prefill"] = False
-    if recipe.model.load_in_4bit:
+    if model.load_in_4bit:
         options["quantization"] = "bitsandbytes"
     try:
         return vllm.LLM(
-            model=resolve_name(recipe.model.name),
-            revision=recipe.model.revision,
-            trust_remote_code=recipe.model.trust_remote_code,
+            model=job.model.path,
+            revision=model.revision,
+            trust_remote_code=model.trust_remote_code,
             dtype=_dtype(policy),
             max_model_len=policy.max_seq_length,
             enable_lora=True,
             max_loras=1,
-            max_lora_rank=next(rank for rank in _LORA_RANKS if rank >= recipe.model.lora.rank),
+            max_lora_rank=next(rank for rank in _LORA_RANKS if rank >= model.lora.rank),
             logprobs_mode="raw_logprobs" if policy.temperature == 1.0 else "processed_logprobs",
-            seed=recipe.seed,
+            seed=job.recipe.seed,
             **options,
         )
     except (RuntimeError, ValueError, OSError) as error:

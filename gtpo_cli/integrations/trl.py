@@ -21,7 +21,7 @@ from torch import Tensor
 from gtpo_cli.errors import ModelError, RecipeError, RewardError, install
 from gtpo_cli.integrations.trl_config import loss_settings
 from gtpo_cli.models.dropout import active_dropout
-from gtpo_cli.objective import GroupTerms, RowTerms, group_terms, row_terms
+from gtpo_cli.objective import Method, RowTerms, group_terms, row_terms
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.training.method import method_of
 
@@ -82,10 +82,8 @@ class StepSeen:
     ids_NT: Tensor
     mask_NT: Tensor  # bool
     rewards_BG: Tensor
-    truncated_BG: Tensor  # bool: no end-of-sequence token
     logprobs_NT: Tensor  # nats; like the entropy, of the policy before the update
     entropy_NT: Tensor
-    of_groups: GroupTerms
     of_rows: RowTerms
 
 
@@ -128,6 +126,10 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         # before TRL 1.15 only the tokenizer's own token ends a completion
         self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id]
 
+    @property
+    def method(self) -> Method:
+        return method_of(self.objective, max_completion_tokens=self.args.max_completion_length)
+
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         per_function: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if bool(per_function.isnan().all(dim=1).any()):
@@ -165,7 +167,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         rewards_BG = self._rewards_N.view(-1, G)
         ends = torch.isin(ids, torch.tensor(self._ends, device=ids.device)) & mask
         truncated_BG = ~ends.any(dim=1).view(-1, G)
-        method = method_of(self.objective, max_completion_tokens=self.args.max_completion_length)
+        method = self.method
         of_groups = group_terms(
             method,
             completion_ids_BGT=ids.view(-1, G, ids.shape[1]),
@@ -182,7 +184,7 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
             entropy_NT=entropy,
             initial_entropy=self.initial_entropy,
         )
-        return StepSeen(ids, mask, rewards_BG, truncated_BG, logprobs.float(), entropy.float(), of_groups, of_rows)
+        return StepSeen(ids, mask, rewards_BG, logprobs.float(), entropy.float(), of_rows)
 
     @torch.no_grad()
     def _measure(self, output: dict[str, Any]) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from gtpo_cli.checkpoints import CheckpointState
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.models import Policy
 from gtpo_cli.training.run import Run
-from gtpo_cli.training.step import Ratios, StepResult
+from gtpo_cli.training.step import Iteration, Ratios, StepRows
 from gtpo_cli.training.stopwatch import Stopwatch
 
 # Files in TRL's checkpoint beside the model.
@@ -35,9 +35,9 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
     """Drives a run by TRL's events, listed here in their order within an update."""
 
     iterations: int  # updates in a step
-    run: Run | None = None  # this and the next two are None outside the main process
-    policy: Policy | None = None
-    result: StepResult | None = None  # of the current generation
+    policy: Policy
+    run: Run | None = None  # this and the next are None outside the main process
+    rows: StepRows | None = None  # of the current generation
     signals: Sequence[int] = ()  # received by this process
     clock: Stopwatch = field(default_factory=Stopwatch)
     ratios: list[Ratios] = field(default_factory=list)  # of this update, in the main process
@@ -48,8 +48,8 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step % self.iterations == 0:
             self.clock, self._not_finite = Stopwatch(), False
-            if self.result is not None:  # this step may begin without a generation
-                self.result.losses, self.result.grad_norms, self.result.kl, self.result.ratios = [], [], [], []
+            if self.rows is not None:  # this step may begin without a generation
+                self.rows.iterations = []
 
     def on_pre_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, optimizer: Any, **_: Any
@@ -66,16 +66,11 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
         """Finish the step after an update. TRL's own metrics are not logged."""
         if "loss" not in logs:  # the summary at the end
             return control
-        if self.result is not None:
-            self.result.losses.append(logs["loss"])
-            self.result.grad_norms.append(logs.get("grad_norm", math.nan))
-            if self.ratios:
-                self.result.ratios.append(Ratios.merge(self.ratios))
-                self.ratios = []
-            if "kl" in logs:
-                self.result.kl.append(logs["kl"])
-            if len(self.result.losses) == 1:
-                self.result.learning_rate = logs["learning_rate"]
+        if self.rows is not None:
+            ratios, rate = Ratios.merge(self.ratios), logs["learning_rate"]
+            made = Iteration(logs["loss"], logs.get("kl"), ratios, rate, logs.get("grad_norm", math.nan))
+            self.rows.iterations.append(made)
+            self.ratios = []
         if state.global_step % self.iterations == 0:
             control.should_training_stop, control.should_save = self._finish(state.global_step // self.iterations)
         return control
@@ -93,17 +88,20 @@ class RunKeeper(TrainerCallback):  # type: ignore[misc]  # ships untyped
 
     def _metrics(self, number: int) -> dict[str, float]:
         assert self.run is not None
-        assert self.result is not None
-        assert self.policy is not None
-        self.result.not_finite = "the gradient" if self._not_finite else None
-        self.result.age = (number - 1) % self.run.recipe.rollout.steps_per_generation
+        assert self.rows is not None
+        self.rows.iterations[-1].not_finite = "the gradient" if self._not_finite else None
+        age = (number - 1) % self.run.recipe.rollout.steps_per_generation
+        self.rows.samples = replace(self.rows.samples, age=age)
         self.clock.seconds["train"] = self.clock.total - sum(self.clock.seconds.values())
-        metrics = self.run.record(number, self.result, self.clock, self.policy)
+        metrics = self.run.record(number, self.rows, self.clock, self.policy)
         return {name: value for name, value in metrics.items() if self.sampler_known or "sampler/" not in name}
 
     def save(self, state: CheckpointState) -> None:
-        """Note that a checkpoint is due (`Run.begin`). TRL writes its own first, then `on_save` runs."""
+        """Note that a checkpoint is due. TRL writes its own first, then `on_save` runs."""
         self._due = state
+
+    def roll_back(self, step: int, factor: float) -> float:
+        raise AssertionError("check_recipe refuses training.guard.action: rollback with TRL")
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
         """Write gtpo's checkpoint with the model from TRL's (`trl/checkpoint-N`), which is complete by now."""

@@ -32,7 +32,7 @@ from gtpo_cli.integrations.trl import GRPOConfig, GTPOTrainer
 from gtpo_cli.integrations.trl_config import check_extra, choose_engine, grpo_arguments
 from gtpo_cli.integrations.trl_keeper import RunKeeper
 from gtpo_cli.integrations.trl_rewards import RecipeReward
-from gtpo_cli.job import Job
+from gtpo_cli.job import TrainingJob
 from gtpo_cli.models.engines import on_transformers
 from gtpo_cli.models.loading import dtype_name
 from gtpo_cli.models.loading import quiet as quiet_libraries
@@ -40,17 +40,14 @@ from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import policy_loss
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import collate
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import one_line
 from gtpo_cli.training.interrupts import interrupt_flag
-from gtpo_cli.training.method import method_of
-from gtpo_cli.training.run import Run
+from gtpo_cli.training.run import Outcome, newest_state, open_run
 from gtpo_cli.training.setup import find_initial_entropy, set_up
 from gtpo_cli.training.start import keep_start, origin
-from gtpo_cli.training.step import Ratios, StepResult
-from gtpo_cli.waiting import say_at_once
+from gtpo_cli.training.step import Ratios, StepRows, StepSamples, step_rows
 
 T = TypeVar("T")
 
@@ -103,7 +100,7 @@ class Processes:
 
 
 def train(
-    job: Job,
+    job: TrainingJob,
     folder: RunFolder,
     processes: Processes,
     *,
@@ -111,7 +108,7 @@ def train(
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
     extra: Mapping[str, Any] | None = None,
-) -> Run | None:
+) -> Outcome | None:
     """Train as the job says in an existing run folder. Every process calls this; only the main one prints.
 
     `extra`: settings of GRPOConfig without a recipe key (`check_extra`). The other arguments, and the main process's
@@ -125,17 +122,18 @@ def train(
         raise RecipeError(f"--trl {', '.join(unknown)}: TRL's GRPOConfig has no such setting")
     check_extra(extra, recipe)
     engine, recipe = choose_engine(recipe), on_transformers(recipe)
+    job = job.with_recipe(recipe)
     if recipe.objective.resample:
         say("objective.resample: TRL samples each group once, so groups without reward spread are not replaced")
-    run = Run(recipe, folder, resume=resume, say=say) if processes.is_main else None
+    state = newest_state(recipe, folder, say) if resume and processes.is_main else None
     with ExitStack() as stack:
         scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
         seed_random_states(derive_seed(recipe.seed, "torch"))
-        kept = processes.agree(keep_start(recipe, folder) if run else None)
-        setup = set_up(job.with_recipe(_without_reference(recipe)), say=say, start=kept)
+        kept = processes.agree(keep_start(recipe.model, folder) if processes.is_main else None)
+        setup = set_up(job, say=say, with_reference=False, start=kept)  # TRL loads the reference itself
         policy = setup.policy
         assert isinstance(policy, TransformersPolicy)
-        start = processes.agree(run.step if run else 0)
+        start = processes.agree(state.step if state else 0)
         if start and recipe.model.lora is not None:
             policy.load(Path(_resumed(folder, start, recipe)))  # a check; TRL loads it again without one
         arguments = grpo_arguments(
@@ -144,24 +142,28 @@ def train(
             steps=order.total_steps, dtype=dtype_name(policy.dtype), extra=extra,
         )  # fmt: skip
         measured = math.nan
-        if run:
-            sampler = load_sampler(policy, recipe, job.engines)
-            measured = find_initial_entropy(job.with_recipe(recipe), folder, policy, sampler, say)
+        if processes.is_main:
+            sampler = load_sampler(policy, job)
+            measured = find_initial_entropy(job, folder, policy, sampler, say)
         initial_entropy = processes.agree(measured)
-        keeper = RunKeeper(recipe.objective.num_iterations, run, policy)
-        if run:
+        keeper = RunKeeper(recipe.objective.num_iterations, policy)
+        if processes.is_main:
             folder.write_environment(setup.facts | origin(folder) | _facts(arguments, processes, extra))
             folder.keep_problems(job.problem_digests)
-            stack.enter_context(
-                run.begin(save=keeper.save, total_steps=order.total_steps, initial_entropy=initial_entropy, quiet=quiet)
-            )
+            opened = open_run(
+                recipe, folder, keeper, state=state, total_steps=order.total_steps, initial_entropy=initial_entropy,
+                quiet=quiet, say=say,
+            )  # fmt: skip
+            keeper.run = stack.enter_context(opened)
+            keeper.signals = keeper.run.signals
+        else:
+            keeper.signals = stack.enter_context(interrupt_flag(lambda text: None))
         stack.enter_context(quiet_libraries())
         reward = RecipeReward(scorer, prompts, policy)
         trainer = make_trainer(recipe, policy, prompts, order, reward, keeper, arguments, initial_entropy)
-        keeper.signals = stack.enter_context(interrupt_flag(say_at_once if processes.is_main else lambda text: None))
         trainer._step = start * trainer.num_iterations * arguments["gradient_accumulation_steps"]  # TRL begins at 0
         trainer.train(resume_from_checkpoint=_resumed(folder, start, recipe) if start else None)
-        return run
+        return keeper.run.outcome if keeper.run else None
 
 
 def make_trainer(
@@ -241,7 +243,7 @@ class RecipeTrainer(GTPOTrainer):
                 inputs["advantages"],
                 mask,
                 old_logprobs_BGT=old,
-                **method_of(self.objective, max_completion_tokens=self.args.max_completion_length).loss_arguments(),
+                **self.method.loss_arguments(),
             ).metrics
             self.keeper.ratios += gather_object([Ratios.from_metrics(inputs["advantages"] * mask, metrics)])
         return loss
@@ -255,43 +257,32 @@ class RecipeTrainer(GTPOTrainer):
         self.keeper.sampler_known = sampled_NT is not None
         logprobs_NT = self.seen.logprobs_NT if sampled_NT is None else self._gather(sampled_NT)
         if self.accelerator.is_main_process:
-            self.keeper.result = self._step_result(problems, verdicts, logprobs_NT.cpu())
+            self.keeper.rows = self._step_rows(problems, verdicts, logprobs_NT.cpu())
         return output
 
-    def _step_result(self, problems: list[int], verdicts: list[Any], logprobs_NT: torch.Tensor) -> StepResult:
-        """Return the generation as a StepResult of gtpo's own loop.
+    def _step_rows(self, problems: list[int], verdicts: list[Any], sampled_NT: torch.Tensor) -> StepRows:
+        """Return the generation as the record that gtpo's own loop makes.
 
         It covers all steps of the generation, since TRL distributes the rows to the steps at random.
         """
         assert self.seen is not None
-        seen, (B, G) = self.seen, self.seen.rewards_BG.shape
+        seen = self.seen
         ids, mask = seen.ids_NT.cpu(), seen.mask_NT.cpu()
         groups = self.reward.groups(
             problems,
             verdicts,
             [row[real].tolist() for row, real in zip(ids, mask, strict=True)],
-            [row[real].tolist() for row, real in zip(logprobs_NT, mask, strict=True)],
-            size=G,
+            [row[real].tolist() for row, real in zip(sampled_NT, mask, strict=True)],
+            size=seen.rewards_BG.shape[1],
         )
-        batch = collate(groups, device=seen.rewards_BG.device)
-        T = batch.completion_ids_BGT.shape[-1]
-
-        def by_group(rows: torch.Tensor) -> torch.Tensor:
-            return rows.view(B, G) if rows.ndim == 1 else rows[:, :T].reshape(B, G, T)
-
-        advantages_BG, spans, weights_BGT, shares_BG, _ = seen.of_groups
-        return StepResult(
-            groups, batch, advantages_BG,
-            spans=type(spans)(*(span[..., :T] for span in spans)),
-            weights_BGT=weights_BGT[..., :T],
-            shares_BG=shares_BG,
-            logprobs_BGT=by_group(seen.logprobs_NT * seen.mask_NT),
-            entropy_BGT=by_group(seen.entropy_NT * seen.mask_NT),
-            mean_entropy_BG=by_group(seen.of_rows.mean_entropy_N),
-            filtered_BG=by_group(seen.of_rows.filtered_N),
-            keep_BG=by_group(seen.of_rows.keep_N),
-            coefficients_BGT=by_group(seen.of_rows.coefficients_NT),
-        )  # fmt: skip
+        rows = step_rows(
+            StepSamples(groups), self.method, mask_truncated=self.mask_truncated, device=seen.mask_NT.device
+        )
+        T, every = rows.ids_NT.shape[1], torch.arange(len(rows), device=seen.mask_NT.device)
+        measured = {"logprobs_NT": seen.logprobs_NT * seen.mask_NT, "entropy_NT": seen.entropy_NT * seen.mask_NT}
+        values = measured | seen.of_rows._asdict()
+        rows.write(every, **{name: value[:, :T] if value.ndim == 2 else value for name, value in values.items()})
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,11 +307,6 @@ class RepeatedPrompts:
     def __len__(self) -> int:
         generations = math.ceil(self.order.total_steps / self.steps)
         return generations * self.passes * self.steps * self.order.prompts_per_step * self.group_size
-
-
-def _without_reference(recipe: Recipe) -> Recipe:
-    """Return the recipe without a KL term, to load the model without a reference, which TRL loads itself."""
-    return recipe.with_values({"objective.kl_coef": 0.0})
 
 
 def _resumed(run: RunFolder, step: int, recipe: Recipe) -> str:

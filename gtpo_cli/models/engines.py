@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection
-from typing import Literal, NamedTuple
 
 from gtpo_cli.errors import ModelError, pip_install
+from gtpo_cli.job import Engines
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
-from gtpo_cli.recipe.schema import BFLOAT16, LARGEST_RANK, Engine, ModelRecipe, Recipe
+from gtpo_cli.recipe.schema import BFLOAT16, LARGEST_RANK, ModelRecipe, Recipe, RolloutRecipe
 
-Backend = Literal["unsloth", "transformers"]
-
-_NAMES = {"unsloth": "Unsloth", "vllm": "vLLM"}  # others have the recipe's name
 PLUGIN = "vllm_bnb_plugin"  # vLLM needs it for 4-bit weights since 0.28
 LIBRARIES = ("unsloth", "vllm", PLUGIN)
-
-
-class Engines(NamedTuple):
-    """`backend` holds the policy, `engine` samples; `shared`: both work on the same weights in GPU memory."""
-
-    backend: Backend
-    engine: Engine
-    shared: bool
-
-    def __str__(self) -> str:
-        if self.shared:
-            return "Unsloth, sampling by its vLLM engine"
-        backend, engine = (_NAMES.get(name, name) for name in (self.backend, self.engine))
-        return backend if backend == engine else f"{backend}, sampling by {engine}"
 
 
 def choose_engines(
@@ -84,9 +67,9 @@ def choose_engines(
     return Engines(backend, engine, shared=gpu and (backend, engine) == ("unsloth", "vllm"))
 
 
-def about_compiling(recipe: Recipe, engines: Engines) -> str | None:
+def about_compiling(rollout: RolloutRecipe, engines: Engines) -> str | None:
     """Explain why vLLM's start takes minutes; None if it compiles nothing."""
-    if engines.engine != "vllm" or recipe.rollout.vllm.get("enforce_eager") or gpu_capability() is None:
+    if engines.engine != "vllm" or rollout.vllm.get("enforce_eager") or gpu_capability() is None:
         return None
     return (
         "vLLM's first start with a model takes minutes, because it compiles; later starts reuse the result in "

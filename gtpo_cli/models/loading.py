@@ -25,8 +25,10 @@ from safetensors import SafetensorError, safe_open
 from gtpo_cli.errors import ModelError, install, out_of_memory, translated
 from gtpo_cli.files import Wrong, open_regular, parse_json, read_bytes, read_json
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
+from gtpo_cli.job import ModelFiles
 from gtpo_cli.limited import LIMITS
 from gtpo_cli.models.policy import Policy
+from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.text import describe, one_line, shown
 
@@ -75,6 +77,17 @@ def load_tokenizer(recipe: ModelRecipe, path: str, config: Any = None) -> Any:
         return AutoTokenizer.from_pretrained(
             path, config=config, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
         )
+
+
+def read_model(recipe: ModelRecipe, path: str | None = None, config: Any = None) -> ModelFiles:
+    """Read a model's configuration, unless it is given, and its tokenizer, by default from where the recipe names it.
+
+    Raises ModelError with the remedy.
+    """
+    path = resolve_name(recipe.name) if path is None else path
+    config = load_config(recipe, path) if config is None else config
+    tokenizer = load_tokenizer(recipe, path, config)
+    return ModelFiles(path, config, tokenizer, bounded_context(config, recipe.max_seq_length))
 
 
 def load_config(recipe: ModelRecipe, path: str) -> Any:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.files import guarded, open_regular
+from gtpo_cli.job import ModelFiles
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.models.budget import measuring_budget
 from gtpo_cli.models.dropout import switch_off_dropout
-from gtpo_cli.models.files import ModelFiles
 from gtpo_cli.models.loading import (
     bounded_context,
     check_complete,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError, install
-from gtpo_cli.models.files import ModelFiles
+from gtpo_cli.job import ModelFiles
 from gtpo_cli.models.loading import check_finite, choose_dtype, explained
 from gtpo_cli.models.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.models.standby import recording_what_sleeps
@@ -93,7 +93,7 @@ def load_unsloth_policy(
         )
     fast = _fast_language_model(engine)
     path, tokenizer = files.path, files.tokenizer  # not Unsloth's tokenizer, which may have other special tokens
-    longest = files.context(recipe.max_seq_length)  # for longer rows Unsloth would stretch positions (RoPE scaling)
+    longest = files.context  # for longer rows Unsloth would stretch positions (RoPE scaling)
     can_sleep = (
         recording_what_sleeps() if engine is not None and engine.standby != "never" else contextlib.nullcontext()
     )

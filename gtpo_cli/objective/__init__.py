@@ -2,7 +2,7 @@
 
 from gtpo_cli.entropy_filter import LN_2, filter_is_on
 from gtpo_cli.objective.advantages import group_advantages
-from gtpo_cli.objective.batch import Rows, TokenBatch, Unit
+from gtpo_cli.objective.batch import Rows, SampledRows, Unit
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import keep_mask, mean_entropy
 from gtpo_cli.objective.equation import GroupTerms, Method, RowTerms, coefficients, group_terms, row_terms
@@ -16,7 +16,7 @@ __all__ = [
     "Method",
     "RowTerms",
     "Rows",
-    "TokenBatch",
+    "SampledRows",
     "Unit",
     "coefficients",
     "conflict_mask",

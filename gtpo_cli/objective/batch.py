@@ -1,4 +1,4 @@
-"""The completions of one optimiser step as rectangular tensors: in groups (TokenBatch) or as a flat list (Rows).
+"""The completions of one optimiser step as a flat list of rows; `Rows.by_group` shows them in their groups.
 
 Axes: B prompts, G completions of one prompt, N = B G rows, P prompt tokens, T completion tokens. Both P and T are
 right-padded. Only the masks tell real tokens from padding, since a pad id may equal a real token's id.
@@ -17,46 +17,6 @@ from torch import Tensor
 Unit = Literal["completions", "tokens"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenBatch:
-    """The tokens and rewards of a step, as the objective needs them. All tensors are on one device.
-
-    prompt_ids_BP, prompt_mask_BP: int64, bool. One row for each group.
-    completion_ids_BGT, completion_mask_BGT: int64, bool. Real tokens are contiguous from position 0.
-    sampled_logprobs_BGT: float32, nats, as the sampler reported them; 0 at padding.
-    rewards_BG: float64. truncated_BG: bool, True if the completion has no end-of-sequence token.
-    """
-
-    prompt_ids_BP: Tensor
-    prompt_mask_BP: Tensor
-    completion_ids_BGT: Tensor
-    completion_mask_BGT: Tensor
-    sampled_logprobs_BGT: Tensor
-    rewards_BG: Tensor
-    truncated_BG: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(B, G)."""
-        return self.completion_ids_BGT.shape[0], self.completion_ids_BGT.shape[1]
-
-    @property
-    def lengths_BG(self) -> Tensor:
-        """|o_i|: completion tokens, int64."""
-        return self.completion_mask_BGT.sum(dim=-1)
-
-    def rows(self) -> Rows:
-        """Return the completions as a flat list: row b G + g is completion g of prompt b."""
-        B, G = self.shape
-        prompt_N = torch.arange(B, device=self.prompt_ids_BP.device).repeat_interleave(G)
-        ids_NT, mask_NT = self.completion_ids_BGT.flatten(0, 1), self.completion_mask_BGT.flatten(0, 1)
-        return Rows(self.prompt_ids_BP, self.prompt_mask_BP, prompt_N, ids_NT, mask_NT)
-
-    def by_group(self, values: Tensor) -> Tensor:
-        """Reshape values of the rows, (N) or (N, T), to (B, G) or (B, G, T)."""
-        return values.view(*self.shape, *values.shape[1:])
-
-
 @dataclass(slots=True, eq=False)
 class Rows:
     """A flat list of completions, the input of a policy. `rows[index]` is a micro-batch of them.
@@ -65,7 +25,7 @@ class Rows:
     prompt_N: int64, the prompt of each row.
     ids_NT, mask_NT: int64, bool. Completion tokens; real ones are contiguous from position 0.
 
-    A subclass may add fields that are None or tensors (N, ...) or (N, T). Indexing selects from them too.
+    A subclass may add fields. Indexing selects from those that are tensors, (N) or (N, T), and keeps the others.
     """
 
     prompt_ids_BP: Tensor
@@ -86,9 +46,13 @@ class Rows:
         chosen["prompt_N"] = prompt_n
         for field in fields(self):
             values = getattr(self, field.name)
-            if field.name not in chosen and values is not None:
+            if field.name not in chosen and isinstance(values, Tensor):
                 chosen[field.name] = values[index] if values.ndim == 1 else values[index, :T]
         return replace(self, **chosen)
+
+    def by_group(self, values: Tensor) -> Tensor:
+        """Reshape values of all rows, (N) or (N, T), to (B, G) or (B, G, T): G rows of each prompt stand together."""
+        return values.view(len(self.prompt_ids_BP), -1, *values.shape[1:])
 
     def write(self, index: Tensor, **values: Tensor) -> None:
         """Write values for `self[index]`, (n) or (n, T of these rows), into the fields of these names."""
@@ -150,6 +114,19 @@ class Rows:
             current.append(row)
         if current:
             yield numbers()
+
+
+@dataclass(slots=True, eq=False)
+class SampledRows(Rows):
+    """Rows of groups of one size, as they were sampled and scored.
+
+    sampled_NT: float32, nats, as the sampler reported them; 0 at padding. rewards_N: float64. truncated_N: bool, True
+    if the completion has no end-of-sequence token.
+    """
+
+    sampled_NT: Tensor
+    rewards_N: Tensor
+    truncated_N: Tensor
 
 
 def pad_rows(rows: list[list[int]] | list[list[float]], *, value: float, dtype: torch.dtype) -> Tensor:

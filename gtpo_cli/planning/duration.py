@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from gtpo_cli.models import Engines
+from gtpo_cli.job import Engines
 from gtpo_cli.planning.cards import GIB, Card
 from gtpo_cli.planning.memory import CONTEXT, Memory, best_memory, cache_bytes, memory_of, number_bytes
-from gtpo_cli.planning.open_keys import Machine, closed, machine_with
+from gtpo_cli.planning.open_keys import Machine, close, machine_with
 from gtpo_cli.planning.shapes import ModelShape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
@@ -146,7 +146,7 @@ def most_saving(
     found = []
     for values in changes:
         asked = recipe.with_values(values | ({SHARE: "auto"} if engines.shared else {}))
-        tried = closed(asked, machine_with(gpu), shape)
+        tried = asked.with_values(close(asked, machine_with(gpu), shape).values)
         need = partial(memory_of, tried, shape, engines, prompt_tokens=prompt_tokens)
         memory = best_memory(need, completion_tokens, gpu.memory if isinstance(gpu, Card) else gpu)
         if memory is not None:
@@ -173,7 +173,7 @@ def cpu_need(
     steps: int, completions: int, prompt_tokens: int, longest_completion: int, mean_completion: int,
 ) -> CpuNeed:  # fmt: skip
     """Estimate the needs of a whole run of so many steps and completions."""
-    recipe = closed(recipe, Machine(0.0, None, frozenset()), shape)
+    recipe = recipe.with_values(close(recipe, Machine(0.0, None, frozenset()), shape).values)
     plain = Engines("transformers", "transformers", False)
     memory = memory_of(recipe, shape, plain, prompt_tokens=prompt_tokens, completion_tokens=longest_completion, gpu=0.0)
     taken = memory.peak - CONTEXT

@@ -18,7 +18,7 @@ from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.cards import GIB, Card
 from gtpo_cli.planning.fit import Plan, make_plan
 from gtpo_cli.planning.memory import best_memory, memory_of
-from gtpo_cli.planning.open_keys import LARGE, closed, machine_with, main_memory
+from gtpo_cli.planning.open_keys import LARGE, close, machine_with, main_memory
 from gtpo_cli.planning.readiness import check_data
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.recipe.data import OWN, PAPER_SYSTEM_PROMPT, SourceRecipe
@@ -148,7 +148,8 @@ def _largest(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> D
         fitting: list[tuple[int, Document]] = []  # sampled at once
         for share in _SHARES if plan.engines.shared else (None,):
             document = _document(model, data, size, share=share, four_bit=four_bit)
-            recipe = closed(_recipe(document), machine_with(plan.card or plan.gpu), plan.shape)
+            recipe = _recipe(document)
+            recipe = recipe.with_values(close(recipe, machine_with(plan.card or plan.gpu), plan.shape).values)
             need = partial(memory_of, recipe, plan.shape, plan.engines, prompt_tokens=size.prompt)
             taken = best_memory(need, size.completion, plan.gpu)
             if taken is not None:

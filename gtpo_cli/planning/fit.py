@@ -11,9 +11,10 @@ from pathlib import Path
 from gtpo_cli.data import Prepared, Prompt, PromptOrder, prepare
 from gtpo_cli.data.benchmarks import hub_source
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.models import Engines, choose_engines, read_model
+from gtpo_cli.job import Engines
 from gtpo_cli.models.copies import quantized_copy
-from gtpo_cli.models.engines import LIBRARIES, is_float32
+from gtpo_cli.models.engines import LIBRARIES, choose_engines, is_float32
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.cards import GIB, Card, cards_of
 from gtpo_cli.planning.duration import CpuNeed, Hours, Saving, cpu_need, estimate, most_saving
@@ -97,7 +98,7 @@ def make_plan(
     if read_data:
         try:
             model = read_model(recipe.model)
-            counts = prepare(recipe, model.tokenizer, model.context(recipe.model.max_seq_length))
+            counts = prepare(recipe, model.tokenizer, model.context)
         except GtpoError as error:
             counts, published = _counted_before(recipe, error), True
             if counts is None:

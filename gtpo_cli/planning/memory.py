@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gtpo_cli.job import Engines
 from gtpo_cli.kernels.row_kernel import CHUNK_BYTES
-from gtpo_cli.models import Engines
 from gtpo_cli.models.budget import AUTO_TOKENS
 from gtpo_cli.models.policy import STATE_BYTES
 from gtpo_cli.planning.cards import GIB

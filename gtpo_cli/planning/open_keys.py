@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gtpo_cli.errors import ModelError, install
-from gtpo_cli.models.engines import LIBRARIES, Engines, choose_engines, gpu_capability, installed_libraries
+from gtpo_cli.job import Engines
+from gtpo_cli.models.engines import LIBRARIES, choose_engines, gpu_capability, installed_libraries
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import BFLOAT16, OPEN, PAPER_SHARE
@@ -138,30 +139,21 @@ def close(recipe: Recipe, machine: Machine, shape: ModelShape | None) -> Closed:
     return Closed({key: values[key] for key in open_keys if key in values}, f"{machine} and {size}", engines)
 
 
-def closed(recipe: Recipe, machine: Machine | None = None, shape: ModelShape | None = None) -> Recipe:
-    """Return the recipe with the values of `close`, by default for this machine and by the model's configuration."""
-    if not any(_value(recipe, key) == "auto" for key in OPEN):
-        return recipe
-    builtin = recipe.model.name.startswith(BUILTIN_PREFIX)
-    shape = shape or (None if builtin else _shape_of(recipe))
-    return recipe.with_values(close(recipe, machine or this_machine(), shape).values)
-
-
-def for_measuring(recipe: Recipe, keep: Collection[str] = (), machine: Machine | None = None) -> Recipe:
+def for_measuring(
+    recipe: Recipe, machine: Machine, shape: ModelShape | None, engines: Engines, keep: Collection[str] = ()
+) -> Recipe:
     """Return the recipe for measuring only. `keep`: keys that do not change.
 
     A shared engine also gets the memory that training would need, and samples as many sequences as its cache then
     holds.
     """
-    machine = machine or this_machine()
-    engines = _engines(recipe, machine)
-    if isinstance(engines, ModelError) or engines.engine != "vllm":
+    if engines.engine != "vllm":
         return recipe
     if engines.shared and _SHARE not in keep:
         recipe = recipe.with_values({_SHARE: _MEASURING_SHARE})
     if _SEQUENCES not in keep:
         recipe = recipe.with_values({_SEQUENCES: "auto"})
-        if shape := _shape_of(recipe):
+        if shape is not None:
             sequences = _sequences(recipe, machine, shape, engines, wanted=MOST_SEQUENCES)
             recipe = recipe.with_values({_SEQUENCES: sequences})
     return recipe
@@ -170,15 +162,6 @@ def for_measuring(recipe: Recipe, keep: Collection[str] = (), machine: Machine |
 def _value(recipe: Recipe, key: str) -> Any:
     section, _, name = key.partition(".")
     return getattr(getattr(recipe, section), name)
-
-
-def _shape_of(recipe: Recipe) -> ModelShape | None:
-    from gtpo_cli.planning.shapes import read_shape
-
-    try:
-        return read_shape(recipe.model)[0]
-    except ModelError:  # loading the model reports it
-        return None
 
 
 def _engines(recipe: Recipe, machine: Machine) -> Engines | ModelError:

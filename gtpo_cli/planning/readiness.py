@@ -7,7 +7,7 @@ together, or returns the job.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ from gtpo_cli.errors import (
     program,
 )
 from gtpo_cli.hub import cached_snapshot, missing_weights, offline_remedy, why_unreachable
-from gtpo_cli.models.engines import Engines, why_auto_is_slow
+from gtpo_cli.job import Engines, TrainingJob
+from gtpo_cli.models.engines import why_auto_is_slow
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning import machine
 from gtpo_cli.planning.machine import GPU_LIBRARIES, Finding
@@ -36,7 +37,6 @@ from gtpo_cli.training.best import check_keep_best
 from gtpo_cli.types import CodeName
 
 if TYPE_CHECKING:
-    from gtpo_cli.job import Job
     from gtpo_cli.planning.resolve import Parts
 
 
@@ -73,28 +73,30 @@ def problems_of(parts: Parts, *, resumed: bool = False) -> list[Finding]:
 
 def resolve(
     recipe: Recipe, *, force: bool = False, resumed: RunFolder | None = None, by_trl: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-) -> Job:  # fmt: skip
-    """Find all parts of a recipe's job, before weights load. `resumed`: the run that goes on. `say` gets a line about
-    the keys that the recipe leaves open.
+    measures: Collection[str] | None = None, say: Callable[[str], None] = lambda text: None,
+) -> TrainingJob:  # fmt: skip
+    """Find all parts of a recipe's job, before weights load. `resumed`: the run that goes on. `measures`: as in
+    `Parts`. `say` gets a line about the keys that the recipe leaves open.
 
     Raises NotReadyError with everything that keeps this recipe from starting here, and for a resumed run with other
     problems than it began with, unless `force`; then the first error of a part.
     """
     from gtpo_cli.planning.resolve import Parts
 
-    parts = Parts(recipe, by_trl=by_trl)
+    parts = Parts(recipe, by_trl=by_trl, measures=measures)
     if not force and (problems := problems_of(parts, resumed=resumed is not None)):
         raise NotReadyError("\n".join(map(str, problems)))
     if parts.closed.words:
         say(parts.closed.words)
-    job = parts.job()
+    if reason := why_auto_is_slow(parts.written):
+        say(f"Unsloth and vLLM would be faster but are not used: {reason}")
+    job = parts.training_job()
     if resumed is not None and not force and (differ := _other_problems(job, resumed)):
         raise NotReadyError(f"{resumed.path}: {differ}; put the data back as they were, or go on with these: --force")
     return job
 
 
-def _other_problems(job: Job, run: RunFolder) -> str | None:
+def _other_problems(job: TrainingJob, run: RunFolder) -> str | None:
     """Say how the problems differ from those that the run began with; None if they do not."""
     then, now = run.problems(), job.problem_digests
     if then is None or list(then) == now:
@@ -272,7 +274,7 @@ def _data(parts: Parts) -> str:
         parts.model  # noqa: B018
     except ModelError:
         return check_data(recipe)
-    _ = parts.data
+    _ = parts.data, parts.held_out
     return "; ".join(f"{s.benchmark}, made here" if s.benchmark in GENERATED else s.name for s in recipe.data.sources)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data import Prepared, prepare
-from gtpo_cli.errors import ModelError
-from gtpo_cli.job import Job
-from gtpo_cli.models import Engines, ModelFiles, read_model
+from gtpo_cli.data.unseen import Benchmark, load_benchmark
+from gtpo_cli.errors import CheckpointError, DataError, GtpoError, ModelError, translated
+from gtpo_cli.job import Engines, Job, ModelFiles, TrainingJob
 from gtpo_cli.models.engines import on_transformers
-from gtpo_cli.models.loading import load_config
+from gtpo_cli.models.loading import load_config, read_model
 from gtpo_cli.models.tiny import BUILTIN_PREFIX, resolve_name
-from gtpo_cli.planning.open_keys import Closed, Machine, close, this_machine
+from gtpo_cli.planning.open_keys import Closed, Machine, close, for_measuring, this_machine
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, shape_of
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import check_columns
@@ -21,9 +24,18 @@ from gtpo_cli.rewards import check_columns
 class Parts:
     """The parts of a recipe's job. Each raises its own error where it cannot be found."""
 
-    def __init__(self, recipe: Recipe, *, by_trl: bool = False) -> None:
-        """`by_trl`: for TRL's trainer, which holds the policy on transformers and makes full steps."""
-        self.written, self.by_trl = recipe, by_trl
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        by_trl: bool = False,
+        measures: Collection[str] | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        """`by_trl`: for TRL's trainer, which holds the policy on transformers and makes full steps. `measures`: for
+        measuring alone, when the engine gets the memory of training; the keys that stay as they are. `checkpoint`:
+        the folder of trained full weights, which is the model then."""
+        self.written, self.by_trl, self._measures, self._checkpoint = recipe, by_trl, measures, checkpoint
         self._asked = on_transformers(recipe) if by_trl else recipe
 
     @cached_property
@@ -32,7 +44,7 @@ class Parts:
 
     @cached_property
     def path(self) -> str:
-        return resolve_name(self.written.model.name)
+        return resolve_name(self.written.model.name) if self._checkpoint is None else str(self._checkpoint)
 
     @cached_property
     def config(self) -> Any:
@@ -62,7 +74,10 @@ class Parts:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe with every open key decided; of TRL's trainer the engines stay as written."""
-        return self.written.with_values(self.closed.values)
+        recipe = self.written.with_values(self.closed.values)
+        if self._measures is None or isinstance(self.closed.engines, ModelError):
+            return recipe
+        return for_measuring(recipe, self.machine, self.shape, self.closed.engines, self._measures)
 
     @cached_property
     def here(self) -> Recipe:
@@ -83,8 +98,20 @@ class Parts:
 
     @cached_property
     def data(self) -> Prepared:
-        longest = self.model.context(self.written.model.max_seq_length)
-        return prepare(self.written, self.model.tokenizer, longest, full_steps=self.by_trl)
+        return prepare(self.written, self.model.tokenizer, self.model.context, full_steps=self.by_trl)
+
+    @cached_property
+    def held_out(self) -> tuple[Benchmark, ...]:
+        """The benchmarks that `training.eval_every` measures."""
+        if self.written.training.eval_every is None:
+            return ()
+        try:
+            return tuple(
+                load_benchmark(self.written, name, self.model.tokenizer, max_seq_length=self.model.context)
+                for name in self.written.evaluation.benchmarks
+            )
+        except DataError as error:
+            raise DataError(f"training.eval_every: there is nothing to evaluate on: {error}") from error
 
     def check_columns(self) -> None:
         """Raise RewardError for a reward that is missing or reads columns which the data do not have."""
@@ -92,6 +119,45 @@ class Parts:
             check_columns(self.written.rewards, [problem for problem, _ in self.data.prompts])
 
     def job(self) -> Job:
-        """Return the job. Raises DataError, ModelError or RewardError for a part that cannot be found."""
+        """Return what loading and sampling need. Raises ModelError."""
+        return Job(self.recipe, self.engines, self.model)
+
+    def training_job(self) -> TrainingJob:
+        """Return what training needs. Raises DataError, ModelError or RewardError for a part that cannot be found."""
         self.check_columns()
-        return Job(self.recipe, self.engines, self.model, self.data)
+        return TrainingJob(self.recipe, self.engines, self.model, self.data, self.held_out)
+
+
+def measuring_job(
+    recipe: Recipe,
+    checkpoint: Checkpoint | None = None,
+    *,
+    temperature: float,
+    keep: Collection[str] = (),
+    streaming: bool = False,
+) -> Job:
+    """Find what measuring needs of a run's checkpoint, or of the untrained model; no training data, no plug-ins.
+
+    A checkpoint with full weights is a model of its own, so the base model is not needed. `temperature`: of its
+    distributions; 0 is greedy, whose entropy is 0 by itself, so that is measured at 1. `keep`: keys that do not change
+    for measuring. `streaming` takes transformers, since streaming calls the model for every token.
+
+    Raises ModelError, and CheckpointError for a checkpoint's own files.
+    """
+    whole = checkpoint.model if checkpoint is not None and checkpoint.has_full_weights else None
+    asked = recipe.with_values({"rollout.temperature": temperature or 1.0})
+    parts = Parts(on_transformers(asked) if streaming else asked, measures=keep, checkpoint=whole)
+
+    def explained(error: ModelError) -> GtpoError:
+        if whole is not None:
+            return CheckpointError(f"{whole}: the weights cannot be read ({error}); choose another checkpoint")
+        folder = Path(recipe.model.name)
+        if recipe.model.name.startswith(BUILTIN_PREFIX) or folder.is_absolute() or folder.exists():
+            return error
+        return ModelError(
+            f"{error} If it is a folder: a relative path starts at the working folder, for a run at the one it was "
+            "trained in; call gtpo there."
+        )
+
+    with translated(ModelError, explained, passing=()):
+        return parts.job()

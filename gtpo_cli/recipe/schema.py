@@ -19,7 +19,7 @@ from gtpo_cli.recipe.data import Benchmark as Benchmark
 from gtpo_cli.recipe.data import DataRecipe as DataRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
 from gtpo_cli.recipe.rewards import TagsRecipe
-from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section
+from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, flatten
 from gtpo_cli.text import did_you_mean, one_line
 
 LEAST_TEMPERATURE = 1e-6
@@ -40,6 +40,15 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
     "model.gradient_checkpointing": False,
     "data.system_prompt": None,
     "optimizer.name": "adamw",
+}
+
+
+# Keys of these sections on which no score of an evaluation depends: how a model computes, what digests of weights and
+# problems cover, and what is computed from the same completions. A key that is missing here only costs a new sampling.
+_NO_SCORE: dict[str, Any] = {
+    "model": {"name", "start", "backend", "gradient_checkpointing", "trust_remote_code", "lora"},
+    "rewards": {"format": {"weight"}, "accuracy": {"weight"}, "plugins": {"__all__": {"weight"}}},
+    "evaluation": {"benchmarks", "limit", "pass_k", "majority_k"},
 }
 
 
@@ -403,6 +412,15 @@ class Recipe(Section):
     @property
     def completions_per_step(self) -> int:
         return self.completions_per_prompt * self.rollout.prompts_per_step
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """The values, by dotted key, on which the scores of an evaluation depend, besides weights and problems."""
+        sections = self.model_dump(mode="json", include={"model", "rewards", "evaluation"}, exclude=_NO_SCORE)
+        keys = dict(flatten(sections)) | {"data.system_prompt": self.data.system_prompt}
+        if self.rewards.length.weight:
+            keys["rollout.max_completion_tokens"] = self.rollout.max_completion_tokens
+        return keys
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:

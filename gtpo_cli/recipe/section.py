@@ -96,15 +96,16 @@ def code_names(value: Any, key: str = "") -> Iterator[tuple[str, CodeName]]:
 
 def recipe_differences(recipes: Sequence[BaseModel]) -> list[tuple[str, list[Any]]]:
     """Return (dotted key, its value in each recipe) for keys that differ, except run_name and output_dir."""
-    flat = [dict(_flatten(recipe.model_dump(mode="json"))) for recipe in recipes]
+    flat = [dict(flatten(recipe.model_dump(mode="json"))) for recipe in recipes]
     keys = [key for key in dict.fromkeys(key for recipe in flat for key in recipe) if key not in _UNCOMPARED]
     rows = [(key, [recipe.get(key) for recipe in flat]) for key in keys]
     return [(key, values) for key, values in rows if any(value != values[0] for value in values)]
 
 
-def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of nested mappings with its dotted key."""
     for key, value in section.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

@@ -18,7 +18,6 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, McNemar, difference_interval, mcnemar
 from gtpo_cli.evaluation.records import Results, is_share
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
-from gtpo_cli.report.run_record import differing
 from gtpo_cli.report.tables import score_interval
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import counted
@@ -123,7 +122,8 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         )
     one, other = before.results(), after.results()
     ids = _shared_ids(before, one, after, other)
-    differ = differing(before.conditions, after.conditions, "model", "seed")  # problems are compared one by one
+    of_subject, of_problems = ("subject", "weights"), ("problems", "data_digest")  # problems are compared one by one
+    differ = before.conditions.differences(after.conditions, *of_subject, *of_problems)
     names = [name for name in one.scores if name in other.scores]
     before_PM, after_PM = _values(one, names, ids), _values(other, names, ids)
     means = before_PM.mean(axis=0).tolist(), after_PM.mean(axis=0).tolist()

@@ -88,19 +88,6 @@ def read_run(run: RunFolder) -> RunRecord:
     return record
 
 
-# Conditions of sampling and grading, without those of problems, model and seed.
-_SAMPLING = (
-    "split", "samples", "temperature", "top_p", "max_completion_tokens", "format_mode", "system_prompt", "tags",
-    "equality", "changed",
-)  # fmt: skip
-
-
-def differing(one: Conditions, other: Conditions, *more: str) -> list[tuple[str, Any, Any]]:
-    """List (condition, its two values) for conditions of sampling and grading, and of `more`, that differ."""
-    pairs = [(key, getattr(one, key), getattr(other, key)) for key in (*_SAMPLING, *more)]
-    return [(key, first, second) for key, first, second in pairs if first != second]
-
-
 def evaluated(runs: Sequence[RunRecord]) -> dict[str, list[Evaluated]]:
     """Map each benchmark to its evaluated models in the order of the runs, without repeats of an untrained model."""
     found: dict[str, dict[tuple[int | None, str], Evaluated]] = {}

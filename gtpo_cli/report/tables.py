@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import is_reward
-from gtpo_cli.report.run_record import Evaluation, RunRecord, differing, evaluated
+from gtpo_cli.report.run_record import Evaluation, RunRecord, evaluated
 from gtpo_cli.text import markdown_table, markdown_text, one_line
 from gtpo_cli.tracking import reward_words
 
@@ -187,8 +187,10 @@ def _formatted(row: ScoreRow) -> list[str]:
 def _note(evaluation: Evaluation, first: Evaluation, notes: list[str]) -> int | None:
     """Return the number of the note on how conditions differ from the first evaluation's. Adds the note if new."""
     differ = [
-        "another system prompt" if key == "system_prompt" else f"{key} {own}, not {other}"
-        for key, other, own in differing(first.conditions, evaluation.conditions, "data_digest", "problems")
+        "another system prompt" if key == "data.system_prompt" else f"{key} {own}, not {other}"
+        for key, other, own in first.conditions.differences(
+            evaluation.conditions, "benchmark", "subject", "model", "seed", "weights"
+        )
     ]
     if not differ:
         return None

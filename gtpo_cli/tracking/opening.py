@@ -37,7 +37,7 @@ def open_trackers(
     be opened, RecipeError if TensorBoard is not installed. If wandb fails, that is only a warning.
     """
     console = console or Console()
-    warn = _warn_on(console)
+    warn = warn_on(console)
     record = JsonlTracker(run_dir / "metrics.jsonl", keep_bytes=keep_bytes)
     others: list[Tracker] = []
     try:
@@ -78,7 +78,7 @@ def _open_wandb(
     return [BackgroundTracker(tracker, close_seconds=FINISH_TIMEOUT + 10)]  # wandb's own timeout comes first
 
 
-def _warn_on(console: rich.console.Console) -> Callable[[str], None]:
+def warn_on(console: rich.console.Console) -> Callable[[str], None]:
     """Return a function that shows a warning as one line above the display, or with `warnings` once it is closed."""
 
     def warn(text: str) -> None:

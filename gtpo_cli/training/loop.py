@@ -1,196 +1,56 @@
-"""gtpo's own training loop: it sets up the parts of a step, then makes one step after the other.
+"""gtpo's own training loop: build the parts of a run from its job, then make one step after the other.
 
 `step.py` has the algorithm of a step, `run.py` what a run keeps of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
-from gtpo_cli.data import PromptOrder
 from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.generation import load_sampler
-from gtpo_cli.job import Job
+from gtpo_cli.job import TrainingJob
 from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import training_budget
-from gtpo_cli.recipe import Recipe
+from gtpo_cli.models.budget import Budget, training_budget
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.text import describe
-from gtpo_cli.tracking import Trackers
+from gtpo_cli.tracking.console import Console
+from gtpo_cli.tracking.opening import warn_on
 from gtpo_cli.training import trials
-from gtpo_cli.training.interrupts import interrupt_flag
+from gtpo_cli.training.generations import Generations
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.run import Run
-from gtpo_cli.training.samples_ahead import SamplesAhead
+from gtpo_cli.training.run import Outcome, Run, newest_state, open_run
 from gtpo_cli.training.setup import find_initial_entropy, set_up
 from gtpo_cli.training.start import keep_start, origin
-from gtpo_cli.training.step import StepParts, StepPrompts, sample_steps, train_step
+from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from gtpo_cli.training.held_out import HeldOut
 
-
-def train(
-    job: Job,
-    folder: RunFolder,
-    *,
-    resume: bool = False,
-    quiet: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-) -> Run:
-    """Train as the job says in an existing run folder; with `resume`, from its newest checkpoint.
-
-    `say` gets the lines that a user should read before the first step. After that the display reports, unless `quiet`.
-    Ctrl-C and SIGTERM let the step finish, save and return. Raises GtpoError, which leaves earlier checkpoints intact.
-    The caller holds the folder (`RunFolder.held`).
-    """
-    recipe, prompts, order = job.recipe, job.data.prompts, job.data.order
-    run = Run(recipe, folder, resume=resume, say=say)
-    with ExitStack() as stack:
-        # The scorer comes first, so that a reward that fails to load is reported before the model loads.
-        scorer = stack.enter_context(Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens))
-        setup = set_up(job, say=say, samples=recipe.generates, start=keep_start(recipe, folder))
-        policy = setup.policy
-        folder.write_environment(setup.facts | origin(folder))
-        folder.keep_problems(job.problem_digests)
-        sampler = load_sampler(policy, recipe, job.engines, warn=run.warn) if recipe.generates else None
-        seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts
-        budget = training_budget(recipe.training.micro_batch_size, longest_row=job.data.longest_row, warn=run.warn)
-        if policy.device.type in trials.STRESSED:
-            tokens = trials.stress_step(recipe, policy, sampler, prompts, budget)
-            say(f"the longest row ({tokens} tokens) fits, {budget} at a time in training")
-        held_out = None
-        if recipe.training.eval_every is not None:
-            from gtpo_cli.training.held_out import HeldOut
-
-            assert sampler is not None
-            held_out = HeldOut(recipe, policy, sampler, scorer)
-        updater = Updater(
-            policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps, dtype=policy.dtype
-        )
-        ahead = SamplesAhead(recipe.rollout, prompts, policy)
-        if recipe.objective.name == "sft":
-            from gtpo_cli.training.sft import sft_step
-
-            initial_entropy = None
-
-            def step(number: int) -> dict[str, float]:
-                tags = recipe.rewards.format.tags
-                return sft_step(policy, updater, budget, order.step(number), tags=tags, clock=Stopwatch())
-
-        else:
-            assert sampler is not None
-            initial_entropy = find_initial_entropy(job, folder, policy, sampler, say)
-            parts = StepParts(recipe, policy, sampler, scorer, updater, initial_entropy, budget)
-
-            def step(number: int) -> dict[str, float]:
-                return _step_on_samples(parts, order, ahead, run, number)
-
-        trained = TrainedPolicy(policy, updater, ahead, run.store)
-        if run.step and (warning := trained.restore(run.step)):
-            say(warning)
-        if resume and recipe != (before := folder.recipe()):
-            folder.change(recipe, made=run.step, total=order.total_steps)
-            if _length(recipe) != _length(before):
-                say(
-                    f"the run now has {order.total_steps} steps; the {recipe.optimizer.schedule} learning rate spans "
-                    f"all of them and continues with {updater.learning_rate:.3g} at step {run.step + 1}"
-                )
-        trackers = stack.enter_context(
-            run.begin(
-                save=trained.save, roll_back=trained.roll_back, total_steps=order.total_steps,
-                initial_entropy=initial_entropy, quiet=quiet,
-            )
-        )  # fmt: skip
-        run.signals = stack.enter_context(interrupt_flag(trackers.answer))
-        checked_after_update = False
-        for number in range(run.step + 1, order.total_steps + 1):
-            changes = updater.changes
-            try:
-                metrics = step(number)
-            except Exception as error:
-                if updater.changes == changes:  # else the weights are those of no step
-                    _save_before(run, number, error)
-                raise
-            if not checked_after_update and not metrics["optim/skipped"]:
-                checked_after_update = True
-                trials.check_plain_forward(policy, prompts, as_in_training=recipe.objective.name != "sft")
-            if held_out is not None and run.is_due(number, recipe.training.eval_every):
-                try:
-                    metrics |= _evaluate(held_out, number, trackers)
-                except Exception as error:  # the update succeeded, only the evaluation failed
-                    run.finish_step(number, metrics)
-                    _save_before(run, number + 1, error)
-                    raise
-            if run.finish_step(number, metrics) is not None:
-                break
-        return run
-
-
-def _save_before(run: Run, number: int, error: Exception) -> None:
-    """Save the steps before `number`, which failed, and note in the error how to go on."""
-    try:
-        run.save_before(number)
-    except Exception as why:  # noqa: BLE001 - the first error is the one to report
-        error.add_note(f"the steps since the last checkpoint could not be saved ({describe(why)})")
-    if run.step:
-        error.add_note(f"step {run.step} is saved: gtpo train --resume {run.folder.path}")
-
-
-def _length(recipe: Recipe) -> tuple[int | None, int]:
-    return recipe.training.max_steps, recipe.training.epochs
-
-
-def _step_on_samples(
-    parts: StepParts, order: PromptOrder, ahead: SamplesAhead, run: Run, number: int
-) -> dict[str, float]:
-    """Make a step on sampled completions. Skip it if the sampler meets numbers that are not finite."""
-    clock = Stopwatch()
-    try:
-        if missing := ahead.missing(number, total_steps=order.total_steps):
-            ahead.add(missing, sample_steps(parts, [_prompts(order, run, step) for step in missing], clock=clock))
-        result = train_step(parts, ahead.take(number), clock=clock)
-    except NotFiniteError as error:
-        run.warn(f"step {number} was skipped: {error}")
-        parts.updater.advance_schedule()
-        return {"optim/skipped": 1.0}
-    return run.record(number, result, clock, parts.policy)
-
-
-def _prompts(order: PromptOrder, run: Run, number: int) -> StepPrompts:
-    seed = derive_seed(run.recipe.seed, "sample", number)
-    return StepPrompts(order.step(number), seed, partial(order.more, number))
-
-
-def _evaluate(held_out: HeldOut, number: int, trackers: Trackers) -> dict[str, float]:
-    metrics, tables = held_out.evaluate()
-    for name, rows in tables.items():
-        trackers.log_table(number, f"evaluation/{name}", rows)
-    rates = {name: value for name, value in metrics.items() if name.endswith("/accuracy_rate")}
-    trackers.message("held out: " + ", ".join(f"{name} {value:z.3f}" for name, value in rates.items()))
-    return metrics
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedPolicy:
-    """The policy, its optimiser and the samples for coming steps: the contents of a checkpoint."""
+class LoopParts:
+    """What all steps of a run need. `step` and `generations` are None for SFT, which samples nothing to train on."""
 
     policy: Policy
     updater: Updater
-    ahead: SamplesAhead
+    budget: Budget
     store: CheckpointStore
+    step: StepParts | None = None
+    generations: Generations | None = None
+    held_out: HeldOut | None = None
 
     def save(self, state: CheckpointState) -> None:
         training = {"updater": self.updater.state_dict()}
-        if samples := self.ahead.state_dict(after=state.step):
+        if self.generations is not None and (samples := self.generations.state_dict(after=state.step)):
             training["samples_ahead"] = samples
         self.store.save(state, self.policy.save, self.policy.trainable_parameters(), training)
 
@@ -199,7 +59,8 @@ class TrainedPolicy:
         self.policy.load(self.store.path(step) / "model")
         with self.store.training(step) as loaded:
             self.updater.load_state_dict(loaded["updater"])
-            self.ahead.load_state_dict(loaded.get("samples_ahead", {}), after=step)
+            if self.generations is not None:
+                self.generations.load_state_dict(loaded.get("samples_ahead", {}), after=step)
             return restore_random_states(loaded["random"])
 
     def roll_back(self, step: int, factor: float) -> float:
@@ -207,7 +68,113 @@ class TrainedPolicy:
 
         Samples for coming steps are dropped, since the abandoned policy drew them.
         """
-        self.ahead.drop()
+        if self.generations is not None:
+            self.generations.drop()
         self.policy.load(self.store.path(step) / "model")
         with self.store.training(step) as loaded:
             return self.updater.roll_back(loaded["updater"], factor)
+
+
+def train(
+    job: TrainingJob, folder: RunFolder, *, resume: bool = False, quiet: bool = False, say: Say = lambda text: None
+) -> Outcome:
+    """Train as the job says in an existing run folder; with `resume`, from its newest checkpoint.
+
+    `say` gets the lines that a user should read before the first step. After that the display reports, unless `quiet`.
+    Ctrl-C and SIGTERM let the step finish, save and return. Raises GtpoError, which leaves earlier checkpoints intact.
+    The caller holds the folder (`RunFolder.held`).
+    """
+    recipe, console, total = job.recipe, Console(), job.data.order.total_steps
+    state = newest_state(recipe, folder, say) if resume else None
+    with build(job, folder, say=say, warn=warn_on(console)) as parts:
+        if state is not None and state.step and (warning := parts.restore(state.step)):
+            say(warning)
+        if state is not None:
+            _keep_recipe(job, folder, state, parts.updater, say)
+        initial_entropy = None if parts.step is None else parts.step.initial_entropy
+        with open_run(
+            recipe, folder, parts, state=state, total_steps=total, initial_entropy=initial_entropy, console=console,
+            quiet=quiet, say=say,
+        ) as run:  # fmt: skip
+            unchecked = True
+            for number in run.steps():
+                with run.attempt(number, parts.updater):
+                    metrics = make_step(job, parts, run, number)
+                if unchecked and not metrics["optim/skipped"]:  # after the first update
+                    unchecked = False
+                    trials.check_plain_forward(parts.policy, job.data.prompts, as_in_training=parts.step is not None)
+                if parts.held_out is not None and run.is_due(number, recipe.training.eval_every):
+                    with run.attempt_after(number, metrics):
+                        metrics |= parts.held_out.evaluate(number, run.trackers)
+                run.finish_step(number, metrics)
+            return run.outcome
+
+
+def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int) -> dict[str, float]:
+    """Make one step and return its metrics. Skip it if the sampler meets numbers that are not finite."""
+    clock = Stopwatch()
+    if parts.step is None or parts.generations is None:
+        from gtpo_cli.training.sft import sft_step
+
+        prompts, tags = job.data.order.step(number), job.recipe.rewards.format.tags
+        return sft_step(parts.policy, parts.updater, parts.budget, prompts, tags=tags, clock=clock)
+    try:
+        samples = parts.generations.take(number, clock=clock)
+        rows = train_step(parts.step, samples, clock=clock)
+    except NotFiniteError as error:
+        run.warn(f"step {number} was skipped: {error}")
+        parts.updater.advance_schedule()
+        return {"optim/skipped": 1.0}
+    return run.record(number, rows, clock, parts.policy)
+
+
+@contextmanager
+def build(job: TrainingJob, folder: RunFolder, *, say: Say, warn: Say) -> Iterator[LoopParts]:
+    """Build what the steps need from the finished values of a job: policy, sampler, scorer, updater.
+
+    On a GPU the longest possible step is tried first. The run's folder gets facts about the machine and the model, and
+    <H>_ini. `warn` gets a sentence if memory runs out and fewer completions are worked on at a time.
+    """
+    recipe, prompts, order = job.recipe, job.data.prompts, job.data.order
+    # The scorer comes first, so that a reward that fails to load is reported before the model loads.
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
+        setup = set_up(job, say=say, samples=recipe.generates, start=keep_start(recipe.model, folder))
+        policy = setup.policy
+        folder.write_environment(setup.facts | origin(folder))
+        folder.keep_problems(job.problem_digests)
+        sampler = load_sampler(policy, job, warn=warn) if recipe.generates else None
+        seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts
+        budget = training_budget(recipe.training.micro_batch_size, longest_row=job.data.longest_row, warn=warn)
+        if policy.device.type in trials.STRESSED:
+            tokens = trials.stress_step(job, policy, sampler, budget)
+            say(f"the longest row ({tokens} tokens) fits, {budget} at a time in training")
+        held_out = None
+        if job.held_out and sampler is not None:
+            from gtpo_cli.training.held_out import HeldOut
+
+            held_out = HeldOut(job, policy, sampler, scorer)
+        updater = Updater(
+            policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps, dtype=policy.dtype
+        )
+        step = generations = None
+        if sampler is not None and recipe.objective.name != "sft":
+            initial_entropy = find_initial_entropy(job, folder, policy, sampler, say)
+            step = StepParts(
+                recipe.objective, recipe.rollout, policy, sampler, scorer, updater, initial_entropy, budget
+            )
+            generations = Generations(step, prompts, order, seed=recipe.seed)
+        store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
+        yield LoopParts(policy, updater, budget, store, step, generations, held_out)
+
+
+def _keep_recipe(job: TrainingJob, folder: RunFolder, state: CheckpointState, updater: Updater, say: Say) -> None:
+    """Keep the recipe that a resumed run continues with, if it has changed, and say what a new end means."""
+    before, now, total = folder.recipe(), job.recipe, job.data.order.total_steps
+    if now == before:
+        return
+    folder.change(now, made=state.step, total=total)
+    if (now.training.max_steps, now.training.epochs) != (before.training.max_steps, before.training.epochs):
+        say(
+            f"the run now has {total} steps; the {now.optimizer.schedule} learning rate spans all of them and "
+            f"continues with {updater.learning_rate:.3g} at step {state.step + 1}"
+        )

@@ -1,33 +1,49 @@
 """One training run in its folder. Both gtpo's own loop (loop.py) and TRL's callback drive it.
 
-A `Run` knows the step to continue from and finishes each step: it logs the metrics, asks the guard, keeps the best
+A `Run` exists while its steps are made, and finishes each of them: it logs the metrics, asks the guard, keeps the best
 checkpoint, saves when due, and decides when to stop. These decisions depend only on the logged metrics and the
 checkpoint, so a resumed run continues as if it had not stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
+
+import rich.console
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError, GtpoError
 from gtpo_cli.models import Policy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.text import counted
+from gtpo_cli.text import counted, describe
 from gtpo_cli.tracking import Trackers, read_metrics
 from gtpo_cli.tracking.opening import open_trackers
-from gtpo_cli.training.best import Best, check_keep_best
+from gtpo_cli.training.best import Best
 from gtpo_cli.training.guard import MAX_ROLLBACKS, NO_SIGNAL, ROLLBACK_RATE, Alarm, CollapseGuard
-from gtpo_cli.training.interrupts import reason
+from gtpo_cli.training.interrupts import interrupt_flag, reason
+from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.samples import sample_table, write_samples
-from gtpo_cli.training.step import StepResult
+from gtpo_cli.training.step import StepRows
 from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 
 MAX_BAD_STEPS = 10  # steps in a row without a finite gradient that stop the run
+
+
+class Trained(Protocol):
+    """What a trainer saves and restores."""
+
+    def save(self, state: CheckpointState) -> None:
+        """Write a checkpoint with this state."""
+        ...
+
+    def roll_back(self, step: int, factor: float) -> float:
+        """Return to the weights and moments of a checkpoint, multiply the learning rate, and return the new one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,109 +56,169 @@ class Stop:
     for_good: bool = False
 
 
-class Run:
-    """A run between its start and its last step.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `step`: the last one that is saved. `stopped`: the reason of an early end, else None."""
 
-    `state`: of the newest checkpoint, or step 0; `total_steps`: known once the run begins; `stopped`: the reason of an
-    early end, else None; `signals`: signals received so far, set by the trainer.
+    recipe: Recipe
+    folder: RunFolder
+    step: int
+    total_steps: int
+    stopped: str | None
+
+
+def newest_state(recipe: Recipe, folder: RunFolder, say: Callable[[str], None]) -> CheckpointState:
+    """Return the state of the newest intact checkpoint, with which a run continues. Set damaged ones aside.
+
+    Raises CheckpointError if none is intact, GtpoError if the guard stopped the run there.
+    """
+    store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
+    store.remove_leftovers()
+    step, problems = store.newest_intact()
+    for problem in problems:
+        say(problem)
+    if step is None:
+        return CheckpointState(step=0, metrics_bytes=0)
+    for path in store.set_aside(after=step):
+        say(f"set aside as {path}; continuing from step {step}")
+    state = store.load_state(step)
+    store.prune(state)  # a kill may have come before it
+    if state.stopped is not None and recipe.training.guard.action != "warn":
+        lower = "" if state.stopped.startswith(NO_SIGNAL) else " with a lower optimizer.learning_rate"
+        raise GtpoError(
+            f"{folder.path}: the guard stopped this run at step {state.step} ({state.stopped}); start a new "
+            f"run{lower}, or continue with these weights and --set training.guard.action=warn"
+        )
+    return state
+
+
+@contextmanager
+def open_run(
+    recipe: Recipe,
+    folder: RunFolder,
+    trained: Trained,
+    *,
+    state: CheckpointState | None = None,
+    total_steps: int,
+    initial_entropy: float | None,
+    console: rich.console.Console | None = None,
+    quiet: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[Run]:
+    """Open the trackers around the steps of a run, and collect signals. The caller holds the folder.
+
+    Args:
+        trained: what a checkpoint holds.
+        state: of the checkpoint that a resumed run continues from; None for a new run.
+        initial_entropy: <H>_ini, nats; None if nothing is sampled (SFT).
+        console, quiet: as in `open_trackers`.
+    Raises:
+        GtpoError: metrics.jsonl cannot be opened.
+    """
+    start = state or CheckpointState(step=0, metrics_bytes=0)
+    if start.step < total_steps:
+        say(f"{'training' if state is None else 'resuming'} {folder.path}")
+    trackers = open_trackers(
+        recipe, folder.path, total_steps=total_steps, start_step=start.step,
+        keep_bytes=None if state is None else start.metrics_bytes, initial_entropy=initial_entropy, console=console,
+        quiet=quiet,
+    )  # fmt: skip
+    with trackers, interrupt_flag(trackers.answer) as signals:
+        history = read_metrics(folder.metrics_file) if start.step else []
+        yield Run(recipe, folder, trained, start, total_steps, trackers, signals, history)
+
+
+class Run:
+    """A run while its steps are made.
+
+    `state`: of the newest checkpoint, or of step 0. `stopped`: the reason of an early end, else None. `signals`: those
+    received so far.
     """
 
     def __init__(
         self,
         recipe: Recipe,
         folder: RunFolder,
-        *,
-        resume: bool = False,
-        say: Callable[[str], None] = lambda text: None,
+        trained: Trained,
+        state: CheckpointState,
+        total_steps: int,
+        trackers: Trackers,
+        signals: Sequence[int],
+        history: Iterable[Mapping[str, float]],
     ) -> None:
-        """Begin at step 0, or with `resume` at the newest intact checkpoint. Damaged ones are reported and set aside.
-
-        Raises CheckpointError if no checkpoint is intact, GtpoError if the guard stopped the run there, and RecipeError
-        for an unknown metric in `training.keep_best`. The caller holds the folder (`RunFolder.held`).
-        """
-        self.recipe, self.folder, self._resume, self._say = recipe, folder, resume, say
-        self.store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
-        self.state = self._newest_state() if resume else CheckpointState(step=0, metrics_bytes=0)
-        if self.state.stopped is not None and recipe.training.guard.action != "warn":
-            lower = "" if self.state.stopped.startswith(NO_SIGNAL) else " with a lower optimizer.learning_rate"
-            raise GtpoError(
-                f"{folder.path}: the guard stopped this run at step {self.state.step} ({self.state.stopped}); start a "
-                f"new run{lower}, or continue with these weights and --set training.guard.action=warn"
-            )
-        check_keep_best(recipe)
-        self.signals: Sequence[int] = ()
-        self.total_steps = 0
-        self._trackers: Trackers | None = None
+        """`history`: the metrics of the steps before a resume."""
+        training, history = recipe.training, list(history)
+        self.recipe, self.folder, self.total_steps, self.trackers = recipe, folder, total_steps, trackers
+        self.store = CheckpointStore(folder.checkpoints, keep_last=training.keep_last)
+        self.state, self.signals = state, signals
         self.stopped: str | None = None
-        self._rollbacks = self.state.rollbacks
+        self.warn = trackers.warn
+        self._trained = trained
+        self._guard = CollapseGuard(training.guard, history)
+        self._best = Best(training.keep_best, window=training.save_every, history=history)
+        self._rollbacks = state.rollbacks
         self._skipped = 0  # steps in a row without an update
+        for row in history:
+            self._count_skipped(row)
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self.recipe, self.folder, self.state.step, self.total_steps, self.stopped)
+
+    def steps(self) -> Iterator[int]:
+        """Yield the numbers of the steps to make, until the last one or a stop."""
+        for number in range(self.state.step + 1, self.total_steps + 1):
+            yield number
+            if self.stopped is not None:
+                return
 
     @contextmanager
-    def begin(
-        self,
-        *,
-        save: Callable[[CheckpointState], None],
-        roll_back: Callable[[int, float], float] | None = None,
-        total_steps: int,
-        initial_entropy: float | None,
-        quiet: bool = False,
-    ) -> Iterator[Trackers]:
-        """Open the trackers around the steps and read what was logged before a resume.
+    def attempt(self, number: int, updater: Updater) -> Iterator[None]:
+        """Make step `number` in the block. If that fails before the weights change, save the steps before it."""
+        changes = updater.changes
+        try:
+            yield
+        except Exception as error:
+            if updater.changes == changes:  # else the weights are those of no step
+                self._rescue(number - 1, error)
+            raise
 
-        Args:
-            save: writes a checkpoint with this state.
-            roll_back: restores the weights and moments of the checkpoint of a step, multiplies the learning rate by a
-                factor and returns the new rate. Needed if `training.guard.action` is rollback.
-            initial_entropy: <H>_ini, nats; None if nothing is sampled (SFT).
-            quiet: no display.
-        Raises:
-            GtpoError: metrics.jsonl cannot be opened.
-        """
-        training, start = self.recipe.training, self.state.step
-        self._save, self._roll_back, self.total_steps = save, roll_back, total_steps
-        if start < total_steps:
-            self._say(f"{'resuming' if self._resume else 'training'} {self.folder.path}")
-        trackers = open_trackers(
-            self.recipe,
-            self.folder.path,
-            total_steps=total_steps,
-            start_step=start,
-            keep_bytes=self.state.metrics_bytes if self._resume else None,
-            initial_entropy=initial_entropy,
-            quiet=quiet,
-        )
-        with trackers as self._trackers:
-            history = read_metrics(self.folder.metrics_file) if start else []
-            self._guard = CollapseGuard(training.guard, history)
-            self._best = Best(training.keep_best, window=training.save_every, history=history)
-            for row in history:
-                self._count_skipped(row)
-            try:
-                yield trackers
-            finally:
-                del self._save, self._roll_back  # they hold the model
+    @contextmanager
+    def attempt_after(self, number: int, metrics: dict[str, float]) -> Iterator[None]:
+        """Do something with the weights of step `number` in the block. If that fails, finish and save the step."""
+        try:
+            yield
+        except Exception as error:
+            self.finish_step(number, metrics)
+            self._rescue(number, error)
+            raise
 
-    def warn(self, text: str) -> None:
-        """Show the user a line, above the display if it is running."""
-        (self._say if self._trackers is None else self._trackers.warn)(text)
+    def _rescue(self, number: int, error: Exception) -> None:
+        """Save the steps up to `number`, unless they are saved already, and note in the error how to go on."""
+        try:
+            if number > self.state.step:
+                self._save_state(number, due=False)
+        except Exception as why:  # noqa: BLE001 - the first error is the one to report
+            error.add_note(f"the steps since the last checkpoint could not be saved ({describe(why)})")
+        if self.state.step:
+            error.add_note(f"step {self.state.step} is saved: gtpo train --resume {self.folder.path}")
 
-    def record(self, number: int, result: StepResult, clock: Stopwatch, policy: Policy) -> dict[str, float]:
+    def record(self, number: int, rows: StepRows, clock: Stopwatch, policy: Policy) -> dict[str, float]:
         """Return the metrics of a policy-gradient step.
 
         If due, or if the step was skipped, its completions go to samples/ and, as a table, to the trackers.
         """
-        metrics = step_metrics(result, clock)  # first, since writing samples does not count as time of the step
+        metrics = step_metrics(rows, clock)  # first, since writing samples does not count as time of the step
         if self.recipe.rollout.steps_per_generation > 1:
-            metrics["samples/age"] = float(result.age)
+            metrics["samples/age"] = float(rows.samples.age)
         every = self.recipe.tracking.log_completions_every
-        if result.not_finite or number == 1 or number % every == 0:
-            file = write_samples(self.folder.samples, number, result, policy.tokenizer)
-            if self._trackers is not None:
-                self._trackers.log_table(number, "samples", sample_table(result, self.recipe, policy.tokenizer))
-            if result.not_finite:
-                self.warn(f"step {number} was skipped: {result.not_finite} was not finite; its completions: {file}")
+        if rows.not_finite or number == 1 or number % every == 0:
+            file = write_samples(self.folder.samples, number, rows, policy.tokenizer)
+            self.trackers.log_table(number, "samples", sample_table(rows, policy.tokenizer))
+            if rows.not_finite:
+                self.warn(f"step {number} was skipped: {rows.not_finite} was not finite; its completions: {file}")
         if self.recipe.objective.audit:
-            metrics |= audit_metrics(result, policy.eos_token_ids)
+            metrics |= audit_metrics(rows, policy.eos_token_ids)
         return metrics
 
     def finish_step(self, number: int, metrics: dict[str, float]) -> Stop | None:
@@ -150,11 +226,10 @@ class Run:
 
         Adds `guard/alarms` to the metrics of a step with rewards.
         """
-        assert self._trackers is not None, "begin comes first"
         alarms = self._guard.observe(metrics)
         if "train/strict_format_rate" in metrics:
             metrics["guard/alarms"] = float(len(alarms))
-        self._trackers.log(number, metrics)
+        self.trackers.log(number, metrics)
         self._best.note(metrics)
         self._count_skipped(metrics)
         stop = self._respond(number, alarms)
@@ -166,26 +241,15 @@ class Run:
         self.stopped = None if stop is None else stop.reason
         return stop
 
-    def save_before(self, number: int) -> None:
-        """Save the steps before `number`, which failed, unless they are saved already."""
-        if number - 1 > self.step:
-            self._save_state(number - 1, due=False)
-
     def _save_state(self, number: int, *, due: bool, for_good: str | None = None) -> None:
-        assert self._trackers is not None
         best = self._best.choose(number, self.state) if due else (self.state.best_step, self.state.best_value)
-        state = CheckpointState(number, self._trackers.position, *best, due, self._rollbacks, for_good)
-        self._save(state)
+        state = CheckpointState(number, self.trackers.position, *best, due, self._rollbacks, for_good)
+        self._trained.save(state)
         self.state = state
 
     def is_due(self, number: int, every: int | None) -> bool:
         """Whether a task for `every` so many steps (None: never) and for the last step is due after step `number`."""
         return every is not None and (number % every == 0 or number == self.total_steps)
-
-    @property
-    def step(self) -> int:
-        """Steps finished and saved."""
-        return self.state.step
 
     def _count_skipped(self, metrics: Mapping[str, float]) -> None:
         self._skipped = self._skipped + 1 if metrics.get("optim/skipped", 0.0) else 0
@@ -217,8 +281,7 @@ class Run:
         step = self._good_checkpoint(before=number - guard.window)
         if step is None:
             return Stop(f"policy collapse, and there is no earlier checkpoint to go back to: {alarm}", for_good=True)
-        assert self._roll_back is not None
-        rate = self._roll_back(step, ROLLBACK_RATE)
+        rate = self._trained.roll_back(step, ROLLBACK_RATE)
         self._rollbacks += 1
         self.warn(
             f"step {number}: went back to the weights of step {step}; the learning rate is {rate:.3g} now (rollback "
@@ -237,16 +300,3 @@ class Run:
                 continue
             return step
         return None
-
-    def _newest_state(self) -> CheckpointState:
-        self.store.remove_leftovers()
-        step, problems = self.store.newest_intact()
-        for problem in problems:
-            self._say(problem)
-        if step is None:
-            return CheckpointState(step=0, metrics_bytes=0)
-        for path in self.store.set_aside(after=step):
-            self._say(f"set aside as {path}; continuing from step {step}")
-        state = self.store.load_state(step)
-        self.store.prune(state)  # a kill may have come before it
-        return state

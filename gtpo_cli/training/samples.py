@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,92 +11,96 @@ from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.files import write_aside, writing_run
-from gtpo_cli.recipe import Recipe
-from gtpo_cli.training.step import StepResult
+from gtpo_cli.training.step import StepRows
+from gtpo_cli.types import Completion, Group, Verdict
 
 
-def sample_rows(result: StepResult) -> list[dict[str, Any]]:
+def sample_rows(rows: StepRows) -> list[dict[str, Any]]:
     """Make one mapping for each completion.
 
     It has problem, text, rewards, advantage, <H>_i, delta, and for each token: id, log-probability, entropy, forward
     and backward mask (0/1), lambda, and c (times the weight of `rollout.importance_correction`, if on). The caller adds
     the tokens' texts.
     """
-    rows = []
-    for b, group in enumerate(result.groups):
-        for g, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True)):
-            length = int(result.batch.lengths_BG[b, g])
+    made = []
+    for row, (group, number, completion, verdict) in enumerate(_completions(rows)):
+        length = len(completion.token_ids)
 
-            def of_tokens(values_BGT: Tensor, b: int = b, g: int = g, length: int = length) -> list[float]:
-                return [round(value, 6) for value in values_BGT[b, g, :length].tolist()]
+        def of_tokens(values_NT: Tensor, row: int = row, length: int = length) -> list[float]:
+            return [round(value, 6) for value in values_NT[row, :length].tolist()]
 
-            rows.append(
-                {
-                    "problem": group.problem.id,
-                    "question": group.problem.question,
-                    "gold": group.problem.gold,
-                    "completion": g,
-                    "text": completion.text,
-                    "finish_reason": completion.finish_reason,
-                    "reward": verdict.reward,
-                    "format": verdict.format_score,
-                    "accuracy": verdict.accuracy_score,
-                    "extracted": verdict.extracted,
-                    "plugins": dict(verdict.plugins),
-                    "advantage": float(result.advantages_BG[b, g]),
-                    "mean_entropy": float(result.mean_entropy_BG[b, g]),
-                    "kept": bool(result.keep_BG[b, g]),
-                    "token_ids": list(completion.token_ids),
-                    "logprobs": of_tokens(result.logprobs_BGT),
-                    "entropy": of_tokens(result.entropy_BGT),
-                    "forward": of_tokens(result.spans.forward_BGT.int()),
-                    "backward": of_tokens(result.spans.backward_BGT.int()),
-                    "lambda": of_tokens(result.weights_BGT),
-                    "coefficient": of_tokens(result.coefficients_BGT),
-                }
-            )
-    return rows
+        made.append(
+            {
+                "problem": group.problem.id,
+                "question": group.problem.question,
+                "gold": group.problem.gold,
+                "completion": number,
+                "text": completion.text,
+                "finish_reason": completion.finish_reason,
+                "reward": verdict.reward,
+                "format": verdict.format_score,
+                "accuracy": verdict.accuracy_score,
+                "extracted": verdict.extracted,
+                "plugins": dict(verdict.plugins),
+                "advantage": float(rows.advantages_N[row]),
+                "mean_entropy": float(rows.mean_entropy_N[row]),
+                "kept": bool(rows.keep_N[row]),
+                "token_ids": list(completion.token_ids),
+                "logprobs": of_tokens(rows.logprobs_NT),
+                "entropy": of_tokens(rows.entropy_NT),
+                "forward": of_tokens(rows.forward_NT.int()),
+                "backward": of_tokens(rows.backward_NT.int()),
+                "lambda": of_tokens(rows.weights_NT),
+                "coefficient": of_tokens(rows.coefficients_NT),
+            }
+        )
+    return made
 
 
-def sample_table(result: StepResult, recipe: Recipe, tokenizer: Any) -> list[dict[str, str | float | None]]:
+def sample_table(rows: StepRows, tokenizer: Any) -> list[dict[str, str | float | None]]:
     """Make a row for people to read for each completion of a step.
 
     It has the prompt as the model got it, the completion, its rewards, its advantage, and the reason why it was left
     out of training, if any.
     """
-    rows: list[dict[str, str | float | None]] = []
-    for b, group in enumerate(result.groups):
-        prompt = tokenizer.decode(list(group.prompt_ids))
-        for g, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True)):
-            why = {
-                "mean entropy over the threshold": bool(result.filtered_BG[b, g]),
-                "truncated": recipe.rollout.mask_truncated and completion.truncated,
+    made: list[dict[str, str | float | None]] = []
+    for row, (group, _, completion, verdict) in enumerate(_completions(rows)):
+        why = {
+            "mean entropy over the threshold": bool(rows.filtered_N[row]),
+            "truncated": not rows.included_N[row],
+        }
+        made.append(
+            {
+                "problem": group.problem.id,
+                "prompt": tokenizer.decode(list(group.prompt_ids)),
+                "gold": group.problem.gold,
+                "text": completion.text,
+                "finish_reason": completion.finish_reason,
+                "answer": verdict.extracted,
+                "reward": verdict.reward,
+                **verdict.scores,
+                "advantage": float(rows.advantages_N[row]),
+                "mean_entropy": float(rows.mean_entropy_N[row]),
+                "filtered": "; ".join(reason for reason, holds in why.items() if holds),
             }
-            rows.append(
-                {
-                    "problem": group.problem.id,
-                    "prompt": prompt,
-                    "gold": group.problem.gold,
-                    "text": completion.text,
-                    "finish_reason": completion.finish_reason,
-                    "answer": verdict.extracted,
-                    "reward": verdict.reward,
-                    **verdict.scores,
-                    "advantage": float(result.advantages_BG[b, g]),
-                    "mean_entropy": float(result.mean_entropy_BG[b, g]),
-                    "filtered": "; ".join(reason for reason, holds in why.items() if holds),
-                }
-            )
-    return rows
+        )
+    return made
 
 
-def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -> Path:
+def _completions(rows: StepRows) -> Iterator[tuple[Group, int, Completion, Verdict]]:
+    """Yield group, number within the group, completion and verdict of each row."""
+    for group in rows.samples.groups:
+        for number, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True)):
+            yield group, number, completion, verdict
+
+
+def write_samples(folder: Path, step: int, rows: StepRows, tokenizer: Any) -> Path:
     """Write the step's completions, replacing a file from before an interruption.
 
     Raises CheckpointError if they cannot be written.
     """
-    rows = sample_rows(result)
-    for row in rows:
+    made = sample_rows(rows)
+    for row in made:
         row["tokens"] = tokenizer.batch_decode([[token] for token in row["token_ids"]])
     target = folder / f"step-{step:06d}.jsonl"
     with writing_run(
@@ -106,5 +111,5 @@ def write_samples(folder: Path, step: int, result: StepResult, tokenizer: Any) -
         ),
     ):
         folder.mkdir(exist_ok=True)
-        write_aside(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_aside(target, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made))
     return target

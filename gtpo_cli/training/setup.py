@@ -17,9 +17,9 @@ from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
 from gtpo_cli.generation import Sampler
 from gtpo_cli.hub import cached_snapshot
-from gtpo_cli.job import Job
+from gtpo_cli.job import TrainingJob
 from gtpo_cli.models import Policy, load_policy
-from gtpo_cli.models.engines import about_compiling, why_auto_is_slow
+from gtpo_cli.models.engines import about_compiling
 from gtpo_cli.models.loading import set_threads
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import counted
@@ -34,24 +34,30 @@ class Setup:
     facts: dict[str, Any]
 
 
-def set_up(job: Job, *, say: Callable[[str], None], samples: bool = True, start: Path | None = None) -> Setup:
+def set_up(
+    job: TrainingJob,
+    *,
+    say: Callable[[str], None],
+    samples: bool = True,
+    with_reference: bool = True,
+    start: Path | None = None,
+) -> Setup:
     """Load the model of a job; `say` gets the lines that a user should read.
 
-    `samples`: whether the run samples; otherwise no engine starts. `start`: as in `load_policy`. Raises ModelError.
+    `samples`: whether the run samples; otherwise no engine starts. `with_reference`, `start`: as in `load_policy`.
+    Raises ModelError.
     """
     recipe, engines, data = job.recipe, job.engines, job.data
     for note in data.notes:
         say(note)
     say(f"{counted(len(data.prompts), 'problem')}; loading {recipe.model.before_training} ({engines})")
-    if samples and (compiling := about_compiling(recipe, engines)):
+    if samples and (compiling := about_compiling(recipe.rollout, engines)):
         say(compiling)
-    if reason := why_auto_is_slow(recipe):
-        say(f"Unsloth and vLLM would be faster but are not used: {reason}")
     sft = recipe.objective.name == "sft"
     with Waiting(say, f"loading {recipe.model.before_training}"):
         # SFT samples nothing that it trains on: its cross-entropy is that of the model's own distribution.
-        at = recipe.with_values({"rollout.temperature": 1.0}) if sft else recipe
-        policy = load_policy(at, engines=engines, files=job.model, with_engine=samples, start=start)
+        at = 1.0 if sft else None
+        policy = load_policy(job, temperature=at, with_engine=samples, with_reference=with_reference, start=start)
     set_threads(policy)
     if not sft and (dropout := policy.switch_off_dropout()):
         say(f"the model's own dropout (up to {dropout:g}) is off, since only SFT trains with it (docs/objective.md)")
@@ -73,7 +79,7 @@ def set_up(job: Job, *, say: Callable[[str], None], samples: bool = True, start:
 
 
 def find_initial_entropy(
-    job: Job, run: RunFolder, policy: Policy, sampler: Sampler, say: Callable[[str], None]
+    job: TrainingJob, run: RunFolder, policy: Policy, sampler: Sampler, say: Callable[[str], None]
 ) -> float:
     """Return <H>_ini: the recipe's value, else what this run measured before, else a new measurement."""
     if (recorded := run.initial_entropy()) is not None:
@@ -89,8 +95,8 @@ def find_initial_entropy(
     number = min(recipe.objective.probe.num_prompts, len(prompts))
     say(f"measuring the initial entropy <H>_ini on {counted(number, 'problem')}")
     with Waiting(say, "<H>_ini") as waiting:
-        probe = probe_entropy(policy, sampler, prompts, recipe, progress=waiting.count)
-        verdicts, words = right_at_first(recipe, probe)
+        probe = probe_entropy(policy, sampler, prompts[:number], recipe.rollout, recipe.seed, progress=waiting.count)
+        verdicts, words = right_at_first(recipe.rewards, probe)
     measured, *ends = probe.interval
     run.write_initial_entropy(
         {
@@ -112,7 +118,7 @@ def find_initial_entropy(
     return measured
 
 
-def _commit(job: Job) -> str | None:
+def _commit(job: TrainingJob) -> str | None:
     """Return the hub commit that the model's name and revision resolved to; None for a folder."""
     path = job.model.path
     snapshot = None if Path(path).is_dir() else cached_snapshot(path, job.recipe.model.revision)

@@ -40,7 +40,7 @@ def imitate(
 ) -> dict[str, float]:
     """Update the policy once on all completions of these groups, and return the step's metrics."""
     with clock.phase("train"):
-        rows = collate(groups, device=policy.device).rows()
+        rows = collate(groups, device=policy.device)
         learning_rate = updater.learning_rate
         loss, entropy = budget.run(
             lambda limit: _accumulate(policy, updater, rows, limit, budget.unit), at_most=rows.size(budget.unit)

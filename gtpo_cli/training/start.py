@@ -23,7 +23,6 @@ from gtpo_cli.checkpoints import Checkpoint, CheckpointStore, choose_checkpoint,
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.files import folder_aside, guarded, open_regular, read_json, writing_run
 from gtpo_cli.models.tiny import recipe_name
-from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.run_folder import RunFolder
 
@@ -133,15 +132,15 @@ def notes_on(start: Start, model: ModelRecipe) -> Iterator[str]:
         )
 
 
-def keep_start(recipe: Recipe, run: RunFolder) -> Path | None:
+def keep_start(model: ModelRecipe, run: RunFolder) -> Path | None:
     """Return the run's folder with the weights it starts from, creating it if needed; None without `model.start`.
 
     Raises ModelError, CheckpointError.
     """
-    if recipe.model.start is None or run.start.is_dir():
-        return start_folder(recipe, run)
-    start = find_start(recipe.model.start)
-    check_fits(start, recipe.model)
+    if model.start is None or run.start.is_dir():
+        return start_folder(model, run)
+    start = find_start(model.start)
+    check_fits(start, model)
     failure = f"{run.start}: cannot be written"
     with (
         writing_run(run.path, lambda why, remedy: CheckpointError(f"{failure} ({why}); {remedy}, or see output_dir")),
@@ -153,24 +152,24 @@ def keep_start(recipe: Recipe, run: RunFolder) -> Path | None:
     return run.start
 
 
-def start_folder(recipe: Recipe, run: RunFolder) -> Path | None:
+def start_folder(model: ModelRecipe, run: RunFolder) -> Path | None:
     """Return the run's folder with the weights it started from; None without `model.start`.
 
     Raises CheckpointError if the folder is missing.
     """
-    if recipe.model.start is None:
+    if model.start is None:
         return None
     if not run.start.is_dir():
         raise CheckpointError(
-            f"{run.start}: is missing; it had the weights of {recipe.model.start}, from which this run started; put "
+            f"{run.start}: is missing; it had the weights of {model.start}, from which this run started; put "
             "the folder back as it was"
         )
     return run.start
 
 
-def start_of(recipe: Recipe, run: RunFolder) -> Checkpoint | None:
+def start_of(model: ModelRecipe, run: RunFolder) -> Checkpoint | None:
     """Return the weights a run started from as a checkpoint; None without `model.start`."""
-    return None if start_folder(recipe, run) is None else Checkpoint(0, run.path, weights=run.start.name)
+    return None if start_folder(model, run) is None else Checkpoint(0, run.path, weights=run.start.name)
 
 
 def origin(run: RunFolder) -> dict[str, str]:

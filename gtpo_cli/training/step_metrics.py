@@ -5,34 +5,37 @@ from __future__ import annotations
 import math
 import resource
 import statistics
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective import TokenBatch
-from gtpo_cli.training.step import StepResult
+from gtpo_cli.objective import SampledRows
+from gtpo_cli.training.step import StepRows
 from gtpo_cli.training.stopwatch import Stopwatch
+from gtpo_cli.types import Group
 
 
-def step_metrics(result: StepResult, clock: Stopwatch) -> dict[str, float]:
+def step_metrics(rows: StepRows, clock: Stopwatch) -> dict[str, float]:
     """Compute all metrics of one policy-gradient step, by declared name."""
-    metrics = _reward_metrics(result) | _objective_metrics(result)
-    sampled_by = result.logprobs_BGT if result.old_logprobs_BGT is None else result.old_logprobs_BGT
-    metrics |= sampler_metrics(sampled_by, result.batch)  # of the policy that sampled
-    metrics["optim/loss"] = statistics.fmean(result.losses)
-    metrics["optim/grad_norm"] = statistics.fmean(result.grad_norms or [math.nan])
-    metrics["optim/skipped"] = float(result.not_finite is not None)
-    metrics["optim/learning_rate"] = result.learning_rate
-    if result.resampled_share is not None:
-        metrics["groups/resampled_share"] = result.resampled_share
-    if result.kl:
-        metrics["policy/kl"] = statistics.fmean(result.kl)
-    if result.ratios:
-        metrics["ratio/mean"] = statistics.fmean(ratios.mean for ratios in result.ratios)
-        metrics["ratio/max"] = max(ratios.largest for ratios in result.ratios)
-        metrics["ratio/clipped_share"] = statistics.fmean(ratios.clipped_share for ratios in result.ratios)
+    metrics = _reward_metrics(rows.samples.groups) | _objective_metrics(rows)
+    sampled_by_NT = rows.logprobs_NT if rows.old_NT is None else rows.old_NT  # the policy that sampled
+    metrics |= sampler_metrics(sampled_by_NT, rows)
+    norms = [each.grad_norm for each in rows.iterations if each.grad_norm is not None]
+    metrics["optim/loss"] = statistics.fmean(each.loss for each in rows.iterations)
+    metrics["optim/grad_norm"] = statistics.fmean(norms or [math.nan])
+    metrics["optim/skipped"] = float(rows.not_finite is not None)
+    metrics["optim/learning_rate"] = rows.iterations[0].learning_rate
+    if rows.samples.resampled_share is not None:
+        metrics["groups/resampled_share"] = rows.samples.resampled_share
+    if kl := [each.kl for each in rows.iterations if each.kl is not None]:
+        metrics["policy/kl"] = statistics.fmean(kl)
+    if ratios := [each.ratios for each in rows.iterations if each.ratios is not None]:
+        metrics["ratio/mean"] = statistics.fmean(each.mean for each in ratios)
+        metrics["ratio/max"] = max(each.largest for each in ratios)
+        metrics["ratio/clipped_share"] = statistics.fmean(each.clipped_share for each in ratios)
     metrics |= {"time/sample": 0.0, "time/reward": 0.0}  # stays 0 if an earlier generation sampled for this step
-    return metrics | time_metrics(clock, tokens=int(result.batch.lengths_BG.sum()), device=result.advantages_BG.device)
+    return metrics | time_metrics(clock, tokens=int(rows.mask_NT.sum()), device=rows.mask_NT.device)
 
 
 def time_metrics(clock: Stopwatch, *, tokens: int, device: torch.device) -> dict[str, float]:
@@ -50,21 +53,19 @@ def time_metrics(clock: Stopwatch, *, tokens: int, device: torch.device) -> dict
     }
 
 
-def audit_metrics(result: StepResult, eos_token_ids: frozenset[int]) -> dict[str, float]:
+def audit_metrics(rows: StepRows, eos_token_ids: frozenset[int]) -> dict[str, float]:
     """Compute the `audit/...` metrics (`objective.audit`) of the step's first iteration, without the KL term."""
     from gtpo_cli.objective.gradient_audit import gradient_audit
 
-    mask = result.batch.completion_mask_BGT
-    eos = torch.tensor(sorted(eos_token_ids), device=mask.device)
-    eos_BGT = torch.isin(result.batch.completion_ids_BGT, eos) & mask
-    pull_BGT = result.coefficients_BGT * result.shares_BG[..., None]  # dJ / d ln pi(o_t) where the ratio is 1
-    audit = gradient_audit(pull_BGT, result.spans, mask, eos_BGT)
+    eos_NT = torch.isin(rows.ids_NT, torch.tensor(sorted(eos_token_ids), device=rows.ids_NT.device)) & rows.mask_NT
+    pull_NT = rows.coefficients_NT * rows.shares_N[..., None]  # dJ / d ln pi(o_t) where the ratio is 1
+    audit = gradient_audit(rows.by_group(pull_NT), rows.spans, rows.by_group(rows.mask_NT), rows.by_group(eos_NT))
     return {f"audit/{name}": value for name, value in audit.items()}
 
 
-def _reward_metrics(result: StepResult) -> dict[str, float]:
-    verdicts = [verdict for group in result.groups for verdict in group.verdicts]
-    completions = [completion for group in result.groups for completion in group.completions]
+def _reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    verdicts = [verdict for group in groups for verdict in group.verdicts]
+    completions = [completion for group in groups for completion in group.completions]
     rewards = [verdict.reward for verdict in verdicts]
     mean = statistics.fmean(rewards)
     metrics = {
@@ -83,25 +84,24 @@ def _reward_metrics(result: StepResult) -> dict[str, float]:
     return metrics
 
 
-def _objective_metrics(result: StepResult) -> dict[str, float]:
+def _objective_metrics(rows: StepRows) -> dict[str, float]:
     """Compute the metrics of entropy, conflict tokens and reward spread."""
-    tokens = max(1, int(result.batch.lengths_BG.sum()))
-    forward, backward = result.spans
-    entropy = result.mean_entropy_BG[result.batch.lengths_BG > 0]
+    tokens = max(1, int(rows.mask_NT.sum()))
+    entropy = rows.mean_entropy_N[rows.mask_NT.any(dim=1)]
     return {
         "entropy/mean": float(entropy.mean()) if len(entropy) else 0.0,
         "entropy/max": float(entropy.max()) if len(entropy) else 0.0,
-        "entropy/filtered_share": _mean(result.filtered_BG),
-        "conflict/share": int((forward | backward).sum()) / tokens,
-        "conflict/forward_share": int(forward.sum()) / tokens,
-        "conflict/backward_share": int(backward.sum()) / tokens,
-        "groups/uninformative_share": _mean((result.advantages_BG == 0).all(dim=1)),
+        "entropy/filtered_share": _mean(rows.filtered_N),
+        "conflict/share": int((rows.forward_NT | rows.backward_NT).sum()) / tokens,
+        "conflict/forward_share": int(rows.forward_NT.sum()) / tokens,
+        "conflict/backward_share": int(rows.backward_NT.sum()) / tokens,
+        "groups/uninformative_share": _mean((rows.by_group(rows.advantages_N) == 0).all(dim=1)),
     }
 
 
-def sampler_metrics(logprobs_BGT: Tensor, batch: TokenBatch) -> dict[str, float]:
+def sampler_metrics(logprobs_NT: Tensor, rows: SampledRows) -> dict[str, float]:
     """Measure how far the policy's log-probabilities (nats) are from the sampler's, over real tokens."""
-    gap = (logprobs_BGT - batch.sampled_logprobs_BGT)[batch.completion_mask_BGT].abs()
+    gap = (logprobs_NT - rows.sampled_NT)[rows.mask_NT].abs()
     return {
         "sampler/gap_mean": float(gap.mean()) if len(gap) else 0.0,
         "sampler/gap_max": float(gap.max()) if len(gap) else 0.0,

@@ -14,12 +14,12 @@ import torch
 from gtpo_cli.data import Prompt
 from gtpo_cli.errors import ModelError
 from gtpo_cli.generation import Sampler, SamplingParams
+from gtpo_cli.job import TrainingJob
 from gtpo_cli.models import Policy
 from gtpo_cli.models.budget import Budget
 from gtpo_cli.models.loading import ROUNDING, dtype_name
 from gtpo_cli.models.policy import STATE_BYTES
 from gtpo_cli.objective import Rows
-from gtpo_cli.recipe import Recipe
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group
 
@@ -29,16 +29,14 @@ STRESSED = ("cuda",)  # types of devices on which a run begins with the longest 
 _TOKENS = 64  # of a prompt and of its continuation; their logits take little memory with any vocabulary
 
 
-def stress_step(
-    recipe: Recipe, policy: Policy, sampler: Sampler | None, prompts: Sequence[Prompt], budget: Budget
-) -> int:
+def stress_step(job: TrainingJob, policy: Policy, sampler: Sampler | None, budget: Budget) -> int:
     """Sample and train on the longest prompt with completions of the greatest length, and return the tokens of a row.
 
     `sampler`: None if the run does not sample. Weights, gradients and random states stay as they were; only the size
     of micro-batches may change. Raises ModelError or GenerationError if not even one row fits.
     """
-    problem, ids = max(prompts, key=lambda prompt: len(prompt[1]))
-    rollout, prompts_per_step = recipe.rollout, min(recipe.rollout.prompts_per_step, len(prompts))
+    recipe, rollout, prompts_per_step = job.recipe, job.recipe.rollout, job.data.order.prompts_per_step
+    problem, ids = max(job.data.prompts, key=lambda prompt: len(prompt[1]))
     length = min(rollout.max_completion_tokens, policy.max_seq_length - len(ids))
     devices = [policy.device] if policy.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):  # dropout draws
@@ -50,7 +48,7 @@ def stress_step(
         reserve = _optimizer_state(recipe.optimizer.name, policy)
         completion = Completion((ids[-1],) * length, (0.0,) * length, "length", "")
         group = Group(problem, ids, (completion,) * recipe.completions_per_prompt)
-        rows = collate([group] * prompts_per_step, device=policy.device).rows()
+        rows = collate([group] * prompts_per_step, device=policy.device)
 
         def work(limit: int) -> None:
             first = next(rows.split(limit, unit=budget.unit, packed=policy.packs))
@@ -94,7 +92,7 @@ def check_plain_forward(policy: Policy, prompts: Sequence[Prompt], *, as_in_trai
     group = Group(problem, ids, tuple(Completion(row, (0.0,) * len(row), "length", "") for row in rows))
     devices = [policy.device] if policy.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        packed = collate([group], device=policy.device).rows()
+        packed = collate([group], device=policy.device)
         with torch.set_grad_enabled(as_in_training):
             logp_NT, _ = policy.token_logprobs(packed)
         plain_M = torch.cat([policy.plain_logprobs(ids, row) for row in rows])

@@ -23,7 +23,7 @@ from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation
-from gtpo_cli.evaluation.problems import load_benchmark
+from gtpo_cli.data.unseen import load_benchmark
 from gtpo_cli.generation import SamplingParams, load_sampler
 from gtpo_cli.generation.vllm_sampler import PlainEngine, SharedEngine, VllmSampler
 from gtpo_cli.models import load_policy

@@ -14,7 +14,7 @@ from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.errors import DataError, EvaluationError
 from gtpo_cli.evaluation.loading import PolicyAndSampler, local_weights
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation
-from gtpo_cli.evaluation.problems import Benchmark, load_benchmark
+from gtpo_cli.data.unseen import Benchmark, load_benchmark
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation
 from gtpo_cli.generation import load_sampler
