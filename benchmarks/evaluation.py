@@ -28,15 +28,16 @@ SETTINGS = [
 def run(*, a_call: int) -> list[Figure]:
     os.environ |= CPU_ENGINE
 
-    from gtpo_cli.evaluation.loading import PolicyLoader
-    from gtpo_cli.evaluation.measure import _evaluate_problems
     from gtpo_cli.data.unseen import load_benchmark
-    from gtpo_cli.planning.open_keys import closed
+    from gtpo_cli.evaluation.loading import PolicyLoader, Subject
+    from gtpo_cli.evaluation.measure import _evaluate_problems
+    from gtpo_cli.planning.resolve import measuring_job
     from gtpo_cli.recipe import load_recipe
     from gtpo_cli.rewards import Scorer
 
-    recipe = closed(load_recipe("tiny_arithmetic", SETTINGS))
-    subject = PolicyLoader(recipe, None).load(trained=False)
+    recipe = load_recipe("tiny_arithmetic", SETTINGS)
+    job = measuring_job(recipe, temperature=recipe.evaluation.temperature)
+    subject = PolicyLoader().load(Subject("base", job))
     benchmark = load_benchmark(recipe, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
     engine = subject.sampler._engine._engine.llm_engine  # type: ignore[attr-defined]
     in_flight = counted(engine)
@@ -47,7 +48,9 @@ def run(*, a_call: int) -> list[Figure]:
         def evaluated(numbers: Sequence[int]) -> int:
             """Tokens."""
             found: list[Any] = []
-            _evaluate_problems(recipe, subject, benchmark, numbers, scorer, lambda problem: None, found.extend)
+            _evaluate_problems(
+                recipe.evaluation, subject, benchmark, numbers, scorer, recipe.seed, lambda problem: None, found.extend
+            )
             return sum(completion.tokens for problem in found for completion in problem.completions)
 
         evaluated(range(4))  # compiles

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from gtpo_cli.models import Engines
+from gtpo_cli.job import Engines
 from gtpo_cli.planning.cards import GIB
 from gtpo_cli.planning.memory import memory_of
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape

@@ -25,7 +25,7 @@ from measure import Figure, write
 from shaped_model import shaped_policy
 from torch import Tensor
 
-from gtpo_cli.models import Engines
+from gtpo_cli.job import Engines
 from gtpo_cli.models.budget import Budget, training_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import Rows
@@ -131,7 +131,7 @@ def full_rows(policy: TransformersPolicy, case: Case) -> Rows:
     completions = tuple(
         Completion(draw(case.completion), (0.0,) * case.completion, "length", "") for _ in range(case.group_size)
     )
-    return collate([Group(Problem("p", "q", "1"), draw(case.prompt), completions)], device=policy.device).rows()
+    return collate([Group(Problem("p", "q", "1"), draw(case.prompt), completions)], device=policy.device)
 
 
 def full_logits(policy: TransformersPolicy, rows: Rows) -> tuple[Tensor, Tensor]:

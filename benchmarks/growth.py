@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import (
-    TokenBatch,
+    SampledRows,
     coefficients,
     conflict_mask,
     conflict_weights,
@@ -81,29 +81,30 @@ def policy_of(vocabulary: int) -> TransformersPolicy:
     )
 
 
-def batch_of(G: int, T: int, V: int) -> TokenBatch:
+def batch_of(G: int, T: int, V: int) -> SampledRows:
     """One group of random tokens, all at full length, whose first eight agree."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, V, (1, G, T), generator=generator)
     ids[..., :8] = ids[:, :1, :8]
-    return TokenBatch(
+    return SampledRows(
         prompt_ids_BP=torch.randint(3, V, (1, PROMPT), generator=generator),
         prompt_mask_BP=torch.ones(1, PROMPT, dtype=torch.bool),
-        completion_ids_BGT=ids,
-        completion_mask_BGT=torch.ones(1, G, T, dtype=torch.bool),
-        sampled_logprobs_BGT=torch.zeros(1, G, T),
-        rewards_BG=torch.arange(G)[None] % 3.0,
-        truncated_BG=torch.zeros(1, G, dtype=torch.bool),
+        prompt_N=torch.zeros(G, dtype=torch.long),
+        ids_NT=ids[0],
+        mask_NT=torch.ones(G, T, dtype=torch.bool),
+        sampled_NT=torch.zeros(G, T),
+        rewards_N=torch.arange(G) % 3.0,
+        truncated_N=torch.zeros(G, dtype=torch.bool),
     )
 
 
-def half(policy: TransformersPolicy, batch: TokenBatch) -> None:
+def half(policy: TransformersPolicy, rows: SampledRows) -> None:
     """What a step does with one group, in micro-batches of 16,384 tokens as `auto` makes them."""
-    A_BG = group_advantages(batch.rewards_BG)
-    M_BGT = conflict_mask(batch.completion_ids_BGT, batch.completion_mask_BGT, A_BG)
+    A_BG, mask_BGT = group_advantages(rows.by_group(rows.rewards_N)), rows.by_group(rows.mask_NT)
+    M_BGT = conflict_mask(rows.by_group(rows.ids_NT), mask_BGT, A_BG)
     w_BGT = conflict_weights(M_BGT, A_BG)
-    shares_BG = token_shares(batch.completion_mask_BGT)
-    rows, keep_N = batch.rows(), torch.ones(len(A_BG.flatten()), dtype=torch.bool)
+    shares_BG = token_shares(mask_BGT)
+    keep_N = torch.ones(len(rows), dtype=torch.bool)
     for index in rows.split(16_384, unit="tokens"):
         part, weights = rows[index], w_BGT.flatten(0, 1)[index]
         logp, H = policy.token_logprobs(part, trained_NT=weights != 0)

@@ -84,7 +84,7 @@ def run(*, steps: int = 60) -> list[Figure]:
             )
             run_folder = RunFolder(Path(folder) / "bench")
             run_folder.create(recipe)
-            train(Parts(recipe).job(), run_folder, quiet=True)
+            train(Parts(recipe).training_job(), run_folder, quiet=True)
     finally:
         for owner, name, function in originals:
             setattr(owner, name, function)

@@ -207,7 +207,7 @@ def own_steps(race: Race) -> tuple[list[float], dict[str, list[float]]]:
         run_folder = RunFolder(Path(folder) / "bench")
         run_folder.create(recipe)
         with mock.patch.object(loop, "set_up", prepared):
-            loop.train(Parts(recipe).job(), run_folder, quiet=True)
+            loop.train(Parts(recipe).training_job(), run_folder, quiet=True)
     return [after - before for before, after in pairwise(marks)], phases
 
 
@@ -225,7 +225,7 @@ def trl_steps(race: Race) -> list[float]:
 
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe_for(race, folder)
-        job = Parts(recipe).job()
+        job = Parts(recipe).training_job()
         setup = set_up(job, say=lambda _: None)
         assert isinstance(setup.policy, TransformersPolicy)
         tokenizer = setup.policy.tokenizer
@@ -273,7 +273,7 @@ def products(race: Race) -> dict[str, float]:
     prompt once and of all completions, all of full length.
     """
     with tempfile.TemporaryDirectory() as folder:
-        job = Parts(recipe_for(race, folder)).job()
+        job = Parts(recipe_for(race, folder)).training_job()
         setup = set_up(job, say=lambda _: None)
     assert isinstance(setup.policy, TransformersPolicy)
     dtype, rows = getattr(torch, race.dtype), race.prompts * GROUP

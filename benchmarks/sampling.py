@@ -27,7 +27,7 @@ def run(*, rounds: int = 15) -> list[Figure]:
     """64 completions, as a step of the demo samples them: with their own ends, and all of them 64 tokens long."""
     torch.set_num_threads(1)
     recipe = load_recipe("tiny_arithmetic")
-    job = Parts(recipe).job()
+    job = Parts(recipe).training_job()
     policy = set_up(job, say=lambda _: None).policy
     assert isinstance(policy, TransformersPolicy)
     prompts = [ids for _, ids in job.data.prompts[:PROMPTS]]

@@ -22,7 +22,6 @@ from .models.tiny import resolve_name as resolve_name
 from .objective import LN_2 as LN_2
 from .objective import ConflictSpans as ConflictSpans
 from .objective import LossResult as LossResult
-from .objective import SampledRows as SampledRows
 from .objective import coefficients as coefficients
 from .objective import conflict_mask as conflict_mask
 from .objective import conflict_spans as conflict_spans

@@ -48,6 +48,7 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
     """Return the stored or future evaluation of a subject, with the settings of its job's recipe."""
     recipe = subject.job.recipe
     problems, settings = [problem for problem, _ in benchmark.prompts], recipe.decisive
+    sampling = {key: settings.pop(key) for key in tuple(settings) if key.startswith("evaluation.")}
     conditions = Conditions(
         benchmark=benchmark.name,
         split=benchmark.split,
@@ -55,9 +56,8 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
         model=recipe.model.before_training,
         problems=len(problems),
         data_digest=data_digest(problems),
-        samples=settings.pop("evaluation.samples"),
-        temperature=settings.pop("evaluation.temperature"),
         seed=recipe.seed,
+        **{key.removeprefix("evaluation."): value for key, value in sampling.items()},
         settings=settings,
         weights=subject.weights,
         grader=grader_version(recipe.rewards),

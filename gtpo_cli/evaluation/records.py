@@ -22,9 +22,9 @@ class Conditions:
     """What was measured, and how. An evaluation with the same conditions continues the first one.
 
     `subject`: "base" (the untrained model) or a checkpoint such as "step-000600". `data_digest` covers id, question and
-    gold answer of every problem, in order. `samples`: completions per problem. `settings`: the other keys of the recipe
-    that scores depend on (`Recipe.decisive`). `weights`: a digest of the files of the model. `grader`: the code that
-    judged the answers.
+    gold answer of every problem, in order. `samples`: completions per problem. This and the next three are the recipe's
+    section `evaluation`; `settings`: its other keys that scores depend on (`Recipe.decisive`). `weights`: a digest of
+    the files of the model. `grader`: the code that judged the answers.
     """
 
     benchmark: str
@@ -33,9 +33,11 @@ class Conditions:
     model: str
     problems: Count
     data_digest: str
+    seed: int
     samples: Count
     temperature: Finite
-    seed: int
+    top_p: Finite
+    max_completion_tokens: Count
     settings: Mapping[str, JsonValue] = field(default_factory=dict)
     weights: str = ""
     grader: str = ""

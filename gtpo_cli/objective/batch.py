@@ -52,7 +52,8 @@ class Rows:
 
     def by_group(self, values: Tensor) -> Tensor:
         """Reshape values of all rows, (N) or (N, T), to (B, G) or (B, G, T): G rows of each prompt stand together."""
-        return values.view(len(self.prompt_ids_BP), -1, *values.shape[1:])
+        B = len(self.prompt_ids_BP)
+        return values.view(B, len(values) // B, *values.shape[1:])
 
     def write(self, index: Tensor, **values: Tensor) -> None:
         """Write values for `self[index]`, (n) or (n, T of these rows), into the fields of these names."""

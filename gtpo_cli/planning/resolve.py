@@ -19,6 +19,7 @@ from gtpo_cli.planning.open_keys import Closed, Machine, close, for_measuring, t
 from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, shape_of
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import check_columns
+from gtpo_cli.training.best import check_keep_best
 
 
 class Parts:
@@ -124,6 +125,7 @@ class Parts:
 
     def training_job(self) -> TrainingJob:
         """Return what training needs. Raises DataError, ModelError or RewardError for a part that cannot be found."""
+        check_keep_best(self.written)
         self.check_columns()
         return TrainingJob(self.recipe, self.engines, self.model, self.data, self.held_out)
 

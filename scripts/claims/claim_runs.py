@@ -77,7 +77,7 @@ def train_anew(run: Run, recipe: Recipe, arm: Arm, build: Path) -> RunFolder:
     folder = RunFolder(build / "runs" / run.key)
     shutil.rmtree(folder.path, ignore_errors=True)
     with in_force(arm, run.seed), folder.held(recipe):
-        train(Parts(recipe).job(), folder, quiet=True)
+        train(Parts(recipe).training_job(), folder, quiet=True)
     return folder
 
 

@@ -12,12 +12,12 @@ from chains import TESTED_LENGTHS, TRAINED_LENGTH
 from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.estimators import majority_of_votes, pass_at_k
-from gtpo_cli.evaluation.loading import load_frozen
+from gtpo_cli.evaluation import loading
 from gtpo_cli.evaluation.measure import grade
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.evaluation.records import EvaluatedProblem
 from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.models import choose_engines
+from gtpo_cli.planning.resolve import measuring_job
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import sample
@@ -40,8 +40,9 @@ class Subject:
         self, problems: Sequence[Problem], *, samples: int, temperature: float, seed: int = 1, entropy: bool = False
     ) -> list[EvaluatedProblem]:
         """`samples` graded completions of each problem; with `entropy` also their mean entropies."""
-        policy = load_frozen(self._recipe, self._checkpoint, temperature=temperature)
-        sampler = load_sampler(policy, self._recipe, choose_engines(self._recipe))
+        job = measuring_job(self._recipe, self._checkpoint, temperature=temperature)
+        policy = loading.load_frozen(loading.Subject("test", job, self._checkpoint))
+        sampler = load_sampler(policy, job)
         encoder = PromptEncoder(policy.tokenizer, self._recipe.data.system_prompt)
         longest = self._recipe.rollout.max_completion_tokens
         found, at_once = [], max(1, AT_ONCE // samples)

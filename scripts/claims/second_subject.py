@@ -17,7 +17,7 @@ from outcomes import GREEDY, Subject, accuracy, sampled_scores
 
 from gtpo_cli.checkpoints import choose_checkpoint
 from gtpo_cli.data.word_problems import word_problems
-from gtpo_cli.planning.open_keys import closed
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import load_recipe
 from gtpo_cli.rewards import Scorer
@@ -72,4 +72,4 @@ def _recipe_of(run: Run, build: Path) -> Recipe:
     if run != START:
         name = "smollm135m_words"
         settings |= {"model.start": build / "runs" / START.key, **ARMS[run.arm].recipe}
-    return closed(load_recipe(name, [f"{key}={written(value)}" for key, value in settings.items()]))
+    return Parts(load_recipe(name, [f"{key}={written(value)}" for key, value in settings.items()])).recipe

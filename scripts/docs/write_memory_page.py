@@ -15,13 +15,13 @@ from typing import Any
 
 from written_files import ROOT, below, between, parser, write
 
-from gtpo_cli.models import Engines, choose_engines
-from gtpo_cli.models.engines import LIBRARIES
+from gtpo_cli.job import Engines
+from gtpo_cli.models.engines import LIBRARIES, choose_engines
 from gtpo_cli.planning.cards import CARDS, GIB, Card, cards_of, find_gpu
 from gtpo_cli.planning.duration import Hours, estimate
 from gtpo_cli.planning.fit import SIZES as GPU_SIZES
 from gtpo_cli.planning.memory import Memory, best_memory, fits, memory_of
-from gtpo_cli.planning.open_keys import closed, machine_with
+from gtpo_cli.planning.open_keys import close, machine_with
 from gtpo_cli.planning.shapes import PUBLISHED, PUBLISHED_PROMPTS, ModelShape
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
 
@@ -59,7 +59,7 @@ def _recipe(name: str, size: float | None = None) -> tuple[Recipe, ModelShape, E
     engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
     main = next(key for key in LONGEST_PROMPT if name.startswith(key))
     shape = PUBLISHED[recipe.model.name]
-    recipe = recipe if size is None else closed(recipe, machine_with(size * GIB), shape)
+    recipe = recipe if size is None else recipe.with_values(close(recipe, machine_with(size * GIB), shape).values)
     return recipe, shape, engines, LONGEST_PROMPT[main]
 
 
@@ -116,7 +116,7 @@ def with_best_share(name: str, values: dict[str, Any], card: Card, mean: int | N
     """The recipe with these values on a card, with the engine's share as `auto` has it; None where it does not fit."""
     recipe, shape, engines, prompt = _recipe(name)
     tried = recipe.with_values(values | {"rollout.gpu_memory_utilization": "auto"})
-    tried = closed(tried, machine_with(card), shape)
+    tried = tried.with_values(close(tried, machine_with(card), shape).values)
     need = partial(memory_of, tried, shape, engines, prompt_tokens=prompt)
     memory = best_memory(need, tried.rollout.max_completion_tokens, card.memory)
     return None if memory is None else hours_of(name, tried, memory, [card], engines, mean)

@@ -21,6 +21,7 @@ import torch
 from gtpo_cli.generation import load_sampler
 from gtpo_cli.generation.vllm_sampler import SharedEngine, VllmSampler, run_requests
 from gtpo_cli.models import load_policy
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import load_recipe
 
 PROMPT = 200  # tokens
@@ -45,8 +46,9 @@ def main() -> None:
     ]  # fmt: skip
     started = time.perf_counter()
     recipe = load_recipe("llama8b_gsm8k", settings)
-    policy = load_policy(recipe)
-    sampler = load_sampler(policy, recipe)
+    job = Parts(recipe).job()
+    policy = load_policy(job)
+    sampler = load_sampler(policy, job)
     loaded = time.perf_counter() - started
     assert isinstance(sampler, VllmSampler)
     engine = sampler._engine

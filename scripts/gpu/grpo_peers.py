@@ -86,7 +86,7 @@ def own_steps(arguments: argparse.Namespace, folder: str) -> tuple[list[float], 
     recipe = recipe_for(arguments, folder)
     run = RunFolder(Path(folder) / "bench")
     run.create(recipe)
-    loop.train(Parts(recipe).job(), run, quiet=True, say=lambda text: print(text, file=sys.stderr))
+    loop.train(Parts(recipe).training_job(), run, quiet=True, say=lambda text: print(text, file=sys.stderr))
     rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
     tokens = statistics.median(arguments.group * arguments.prompts * row["completions/length_mean"] for row in rows)
     return [row["time/step"] for row in rows], tokens
@@ -99,15 +99,13 @@ def trl_steps(arguments: argparse.Namespace, folder: str) -> tuple[list[float], 
     from trl import GRPOConfig, GRPOTrainer
 
     from gtpo_cli.data import prepare
-    from gtpo_cli.models import read_model
+    from gtpo_cli.models.loading import read_model
     from gtpo_cli.rewards import accuracy_reward, format_reward
 
     recipe = recipe_for(arguments, folder)
     model = read_model(recipe.model)
     tokenizer = model.tokenizer
-    prompts = prepare(recipe, tokenizer, model.context(recipe.model.max_seq_length)).prompts[
-        : arguments.prompts * arguments.steps
-    ]
+    prompts = prepare(recipe, tokenizer, model.context).prompts[: arguments.prompts * arguments.steps]
     rows = [{"prompt": tokenizer.decode(ids), "gold": problem.gold} for problem, ids in prompts]
     marks = [time.perf_counter()]
 

@@ -13,11 +13,10 @@ import argparse
 
 import torch
 
-from gtpo_cli.data import prepare
 from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.models import load_policy, read_model
+from gtpo_cli.models import load_policy
 from gtpo_cli.models.budget import measure_rows
-from gtpo_cli.planning.open_keys import closed
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.rollout import collate, sample
 
@@ -34,12 +33,11 @@ def main() -> None:
         "rollout": {"group_size": 8, "max_completion_tokens": options.tokens},
         "objective": {"name": "gspo"},
     }
-    recipe = closed(build_recipe(document, [], where="ratio_noise"))
-    model = read_model(recipe.model)
-    prompts = prepare(recipe, model.tokenizer, model.context(recipe.model.max_seq_length)).prompts[:2]
-    policy = load_policy(recipe)
+    recipe = build_recipe(document, [], where="ratio_noise")
+    job = Parts(recipe).training_job()
+    policy = load_policy(job)
     params = SamplingParams(max_completion_tokens=options.tokens, seed=7)
-    rows = collate(sample(load_sampler(policy, recipe), prompts, 8, params), device=policy.device).rows()
+    rows = collate(sample(load_sampler(policy, job), job.data.prompts[:2], 8, params), device=policy.device)
 
     def at_once(tokens: int) -> torch.Tensor:
         policy.measuring.limit = tokens

@@ -23,18 +23,20 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.checkpoints import choose_checkpoint
-from gtpo_cli.data import prepare
 from gtpo_cli.generation import Sampler, SamplingParams, load_sampler
-from gtpo_cli.models import Policy, choose_engines, load_policy, read_model
+from gtpo_cli.job import TrainingJob
+from gtpo_cli.models import Policy, load_policy
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.loading import set_threads
 from gtpo_cli.objective import importance_weights
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rollout import collate, sample
 from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.training.generations import StepPrompts, sample_steps
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step import StepParts, StepPrompts, sample_steps, train_step
+from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.step_metrics import sampler_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Group
@@ -69,12 +71,13 @@ def main() -> None:
     run = RunFolder(options.run)
     start = None if options.base else choose_checkpoint(run, "last").model
     recipe = run.recipe_to_run(options.set)
-    policy = load_policy(recipe, start=start)
+    job = Parts(recipe).training_job()
+    policy = load_policy(job, start=start)
     set_threads(policy)
-    groups = sample_tokens(policy, load_sampler(policy, recipe), recipe, options.tokens)
+    groups = sample_tokens(load_sampler(policy, job), job, options.tokens)
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-    sampler = _name(recipe, choose_engines(recipe).engine)
-    print(row(sampler, _name(recipe, choose_engines(recipe).backend), policy, groups), flush=True)
+    sampler = _name(job.recipe, job.engines.engine)
+    print(row(sampler, _name(job.recipe, job.engines.backend), policy, groups), flush=True)
     if options.gradient:
         found = effect(policy, recipe, groups, run.initial_entropy() or math.inf)
         print(
@@ -82,16 +85,14 @@ def main() -> None:
             f"{found.noise:.2g}; cosine of the changes in both halves {found.agreement:.2g}"
         )
     for changes in options.policy:
-        other = run.recipe_to_run([*options.set, changes, "rollout.engine=transformers"])
+        other = Parts(run.recipe_to_run([*options.set, changes, "rollout.engine=transformers"])).job()
         policy = load_policy(other, start=start)
-        print(row(sampler, _name(other, choose_engines(other).backend), policy, groups), flush=True)
+        print(row(sampler, _name(other.recipe, other.engines.backend), policy, groups), flush=True)
 
 
-def sample_tokens(policy: Policy, sampler: Sampler, recipe: Recipe, tokens: int) -> list[Group]:
-    """Groups of the recipe's training problems, step after step, an even number of them."""
-    model = read_model(recipe.model)
-    data = prepare(recipe, model.tokenizer, model.context(recipe.model.max_seq_length))
-    rollout, order = recipe.rollout, data.order
+def sample_tokens(sampler: Sampler, job: TrainingJob, tokens: int) -> list[Group]:
+    """Groups of the job's training problems, step after step, an even number of them."""
+    rollout, order = job.recipe.rollout, job.data.order
     groups: list[Group] = []
     for number in count(1):
         params = SamplingParams(rollout.temperature, max_completion_tokens=rollout.max_completion_tokens, seed=number)
@@ -104,11 +105,10 @@ def sample_tokens(policy: Policy, sampler: Sampler, recipe: Recipe, tokens: int)
 @torch.no_grad()
 def row(sampler: str, name: str, policy: Policy, groups: Sequence[Group]) -> str:
     """Of the table: the policy beside the sampler of the groups."""
-    batch = collate(groups, device=policy.device)
-    mask = batch.completion_mask_BGT
-    logp = policy.token_logprobs(batch.rows())[0].view_as(batch.sampled_logprobs_BGT)
-    gap = sampler_metrics(logp, batch)
-    w = importance_weights(logp, batch.sampled_logprobs_BGT)[mask]
+    rows = collate(groups, device=policy.device)
+    logp = policy.token_logprobs(rows)[0]
+    gap = sampler_metrics(logp, rows)
+    w = importance_weights(logp, rows.sampled_NT)[rows.mask_NT]
     figures = (
         gap["sampler/gap_mean"], gap["sampler/gap_max"], w.min(), w.max(), (w == 2).float().mean(),
         (w - 1).square().mean().sqrt(),
@@ -125,8 +125,9 @@ def effect(policy: Policy, recipe: Recipe, groups: Sequence[Group], initial_entr
 
         def of(part: Sequence[Group], how: str) -> Tensor:
             rollout = recipe.rollout.model_copy(update={"importance_correction": how})
-            chosen = recipe.model_copy(update={"rollout": rollout})
-            parts = StepParts(chosen, policy, Recorded(part), scorer, gradient, initial_entropy, budget)
+            parts = StepParts(
+                recipe.objective, rollout, policy, Recorded(part), scorer, gradient, initial_entropy, budget
+            )
             prompts, clock = [(group.problem, group.prompt_ids) for group in part], Stopwatch()
             (samples,) = sample_steps(parts, [StepPrompts(prompts, seed=0)], clock=clock)
             train_step(parts, samples, clock=clock)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from jobs import policy_of
 from policy_contract import recipe_for
 
 from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, choose_checkpoint
 from gtpo_cli.export.check import LogprobGap
 from gtpo_cli.export.exporter import Request, export_run
-from gtpo_cli.models import load_policy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
 
@@ -28,7 +28,7 @@ def moved_run(folder: Path, recipe: Recipe, *, scale: float = 0.05, step: int = 
     """A run with one checkpoint; every trained number was moved by `scale` times a standard normal one."""
     run = RunFolder(folder)
     run.create(recipe)
-    policy: Any = load_policy(recipe)
+    policy: Any = policy_of(recipe)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in policy.trainable_parameters():

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of
 from small_models import random_model
 
-from gtpo_cli.models import load_policy
 from gtpo_cli.objective import Rows
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rollout import collate
@@ -30,7 +30,7 @@ def ragged_rows(device: Any = None) -> Rows:
             ids = tuple((7 * k + 3 * number + length) % 90 + 8 for k in range(length))
             completions.append(Completion(ids, (0.0,) * length, "stop", ""))
         groups.append(Group(Problem("p", "q", "1"), prompt, tuple(completions)))
-    return collate(groups, device=device).rows()
+    return collate(groups, device=device)
 
 
 def plain_logprobs(model: Any, rows: Rows, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,7 +85,7 @@ class PolicyContract:
         return save_model(tmp_path_factory.mktemp(request.param), request.param)
 
     def load(self, folder: Path, lora: Any = LORA, **changes: Any) -> Any:
-        return load_policy(recipe_for(folder, backend=self.backend, lora=lora, **changes))
+        return policy_of(recipe_for(folder, backend=self.backend, lora=lora, **changes))
 
     @adapter_and_all_weights
     @pytest.mark.parametrize(("temperature", "checkpointing"), [(1.0, False), (0.7, True)])

@@ -21,11 +21,11 @@ CONTEXT = 64  # max_seq_length of the pair's policy
 def gap(policy: Any, prompts: list[tuple[int, ...]], rows: list[list[Completion]]) -> float:
     """Largest difference, relative to 1 + |logp|, of what the sampler reported and what the policy says now."""
     groups = [Group(Problem("p", "q", "1"), ids, tuple(row)) for ids, row in zip(prompts, rows, strict=True)]
-    batch = collate(groups, device=policy.device)
+    sampled = collate(groups, device=policy.device)
     with torch.no_grad():
-        logp, _ = policy.token_logprobs(batch.rows())
-    difference = (logp - batch.sampled_logprobs_BGT.flatten(0, 1)).abs() / (1 + logp.abs())
-    return float(difference[batch.completion_mask_BGT.flatten(0, 1)].max())
+        logp, _ = policy.token_logprobs(sampled)
+    difference = (logp - sampled.sampled_NT).abs() / (1 + logp.abs())
+    return float(difference[sampled.mask_NT].max())
 
 
 @torch.no_grad()
@@ -95,7 +95,7 @@ class SamplerContract:
         assert gap(policy, PROMPTS, before) < self.tolerance
         optimizer = torch.optim.AdamW(list(policy.trainable_parameters()), lr=0.05)
         groups = [Group(Problem("p", "q", "1"), p, tuple(row)) for p, row in zip(PROMPTS, before, strict=True)]
-        policy.token_logprobs(collate(groups, device=policy.device).rows())[0].sum().backward()
+        policy.token_logprobs(collate(groups, device=policy.device))[0].sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         assert gap(policy, PROMPTS, before) > self.moved  # the old completions are not the new policy's

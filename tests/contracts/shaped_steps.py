@@ -13,7 +13,7 @@ from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step import StepParts, StepResult
+from gtpo_cli.training.step import StepParts, StepRows
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 
@@ -25,7 +25,7 @@ def even(problem: Problem, completion: Completion) -> float:
     return float(sum(completion.token_ids) % 2 == 0)
 
 
-def steps_of(policy: Any, *, steps: int, completion: int) -> list[StepResult]:
+def steps_of(policy: Any, *, steps: int, completion: int) -> list[StepRows]:
     """GTPO steps; asserts that the adapter moves, the base does not, and that every number is finite."""
     recipe = build_recipe(
         {
@@ -42,12 +42,16 @@ def steps_of(policy: Any, *, steps: int, completion: int) -> list[StepResult]:
     micro = training_budget("auto", longest_row=completion + 10, warn=print)
     results = []
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
-        parts = StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, 9.0, micro)
+        parts = StepParts(
+            recipe.objective, recipe.rollout, policy, TransformersSampler(policy), scorer, updater, 9.0, micro
+        )
         for number in range(steps):
             results.append(whole_step(parts, PROMPTS, seed=number, clock=Stopwatch()))
     for result in results:
-        assert all(map(math.isfinite, [*result.losses, *result.grad_norms]))
-        assert result.grad_norms[0] > 0
+        (update,) = result.iterations
+        assert update.grad_norm is not None
+        assert math.isfinite(update.loss)
+        assert 0 < update.grad_norm < math.inf
     for name, parameter in policy.model.named_parameters():
         assert torch.equal(parameter, before[name]) == ("lora_" not in name), name
     return results

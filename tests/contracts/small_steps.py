@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from gtpo_cli.data import Prompt
+from gtpo_cli.training.generations import MorePrompts, StepPrompts, sample_steps
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step import MorePrompts, StepParts, StepPrompts, StepResult, sample_steps, train_step
+from gtpo_cli.training.step import StepParts, StepRows, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 
@@ -39,7 +40,7 @@ def whole_step(
     seed: int,
     clock: Stopwatch,
     more: MorePrompts | None = None,
-) -> StepResult:
+) -> StepRows:
     """A generation of one step, and the step."""
     (samples,) = sample_steps(parts, [StepPrompts(prompts, seed, more)], clock=clock)
     return train_step(parts, samples, clock=clock)

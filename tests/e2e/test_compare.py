@@ -59,7 +59,7 @@ def store(
     conditions = Conditions(
         benchmark="arithmetic", split="test", subject=subject, model="builtin:tiny", problems=len(problems),
         data_digest=data_digest([Problem(p.id, p.question, p.gold) for p in problems]), samples=SAMPLES,
-        temperature=1.0, top_p=1.0, max_completion_tokens=64, format_mode="strict", system_prompt=None, seed=1,
+        temperature=1.0, top_p=1.0, max_completion_tokens=64, seed=1,
     )  # fmt: skip
     stored = evaluation_at(run, conditions)
     stored.open()

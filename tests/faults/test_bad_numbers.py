@@ -18,7 +18,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
 from gtpo_cli.training import run as run_module
 from gtpo_cli.training.loop import train
-from gtpo_cli.training.run import Run
+from gtpo_cli.training.run import Outcome
 
 SMALL = [
     "rollout.prompts_per_step=1", "rollout.group_size=4", "rollout.max_completion_tokens=16", "tracking.wandb.mode=off",
@@ -28,7 +28,7 @@ SMALL = [
 
 def run_with_bad_gradients(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: set[int], *changes: str
-) -> tuple[Run, list[str]]:
+) -> tuple[Outcome, list[str]]:
     """A run in whose steps `bad` a gradient is NaN; what was said, too."""
     set_up = loop.set_up
 
@@ -48,7 +48,7 @@ def run_with_bad_gradients(
     run = RunFolder(folder / "run")
     run.create(recipe)
     said: list[str] = []
-    return train(Parts(recipe).job(), run, quiet=True, say=said.append), said
+    return train(Parts(recipe).training_job(), run, quiet=True, say=said.append), said
 
 
 def all_finite(checkpoint: Path) -> bool:
@@ -85,7 +85,7 @@ def test_a_collapsing_run_goes_back_to_its_best_weights_and_recovers(
     ])  # fmt: skip
     run = RunFolder(tmp_path / "run")
     run.create(recipe)
-    result = train(Parts(recipe).job(), run, quiet=True)
+    result = train(Parts(recipe).training_job(), run, quiet=True)
     assert (result.step, result.stopped) == (70, None)
     rows = metrics(run.path)
     (alarm,) = (row["step"] for row in rows if row["guard/alarms"])

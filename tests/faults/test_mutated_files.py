@@ -17,6 +17,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,13 +27,15 @@ from typer.testing import CliRunner
 
 from gtpo_cli.checkpoints import CheckpointStore, choose_checkpoint, write_manifest
 from gtpo_cli.cli.app import app
-from gtpo_cli.data import Prompt, PromptEncoder
+from gtpo_cli.data import Prompt, PromptEncoder, PromptOrder
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.evaluation.loading import load_frozen, load_prompting
+from gtpo_cli.evaluation.loading import Subject, load_frozen
 from gtpo_cli.evaluation.store import find_evaluations
-from gtpo_cli.models import Policy, read_model
+from gtpo_cli.models import Policy
+from gtpo_cli.models.budget import training_budget
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.models.transformers_policy import load_transformers_policy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.planning.resolve import Parts, measuring_job
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.report.comparison import compare, find_side
@@ -43,9 +47,9 @@ from gtpo_cli.report.run_record import read_run
 from gtpo_cli.report.tables import benchmark_table, csv_text, markdown
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.tracking.console import Console
-from gtpo_cli.training.loop import TrainedPolicy
+from gtpo_cli.training.generations import Generations
+from gtpo_cli.training.loop import LoopParts
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.samples_ahead import SamplesAhead
 from gtpo_cli.training.setup import set_up
 
 SEED = int(os.environ.get("GTPO_MUTATION_SEED", "16"))  # another one gives other mutations
@@ -89,8 +93,7 @@ def load_run(run: Path) -> Iterator[Reader]:
 
     def load(_: Path) -> None:
         recipe, checkpoint = folder.recipe_to_run(), choose_checkpoint(folder)
-        load_prompting(recipe, checkpoint)
-        load_frozen(recipe, checkpoint, temperature=1.0)
+        load_frozen(Subject("trained", measuring_job(recipe, checkpoint, temperature=1.0), checkpoint))
 
     def resume(_: Path) -> None:
         store = CheckpointStore(folder.checkpoints, keep_last=1)
@@ -100,8 +103,10 @@ def load_run(run: Path) -> Iterator[Reader]:
         recipe, state = folder.recipe_to_run(), store.load_state(step)
         policy, prompts = unharmed(run)
         updater = Updater(policy.trainable_parameters(), recipe.optimizer, total_steps=10)
-        ahead = SamplesAhead(recipe.rollout, prompts, policy)
-        TrainedPolicy(policy, updater, ahead, store).restore(state.step)
+        parts: Any = SimpleNamespace(rollout=recipe.rollout, policy=policy)
+        ahead = Generations(parts, prompts, PromptOrder(recipe, prompts), seed=recipe.seed)
+        budget = training_budget(1, longest_row=1, warn=print)
+        LoopParts(policy, updater, budget, store, None, ahead).restore(state.step)
         for parameter in policy.trainable_parameters():
             parameter.grad = torch.ones_like(parameter)
         updater.update()
@@ -112,7 +117,7 @@ def load_run(run: Path) -> Iterator[Reader]:
 
 @functools.cache
 def _loaded(recipe: Path) -> tuple[Policy, list[Prompt]]:
-    job = Parts(load_recipe(recipe)).job()
+    job = Parts(load_recipe(recipe)).training_job()
     return set_up(job, say=lambda text: None).policy, job.data.prompts
 
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of, sampler_of
 from policy_contract import PolicyContract, ragged_rows, recipe_for, save_model
 from sampler_contract import CONTEXT, SamplerContract
 
-from gtpo_cli.generation import load_sampler
-from gtpo_cli.models import load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 
 NEEDS_VLLM = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
@@ -37,10 +36,10 @@ class TestTransformersSampler(SamplerContract):
     @pytest.fixture
     def pair(self, tmp_path: Path) -> tuple[Any, Any]:
         recipe = recipe_for(save_model(tmp_path), backend="transformers", max_seq_length=CONTEXT)
-        policy = load_policy(recipe)
+        policy = policy_of(recipe)
         assert policy.device.type == "cuda"
         move(policy)
-        return policy, load_sampler(policy, recipe)
+        return policy, sampler_of(policy, recipe)
 
 
 @NEEDS_VLLM
@@ -56,16 +55,16 @@ class TestUnslothsSharedEngine(SamplerContract):
         folder = save_model(tmp_path_factory.mktemp("model"), **HEADS)
         rollout = {"engine": "vllm", "gpu_memory_utilization": 0.2}
         recipe = recipe_for(folder, rollout=rollout, backend="unsloth", max_seq_length=CONTEXT, dtype="bfloat16")
-        policy = load_policy(recipe)
+        policy = policy_of(recipe)
         assert policy.shares_engine
         move(policy)
-        return policy, load_sampler(policy, recipe)
+        return policy, sampler_of(policy, recipe)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_gradients_are_those_of_the_cpu(tmp_path: Path, architecture: str) -> None:
     """Float32 on both: log-probabilities, entropies and every gradient of the adapter."""
-    policy = load_policy(recipe_for(save_model(tmp_path, architecture), backend="transformers"))
+    policy = policy_of(recipe_for(save_model(tmp_path, architecture), backend="transformers"))
     move(policy)
     twin = TransformersPolicy(
         copy.deepcopy(policy.model).cpu(), policy.tokenizer, temperature=1.0, max_seq_length=policy.max_seq_length
@@ -88,10 +87,10 @@ def test_gradients_are_those_of_the_cpu(tmp_path: Path, architecture: str) -> No
 def test_unsloths_kernels_are_near_transformers(tmp_path: Path) -> None:
     """In 16 bits, on the same weights: log-probabilities, and gradients by their direction."""
     folder = save_model(tmp_path / "model", **HEADS)
-    unsloth = load_policy(recipe_for(folder, backend="unsloth", dtype="bfloat16"), with_engine=False)  # one a process
+    unsloth = policy_of(recipe_for(folder, backend="unsloth", dtype="bfloat16"), with_engine=False)  # one a process
     move(unsloth)
     unsloth.save(tmp_path / "adapter")
-    plain = load_policy(recipe_for(folder, backend="transformers", dtype="bfloat16"))
+    plain = policy_of(recipe_for(folder, backend="transformers", dtype="bfloat16"))
     plain.load(tmp_path / "adapter")
     gradients = []
     logps = []
@@ -116,6 +115,6 @@ class TestPlainVllm(SamplerContract):
         folder = save_model(tmp_path_factory.mktemp("model"), **HEADS)
         rollout = {"engine": "vllm", "gpu_memory_utilization": 0.2, "vllm": {"enforce_eager": True}}
         recipe = recipe_for(folder, rollout=rollout, backend="transformers", max_seq_length=CONTEXT, dtype="bfloat16")
-        policy = load_policy(recipe)
+        policy = policy_of(recipe)
         move(policy)
-        return policy, load_sampler(policy, recipe)
+        return policy, sampler_of(policy, recipe)

@@ -11,7 +11,7 @@ from shaped_model import shaped_policy
 from shaped_steps import steps_of
 
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models import Engines
+from gtpo_cli.job import Engines
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.planning.cards import GIB

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of, sampler_of
 from policy_contract import LORA, recipe_for
 from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 from twins import distance, measured, save_in_half, twin
 
 from gtpo_cli.errors import GenerationError, ModelError
-from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.models import load_policy
+from gtpo_cli.generation import SamplingParams
 from gtpo_cli.models.unsloth_policy import _check_started
 
 HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}  # vLLM takes heads of 32 and more
@@ -34,10 +34,10 @@ def pair(on_card: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, A
         folder, backend="unsloth", max_seq_length=CONTEXT, dtype="float16", lora=LORA, load_in_4bit=True,
         gradient_checkpointing=True, rollout=ROLLOUT,
     )  # fmt: skip
-    policy = load_policy(recipe)
+    policy = policy_of(recipe)
     assert policy.shares_engine
     policy.folder = folder
-    sampler = load_sampler(policy, recipe)
+    sampler = sampler_of(policy, recipe)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trainable_parameters():

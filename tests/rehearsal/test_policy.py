@@ -13,8 +13,7 @@ import torch
 from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_model
 from twins import distance, measured, move, save_in_half, twin
 
-from gtpo_cli.models.files import read_model
-from gtpo_cli.models.loading import choose_dtype
+from gtpo_cli.models.loading import choose_dtype, read_model
 from gtpo_cli.models.unsloth_policy import UnslothPolicy, load_unsloth_policy
 from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
@@ -70,7 +69,7 @@ def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> 
     tokens: list[int] = []
     layer = policy._causal_lm.base_model.layers[0].mlp
     layer.register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0].shape[:-1].numel()))
-    packed = collate([Group(Problem("p", "q", "1"), prompt, rows)]).rows()
+    packed = collate([Group(Problem("p", "q", "1"), prompt, rows)])
     with torch.no_grad():
         together, _ = policy.token_logprobs(packed)
     assert tokens == [40 + 78 - 8]  # a completion's last token predicts nothing
@@ -78,7 +77,7 @@ def test_a_group_goes_through_the_trunk_with_its_prompt_once(tmp_path: Path) -> 
     assert tokens[0] > policy.max_seq_length
     for place, row in enumerate(rows):
         with torch.no_grad():
-            alone, _ = policy.token_logprobs(collate([Group(Problem("p", "q", "1"), prompt, (row,))]).rows())
+            alone, _ = policy.token_logprobs(collate([Group(Problem("p", "q", "1"), prompt, (row,))]))
         n = len(row.token_ids)
         torch.testing.assert_close(together[place, :n], alone[0, :n], rtol=1e-5, atol=1e-5)
 

@@ -9,7 +9,8 @@ import torch
 from policy_contract import ragged_rows, recipe_for
 from small_models import random_model
 
-from gtpo_cli.models import Policy, read_model
+from gtpo_cli.models import Policy
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.models.transformers_policy import load_transformers_policy
 
 

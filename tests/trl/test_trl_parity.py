@@ -13,17 +13,16 @@ import forks
 import pytest
 import torch
 from commands import ROOT, environment
+from jobs import policy_of, sampler_of
 from small_steps import whole_step
 
-from gtpo_cli.generation import load_sampler
-from gtpo_cli.models import load_policy
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step import StepParts, StepResult
+from gtpo_cli.training.step import StepParts, StepRows
 from gtpo_cli.training.stopwatch import Stopwatch
 
 B, G = 3, 4
@@ -68,11 +67,11 @@ class Own:
         self.document["rollout"] = DOCUMENT["rollout"] | {"mask_truncated": mask_truncated}
         self.recipe: Recipe = build_recipe(self.document, where="test")
         torch.set_num_threads(1)
-        job = Parts(self.recipe).job()
-        policy = load_policy(self.recipe)
+        job = Parts(self.recipe).training_job()
+        policy = policy_of(self.recipe)
         updater = Updater(policy.trainable_parameters(), self.recipe.optimizer, total_steps=2)
         micro = training_budget(3, longest_row=64, warn=print)
-        self.results: list[StepResult] = []
+        self.results: list[StepRows] = []
         self.gradients: list[torch.Tensor] = []
 
         def note(*_: object) -> None:  # far below max_grad_norm: the gradients are as they were
@@ -80,8 +79,10 @@ class Own:
 
         updater.optimizer.register_step_pre_hook(note)
         with Scorer(self.recipe.rewards, longest=self.recipe.rollout.max_completion_tokens) as scorer:
-            sampler = load_sampler(policy, self.recipe)
-            parts = StepParts(self.recipe, policy, sampler, scorer, updater, INITIAL_ENTROPY, micro)
+            sampler = sampler_of(policy, self.recipe)
+            parts = StepParts(
+                self.recipe.objective, self.recipe.rollout, policy, sampler, scorer, updater, INITIAL_ENTROPY, micro
+            )
             self.prompts = job.data.prompts[: 2 * B]
             for step in range(2):
                 prompts = self.prompts[step * B : (step + 1) * B]
@@ -91,9 +92,8 @@ class Own:
     def coefficients(self, step: int) -> torch.Tensor:
         """delta (A - gamma <H>) lambda of each token, (B * G, T): the definition, from the parts the loop used."""
         result = self.results[step]
-        c_BG = result.advantages_BG - self.recipe.objective.entropy_coef * result.mean_entropy_BG
-        c_BGT = (c_BG * result.keep_BG)[..., None] * result.weights_BGT
-        return (c_BGT * result.batch.completion_mask_BGT).flatten(0, 1).float()
+        c_N = result.advantages_N - self.recipe.objective.entropy_coef * result.mean_entropy_N
+        return ((c_N * result.keep_N)[:, None] * result.weights_NT * result.mask_NT).float()
 
     def record(self, file: Path) -> None:
         batches = [
@@ -104,7 +104,7 @@ class Own:
                     "completion_ids": list(completion.token_ids),
                     "reward": verdict.reward,
                 }
-                for b, group in enumerate(result.groups)
+                for b, group in enumerate(result.samples.groups)
                 for completion, verdict in zip(group.completions, group.verdicts, strict=True)
             ]
             for step, result in enumerate(self.results)
@@ -214,7 +214,7 @@ def test_both_gradients_are_those_of_full_logits_in_float64(
 
 
 def full_logits_gradient(own: Own, dtype: torch.dtype) -> torch.Tensor:
-    model = load_policy(own.recipe).model
+    model = policy_of(own.recipe).model
     model.set_attn_implementation("sdpa")
     for parent in list(model.modules()):  # transformers' norms compute in float32 whatever the model's type
         for name, child in parent.named_children():
@@ -224,7 +224,7 @@ def full_logits_gradient(own: Own, dtype: torch.dtype) -> torch.Tensor:
                 setattr(parent, name, norm)
     model.to(dtype)
     result, loss = own.results[0], torch.zeros((), dtype=dtype)
-    rows = [(group, completion) for group in result.groups for completion in group.completions]
+    rows = [(group, completion) for group in result.samples.groups for completion in group.completions]
     for (group, completion), c_T in zip(rows, own.coefficients(0), strict=True):
         ids, length = completion.token_ids, len(completion.token_ids)
         logits = model(input_ids=torch.tensor([[*group.prompt_ids, *ids]])).logits[0, len(group.prompt_ids) - 1 : -1]
@@ -237,11 +237,11 @@ def full_logits_gradient(own: Own, dtype: torch.dtype) -> torch.Tensor:
 def test_the_recorded_steps_have_what_the_comparison_is_about(variant: str, own_runs: dict[str, Own]) -> None:
     """Filtered and kept completions, conflict tokens of both signs, ends and truncations."""
     own = own_runs[variant]
-    keep = torch.cat([result.keep_BG.flatten() for result in own.results])
-    weights = torch.cat([result.weights_BGT.flatten() for result in own.results])
-    truncated = torch.cat([result.batch.truncated_BG.flatten() for result in own.results])
+    keep = torch.cat([result.keep_N for result in own.results])
+    weights = torch.cat([result.weights_NT.flatten() for result in own.results])
+    truncated = torch.cat([result.truncated_N for result in own.results])
     assert 0 < int(truncated.sum()) < len(truncated)
     if own.recipe.objective.conflict.enabled:
         assert 0 < int(keep.sum()) < len(keep)
         assert {own.recipe.objective.conflict.negative_weight, 1.0, 2.0} == set(weights.unique().tolist())
-    assert all(bool((result.advantages_BG != 0).any()) for result in own.results)
+    assert all(bool((result.advantages_N != 0).any()) for result in own.results)

@@ -264,11 +264,12 @@ def test_a_model_with_dropout_is_refused(model_and_data: tuple[Any, Any, Dataset
 REFERENCE = """
 import sys
 import torch
+from gtpo_cli.models import load_policy
+from gtpo_cli.planning.resolve import Parts
 from pathlib import Path
 from gtpo_cli.integrations.trl_config import grpo_arguments
 from gtpo_cli.integrations.trl_run import make_trainer
 from gtpo_cli.integrations.trl_keeper import RunKeeper
-from gtpo_cli.models import load_policy
 from gtpo_cli.recipe.load import build_recipe
 
 recipe = build_recipe({
@@ -276,14 +277,14 @@ recipe = build_recipe({
     "data": {"benchmark": "arithmetic"}, "objective": {"name": "grpo", "kl_coef": 0.5},
     "rollout": {"group_size": 2, "prompts_per_step": 2, "max_completion_tokens": 8}, "optimizer": {"name": "adamw"},
 }, where="test")
-policy = load_policy(recipe.model_copy(update={"objective": recipe.objective.model_copy(update={"kl_coef": 0.0})}))
+policy = load_policy(Parts(recipe).job(), with_reference=False)
 arguments = grpo_arguments(
     recipe, Path(sys.argv[1]), "transformers", processes=1, prompts_per_step=2, longest_prompt=32,
     max_seq_length=policy.max_seq_length, steps=1, dtype="float32", extra={},
 )
 def reward(**_): raise AssertionError
 reward.completions = reward.groups = None
-trainer = make_trainer(recipe, policy, [], None, reward, RunKeeper(1), arguments, 0.3)
+trainer = make_trainer(recipe, policy, [], None, reward, RunKeeper(1, policy), arguments, 0.3)
 reference = dict(trainer.ref_model.named_parameters())
 assert all(torch.equal(weight, reference[name]) for name, weight in policy.model.named_parameters())
 print(float(reference["model.norm.weight"].max()))

@@ -20,7 +20,7 @@ def test_the_house_is_in_order() -> None:
         ("objective/x.py", "from gtpo_cli.training.step import train_step", "objective (floor 2) imports training"),
         ("objective/x.py", "def f():\n    import gtpo_cli.cli.app", "x.py:2: objective (floor 2) imports cli"),
         ("rewards/x.py", "from gtpo_cli.objective import LN_2", "rewards (floor 2) imports objective (floor 2)"),
-        ("data/x.py", "from gtpo_cli import models", "data (floor 3) imports models (floor 3)"),
+        ("data/x.py", "from gtpo_cli import models", "data (floor 3) imports models (floor 5)"),
         ("attic/x.py", "", "attic stands on no floor"),
         ("data/x.py", "from ..models import policy", "imports <relative>"),
     ],

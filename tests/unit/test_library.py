@@ -28,7 +28,7 @@ def test_the_package_alone_imports_nothing_heavy() -> None:
 
 
 def test_all_names_are_the_very_objects() -> None:
-    assert {"policy_loss", "pass_at_k", "accuracy_reward", "load_recipe", "TokenBatch"} <= set(gtpo_cli.__all__)
+    assert {"policy_loss", "pass_at_k", "accuracy_reward", "load_recipe", "ConflictSpans"} <= set(gtpo_cli.__all__)
     assert len(set(gtpo_cli.__all__)) == len(gtpo_cli.__all__)
     stub = (ROOT / "gtpo_cli" / "__init__.pyi").read_text(encoding="utf-8")
     homes = re.findall(r"^from (\.[\w.]+) import (\w+) as \2$", stub, re.MULTILINE)

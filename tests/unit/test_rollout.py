@@ -24,29 +24,24 @@ def group(prompt: tuple[int, ...], *rows: tuple[int, ...], rewards: tuple[float,
 
 
 def test_ragged_groups_by_hand() -> None:
-    batch = collate([group((7, 8), (5, 0, 2), (9,), rewards=(20, 1)), group((6,), (), (0, 0), rewards=(0, 11))])
-    assert batch.shape == (2, 2)
-    assert batch.prompt_ids_BP.tolist() == [[7, 8], [6, 0]]
-    assert batch.prompt_mask_BP.tolist() == [[True, True], [True, False]]
-    assert batch.completion_ids_BGT.tolist() == [[[5, 0, 2], [9, 0, 0]], [[0, 0, 0], [0, 0, 0]]]
+    rows = collate([group((7, 8), (5, 0, 2), (9,), rewards=(20, 1)), group((6,), (), (0, 0), rewards=(0, 11))])
+    assert rows.prompt_ids_BP.tolist() == [[7, 8], [6, 0]]
+    assert rows.prompt_mask_BP.tolist() == [[True, True], [True, False]]
+    assert rows.prompt_N.tolist() == [0, 0, 1, 1]
+    assert rows.ids_NT.tolist() == [[5, 0, 2], [9, 0, 0], [0, 0, 0], [0, 0, 0]]
     # id 0 is a real token in three places and padding elsewhere: only the mask tells
-    assert batch.completion_mask_BGT.tolist() == [
-        [[True, True, True], [True, False, False]],
-        [[False, False, False], [True, True, False]],
-    ]
-    assert batch.sampled_logprobs_BGT.tolist() == [
-        [[-0.5, -1.0, -1.5], [-0.5, 0.0, 0.0]],
-        [[0.0, 0.0, 0.0], [-0.5, -1.0, 0.0]],
-    ]
-    assert batch.rewards_BG.tolist() == [[20.0, 1.0], [0.0, 11.0]]
-    assert batch.truncated_BG.tolist() == [[False, True], [False, False]]
-    assert batch.lengths_BG.tolist() == [[3, 1], [0, 2]]
-    assert batch.completion_ids_BGT.dtype == torch.int64
+    assert rows.mask_NT.tolist() == [[True, True, True], [True, False, False], [False] * 3, [True, True, False]]
+    assert rows.sampled_NT.tolist() == [[-0.5, -1.0, -1.5], [-0.5, 0.0, 0.0], [0.0, 0.0, 0.0], [-0.5, -1.0, 0.0]]
+    assert rows.rewards_N.tolist() == [20.0, 1.0, 0.0, 11.0]
+    assert rows.rewards_N.dtype == torch.float64
+    assert rows.truncated_N.tolist() == [False, True, False, False]
+    assert rows.by_group(rows.ids_NT).tolist() == [[[5, 0, 2], [9, 0, 0]], [[0, 0, 0], [0, 0, 0]]]
+    assert rows.ids_NT.dtype == torch.int64
 
 
 def test_groups_without_verdicts_have_reward_zero() -> None:
     scored = group((1,), (2,), (3,), rewards=(5, 6))
-    assert collate([dataclasses.replace(scored, verdicts=())]).rewards_BG.tolist() == [[0.0, 0.0]]
+    assert collate([dataclasses.replace(scored, verdicts=())]).rewards_N.tolist() == [0.0, 0.0]
 
 
 def test_groups_of_unequal_size_are_a_programming_error() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of, sampler_of, training_job_of
 from sampler_gap import effect, row, sample_tokens
 
-from gtpo_cli.generation import load_sampler
-from gtpo_cli.models import load_policy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.types import Completion, Group, Problem
 
@@ -20,7 +19,7 @@ def test_a_row_by_hand() -> None:
     rows = tuple(
         Completion(tuple(range(len(q))), tuple(torch.tensor(q).log().tolist()), "stop", "") for q in ([0.5, 0.2], [0.7])
     )
-    pi = torch.tensor([[[0.6, 0.5], [0.7, 0.9]]]).log()  # the last is padding
+    pi = torch.tensor([[0.6, 0.5], [0.7, 0.9]]).log()  # the last is padding
     policy: Any = SimpleNamespace(device="cpu", token_logprobs=lambda batch: (pi, None))
     # ln 1.2 = 0.182 and ln 2.5 = 0.916, so the mean is 0.366; sqrt((0.2^2 + 1^2 + 0) / 3) = 0.589
     expected = "| vllm | policy | 3 | 0.37 | 0.92 | 1 | 2 | 0.33 | 0.59 |"
@@ -29,8 +28,8 @@ def test_a_row_by_hand() -> None:
 
 def test_transformers_samples_from_the_policy_itself_and_another_sampler_does_not() -> None:
     recipe = load_recipe("tiny_arithmetic", ["rollout.prompts_per_step=2", "data.limit=16", "seed=1"])
-    policy = load_policy(recipe)
-    groups = sample_tokens(policy, load_sampler(policy, recipe), recipe, 1)
+    policy = policy_of(recipe)
+    groups = sample_tokens(sampler_of(policy, recipe), training_job_of(recipe), 1)
     assert [len(group.completions) for group in groups] == [8, 8]
     found = effect(policy, recipe, groups, initial_entropy=1.0)
     assert found.change < 1e-4

@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of, sampler_of
 from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_model
 from safetensors.torch import load_file, save_file
 from sampler_contract import CONTEXT, SamplerContract
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.generation import load_sampler
-from gtpo_cli.models import choose_engines, load_policy, unsloth_policy
+from gtpo_cli.models import unsloth_policy
+from gtpo_cli.models.engines import choose_engines
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("unsloth") is None, reason="Unsloth is not here: make test-unsloth"
@@ -47,9 +48,9 @@ class TestSamplerContract(SamplerContract):
     @pytest.fixture
     def pair(self, tmp_path: Path) -> tuple[Any, Any]:
         recipe = recipe_for(save_model(tmp_path), backend="unsloth", max_seq_length=CONTEXT)
-        policy = load_policy(recipe)
+        policy = policy_of(recipe)
         move(policy)
-        return policy, load_sampler(policy, recipe)
+        return policy, sampler_of(policy, recipe)
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
@@ -68,10 +69,10 @@ def move(policy: Any) -> None:
 def policies(folder: Path, tmp_path: Path, **model: Any) -> tuple[Any, Any]:
     """An Unsloth policy and a transformers policy with the same adapter, which is not zero."""
     rollout = {"temperature": 0.8}
-    unsloth = load_policy(recipe_for(folder, rollout=rollout, backend="unsloth", **model))
+    unsloth = policy_of(recipe_for(folder, rollout=rollout, backend="unsloth", **model))
     move(unsloth)
     unsloth.save(tmp_path / "saved")
-    plain = load_policy(recipe_for(folder, rollout=rollout, backend="transformers", **model))
+    plain = policy_of(recipe_for(folder, rollout=rollout, backend="transformers", **model))
     plain.load(tmp_path / "saved")
     assert (type(unsloth).__name__, type(plain).__name__) == ("UnslothPolicy", "TransformersPolicy")
     return unsloth, plain
@@ -123,7 +124,7 @@ def test_four_bits_on_a_cpu(folder: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"without config\.json"):
-        load_policy(recipe_for(tmp_path / "empty", backend="unsloth"))
+        policy_of(recipe_for(tmp_path / "empty", backend="unsloth"))
 
 
 @pytest.mark.parametrize("load_in_4bit", [False, True])
@@ -133,7 +134,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, load_in_4bit: b
     tensors["model.norm.weight"][3] = math.nan
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"are not finite \(.*norm\.weight has NaN or infinity\)"):
-        load_policy(recipe_for(tmp_path, backend="unsloth", load_in_4bit=load_in_4bit))
+        policy_of(recipe_for(tmp_path, backend="unsloth", load_in_4bit=load_in_4bit))
 
 
 def test_auto_is_transformers_where_no_gpu_is(folder: Path) -> None:

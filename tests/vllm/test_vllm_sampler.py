@@ -18,16 +18,15 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of, sampler_of, subject_of
 from policy_contract import recipe_for, save_model
 from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 
+from gtpo_cli.data.unseen import load_benchmark
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation
-from gtpo_cli.data.unseen import load_benchmark
-from gtpo_cli.generation import SamplingParams, load_sampler
+from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.vllm_sampler import PlainEngine, SharedEngine, VllmSampler
-from gtpo_cli.models import load_policy
-from gtpo_cli.planning.open_keys import closed
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
@@ -55,9 +54,9 @@ class TestPlainEngine(SamplerContract):
     @pytest.fixture(scope="class")
     def pair(self, folder: Path) -> tuple[Any, Any]:
         recipe = recipe_for(folder, rollout={"engine": "vllm"}, backend="transformers", max_seq_length=CONTEXT)
-        policy = load_policy(recipe)
+        policy = policy_of(recipe)
         move(policy)
-        return policy, load_sampler(policy, recipe)
+        return policy, sampler_of(policy, recipe)
 
     def test_more_prompts_than_go_through_at_once(self, pair: tuple[Any, Any]) -> None:
         """On a CPU vLLM fails where it takes a prompt in pieces and a completion has a seed."""
@@ -86,7 +85,7 @@ class TestSharedEngine(SamplerContract):
 
     @pytest.fixture(scope="class")
     def pair(self, folder: Path) -> tuple[Any, Any]:
-        policy = load_policy(recipe_for(folder, backend="unsloth", max_seq_length=CONTEXT))
+        policy = policy_of(recipe_for(folder, backend="unsloth", max_seq_length=CONTEXT))
         from unsloth_zoo import vllm_utils
 
         vllm_utils.patch_vllm(debug=False)
@@ -120,9 +119,9 @@ def test_a_plain_engine_quantises_as_the_policy_does(tmp_path: Path) -> None:
     recipe = recipe_for(
         folder, backend="transformers", load_in_4bit=True, dtype="bfloat16", max_seq_length=CONTEXT, rollout=rollout
     )
-    policy = load_policy(recipe)
+    policy = policy_of(recipe)
     move(policy)
-    sampler = load_sampler(policy, recipe)
+    sampler = sampler_of(policy, recipe)
     config = sampler._engine._engine.llm_engine.vllm_config
     assert (config.model_config.quantization, config.model_config.dtype) == ("bitsandbytes", torch.bfloat16)
     assert gap(policy, PROMPTS, sampler.sample(PROMPTS, 4, SamplingParams(max_completion_tokens=12, seed=1))) < 0.12
@@ -139,8 +138,8 @@ def test_a_killed_evaluation_continues_to_the_same_completions_each_time_in_one_
     entropies are compared up to that."""
     lora, settings = "model.lora={rank: 8, alpha: 8}", "evaluation={samples: 16, limit: 40, max_completion_tokens: 48}"
     recipe = load_recipe("tiny_arithmetic", ["rollout.engine=vllm", lora, "model.dtype=float32", settings])
-    policy = load_policy(closed(recipe))
-    subject = PolicyAndSampler(policy, load_sampler(policy, closed(recipe)))
+    policy = policy_of(recipe)
+    subject = PolicyAndSampler(policy, sampler_of(policy, recipe))
     problems = load_benchmark(recipe, "arithmetic", policy.tokenizer, max_seq_length=512)
     generate, calls = PlainEngine.generate, []
 
@@ -156,17 +155,29 @@ def test_a_killed_evaluation_continues_to_the_same_completions_each_time_in_one_
 
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         whole, killed = (
-            find_evaluation(recipe, RunFolder(tmp_path / name), problems, "base") for name in ("whole", "killed")
+            find_evaluation(RunFolder(tmp_path / name), problems, subject_of(recipe)) for name in ("whole", "killed")
         )
         seen: list[int] = []
-        evaluate(recipe, lambda: subject, problems, whole, scorer, progress=lambda done, _: seen.append(done))
+
+        def note(done: int, total: int) -> None:
+            seen.append(done)
+
+        evaluate(
+            recipe.evaluation,
+            lambda: subject,
+            problems,
+            whole,
+            scorer,
+            seed=recipe.seed,
+            progress=note,
+        )
         assert (set(seen), len(calls)) == ({*range(41)}, 1)
         assert seen == sorted(seen)
         with pytest.raises(Killed):
-            evaluate(recipe, lambda: subject, problems, killed, scorer, progress=kill)
+            evaluate(recipe.evaluation, lambda: subject, problems, killed, scorer, seed=recipe.seed, progress=kill)
         assert len(killed.problems()) == 16
         assert not subject.sampler._engine._engine.llm_engine.has_unfinished_requests()  # type: ignore[attr-defined]
-        evaluate(recipe, lambda: subject, problems, killed, scorer)
+        evaluate(recipe.evaluation, lambda: subject, problems, killed, scorer, seed=recipe.seed)
     assert len(calls) == 3
     of_whole, of_killed = ({problem.id: problem for problem in stored.problems()} for stored in (whole, killed))
     assert of_whole.keys() == of_killed.keys() == {problem.id for problem, _ in problems.prompts}
@@ -182,9 +193,9 @@ def test_what_the_recipe_says_reaches_a_plain_engine_and_guesses_change_no_log_p
     vllm = {"max_num_batched_tokens": 300, "enable_prefix_caching": False, "speculative_config": speculative}
     rollout = {"engine": "vllm", "max_num_seqs": 64, "vllm": vllm}
     recipe = recipe_for(folder, backend="transformers", max_seq_length=CONTEXT, rollout=rollout)
-    policy = load_policy(recipe)
+    policy = policy_of(recipe)
     move(policy)
-    sampler = load_sampler(policy, recipe)
+    sampler = sampler_of(policy, recipe)
     config = sampler._engine._engine.llm_engine.vllm_config
     assert (config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens) == (64, 300)
     assert not config.cache_config.enable_prefix_caching

@@ -8,7 +8,7 @@ import pytest
 
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.try_reward import try_reward
-from gtpo_cli.planning import open_keys
+from gtpo_cli.planning import resolve
 from gtpo_cli.recipe import Recipe
 
 
@@ -22,12 +22,12 @@ def test_the_engine_gets_the_share_for_measuring_unless_that_is_set(
 ) -> None:
     kept: list[Collection[str]] = []
 
-    def for_measuring(recipe: Recipe, keep: Collection[str] = ()) -> Recipe:
+    def for_measuring(recipe: Recipe, machine: object, shape: object, engines: object, keep: Collection[str]) -> Recipe:
         assert recipe.rollout.gpu_memory_utilization == 0.7
         kept.append(keep)
         raise AskedError
 
-    monkeypatch.setattr(open_keys, "for_measuring", for_measuring)
+    monkeypatch.setattr(resolve, "for_measuring", for_measuring)
     with pytest.raises(AskedError):
         command(recipe="tiny_arithmetic", set_=["rollout.gpu_memory_utilization=0.7"])  # type: ignore[operator]
     assert kept == [["rollout.gpu_memory_utilization"]]

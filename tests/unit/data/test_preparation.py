@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.data import Prepared, PromptOrder, prepare
-from gtpo_cli.models import read_model
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.types import Problem
 
@@ -23,7 +23,7 @@ def order(count: int, *overrides: str, full_steps: bool = False) -> PromptOrder:
 
 def prepared(recipe: Recipe) -> Prepared:
     model = read_model(recipe.model)
-    return prepare(recipe, model.tokenizer, model.context(recipe.model.max_seq_length))
+    return prepare(recipe, model.tokenizer, model.context)
 
 
 def ids(order: PromptOrder, step: int) -> list[str]:
@@ -86,7 +86,7 @@ def test_the_seed_decides_the_order() -> None:
 def test_only_who_samples_again_says_so() -> None:
     recipe = build_recipe(DOCUMENT, ["objective.name=dapo"], where="r")
     model = read_model(recipe.model)
-    tokenizer, context = model.tokenizer, model.context(recipe.model.max_seq_length)
+    tokenizer, context = model.tokenizer, model.context
     said = "groups without reward spread are sampled again, 3 times at most (objective.resample)"
     assert said in prepare(recipe, tokenizer, context).notes
     assert said not in prepare(recipe, tokenizer, context, full_steps=True).notes  # TRL

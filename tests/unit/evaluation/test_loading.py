@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of, subject_of
 from torch import Tensor
 
 from gtpo_cli.checkpoints import Checkpoint, CheckpointState, CheckpointStore, choose_checkpoint, write_manifest
+from gtpo_cli.cli.evaluate import _find_subjects
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation import loading
 from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
+from gtpo_cli.job import Job
 from gtpo_cli.models import Policy, load_policy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rollout import collate
@@ -34,7 +37,7 @@ def trained_run(folder: Path, recipe: Recipe) -> tuple[RunFolder, Policy]:
     """A run with one checkpoint, of the recipe's policy after its weights were moved; and that policy."""
     run = RunFolder(folder)
     run.create(recipe)
-    policy = load_policy(recipe)
+    policy = policy_of(recipe)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in policy.trainable_parameters():
@@ -48,9 +51,7 @@ def trained_run(folder: Path, recipe: Recipe) -> tuple[RunFolder, Policy]:
 def measured(policy: Policy) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of two fixed completions."""
     completions = tuple(Completion(ids, (0.0,) * len(ids), "length", "") for ids in ((9, 30, 31, 2), (40, 9)))
-    logp, entropy = policy.token_logprobs(
-        collate([Group(Problem("p", "q", "1"), (1, 4, 20, 21, 5), completions)]).rows()
-    )
+    logp, entropy = policy.token_logprobs(collate([Group(Problem("p", "q", "1"), (1, 4, 20, 21, 5), completions)]))
     return logp, entropy
 
 
@@ -66,9 +67,9 @@ def test_what_is_loaded_is_what_was_saved_bit_for_bit_and_not_the_base(
     run, saved = trained_run(tmp_path / "run", recipe)
     checkpoint = choose_checkpoint(run, "last")
     assert checkpoint.has_full_weights is (lora is None)
-    trained, base = load_frozen(run.recipe(), checkpoint, temperature=1.0), load_frozen(recipe, None, temperature=1.0)
+    trained, base = load_frozen(subject_of(run.recipe(), checkpoint)), load_frozen(subject_of(recipe))
     assert same(measured(trained), measured(saved))
-    assert same(measured(base), measured(load_policy(recipe_of())))  # a fresh adapter is the base itself
+    assert same(measured(base), measured(policy_of(recipe_of())))  # a fresh adapter is the base itself
     difference = (measured(trained)[0] - measured(base)[0]).abs()
     assert difference[0].min() > 1e-3
     assert difference[1, :2].min() > 1e-3
@@ -83,23 +84,24 @@ def test_an_evaluation_loads_the_base_once_and_puts_the_adapter_on_it(
     run, saved = trained_run(tmp_path, recipe)
     loaded: list[str] = []
 
-    def counted(recipe: Recipe, **options: Any) -> Policy:
-        loaded.append(recipe.model.name)
-        return load_policy(recipe, **options)
+    def counted(job: Job, **options: Any) -> Policy:
+        loaded.append(job.recipe.model.name)
+        return load_policy(job, **options)
 
     monkeypatch.setattr(loading, "load_policy", counted)
-    monkeypatch.setattr(loading, "about_compiling", lambda recipe, engines: "compiling takes minutes")
+    monkeypatch.setattr(loading, "about_compiling", lambda rollout, engines: "compiling takes minutes")
     said: list[str] = []
-    loader = PolicyLoader(recipe, choose_checkpoint(run), say=said.append)
-    base = loader.load(trained=False)
-    assert loader.load(trained=False) is base
-    assert same(measured(base.policy), measured(load_policy(recipe_of())))
-    trained = loader.load(trained=True)
+    loader = PolicyLoader(said.append)
+    untrained, after = _find_subjects(recipe, run, choose_checkpoint(run), ["base", "step-3"], keep=(), of_run=True)
+    base = loader.load(untrained)
+    assert loader.load(untrained) is base
+    assert same(measured(base.policy), measured(policy_of(recipe_of())))
+    trained = loader.load(after)
     assert same(measured(trained.policy), measured(saved))
-    assert loader.load(trained=True) is trained
+    assert loader.load(after) is trained
     assert len(loaded) == loads
     assert said == ["loading builtin:tiny (transformers)", "compiling takes minutes"] * loads
-    alone = PolicyLoader(recipe, choose_checkpoint(run)).load(trained=True)
+    alone = PolicyLoader().load(after)
     assert same(measured(alone.policy), measured(saved))
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of, sampler_of, subject_of
 
 from gtpo_cli.checkpoints import Checkpoint
-from gtpo_cli.errors import DataError, EvaluationError
-from gtpo_cli.evaluation.loading import PolicyAndSampler, local_weights
-from gtpo_cli.evaluation.measure import evaluate, find_evaluation
 from gtpo_cli.data.unseen import Benchmark, load_benchmark
+from gtpo_cli.errors import DataError, EvaluationError
+from gtpo_cli.evaluation import measure
+from gtpo_cli.evaluation.loading import PolicyAndSampler
+from gtpo_cli.evaluation.measure import evaluate, find_evaluation
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation
-from gtpo_cli.generation import load_sampler
-from gtpo_cli.models import load_policy, read_model
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import Scorer
@@ -30,8 +33,8 @@ RECIPE = load_recipe("tiny_arithmetic", ["evaluation={samples: 64, limit: 10, ma
 
 @pytest.fixture(scope="module")
 def subject() -> PolicyAndSampler:
-    policy = load_policy(RECIPE)
-    return PolicyAndSampler(policy, load_sampler(policy, RECIPE))
+    policy = policy_of(RECIPE)
+    return PolicyAndSampler(policy, sampler_of(policy, RECIPE))
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +53,12 @@ def whole(
     subject: PolicyAndSampler, benchmark_: Benchmark, scorer: Scorer, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[StoredEvaluation, Results]:
     """An evaluation that nothing interrupted."""
-    stored = find_evaluation(RECIPE, RunFolder(tmp_path_factory.mktemp("whole")), benchmark_, "base")
-    return stored, evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer)
+    stored = find_evaluation(RunFolder(tmp_path_factory.mktemp("whole")), benchmark_, subject_of(RECIPE))
+    return stored, evaluated(RECIPE, lambda: subject, benchmark_, stored, scorer)
+
+
+def evaluated(recipe: Recipe, *arguments: Any, **options: Any) -> Results:
+    return evaluate(recipe.evaluation, *arguments, seed=recipe.seed, **options)
 
 
 def nothing_to_load() -> PolicyAndSampler:
@@ -112,17 +119,17 @@ def test_an_interrupted_evaluation_continues_to_the_same_bytes(
     cut: int,
 ) -> None:
     """Killed after some blocks of problems; `cut` bytes of the last one never reached the disk."""
-    stored = find_evaluation(RECIPE, RunFolder(tmp_path), benchmark_, "base")
+    stored = find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(RECIPE))
 
     def kill(done: int, total: int) -> None:
         if stored.samples_file.exists() and stored.samples_file.read_bytes().count(b"\n") >= min(4 * blocks, total):
             raise Killed
 
     with pytest.raises(Killed):
-        evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer, progress=kill)
+        evaluated(RECIPE, lambda: subject, benchmark_, stored, scorer, progress=kill)
     os.truncate(stored.samples_file, stored.samples_file.stat().st_size - cut)
     assert not stored.finished
-    results = evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer)
+    results = evaluated(RECIPE, lambda: subject, benchmark_, stored, scorer)
     assert results == whole[1]
     assert stored.samples_file.read_bytes() == whole[0].samples_file.read_bytes()
     assert stored.results_file.read_bytes() == whole[0].results_file.read_bytes()
@@ -133,12 +140,12 @@ def test_a_finished_evaluation_is_not_sampled_again_unless_asked(
 ) -> None:
     stored, results = whole
     before = stored.samples_file.read_bytes()
-    assert evaluate(RECIPE, nothing_to_load, benchmark_, stored, scorer) == results
+    assert evaluated(RECIPE, nothing_to_load, benchmark_, stored, scorer) == results
     stored.results_file.unlink()  # killed before the scores were written
-    assert evaluate(RECIPE, nothing_to_load, benchmark_, stored, scorer) == results
+    assert evaluated(RECIPE, nothing_to_load, benchmark_, stored, scorer) == results
     with pytest.raises(AssertionError, match="about to be sampled"):
-        evaluate(RECIPE, nothing_to_load, benchmark_, stored, scorer, again=True)
-    assert evaluate(RECIPE, lambda: subject, benchmark_, stored, scorer, again=True) == results
+        evaluated(RECIPE, nothing_to_load, benchmark_, stored, scorer, again=True)
+    assert evaluated(RECIPE, lambda: subject, benchmark_, stored, scorer, again=True) == results
     assert stored.samples_file.read_bytes() == before
 
 
@@ -148,9 +155,9 @@ def test_what_is_sampled_for_a_block_does_not_depend_on_the_limit(
     settings = RECIPE.evaluation.model_copy(update={"limit": 4})
     recipe = RECIPE.model_copy(update={"evaluation": settings})
     first = load_benchmark(recipe, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
-    stored = find_evaluation(recipe, RunFolder(tmp_path), first, "base")
+    stored = find_evaluation(RunFolder(tmp_path), first, subject_of(recipe))
     assert stored.path.name != whole[0].path.name
-    evaluate(recipe, lambda: subject, first, stored, scorer)
+    evaluated(recipe, lambda: subject, first, stored, scorer)
     assert stored.problems() == whole[0].problems()[:4]
 
 
@@ -159,53 +166,90 @@ def test_a_k_that_is_larger_than_the_samples_is_refused_before_sampling(
 ) -> None:
     settings = RECIPE.evaluation.model_copy(update={"samples": 8, "majority_k": (4,)})
     recipe = RECIPE.model_copy(update={"evaluation": settings})
-    stored = find_evaluation(recipe, RunFolder(tmp_path), benchmark_, "base")
+    stored = find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe))
     with pytest.raises(EvaluationError, match=r"evaluation\.pass_k: k = 64 .* evaluation\.samples is 8"):
-        evaluate(recipe, nothing_to_load, benchmark_, stored, scorer)
+        evaluated(recipe, nothing_to_load, benchmark_, stored, scorer)
     assert not stored.path.exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "decisive"),
     [
-        ("model.revision=v2", ("model.revision=v2",)),
-        ("model.dtype=bfloat16", ("model.dtype=bfloat16",)),
-        ("model={load_in_4bit: true, lora: {}}", ("model.load_in_4bit=True",)),
-        ("model.max_seq_length=100", ("model.max_seq_length=100",)),
-        ("rewards.length.weight=1", ("rewards.length=64",)),
-        ("training.epochs=9", ()),
+        ("model.revision=v2", True),
+        ("model.dtype=bfloat16", True),
+        ("model.max_seq_length=100", True),
+        ("rewards.length.weight=1", True),
+        ("rewards.format.mode=presence", True),
+        ("rewards.accuracy.equality=text", True),
+        ("rewards.plugins=[{name: 'shaped_steps:even'}]", True),
+        ("data.system_prompt=Think.", True),
+        ("evaluation.top_p=0.9", True),
+        ("seed=5", True),
+        ("rewards.accuracy.weight=3", False),
+        ("evaluation.pass_k=[1]", False),
+        ("model.gradient_checkpointing=true", False),
+        ("training.epochs=9", False),
     ],
 )
-def test_a_model_that_is_loaded_otherwise_has_an_evaluation_of_its_own(
-    benchmark_: Benchmark, tmp_path: Path, change: str, said: tuple[str, ...]
+def test_what_changes_scores_has_an_evaluation_of_its_own(
+    benchmark_: Benchmark, tmp_path: Path, change: str, decisive: bool
 ) -> None:
-    run, usual = RunFolder(tmp_path), RECIPE
-    changed = load_recipe("tiny_arithmetic", ["evaluation={samples: 64, limit: 10, max_completion_tokens: 48}", change])
-    before = find_evaluation(usual, run, benchmark_, "base")
-    after = find_evaluation(changed, run, benchmark_, "base", own=usual)
-    assert after.conditions.changed == said
-    assert (after.path == before.path) is (said == ())
-    assert find_evaluation(changed, run, benchmark_, "base", own=changed).path == before.path
+    run = RunFolder(tmp_path)
+    settings = "evaluation={samples: 64, limit: 10, max_completion_tokens: 48}"
+    before = find_evaluation(run, benchmark_, subject_of(RECIPE))
+    after = find_evaluation(run, benchmark_, subject_of(load_recipe("tiny_arithmetic", [settings, change])))
+    key = change.partition("=")[0].removeprefix("evaluation.")
+    differ = [name for name, *_ in before.conditions.differences(after.conditions, "grader")]
+    assert [name.startswith(key) or name == "rollout.max_completion_tokens" for name in differ] == [True] * len(differ)
+    assert bool(differ) is (after.path != before.path) is decisive
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
-def test_local_weights_are_told_apart_by_their_content(tmp_path: Path, checkpoint: bool) -> None:
+def test_another_grader_has_an_evaluation_of_its_own(
+    benchmark_: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gtpo's own code, math-verify's, or a user's reward whose file has changed."""
+    own = tmp_path / "mine.py"
+    own.write_text("def good(problem, completion):\n    return 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'mine:good'}]"])
+    found = [find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe))]
+    own.write_text("def good(problem, completion):\n    return 2.0\n")
+    found.append(find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe)))
+    monkeypatch.setattr(measure, "version", lambda name: "0.0")
+    found.append(find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe)))
+    monkeypatch.setattr(measure.grader, "__file__", str(tmp_path / "__init__.py"))
+    found.append(find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe)))
+    assert len({each.path for each in found}) == len({each.conditions.grader for each in found}) == 4
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_local_weights_are_told_apart_by_their_content(tmp_path: Path, adapter: bool) -> None:
+    base = subject_of(RECIPE)
     for name in ("one", "copy", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_text("weights 2" if name == "other" else "weights 1")
         (tmp_path / name / "README.md").write_text(name)
 
     def digest(name: str) -> str:
-        model = "builtin:tiny" if checkpoint else str(tmp_path / name)
-        return local_weights(load_recipe("tiny_arithmetic", [f"model.name={model}"]), of(name) if checkpoint else None)
-
-    def of(name: str) -> Checkpoint:
-        return Checkpoint(3, tmp_path, name)
+        recipe = RECIPE if adapter else RECIPE.with_values({"model.name": str(tmp_path / name)})
+        model = base.job.model if adapter else replace(base.job.model, path=str(tmp_path / name))
+        checkpoint = Checkpoint(3, tmp_path, name) if adapter else None
+        return replace(base, job=replace(base.job, recipe=recipe, model=model), checkpoint=checkpoint).weights
 
     assert digest("one") == digest("copy")
     assert digest("one") != digest("other")
     assert len(digest("one")) == 16
-    assert local_weights(RECIPE) == ""
+    assert base.weights == ""
+
+
+def test_a_checkpoint_of_a_run_is_known_by_its_manifest(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(3, tmp_path)
+    subject = replace(subject_of(RECIPE), checkpoint=checkpoint, kept=True)
+    checkpoint.manifest.write_text("one")
+    first = subject.weights
+    checkpoint.manifest.write_text("two")
+    assert len(first) == 16
+    assert replace(subject).weights not in ("", first)
 
 
 # -- which problems ---------------------------------------------------------------------------------------------------

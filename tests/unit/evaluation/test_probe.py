@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from jobs import policy_of
 
 from gtpo_cli.cli.probe_entropy import _of_the_right
 from gtpo_cli.data import Prompt, PromptEncoder, arithmetic_problems
@@ -13,7 +14,6 @@ from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.probe import EntropyProbe, mean_entropies, probe_entropy, undecided
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models import load_policy
 from gtpo_cli.models.budget import measuring_budget
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import Rows
@@ -26,7 +26,7 @@ RECIPE = load_recipe("tiny_arithmetic", ["objective.probe.num_prompts=20", "roll
 
 @pytest.fixture(scope="module")
 def policy() -> TransformersPolicy:
-    loaded = load_policy(RECIPE)
+    loaded = policy_of(RECIPE)
     assert isinstance(loaded, TransformersPolicy)
     return loaded
 
@@ -41,9 +41,11 @@ def test_mean_entropies_equal_full_logits_on_the_first_problems(policy: Transfor
     prompts = prompts_for(policy)
     sampler = TransformersSampler(policy)
     seen: list[tuple[int, int]] = []
-    probe = probe_entropy(
-        policy, sampler, prompts, RECIPE, n=2, progress=lambda done, total: seen.append((done, total))
-    )
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    probe = probe_entropy(policy, sampler, prompts[:20], RECIPE.rollout, RECIPE.seed, n=2, progress=progress)
     assert seen == [(done, 20) for done in range(21)]
     assert [group.problem for group in probe.groups] == [problem for problem, _ in prompts[:20]]
     assert {len(group.completions) for group in probe.groups} == {2}
@@ -66,10 +68,10 @@ def test_a_probe_changes_nothing_that_training_draws_from(policy: TransformersPo
     state = torch.get_rng_state()
     before = [parameter.clone() for parameter in policy.trainable_parameters()]
     prompts = prompts_for(policy)
-    first = probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE, n=2)
+    first = probe_entropy(policy, TransformersSampler(policy), prompts[:20], RECIPE.rollout, RECIPE.seed, n=2)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.trainable_parameters(), strict=True))
-    assert probe_entropy(policy, TransformersSampler(policy), prompts, RECIPE, n=2) == first
+    assert probe_entropy(policy, TransformersSampler(policy), prompts[:20], RECIPE.rollout, RECIPE.seed, n=2) == first
 
 
 def test_what_was_learned_about_memory_outlives_a_call(

@@ -18,7 +18,7 @@ from gtpo_cli.run_folder import RunFolder
 
 CONDITIONS = Conditions(
     benchmark="arithmetic", split="test", subject="step-000600", model="builtin:tiny", problems=2, data_digest="d" * 16,
-    samples=2, temperature=1.0, top_p=1.0, max_completion_tokens=64, format_mode="strict", system_prompt=None, seed=1,
+    samples=2, temperature=1.0, top_p=1.0, max_completion_tokens=64, seed=1,
 )  # fmt: skip
 RESULTS = Results(("a/1",), ("0" * 16,), {"accuracy": Score(Interval(0.5, 0.25, 0.75), (0.5,))}, 0)
 
@@ -34,7 +34,12 @@ def test_equal_conditions_have_one_folder_and_others_another(tmp_path: Path) -> 
     assert path.parent == tmp_path / "evaluation" / "arithmetic"
     assert path.name.startswith("step-000600-n2-")
     assert evaluation_at(run, replace(CONDITIONS)).path == path
-    for change in ({"temperature": 0.6}, {"data_digest": "e" * 16}, {"subject": "base"}, {"system_prompt": ""}):
+    for change in (
+        {"temperature": 0.6},
+        {"data_digest": "e" * 16},
+        {"subject": "base"},
+        {"settings": {"rewards.format.mode": "strict"}},
+    ):
         assert evaluation_at(run, replace(CONDITIONS, **change)).path != path  # type: ignore[arg-type]
 
 

@@ -69,8 +69,7 @@ def code_of(card: str) -> str:
 def store(run: RunFolder, subject: str, accuracy: float, **changes: Any) -> None:
     conditions: dict[str, Any] = {
         "benchmark": "gsm8k", "split": "test", "subject": subject, "model": "m", "problems": 1, "data_digest": "d",
-        "samples": 4, "temperature": 0.5, "top_p": 0.9, "max_completion_tokens": 77, "format_mode": "strict",
-        "system_prompt": None, "seed": 1,
+        "samples": 4, "temperature": 0.5, "top_p": 0.9, "max_completion_tokens": 77, "seed": 1,
     }  # fmt: skip
     stored = evaluation_at(run, Conditions(**conditions | changes))
     stored.open()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from exported_runs import moved_run, recipe_on
+from jobs import subject_of
 from peft.tuners.lora import LoraLayer
 from policy_contract import save_model
 
@@ -34,7 +35,7 @@ from gtpo_cli.run_folder import RunFolder
 def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("check")
     run = moved_run(folder / "run", recipe_on(save_model(folder / "base")), scale=request.param)
-    return load_frozen(run.recipe(), choose_checkpoint(run), temperature=1.0, streaming=True)
+    return load_frozen(subject_of(run.recipe(), choose_checkpoint(run), streaming=True))
 
 
 def answers_of(policy: Any) -> Any:

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of
 from small_models import BUILTIN_SHAPE, random_model
 
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.decoder import ModelDecoder
 from gtpo_cli.generation.lean_decoder import LeanDecoder, can_decode
 from gtpo_cli.generation.transformers_sampler import TransformersSampler, draw, open_decoder, uniform
-from gtpo_cli.models import load_policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import build_recipe
 
 PROMPTS = [(1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 5)]
 
 
-def policy_of(architecture: str, **changes: Any) -> TransformersPolicy:
+def random_policy(architecture: str, **changes: Any) -> TransformersPolicy:
     model, tokenizer = random_model(architecture, **changes)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -32,7 +32,7 @@ def policy_of(architecture: str, **changes: Any) -> TransformersPolicy:
 def adapted(**lora: Any) -> Any:
     """The built-in model with an adapter that changes it."""
     recipe = {"model": {"name": "builtin:tiny", "lora": {"rank": 4, "alpha": 8} | lora}, "data": {"benchmark": "gsm8k"}}
-    policy: Any = load_policy(build_recipe(recipe, where="test"))
+    policy: Any = policy_of(build_recipe(recipe, where="test"))
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trainable_parameters():
@@ -66,7 +66,7 @@ def assert_same_logits(policy: Any, prompts: list[tuple[int, ...]], *, n: int = 
 def test_logits_are_the_models_at_every_step(padded: bool) -> None:
     other_size = {"num_hidden_layers": 2, "hidden_size": 40, "num_attention_heads": 5, "num_key_value_heads": 5}
     for size in ({}, other_size | {"head_dim": 12, "vocab_size": 200, "max_position_embeddings": 512}):
-        policy = policy_of("llama", **BUILTIN_SHAPE | size)
+        policy = random_policy("llama", **BUILTIN_SHAPE | size)
         assert can_decode(policy)
         assert_same_logits(policy, PROMPTS if padded else PROMPTS[:1] * 2)
 
@@ -83,7 +83,7 @@ def test_adapters_count_only_while_they_are_on() -> None:
 
 
 def test_weights_are_read_anew_for_every_call() -> None:
-    policy = policy_of("llama", **BUILTIN_SHAPE)
+    policy = random_policy("llama", **BUILTIN_SHAPE)
     assert can_decode(policy)
     sampler = TransformersSampler(policy)
     params = SamplingParams(max_completion_tokens=20, seed=1)
@@ -97,7 +97,7 @@ def test_weights_are_read_anew_for_every_call() -> None:
 
 
 def builtin(name: str = "builtin:tiny", **model: Any) -> Any:
-    return load_policy(build_recipe({"model": {"name": name} | model, "data": {"benchmark": "gsm8k"}}, where="test"))
+    return policy_of(build_recipe({"model": {"name": name} | model, "data": {"benchmark": "gsm8k"}}, where="test"))
 
 
 def test_other_models_go_through_their_own_forward(tmp_path: Path) -> None:
@@ -105,15 +105,15 @@ def test_other_models_go_through_their_own_forward(tmp_path: Path) -> None:
         assert isinstance(open_decoder(builtin(name), PROMPTS, 1), LeanDecoder)
     builtin().save(tmp_path / "trained")
     assert can_decode(builtin(str(tmp_path / "trained"), load_in_4bit=False, lora=None))  # a run that went on from it
-    assert can_decode(policy_of("llama", **BUILTIN_SHAPE))
+    assert can_decode(random_policy("llama", **BUILTIN_SHAPE))
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     for policy in (
-        policy_of("llama"),
-        policy_of("llama", **BUILTIN_SHAPE | {"num_key_value_heads": 1}),
-        policy_of("llama", **BUILTIN_SHAPE, hidden_act="gelu"),
-        policy_of("llama", **BUILTIN_SHAPE, rope_parameters=dynamic),
-        policy_of("llama", **BUILTIN_SHAPE, attention_bias=True),
-        policy_of("qwen2", **BUILTIN_SHAPE),
+        random_policy("llama"),
+        random_policy("llama", **BUILTIN_SHAPE | {"num_key_value_heads": 1}),
+        random_policy("llama", **BUILTIN_SHAPE, hidden_act="gelu"),
+        random_policy("llama", **BUILTIN_SHAPE, rope_parameters=dynamic),
+        random_policy("llama", **BUILTIN_SHAPE, attention_bias=True),
+        random_policy("qwen2", **BUILTIN_SHAPE),
         builtin(dtype="bfloat16"),
     ):
         assert not can_decode(policy)
@@ -124,7 +124,7 @@ def test_four_bit_weights_go_through_the_model(tmp_path: Any) -> None:
     pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
     recipe = {"model": {"name": "builtin:tiny", "lora": {"rank": 4, "alpha": 8}, "load_in_4bit": True},
               "data": {"benchmark": "gsm8k"}}  # fmt: skip
-    policy: Any = load_policy(build_recipe(recipe, where="test"))
+    policy: Any = policy_of(build_recipe(recipe, where="test"))
     assert not can_decode(policy)
 
 
@@ -139,7 +139,7 @@ def test_draw_follows_its_weights_and_never_takes_what_has_none() -> None:
 
 def test_a_row_at_the_end_of_the_context_stays_in_the_batch_while_others_go_on() -> None:
     """One long prompt among eight short ones: its row ends first, and is dropped only with a quarter of them."""
-    policy = policy_of("llama", **BUILTIN_SHAPE)
+    policy = random_policy("llama", **BUILTIN_SHAPE)
     policy.max_seq_length = 64
     assert can_decode(policy)
     prompts = [PROMPTS[0]] * 8 + [tuple(range(8, 68))]

@@ -13,13 +13,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jobs import policy_of
 from small_models import random_model
 
 from gtpo_cli.errors import GenerationError
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.decoder import ModelDecoder
 from gtpo_cli.generation.stream import TextPieces, stream_text
-from gtpo_cli.models import Policy, load_policy
+from gtpo_cli.models import Policy
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.types import Completion
@@ -27,7 +28,7 @@ from gtpo_cli.types import Completion
 PROMPT = (1, 4, 20, 21, 5)
 
 
-def policy_of(architecture: str = "llama", *, max_seq_length: int = 256, **changes: Any) -> TransformersPolicy:
+def random_policy(architecture: str = "llama", *, max_seq_length: int = 256, **changes: Any) -> TransformersPolicy:
     model, tokenizer = random_model(architecture, **changes)
     return TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=max_seq_length)
 
@@ -35,7 +36,7 @@ def policy_of(architecture: str = "llama", *, max_seq_length: int = 256, **chang
 def builtin(lora: dict[str, Any] | None = None) -> Policy:
     """The built-in model; with `lora`, wrapped by PEFT, its adapter moved away from zero."""
     recipe = {"model": {"name": "builtin:tiny", "lora": lora}, "data": {"benchmark": "gsm8k"}}
-    policy = load_policy(build_recipe(recipe, where="test"))
+    policy = policy_of(build_recipe(recipe, where="test"))
     if lora:
         torch.manual_seed(0)
         with torch.no_grad():
@@ -66,7 +67,7 @@ def greedy_by_definition(policy: TransformersPolicy, prompt: tuple[int, ...], co
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_greedy_is_the_argmax_of_every_step(architecture: str) -> None:
-    policy = policy_of(architecture)
+    policy = random_policy(architecture)
     expected = greedy_by_definition(policy, PROMPT, 40)
     pieces, completion = read(stream_text(policy, PROMPT, SamplingParams(0.0, max_completion_tokens=40)))
     assert list(completion.token_ids) == expected
@@ -88,7 +89,7 @@ def test_the_built_in_model_with_and_without_an_adapter(lora: dict[str, Any] | N
 
 
 def test_equal_seeds_repeat_others_do_not_and_global_random_state_is_untouched() -> None:
-    policy = policy_of()
+    policy = random_policy()
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
     first, again, other = (read(stream_text(policy, PROMPT, SamplingParams(seed=s))) for s in (1, 1, 2))
@@ -98,7 +99,7 @@ def test_equal_seeds_repeat_others_do_not_and_global_random_state_is_untouched()
 
 def test_a_token_is_given_out_before_the_next_is_computed_and_closing_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gtpo_cli.generation.stream.open_decoder", ModelDecoder)  # which runs the hooks of the model
-    policy = policy_of()
+    policy = random_policy()
     forwards: list[bool] = []
     hook = policy.backbone.register_forward_pre_hook(lambda *_: forwards.append(torch.is_grad_enabled()))
     stream = stream_text(policy, PROMPT, SamplingParams(0.0, max_completion_tokens=50))
@@ -112,12 +113,12 @@ def test_a_token_is_given_out_before_the_next_is_computed_and_closing_ends_it(mo
 
 
 def test_prompts_without_room_and_broken_weights_are_errors() -> None:
-    policy = policy_of(max_seq_length=len(PROMPT))
+    policy = random_policy(max_seq_length=len(PROMPT))
     with pytest.raises(GenerationError, match="5 tokens, which leaves no room within 5; ask a shorter question"):
         next(stream_text(policy, PROMPT, SamplingParams()))
     with pytest.raises(GenerationError, match="the prompt is empty"):
         next(stream_text(policy, (), SamplingParams()))
-    broken = policy_of()
+    broken = random_policy()
     with torch.no_grad():
         broken.model.get_output_embeddings().weight[3] = float("nan")
     for temperature in (0.0, 1.0):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from exported_runs import export, recipe_on
+from jobs import policy_of, subject_of
 from policy_contract import LORA, PROMPTS, plain_logprobs, ragged_rows, recipe_for, save_model, train_a_little
 from safetensors.torch import load_file, save_file
 from small_models import random_model
@@ -20,10 +21,8 @@ from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
 from gtpo_cli.generation.decoder import ModelDecoder
 from gtpo_cli.generation.lean_decoder import LeanDecoder, can_decode
-from gtpo_cli.models import load_policy
 from gtpo_cli.models.adapter_config import check_adapted
 from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.planning.open_keys import closed
 from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.run_folder import RunFolder
@@ -157,7 +156,7 @@ def test_all_linear_is_every_linear_layer_but_the_output_layer(
 
     for part in (make(), random_model()[1]):
         part.save_pretrained(tmp_path)
-    policy: Any = load_policy(recipe_for(tmp_path, lora={"rank": 4, "alpha": 8, "target_modules": "all-linear"}))
+    policy: Any = policy_of(recipe_for(tmp_path, lora={"rank": 4, "alpha": 8, "target_modules": "all-linear"}))
     assert sorted(policy.model.active_peft_config.target_modules) == names
     of_peft = get_peft_model(make(), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
     adapted_by = [{n for n, m in model.named_modules() if hasattr(m, "lora_A")} for model in (policy.model, of_peft)]
@@ -182,7 +181,7 @@ def test_an_adapter_on_either_end_of_the_model_is_refused(
 ) -> None:
     base = save_model(tmp_path / "base", tie_word_embeddings=tied)
     with pytest.raises(ModelError, match=rf"^model\.lora\.target_modules: .*{said}"):
-        load_policy(recipe_for(base, lora=LORA | {"target_modules": modules}))
+        policy_of(recipe_for(base, lora=LORA | {"target_modules": modules}))
 
 
 def foreign_run(folder: Path, recipe: Recipe, base: Path, **changes: Any) -> RunFolder:
@@ -205,19 +204,19 @@ def foreign_run(folder: Path, recipe: Recipe, base: Path, **changes: Any) -> Run
 
 def ways_in(run: RunFolder, tmp_path: Path) -> dict[str, Callable[[], object]]:
     """Every way by which a run's adapter is put on its base."""
-    recipe, checkpoint = closed(run.recipe()), choose_checkpoint(run)
+    recipe, checkpoint = Parts(run.recipe()).recipe, choose_checkpoint(run)
 
     def start(name: str) -> None:
         further = RunFolder(tmp_path / name.replace("/", " "))
         further.create(recipe.model_copy(update={"model": recipe.model.model_copy(update={"start": name})}))
-        train(Parts(further.recipe()).job(), further, quiet=True)
+        train(Parts(further.recipe()).training_job(), further, quiet=True)
 
     return {
-        "eval": lambda: PolicyLoader(recipe, checkpoint).load(trained=True),
-        "generate": lambda: load_frozen(recipe, checkpoint, temperature=1.0, streaming=True),
+        "eval": lambda: PolicyLoader().load(subject_of(recipe, checkpoint)),
+        "generate": lambda: load_frozen(subject_of(recipe, checkpoint, streaming=True)),
         "export": lambda: export(run),
         "export adapter": lambda: export(run, "adapter"),
-        "resume": lambda: train(Parts(recipe).job(), run, resume=True, quiet=True),
+        "resume": lambda: train(Parts(recipe).training_job(), run, resume=True, quiet=True),
         "from a run": lambda: start(str(run.path)),
         "from an adapter": lambda: start(str(checkpoint.model)),
     }
@@ -251,7 +250,7 @@ def test_tensors_that_are_no_adapter_change_no_base(tmp_path: Path) -> None:
     run = foreign_run(tmp_path / "run", recipe_on(base), base)
     file = choose_checkpoint(run).model / "adapter_model.safetensors"
     tensors = load_file(file)
-    policy: Any = load_policy(run.recipe())
+    policy: Any = policy_of(run.recipe())
     head = policy.lm_head[0].clone()
     policy.load(file.parent)  # as it is, it is taken
     save_file(tensors | {"base_model.model.lm_head.weight": torch.zeros_like(head)}, file)
@@ -262,10 +261,10 @@ def test_tensors_that_are_no_adapter_change_no_base(tmp_path: Path) -> None:
 
 def test_a_policy_that_loads_its_own_adapter_is_exact(tmp_path: Path) -> None:
     base = save_model(tmp_path / "base")
-    policy: Any = load_policy(recipe_for(base))
+    policy: Any = policy_of(recipe_for(base))
     train_a_little(policy)
     policy.save(tmp_path / "saved")
-    fresh: Any = load_policy(recipe_for(base))
+    fresh: Any = policy_of(recipe_for(base))
     fresh.load(tmp_path / "saved")
     check_adapted(fresh.model)
     assert_exact(fresh)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from policy_contract import ragged_rows, save_model
 
-from gtpo_cli.models import read_model
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import sampler_of
 from policy_contract import ragged_rows
 from small_models import random_model, tiny_tokenizer
 from small_steps import (
@@ -16,7 +17,6 @@ from small_steps import (
 )
 
 from gtpo_cli.evaluation.probe import mean_entropies
-from gtpo_cli.generation import load_sampler
 from gtpo_cli.job import Job
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.models.dropout import active_dropout, switch_off_dropout
@@ -74,7 +74,7 @@ def test_what_a_models_configuration_asks_for_is_off(kind: str, tmp_path: Path) 
     model_of(kind).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     said: list[str] = []
-    policy: Any = set_up(Parts(recipe(tmp_path)).job(), say=said.append).policy
+    policy: Any = set_up(Parts(recipe(tmp_path)).training_job(), say=said.append).policy
     assert f"the model's own dropout (up to {KINDS[kind]:g}) is off, since only SFT trains with it" in " ".join(said)
     assert active_dropout(policy.model) == []
     batch, state = ragged_rows(), torch.get_rng_state()
@@ -94,7 +94,8 @@ def test_what_a_models_configuration_asks_for_is_off(kind: str, tmp_path: Path) 
     # SFT has it
     said.clear()
     policy = set_up(
-        Parts(recipe(tmp_path, "objective.name=sft", "rollout.max_completion_tokens=64")).job(), say=said.append
+        Parts(recipe(tmp_path, "objective.name=sft", "rollout.max_completion_tokens=64")).training_job(),
+        say=said.append,
     ).policy
     assert not any("dropout" in line for line in said)
     assert max(value for *_, value in active_dropout(policy.model)) == KINDS[kind]
@@ -125,11 +126,11 @@ def first_step(job: Job, setup: Setup, ratios: list[torch.Tensor], monkeypatch: 
     monkeypatch.setattr(step_module, "policy_loss", watched)
     updater = Updater(policy.trainable_parameters(), asked.optimizer, total_steps=10)
     size = training_budget(8, longest_row=128, warn=print)
-    sampler = load_sampler(policy, asked)
+    sampler = sampler_of(policy, asked)
     with Scorer(asked.rewards) as scorer:
-        parts = StepParts(asked, policy, sampler, scorer, updater, 0.5, size)
+        parts = StepParts(asked.objective, asked.rollout, policy, sampler, scorer, updater, 0.5, size)
         result = whole_step(parts, job.data.prompts[:2], seed=3, clock=Stopwatch())
-    assert result.learning_rate == 0.0
+    assert {each.learning_rate for each in result.iterations} == {0.0}
     return result
 
 
@@ -140,14 +141,14 @@ def test_the_ratio_is_one_where_nothing_changed_and_entropies_are_the_probes(
     model_of(kind).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     asked = recipe(tmp_path)
-    job = Parts(asked).job()
+    job = Parts(asked).training_job()
     setup = set_up(job, say=lambda text: None)
     ratios: list[torch.Tensor] = []
     result = first_step(job, setup, ratios, monkeypatch)
-    assert sum(map(len, ratios)) == int(result.batch.completion_mask_BGT.sum())  # every token's, at iteration two
+    assert sum(map(len, ratios)) == int(result.mask_NT.sum())  # every token's, at iteration two
     assert all(bool((ratio == 0.0).all()) for ratio in ratios)
-    probed = torch.tensor(mean_entropies(setup.policy, result.groups))
-    torch.testing.assert_close(result.mean_entropy_BG, probed, rtol=0, atol=1e-6)
+    probed = torch.tensor(mean_entropies(setup.policy, result.samples.groups))
+    torch.testing.assert_close(result.by_group(result.mean_entropy_N), probed, rtol=0, atol=1e-6)
 
     # What it is about: with the model's dropout on, neither holds.
     for module in setup.policy.model.modules():
@@ -158,5 +159,5 @@ def test_the_ratio_is_one_where_nothing_changed_and_entropies_are_the_probes(
     ratios.clear()
     result = first_step(job, setup, ratios, monkeypatch)
     assert torch.cat(ratios).abs().mean() > 0.05
-    probed = torch.tensor(mean_entropies(setup.policy, result.groups))
-    assert (result.mean_entropy_BG - probed).abs().max() > 1e-3
+    probed = torch.tensor(mean_entropies(setup.policy, result.samples.groups))
+    assert (result.by_group(result.mean_entropy_N) - probed).abs().max() > 1e-3

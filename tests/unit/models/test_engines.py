@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gtpo_cli.errors import ModelError, RecipeError
-from gtpo_cli.models import choose_engines
-from gtpo_cli.models.engines import why_not_shared
+from gtpo_cli.models.engines import choose_engines, why_not_shared
 from gtpo_cli.recipe import Recipe, build_recipe
 
 BOTH = {"unsloth", "vllm"}

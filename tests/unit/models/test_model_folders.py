@@ -27,8 +27,7 @@ from transformers import LlamaConfig
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.models.adapter_config import check_adapter_config
-from gtpo_cli.models.files import read_model
-from gtpo_cli.models.loading import choose_dtype, load_config, load_failure, load_tokenizer
+from gtpo_cli.models.loading import choose_dtype, load_config, load_failure, load_tokenizer, read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 

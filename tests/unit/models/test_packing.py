@@ -22,7 +22,7 @@ def rows_of(prompts: list[tuple[int, ...]], lengths: list[tuple[int, ...]]) -> R
     for prompt, row in zip(prompts, lengths, strict=True):
         completions = tuple(Completion(tuple(range(20, 20 + n)), (0.0,) * n, "stop", "") for n in row)
         groups.append(Group(Problem("p", "q", "1"), prompt, completions))
-    return collate(groups).rows()
+    return collate(groups)
 
 
 def model_of(architecture: str) -> Any:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from policy_contract import ragged_rows, recipe_for, save_model
 
-from gtpo_cli.models.files import read_model
-from gtpo_cli.models.loading import nf4_config
+from gtpo_cli.models.loading import nf4_config, read_model
 from gtpo_cli.models.transformers_policy import load_transformers_policy
 from gtpo_cli.planning.shapes import read_shape
 

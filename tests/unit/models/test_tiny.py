@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from jobs import policy_of
 from small_models import random_model
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import ModelError
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models import load_policy
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import load_recipe
@@ -23,7 +23,7 @@ from gtpo_cli.types import Verdict
 
 @pytest.fixture(scope="module")
 def policy() -> TransformersPolicy:
-    loaded = load_policy(load_recipe("tiny_arithmetic"))
+    loaded = policy_of(load_recipe("tiny_arithmetic"))
     assert isinstance(loaded, TransformersPolicy)
     return loaded
 

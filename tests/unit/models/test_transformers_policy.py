@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of
 from policy_contract import PROMPTS, PolicyContract, ragged_rows, save_model
 from small_models import random_model
 
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models import load_policy, read_model
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
@@ -141,4 +142,4 @@ def test_4bit_logprobs_agree_with_the_dequantised_weights(tmp_path: Path) -> Non
 def test_a_missing_unsloth_is_an_error_with_the_remedy() -> None:
     recipe = load_recipe("tiny_arithmetic", ["model.backend=unsloth"])
     with pytest.raises(ModelError, match=r"unsloth cannot be imported .*\.\[cuda\].*backend: transformers"):
-        load_policy(recipe)
+        policy_of(recipe)

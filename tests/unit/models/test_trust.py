@@ -12,7 +12,7 @@ import torch
 from small_models import random_model
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models import read_model
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.models.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe.schema import ModelRecipe
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from strategies import Step, checked, per_completion, per_token, steps
 
 from gtpo_cli.objective import (
-    Rows,
-    TokenBatch,
+    SampledRows,
     conflict_mask,
     conflict_weights,
     group_advantages,
@@ -20,32 +19,32 @@ from gtpo_cli.objective import (
 from gtpo_cli.objective.batch import pad_rows
 
 
-def token_batch(step: Step, prompt_lengths: list[int] | None = None) -> TokenBatch:
+def rows_of(step: Step, prompt_lengths: list[int] | None = None) -> SampledRows:
     B, G, T = step.shape
     lengths = prompt_lengths or [1] * B
     prompts = pad_rows([list(range(10, 10 + n)) for n in lengths], value=step.padding, dtype=torch.long)
-    return TokenBatch(
+    return SampledRows(
         prompt_ids_BP=prompts,
         prompt_mask_BP=torch.arange(prompts.shape[1]) < torch.tensor(lengths)[:, None],
-        completion_ids_BGT=step.ids,
-        completion_mask_BGT=step.mask,
-        sampled_logprobs_BGT=-torch.rand(B, G, T),
-        rewards_BG=torch.tensor(step.rewards),
-        truncated_BG=torch.tensor([[bool((b + i) % 2) for i in range(G)] for b in range(B)]),
+        prompt_N=torch.arange(B).repeat_interleave(G),
+        ids_NT=step.ids.flatten(0, 1),
+        mask_NT=step.mask.flatten(0, 1),
+        sampled_NT=-torch.rand(B * G, T),
+        rewards_N=torch.tensor(step.rewards).flatten(),
+        truncated_N=torch.tensor([bool((b + i) % 2) for b in range(B) for i in range(G)]),
     )
 
 
-def by_hand() -> TokenBatch:
+def by_hand() -> SampledRows:
     """Prompts of 1 and 2 tokens; completions of 1, 2 and 0 tokens, and of 3, 1 and 1."""
     step = Step([[[1], [1, 2], []], [[3, 3, 3], [4], [5]]], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], 9, 4)
-    return token_batch(step, prompt_lengths=[1, 2])
+    return rows_of(step, prompt_lengths=[1, 2])
 
 
 def test_split_by_hand():
-    batch = by_hand()
-    assert batch.shape == (2, 3)
-    assert batch.lengths_BG.tolist() == [[1, 2, 0], [3, 1, 1]]
-    rows = batch.rows()
+    rows = by_hand()
+    assert rows.by_group(rows.mask_NT.sum(dim=1)).tolist() == [[1, 2, 0], [3, 1, 1]]
+    assert rows.by_group(rows.ids_NT)[1, :, :3].tolist() == [[3, 3, 3], [4, 9, 9], [5, 9, 9]]
     assert len(rows) == 6
     assert rows.prompt_N.tolist() == [0, 0, 0, 1, 1, 1]
     assert (rows.size("completions"), rows.size("tokens")) == (6, 3 * 1 + 3 * 2 + 8)
@@ -69,18 +68,15 @@ def test_split_by_hand():
 
 
 @dataclass(eq=False)
-class Measured(Rows):
-    """Rows with fields of a step's."""
+class Measured(SampledRows):
+    """Rows with fields of a step's: also one that no row has a value of, and one of the step as a whole."""
 
-    reward_N: torch.Tensor
-    logp_NT: torch.Tensor | None
     reference_NT: torch.Tensor | None = None
+    whole: str = "the step"
 
 
-def measured(batch: TokenBatch) -> Measured:
-    rows = batch.rows()
-    own = {field.name: getattr(rows, field.name) for field in fields(rows)}
-    return Measured(**own, reward_N=batch.rewards_BG.flatten(), logp_NT=batch.sampled_logprobs_BGT.flatten(0, 1))
+def measured(rows: SampledRows) -> Measured:
+    return Measured(**{field.name: getattr(rows, field.name) for field in fields(rows)})
 
 
 def test_a_micro_batch_holds_its_rows_trimmed_and_their_prompts():
@@ -97,28 +93,28 @@ def test_a_micro_batch_holds_its_rows_trimmed_and_their_prompts():
     assert part.prompt_N.tolist() == [0, 1]
     assert part.ids_NT.tolist() == [[1, 2], [5, 9]]
     assert part.mask_NT.tolist() == [[True, True], [True, False]]
-    assert part.reward_N.tolist() == [2.0, 6.0]
-    assert torch.equal(part.logp_NT, rows.logp_NT[second, :2])
+    assert part.rewards_N.tolist() == [2.0, 6.0]
+    assert torch.equal(part.sampled_NT, rows.sampled_NT[second, :2])
     assert part.reference_NT is None
+    assert part.whole == "the step"
     # a prompt that no row has is left out, and the others' width follows
     assert rows[torch.tensor([0])].prompt_ids_BP.tolist() == [[10]]
 
-    rows.write(second, reward_N=torch.tensor([-2.0, -6.0]), logp_NT=torch.tensor([[0.5, 0.25], [0.125, 0.0]]))
-    assert rows.reward_N.tolist() == [1, -2, 3, 4, 5, -6]
-    assert rows.logp_NT[second].tolist()[0][:2] == [0.5, 0.25]
-    assert rows.logp_NT[second].tolist()[1][:2] == [0.125, 0.0]
+    rows.write(second, rewards_N=torch.tensor([-2.0, -6.0]), sampled_NT=torch.tensor([[0.5, 0.25], [0.125, 0.0]]))
+    assert rows.rewards_N.tolist() == [1, -2, 3, 4, 5, -6]
+    assert rows.sampled_NT[second].tolist()[0][:2] == [0.5, 0.25]
+    assert rows.sampled_NT[second].tolist()[1][:2] == [0.125, 0.0]
 
 
 @checked
 @given(st.data(), steps(max_groups=3), st.integers(1, 40), st.sampled_from(["completions", "tokens"]), st.booleans())
 def test_split_covers_every_completion_once_within_the_limit(data, step, limit, unit, packed):
     lengths = list(range(1, step.shape[0] + 1))
-    batch = token_batch(step, prompt_lengths=lengths)
-    rows = measured(batch)
+    rows = measured(rows_of(step, prompt_lengths=lengths))
     chosen_N = torch.tensor(data.draw(per_completion(step, st.booleans()))).flatten()
     seen_N = torch.zeros(len(rows))
-    copied = measured(batch)
-    copied.ids_NT, copied.logp_NT = torch.zeros_like(rows.ids_NT), torch.zeros_like(rows.logp_NT)
+    copied = measured(rows)
+    copied.ids_NT, copied.sampled_NT = torch.zeros_like(rows.ids_NT), torch.zeros_like(rows.sampled_NT)
     for index in rows.split(limit, unit=unit, packed=packed, chosen_N=chosen_N):
         part = rows[index]
         length_N, prompt_N = part.mask_NT.sum(dim=1), rows.prompt_N[index].tolist()
@@ -130,15 +126,15 @@ def test_split_covers_every_completion_once_within_the_limit(data, step, limit, 
         assert part.ids_NT.shape[1] == int(length_N.max())
         assert index.tolist() == sorted(index.tolist())
         seen_N[index] += 1
-        copied.write(index, ids_NT=part.ids_NT, logp_NT=part.logp_NT)
-        assert torch.equal(part.reward_N, rows.reward_N[index])
+        copied.write(index, ids_NT=part.ids_NT, sampled_NT=part.sampled_NT)
+        assert torch.equal(part.rewards_N, rows.rewards_N[index])
         assert part.prompt_mask_BP.sum(dim=1).tolist() == [lengths[b] for b in sorted(set(prompt_N))]
         assert part.prompt_mask_BP.sum(dim=1)[part.prompt_N].tolist() == [lengths[b] for b in prompt_N]
     taken_N = chosen_N & rows.mask_NT.any(dim=1)
     assert torch.equal(seen_N, taken_N.float())
     chosen_NT = rows.mask_NT & taken_N[:, None]
     assert torch.equal(copied.ids_NT[chosen_NT], rows.ids_NT[chosen_NT])
-    assert torch.equal(copied.logp_NT[chosen_NT], rows.logp_NT[chosen_NT])
+    assert torch.equal(copied.sampled_NT[chosen_NT], rows.sampled_NT[chosen_NT])
     assert not copied.ids_NT[~taken_N].any()
 
 
@@ -146,21 +142,22 @@ def test_split_covers_every_completion_once_within_the_limit(data, step, limit, 
 @checked
 @given(st.data(), steps(max_groups=3), st.integers(1, 20), st.booleans())
 def test_the_gradient_does_not_depend_on_the_cut(average, data, step, limit, several_iterations):
-    batch = token_batch(step)
+    rows = rows_of(step)
+    mask_BGT = rows.by_group(rows.mask_NT)
     value = st.floats(-3, 0)
     logps = step.padded(data.draw(per_token(step, value)), value=0.0)
-    advantages_BG = group_advantages(batch.rewards_BG).double()
-    conflict_BGT = conflict_mask(batch.completion_ids_BGT, batch.completion_mask_BGT, advantages_BG)
+    advantages_BG = group_advantages(rows.by_group(rows.rewards_N)).double()
+    conflict_BGT = conflict_mask(rows.by_group(rows.ids_NT), mask_BGT, advantages_BG)
     weights_BGT = conflict_weights(conflict_BGT, advantages_BG).double()
     entropy_BG = torch.tensor(data.draw(per_completion(step, st.floats(0, 2))), dtype=torch.float64)
     keep_BG = torch.tensor(data.draw(per_completion(step, st.booleans())))
-    shares_BG = token_shares(batch.completion_mask_BGT, average)
+    shares_BG = token_shares(mask_BGT, average)
     old_BGT = logps + 0.3 * torch.sin(logps * 7) if several_iterations else None
 
     def backward(micros):
         leaf = logps.clone().requires_grad_()
         total = 0.0
-        for take, mask_BGT in micros:
+        for take, mask in micros:
             result = gtpo_loss(
                 take(leaf),
                 old_logprobs_BGT=None if old_BGT is None else take(old_BGT),
@@ -169,7 +166,7 @@ def test_the_gradient_does_not_depend_on_the_cut(average, data, step, limit, sev
                 mean_entropy_BG=take(entropy_BG),
                 keep_BG=take(keep_BG),
                 weights_BGT=take(weights_BGT),
-                completion_mask_BGT=mask_BGT,
+                completion_mask_BGT=mask,
                 entropy_coef=0.1,
                 kl_coef=0.04,
                 shares_BG=take(shares_BG),
@@ -178,16 +175,16 @@ def test_the_gradient_does_not_depend_on_the_cut(average, data, step, limit, sev
             total += result.loss.item()
         return total, torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
-    def rows_of(index):
-        T = int(batch.lengths_BG.flatten()[index].max())
+    def taking(index):
+        T = int(rows.mask_NT[index].sum(dim=1).max())
         return lambda values: values.flatten()[index] if values.ndim == 2 else values.flatten(0, 1)[index, :T]
 
-    whole_loss, whole_gradient = backward([(lambda values: values, batch.completion_mask_BGT)])
-    cut = [rows_of(index) for index in batch.rows().split(limit)]
-    loss, gradient = backward([(take, take(batch.completion_mask_BGT)) for take in cut])
+    whole_loss, whole_gradient = backward([(lambda values: values, mask_BGT)])
+    cut = [taking(index) for index in rows.split(limit)]
+    loss, gradient = backward([(take, take(mask_BGT)) for take in cut])
     assert loss == pytest.approx(whole_loss, rel=1e-12, abs=1e-12)
     torch.testing.assert_close(gradient, whole_gradient, rtol=1e-12, atol=1e-14)
-    assert gradient[~batch.completion_mask_BGT].eq(0).all()
+    assert gradient[~mask_BGT].eq(0).all()
 
 
 def test_pad_rows():

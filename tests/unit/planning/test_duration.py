@@ -7,7 +7,7 @@ import re
 import huggingface_hub.constants
 import pytest
 
-from gtpo_cli.models import Engines
+from gtpo_cli.job import Engines
 from gtpo_cli.planning.cards import CARDS, GIB, Card, find_gpu
 from gtpo_cli.planning.duration import (
     LAUNCH,

@@ -9,7 +9,7 @@ import huggingface_hub.constants
 import pytest
 
 from gtpo_cli.errors import DataError, RecipeError
-from gtpo_cli.models import choose_engines
+from gtpo_cli.models.engines import choose_engines
 from gtpo_cli.models.tiny import resolve_name
 from gtpo_cli.planning import first_recipe as planning
 from gtpo_cli.planning import fit

@@ -11,8 +11,8 @@ import torch
 from allocations import Allocations
 from small_models import random_model
 
+from gtpo_cli.job import Engines
 from gtpo_cli.kernels import token_logprobs_and_entropy
-from gtpo_cli.models import Engines
 from gtpo_cli.models.policy import STATE_BYTES
 from gtpo_cli.planning.fit import make_plan
 from gtpo_cli.planning.memory import (

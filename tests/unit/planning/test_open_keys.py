@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ import pytest
 from policy_contract import save_model
 
 from gtpo_cli.cli.plan import _print_verdict
-from gtpo_cli.errors import ModelError
-from gtpo_cli.models import load_policy
+from gtpo_cli.job import Engines
 from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.planning.cards import GIB, find_gpu
 from gtpo_cli.planning.fit import make_plan
@@ -19,7 +19,6 @@ from gtpo_cli.planning.open_keys import (
     QUANTISES,
     Machine,
     close,
-    closed,
     for_measuring,
     machine_with,
 )
@@ -104,8 +103,9 @@ def test_what_a_recipe_says_stays_and_a_closed_recipe_is_closed_everywhere() -> 
     assert close(recipe(*said), card("24GiB"), LLAMA).values == {
         "model.dtype": "bfloat16", "model.gradient_checkpointing": True,
     }  # fmt: skip
-    on_a_cpu = closed(recipe(), CPU, SMOLLM)
-    changed = {key for key, _ in recipe_differences([on_a_cpu, closed(on_a_cpu, card("80GiB"), LLAMA)])}
+    on_a_cpu = recipe().with_values(close(recipe(), CPU, SMOLLM).values)
+    on_a_card = on_a_cpu.with_values(close(on_a_cpu, card("80GiB"), LLAMA).values)
+    changed = {key for key, _ in recipe_differences([on_a_cpu, on_a_card])}
     assert changed <= {"rollout.max_num_seqs", "rollout.standby"}  # there was no vLLM
     assert close(on_a_cpu, CPU, SMOLLM).values == {}
 
@@ -114,17 +114,23 @@ def test_an_evaluation_gives_a_shared_engine_what_training_needed() -> None:
     """Beside a policy of its own, or on a CPU, an engine's share stays: the weights it does not share need room."""
     own = recipe("rollout.gpu_memory_utilization=0.4")
     plain = recipe("rollout.gpu_memory_utilization=0.4", "model.backend=transformers", "rollout.engine=vllm")
-    measured = for_measuring(own, machine=card("24GiB")).rollout
-    assert (measured.gpu_memory_utilization, measured.max_num_seqs) == (0.85, "auto")  # a model of unknown size
+
+    def measured(asked: Recipe, machine: Machine, shape: ModelShape | None = None, keep: Sequence[str] = ()) -> Recipe:
+        engines = close(asked, machine, shape).engines
+        assert isinstance(engines, Engines)
+        return for_measuring(asked, machine, shape, engines, keep)
+
+    on_a_card = measured(own, card("24GiB")).rollout
+    assert (on_a_card.gpu_memory_utilization, on_a_card.max_num_seqs) == (0.85, "auto")  # a model of unknown size
     llama = ["model.name=meta-llama/Llama-3.1-8B-Instruct", "rollout.max_num_seqs=8"]  # 8 are for training
     # 0.85 of 23.2 GiB without 5.3 of weights and 1.6 of work hold 349 rows of 300 tokens of 128 KiB
     for size, sequences in (("24GiB", 349), ("80GiB", 512)):
-        asked = closed(recipe(*llama), card(size), LLAMA)
-        assert for_measuring(asked, machine=card(size)).rollout.max_num_seqs == sequences
-    kept = for_measuring(own, ["rollout.gpu_memory_utilization", "rollout.max_num_seqs"], card("24GiB"))
-    assert kept == own
-    assert for_measuring(own, machine=CPU) == own
-    assert for_measuring(plain, machine=card("80GiB")).rollout.gpu_memory_utilization == 0.4
+        asked = recipe(*llama).with_values(close(recipe(*llama), card(size), LLAMA).values)
+        assert measured(asked, card(size), LLAMA).rollout.max_num_seqs == sequences
+    keep = ["rollout.gpu_memory_utilization", "rollout.max_num_seqs"]
+    assert measured(own, card("24GiB"), keep=keep) == own
+    assert measured(own, CPU) == own
+    assert measured(plain, card("80GiB")).rollout.gpu_memory_utilization == 0.4
 
 
 def test_a_plan_answers_for_the_card_that_is_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,8 +149,3 @@ def test_a_plan_answers_for_the_card_that_is_asked_about(tmp_path: Path, capsys:
     assert own.recipe.model.load_in_4bit is False
     _print_verdict(replace(own, fits=False), gpu_given=True)
     assert "model.load_in_4bit: true would make the weights smaller" in capsys.readouterr().out
-
-
-def test_a_model_is_not_loaded_with_a_key_still_open(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"model\.load_in_4bit: is still auto"):
-        load_policy(recipe(f"model.name={save_model(tmp_path)}"))

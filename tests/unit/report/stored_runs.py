@@ -56,7 +56,7 @@ def store(
     made = Conditions(
         benchmark="arithmetic", split="test", subject=subject, model="builtin:tiny", problems=len(problems),
         data_digest=data_digest([Problem(p.id, p.question, p.gold) for p in problems]), samples=3, temperature=1.0,
-        top_p=1.0, max_completion_tokens=64, format_mode="strict", system_prompt=None, seed=1,
+        top_p=1.0, max_completion_tokens=64, seed=1,
     )  # fmt: skip
     stored = evaluation_at(run, replace(made, **conditions))
     stored.open()

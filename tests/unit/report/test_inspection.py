@@ -35,7 +35,7 @@ def trained(folder: Path, *overrides: str) -> RunFolder:
     recipe = load_recipe("tiny_arithmetic", [*fixed, *overrides])
     run = RunFolder(folder)
     run.create(recipe)
-    train(Parts(recipe).job(), run, quiet=True)
+    train(Parts(recipe).training_job(), run, quiet=True)
     return run
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs import sampler_of
 
 from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import DataError, GenerationError, RecipeError
-from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.models import read_model
+from gtpo_cli.generation import SamplingParams
+from gtpo_cli.models.loading import read_model
 from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, is_strict_format
@@ -34,7 +35,7 @@ def trained(folder: Path, *overrides: str) -> tuple[Recipe, RunFolder]:
     recipe = load_recipe("tiny_arithmetic", [*EVALUATED, *overrides])
     run = RunFolder(folder)
     run.create(recipe)
-    train(Parts(recipe).job(), run, quiet=True)
+    train(Parts(recipe).training_job(), run, quiet=True)
     return recipe, run
 
 
@@ -53,7 +54,7 @@ def naive(recipe: Recipe, model: Path) -> dict[str, float]:
     encoder = PromptEncoder(policy.tokenizer, None)
     problems = arithmetic_problems(24, split="test", seed=recipe.seed)
     params = SamplingParams(0.8, max_completion_tokens=40, seed=derive_seed(recipe.seed, "held out arithmetic"))
-    rows = load_sampler(policy, recipe).sample([encoder.encode(problem.question) for problem in problems], 1, params)
+    rows = sampler_of(policy, recipe).sample([encoder.encode(problem.question) for problem in problems], 1, params)
     texts = [row[0].text for row in rows]
     judged = [accuracy_reward(text, problem.gold) for text, problem in zip(texts, problems, strict=True)]
     return {
@@ -121,7 +122,7 @@ def test_a_step_is_kept_where_the_engine_finds_no_room_for_its_evaluation(
 ) -> None:
     """The update is made: the step is logged without `eval/`, saved, and the run goes on from it."""
 
-    def no_room(_: HeldOut) -> None:
+    def no_room(*_: Any) -> None:
         raise GenerationError("the engine did not wake")
 
     with monkeypatch.context() as stub:
@@ -134,5 +135,5 @@ def test_a_step_is_kept_where_the_engine_finds_no_room_for_its_evaluation(
     assert [row["step"] for row in rows] == [1, 2]
     assert not [name for name in rows[-1] if name.startswith("eval/")]
     assert CheckpointStore(run.checkpoints, keep_last=9).load_state(2).best_step is None
-    assert train(Parts(run.recipe()).job(), run, resume=True, quiet=True).step == 5
+    assert train(Parts(run.recipe()).training_job(), run, resume=True, quiet=True).step == 5
     assert [row["step"] for row in read_metrics(run.metrics_file) if "eval/time" in row] == [4, 5]

@@ -62,7 +62,7 @@ def two_groups() -> Rows:
     for lengths in ((4, 2), (3, 1)):
         completions = tuple(Completion((9,) * n, (0.0,) * n, "stop", "") for n in lengths)
         groups.append(Group(Problem("p", "q", "1"), (1, 5, 6), completions))
-    return collate(groups).rows()
+    return collate(groups)
 
 
 def test_auto_counts_tokens_and_a_number_completions() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from commands import comparable, contents
+from jobs import policy_of
 from policy_contract import PROMPTS, plain_logprobs, ragged_rows, save_model, train_a_little
 from small_models import random_model
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models import adapter_config, load_policy
+from gtpo_cli.models import adapter_config
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, build_recipe
@@ -47,7 +48,7 @@ def recipe_for(folder: str | Path, *overrides: str, **model: Any) -> Recipe:
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_a_sound_policy_passes_and_stays_as_it_is(architecture: str, lora: Any, dtype: str, tmp_path: Path) -> None:
     base = save_model(tmp_path / "base", architecture)
-    policy: Any = load_policy(recipe_for(base, "rollout.temperature=0.7", lora=lora, dtype=dtype))
+    policy: Any = policy_of(recipe_for(base, "rollout.temperature=0.7", lora=lora, dtype=dtype))
     if dtype == "float32":
         train_a_little(policy)
     for parameter in policy.trainable_parameters():
@@ -65,7 +66,7 @@ def test_4_bit_bases_unpacked_models_long_prompts_and_barred_tokens_pass(tmp_pat
     pytest.importorskip("bitsandbytes", reason="4-bit weights need the extra bnb")
     base = save_model(tmp_path / "base")
     for dtype in ("float32", "bfloat16"):
-        check_plain_forward(load_policy(recipe_for(base, load_in_4bit=True, dtype=dtype)), ASKED, as_in_training=True)
+        check_plain_forward(policy_of(recipe_for(base, load_in_4bit=True, dtype=dtype)), ASKED, as_in_training=True)
     model, tokenizer = random_model(sliding_window=8, use_sliding_window=True, architecture="qwen2")
     window = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=20)
     assert not window.packs
@@ -90,7 +91,7 @@ def test_it_finds_an_adapter_that_is_left_out(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(adapter_config, "check_adapted", lambda model: None)
     base = save_model(tmp_path / "base")
     lora = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "lm_head"]}
-    policy: Any = load_policy(recipe_for(base, lora=lora, dtype="float32"))
+    policy: Any = policy_of(recipe_for(base, lora=lora, dtype="float32"))
     check_plain_forward(policy, ASKED, as_in_training=True)  # as it is made it changes nothing
     with_a_trained_head(policy)
     with pytest.raises(ModelError, match=r"more than rounding explains \(0\.005\): training skips a part") as caught:
@@ -144,10 +145,10 @@ def test_a_run_ends_after_its_first_update_and_saves_nothing(
 
     monkeypatch.setattr(loop, "set_up", spoiled)
     if not fires:
-        assert train(Parts(recipe).job(), run, quiet=True).step == 2
+        assert train(Parts(recipe).training_job(), run, quiet=True).step == 2
         return
     with pytest.raises(ModelError, match=r"differ by .* nats on average from those of the model that would be saved"):
-        train(Parts(recipe).job(), run, quiet=True)
+        train(Parts(recipe).training_job(), run, quiet=True)
     assert not list(run.checkpoints.glob("step-*"))
     assert run.metrics_file.read_text() == ""
 
@@ -158,10 +159,10 @@ def test_a_resumed_sft_run_with_dropout_equals_the_whole(tmp_path: Path) -> None
         part.save_pretrained(tmp_path / "model")
     whole, half = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "half")
     whole.create(recipe_for(tmp_path / "model", "objective.name=sft", "training.max_steps=4", lora=None))
-    train(Parts(whole.recipe()).job(), whole, quiet=True)
+    train(Parts(whole.recipe()).training_job(), whole, quiet=True)
     shutil.copytree(whole.path, half.path)
     for step in (3, 4):
         shutil.rmtree(half.checkpoints / f"step-{step:06d}")
-    assert train(Parts(half.recipe()).job(), half, resume=True, quiet=True).step == 4
+    assert train(Parts(half.recipe()).training_job(), half, resume=True, quiet=True).step == 4
     assert comparable(half.path) == comparable(whole.path)
     assert contents(half.path) == contents(whole.path)

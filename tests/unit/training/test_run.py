@@ -13,7 +13,7 @@ import torch
 from commands import comparable, contents, metrics
 from small_models import random_model
 
-from gtpo_cli.checkpoints import CheckpointState
+from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -22,10 +22,10 @@ from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import run as module
-from gtpo_cli.training.loop import TrainedPolicy, train
+from gtpo_cli.training.generations import Generations
+from gtpo_cli.training.loop import LoopParts, train
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.run import Run, Stop
-from gtpo_cli.training.samples_ahead import SamplesAhead
+from gtpo_cli.training.run import Stop, newest_state, open_run
 from gtpo_cli.training.step import StepSamples
 
 GOOD = {
@@ -49,19 +49,18 @@ class FedRun:
             f"training.guard={{{settings}}}",
         ])  # fmt: skip
         folder.mkdir(exist_ok=True)
-        self.folder, self.run = folder, Run(recipe, RunFolder(folder), resume=resume)
+        self.folder, store = folder, CheckpointStore(folder / "checkpoints", keep_last=9)
         self.updater = Updater(self.policy.trainable_parameters(), recipe.optimizer, total_steps=40)
-        self.ahead = SamplesAhead(recipe.rollout, [], self.policy)
-        trained = TrainedPolicy(self.policy, self.updater, self.ahead, self.run.store)
-        if resume:
-            trained.restore(self.run.state.step)
-        self.number = self.run.state.step
+        self.ahead = Generations(None, [], None, seed=0)  # type: ignore[arg-type]  # nothing is sampled here
+        parts = LoopParts(self.policy, self.updater, None, store, None, self.ahead)  # type: ignore[arg-type]
+        state = newest_state(recipe, RunFolder(folder), print) if resume else None
+        if state is not None:
+            parts.restore(state.step)
+        self.number = 0 if state is None else state.step
         self.weights_at: dict[int, torch.Tensor] = {}
-        stack.enter_context(
-            self.run.begin(
-                save=trained.save, roll_back=trained.roll_back, total_steps=40, initial_entropy=None, quiet=True
-            )
-        )
+        of = RunFolder(folder)
+        opened = open_run(recipe, of, parts, state=state, total_steps=40, initial_entropy=None, quiet=True)
+        self.run = stack.enter_context(opened)
 
     def step(self, row: dict[str, float]) -> Stop | None:
         """One update with random gradients, then what the metrics call for."""
@@ -154,9 +153,9 @@ def test_rollback_takes_the_best_weights_and_half_the_rate(
     plain = fed("plain")
     for _ in range(6):
         plain.step(GOOD)
-    run.ahead.add([7], [StepSamples([])])
+    run.ahead._steps[7] = StepSamples([])
     assert run.step(BAD) is None
-    assert list(run.ahead.missing(7, total_steps=40)) == [7]  # what was sampled for it is dropped
+    assert not run.ahead._steps  # what was sampled for it is dropped
     back = 2 if best == 2 else 4  # without a best one: the newest from before the window of the alarm
     assert torch.equal(run.weights(), run.weights_at[back])
     assert run.updater.learning_rate == pytest.approx(plain.updater.learning_rate / 2)
@@ -196,7 +195,7 @@ def trained(folder: Path, *changes: str) -> RunFolder:
              "objective.initial_entropy=0.2", "training.max_steps=6", "training.save_every=4", "data.limit=64",
              "tracking.wandb.mode=off"]  # fmt: skip
     run.create(load_recipe("tiny_arithmetic", [*small, *changes]))
-    train(Parts(run.recipe()).job(), run, quiet=True)
+    train(Parts(run.recipe()).training_job(), run, quiet=True)
     return run
 
 
@@ -236,7 +235,7 @@ def test_the_steps_before_an_error_are_saved_and_a_resume_equals_an_undisturbed_
     made = 3 if where == "sampler" and K == 3 else 2
     assert caught.value.__notes__ == [f"step {made} is saved: gtpo train --resume {run.path}"]
     assert [row["step"] for row in metrics(run.path)] == list(range(1, made + 1))
-    assert train(Parts(run.recipe()).job(), run, resume=True, quiet=True).step == 6
+    assert train(Parts(run.recipe()).training_job(), run, resume=True, quiet=True).step == 6
     assert comparable(run.path) == comparable(whole.path)
     assert contents(run.path) == contents(whole.path)
 

@@ -25,7 +25,7 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.tracking import find_metric
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.samples import sample_rows
-from gtpo_cli.training.step import StepParts, StepResult
+from gtpo_cli.training.step import StepParts, StepRows
 from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
@@ -79,7 +79,16 @@ def parts_for() -> Iterator[Any]:
         scorer = Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens)
         scorers.append(scorer)
         size = training_budget(micro, longest_row=64, warn=print)
-        return StepParts(recipe, policy, TransformersSampler(policy), scorer, updater, initial_entropy, size)
+        return StepParts(
+            recipe.objective,
+            recipe.rollout,
+            policy,
+            TransformersSampler(policy),
+            scorer,
+            updater,
+            initial_entropy,
+            size,
+        )
 
     yield make
     for scorer in scorers:
@@ -103,13 +112,13 @@ def full_logprobs(model: Any, prompt: tuple[int, ...], completion: Completion, t
 
 
 def naive_loss(
-    recipe: Recipe, result: StepResult, model: Any, reference: Any, initial_entropy: float, *, sampled_by: Any = None
+    recipe: Recipe, result: StepRows, model: Any, reference: Any, initial_entropy: float, *, sampled_by: Any = None
 ) -> torch.Tensor:
     """-J of objective.md, sections 3 to 7 and 13, one completion and one token at a time. `sampled_by`: the model
     whose pi_old is, where that is not `model`."""
     o = recipe.objective
     total = torch.zeros((), dtype=torch.float64)
-    for group in result.groups:
+    for group in result.samples.groups:
         rewards = [verdict.reward for verdict in group.verdicts]
         G, mean = len(rewards), sum(rewards) / len(rewards)
         std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (G - 1))
@@ -149,13 +158,13 @@ def naive_loss(
                 ref = ref.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0].detach()
                 kl = torch.exp(ref - own) - (ref - own) - 1
                 term = term - o.kl_coef * kl.sum()
-            completions = len(result.groups) * G
+            completions = len(result.samples.groups) * G
             total = (
                 total
                 - term
                 / {
                     "completion": completions * len(own),
-                    "token": sum(len(each.token_ids) for whole in result.groups for each in whole.completions),
+                    "token": sum(len(each.token_ids) for whole in result.samples.groups for each in whole.completions),
                     "budget": completions * recipe.rollout.max_completion_tokens,
                     "sum": completions,
                 }[o.average]
@@ -240,7 +249,8 @@ def test_gradient_and_loss_equal_the_naive_specification(parts_for: Any, name: s
             expected.backward()
             scale = max(float(p.grad.abs().max()) for p in before.parameters() if p.grad is not None)
             assert scale > 1e-4
-        assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)]
+        (update,) = result.iterations
+        assert update.loss == pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)
         (ours,) = gradients
         for gradient, theirs in zip(ours, matrices_first(before), strict=True):
             torch.testing.assert_close(gradient, theirs.grad, rtol=1e-4, atol=1e-5 * max(scale, 1e-3))
@@ -271,7 +281,8 @@ def test_importance_correction_weighs_tokens_by_the_gap_to_the_sampler(parts_for
         result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
         expected = naive_loss(chosen, result, untrained, parts.policy._reference, parts.initial_entropy)
         expected.backward()
-        assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)]
+        (update,) = result.iterations
+        assert update.loss == pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)
         (ours,) = gradients
         for gradient, theirs in zip(ours, matrices_first(untrained), strict=True):
             torch.testing.assert_close(gradient, theirs.grad, rtol=1e-4, atol=1e-5)
@@ -312,10 +323,10 @@ def test_each_completion_is_measured_once_and_a_filtered_one_has_no_coefficient(
     parts = parts_for(recipe("objective.filter.threshold=2.2"), micro=1)
     calls = watched(parts)
     result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
-    assert 0 < result.keep_BG.float().mean() < 1
-    assert torch.equal(result.keep_BG, result.mean_entropy_BG <= 2.2)
-    assert result.coefficients_BGT[~result.keep_BG].eq(0).all()
-    assert sorted(n for _, row in calls for n in row) == sorted(result.batch.lengths_BG.flatten().tolist())  # once each
+    assert 0 < result.keep_N.float().mean() < 1
+    assert torch.equal(result.keep_N, result.mean_entropy_N <= 2.2)
+    assert result.coefficients_NT[~result.keep_N].eq(0).all()
+    assert sorted(n for _, row in calls for n in row) == sorted(result.mask_NT.sum(dim=1).tolist())  # once each
 
 
 @pytest.mark.parametrize(("changes", "trained_on"), [
@@ -328,9 +339,10 @@ def test_groups_without_reward_spread_train_only_where_entropy_or_kl_asks(
     parts = parts_for(recipe(NEVER, "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]", *changes))
     calls = watched(parts)
     result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
-    lengths, even = result.batch.lengths_BG, (result.advantages_BG == 0).all(dim=1)
+    lengths = result.by_group(result.mask_NT.sum(dim=1))
+    even = (result.by_group(result.advantages_N) == 0).all(dim=1)
     assert even.tolist() == [False, True, True]
-    assert result.mean_entropy_BG.min() > 0  # measured all the same
+    assert result.mean_entropy_N.min() > 0  # measured all the same
     trained = sorted(n for grad, row in calls if grad for n in row)
     assert trained == sorted(
         lengths[~even].flatten().tolist() if trained_on == "informative" else lengths.flatten().tolist()
@@ -345,23 +357,22 @@ def test_several_iterations_keep_what_the_first_fixed_and_clip(parts_for: Any) -
     before = copy.deepcopy(parts.policy.model)
     rate = parts.updater.learning_rate
     result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
-    assert len(result.losses) == len(result.grad_norms) == 3
-    assert len(set(result.losses)) == 3
-    assert result.learning_rate == rate
+    assert len({each.loss for each in result.iterations}) == len({each.grad_norm for each in result.iterations}) == 3
+    assert {each.learning_rate for each in result.iterations} == {rate}
     assert parts.updater.learning_rate != rate  # the schedule moves once a step
-    for b, group in enumerate(result.groups):  # logp_old and <H> are those of the untrained weights
+    for b, group in enumerate(result.samples.groups):  # logp_old and <H> are those of the untrained weights
         for g, completion in enumerate(group.completions):
             full = full_logprobs(before, group.prompt_ids, completion, 1.0).detach()
             own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-            torch.testing.assert_close(result.logprobs_BGT[b, g, : len(own)].double(), own, rtol=1e-5, atol=1e-5)
+            measured = result.by_group(result.logprobs_NT)[b, g, : len(own)]
+            torch.testing.assert_close(measured.double(), own, rtol=1e-5, atol=1e-5)
 
 
 def test_groups_without_spread_are_sampled_again_with_new_prompts(parts_for: Any) -> None:
     """Only completions of problem a have rewards that differ, so groups of the others are replaced."""
     plugin = "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]"
-    parts = parts_for(
-        recipe(NEVER, plugin, "objective.resample=3", "rewards.format.weight=0", "rewards.accuracy.weight=0")
-    )
+    chosen = recipe(NEVER, plugin, "objective.resample=3", "rewards.format.weight=0", "rewards.accuracy.weight=0")
+    parts = parts_for(chosen)
     asked: list[tuple[int, int]] = []
 
     def more(attempt: int, count: int) -> list[Any]:
@@ -371,14 +382,14 @@ def test_groups_without_spread_are_sampled_again_with_new_prompts(parts_for: Any
     clock = Stopwatch()
     result = whole_step(parts, PROMPTS, seed=15, clock=clock, more=more)
     assert asked == [(0, 2), (1, 2), (2, 1)]  # one of the two is problem a at the second attempt
-    assert [group.problem.id for group in result.groups] == ["a", "a", "b"]
-    assert result.resampled_share == pytest.approx(5 / 8)
+    assert [group.problem.id for group in result.samples.groups] == ["a", "a", "b"]
+    assert result.samples.resampled_share == pytest.approx(5 / 8)
     assert step_metrics(result, clock)["groups/resampled_share"] == pytest.approx(5 / 8)
-    first, again = (group.completions for group in result.groups[:2])
+    first, again = (group.completions for group in result.samples.groups[:2])
     assert first != again  # the second group of problem a has a seed of its own
-    repeated = whole_step(parts_for(parts.recipe), PROMPTS, seed=15, clock=Stopwatch(), more=more)
-    assert repeated.groups == result.groups
-    assert whole_step(parts, PROMPTS, seed=15, clock=Stopwatch()).resampled_share is None
+    repeated = whole_step(parts_for(chosen), PROMPTS, seed=15, clock=Stopwatch(), more=more)
+    assert repeated.samples.groups == result.samples.groups
+    assert whole_step(parts, PROMPTS, seed=15, clock=Stopwatch()).samples.resampled_share is None
 
 
 def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
@@ -387,16 +398,16 @@ def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
     result = whole_step(parts, PROMPTS, seed=15, clock=clock)
     metrics = step_metrics(result, clock)
     assert [find_metric(name).name for name in metrics] == list(metrics)
-    rewards = [verdict.reward for group in result.groups for verdict in group.verdicts]
-    tokens = [len(completion.token_ids) for group in result.groups for completion in group.completions]
+    rewards = [verdict.reward for group in result.samples.groups for verdict in group.verdicts]
+    tokens = [len(completion.token_ids) for group in result.samples.groups for completion in group.completions]
     mean = sum(rewards) / len(rewards)
     assert metrics["train/reward_mean"] == pytest.approx(mean)
     assert metrics["train/reward_std"] == pytest.approx(math.sqrt(sum((r - mean) ** 2 for r in rewards) / 17))
     assert metrics["completions/length_mean"] == pytest.approx(sum(tokens) / 18)
     assert metrics["rewards/test_step:letters_mean"] == pytest.approx(mean)  # format and accuracy are 0 here
-    assert metrics["entropy/filtered_share"] == pytest.approx(float((result.mean_entropy_BG > 2.2).float().mean()))
-    assert metrics["conflict/forward_share"] == pytest.approx(int(result.spans.forward_BGT.sum()) / sum(tokens))
-    assert metrics["entropy/max"] == pytest.approx(float(result.mean_entropy_BG.max()))
+    assert metrics["entropy/filtered_share"] == pytest.approx(float((result.mean_entropy_N > 2.2).float().mean()))
+    assert metrics["conflict/forward_share"] == pytest.approx(int(result.forward_NT.sum()) / sum(tokens))
+    assert metrics["entropy/max"] == pytest.approx(float(result.mean_entropy_N.max()))
     assert metrics["policy/kl"] > 0
     assert 0 < metrics["sampler/gap_mean"] <= metrics["sampler/gap_max"] < 1e-4
     assert metrics["time/step"] >= metrics["time/sample"] + metrics["time/reward"] + metrics["time/train"]
@@ -413,11 +424,11 @@ def test_samples_hold_every_token_as_the_step_saw_it(parts_for: Any) -> None:
         n = len(row["token_ids"])
         columns = ("logprobs", "entropy", "forward", "backward", "lambda", "coefficient")
         assert [len(row[key]) for key in columns] == [n] * 6
-        assert row["advantage"] == float(result.advantages_BG[b, g])
-        assert row["lambda"] == result.weights_BGT[b, g, :n].tolist()
+        assert row["advantage"] == float(result.by_group(result.advantages_N)[b, g])
+        assert row["lambda"] == result.by_group(result.weights_NT)[b, g, :n].tolist()
         assert row["forward"] == result.spans.forward_BGT[b, g, :n].int().tolist()
-        assert row["entropy"] == pytest.approx(result.entropy_BGT[b, g, :n].tolist(), abs=1e-6)
-        c = row["advantage"] - parts.recipe.objective.entropy_coef * row["mean_entropy"]
+        assert row["entropy"] == pytest.approx(result.by_group(result.entropy_NT)[b, g, :n].tolist(), abs=1e-6)
+        c = row["advantage"] - parts.objective.entropy_coef * row["mean_entropy"]
         assert row["coefficient"] == pytest.approx([c * weight for weight in row["lambda"]], abs=1e-6)
     assert any(row["coefficient"] for row in rows)
 
@@ -472,7 +483,7 @@ def test_a_step_that_is_not_finite_changes_nothing(parts_for: Any, spoil: Any, w
     clock = Stopwatch()
     result = whole_step(parts, PROMPTS, seed=15, clock=clock)
     assert result.not_finite == what
-    assert len(result.losses) == 1  # the second iteration was not tried
+    assert len(result.iterations) == 1  # the second iteration was not tried
     assert all(torch.equal(old, new) for old, new in zip(before, weights(parts), strict=True))
     assert parts.updater.optimizer.state_dict()["state"] == {}  # Adam's moments have not seen it
     assert parts.updater.learning_rate != rate  # the schedule goes on

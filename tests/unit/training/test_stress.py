@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from jobs import policy_of, training_job_of
 
+from gtpo_cli.data import PromptOrder
 from gtpo_cli.errors import GenerationError, ModelError
 from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models import load_policy
+from gtpo_cli.job import TrainingJob
 from gtpo_cli.models.budget import training_budget
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.training.trials import stress_step
@@ -49,17 +52,23 @@ def memory_for(policy: Any, rows: int, tokens: int = 10**9) -> Iterator[list[tup
         hook.remove()
 
 
+def job_with(asked: Recipe) -> TrainingJob:
+    """The job of a recipe, on two prompts."""
+    job = training_job_of(asked)
+    return replace(job, data=replace(job.data, prompts=PROMPTS, order=PromptOrder(asked, PROMPTS)))
+
+
 @pytest.mark.parametrize("prompts_per_step", [2, 9])  # there are two prompts: a step cannot have more
 def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes(prompts_per_step: int) -> None:
     asked = recipe(f"rollout.prompts_per_step={prompts_per_step}")
-    policy = load_policy(asked)
+    policy = policy_of(asked)
     notes: list[str] = []
     sampler = TransformersSampler(policy, warn=notes.append)
     budget = training_budget("auto", longest_row=21, warn=notes.append)
     before = [parameter.detach().clone() for parameter in policy.trainable_parameters()]
     random = torch.get_rng_state()
     with memory_for(policy, 4, tokens=60) as shapes:
-        assert stress_step(asked, policy, sampler, PROMPTS, budget) == 7 + 14
+        assert stress_step(job_with(asked), policy, sampler, budget) == 7 + 14
     assert budget.limit == 63  # from 252 (12 completions of 7 + 14 tokens), halved twice
     assert shapes[-1] == (1, 7 + 4 * 13)  # four completions on their prompt; the last token predicts nothing
     assert (1, 20) in shapes  # sampling: the longest row but for the token that is chosen last
@@ -71,9 +80,9 @@ def test_rows_are_lowered_for_sampling_and_training_and_nothing_else_changes(pro
 
 def test_what_fits_in_no_way_is_an_error_before_the_first_step() -> None:
     asked = recipe()
-    policy = load_policy(asked)
+    policy = policy_of(asked)
     budget = training_budget("auto", longest_row=21, warn=print)
     with memory_for(policy, 0), pytest.raises(GenerationError, match="out of memory while sampling a single"):
-        stress_step(asked, policy, TransformersSampler(policy, warn=print), PROMPTS, budget)
+        stress_step(job_with(asked), policy, TransformersSampler(policy, warn=print), budget)
     with memory_for(policy, 0), pytest.raises(ModelError, match="single completion in the forward pass"):
-        stress_step(recipe("objective.name=sft"), policy, None, PROMPTS, budget)
+        stress_step(job_with(asked).with_recipe(recipe("objective.name=sft")), policy, None, budget)

@@ -11,10 +11,11 @@ from small_steps import recorded_gradients
 from test_step import CASES, NEVER, PROMPTS, ForeignSampler, full_logprobs, matrices_first, naive_loss, recipe
 from test_step import parts_for as parts_for  # the fixture
 
+from gtpo_cli.data import PromptOrder
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.tracking import find_metric
-from gtpo_cli.training.samples_ahead import SamplesAhead
-from gtpo_cli.training.step import StepParts, StepPrompts, StepSamples, sample_steps, train_step
+from gtpo_cli.training.generations import Generations, StepPrompts, sample_steps
+from gtpo_cli.training.step import Ratios, StepParts, StepRows, StepSamples, train_step
 from gtpo_cli.training.step_metrics import step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 
@@ -52,13 +53,13 @@ def test_one_call_samples_for_all_steps_and_fixes_ln_pi_old(parts_for: Any) -> N
     assert [[group.problem.id for group in samples.groups] for samples in generation] == [["a", "b", "c"], ["a", "b"]]
     assert [samples.age for samples in generation] == [0, 1]
     first, second = generation
-    assert first.old_logprobs_BGT is None  # its own first forward pass gives it
-    assert second.old_logprobs_BGT is not None
+    assert first.old_NT is None  # its own first forward pass gives it
+    assert second.old_NT is not None
     for b, group in enumerate(old_logprobs(untrained, second)):
         for g, expected in enumerate(group):
-            measured = second.old_logprobs_BGT[b, g, : len(expected)]
-            torch.testing.assert_close(measured.double(), expected, rtol=1e-5, atol=1e-5)
-            assert not second.old_logprobs_BGT[b, g, len(expected) :].any()
+            measured = second.old_NT[b * len(group) + g]
+            torch.testing.assert_close(measured[: len(expected)].double(), expected, rtol=1e-5, atol=1e-5)
+            assert not measured[len(expected) :].any()
 
 
 @pytest.mark.parametrize("name", ["gspo", "gtpo", "cispo"])
@@ -72,8 +73,8 @@ def test_in_16_bits_too_the_ratio_is_1_until_the_first_update(parts_for: Any, na
     gradients = []
     for parts in (ahead, alone):
         gradients.append(recorded_gradients(parts.updater))
-        assert train_step(parts, StepSamples(first.groups), clock=Stopwatch()).ratios == []
-    assert first.old_logprobs_BGT is None
+        assert train_step(parts, StepSamples(first.groups), clock=Stopwatch()).iterations[0].ratios is None
+    assert first.old_NT is None
     for ours, theirs in zip(gradients[0][0], gradients[1][0], strict=True):
         assert torch.equal(ours, theirs)
 
@@ -93,7 +94,7 @@ def test_the_second_step_has_the_loss_and_gradient_of_the_naive_specification(pa
             parts.sampler = ForeignSampler(parts.policy)
         sampled_by = copy.deepcopy(parts.policy.model)
         first, second = sample_steps(parts, ASKED, clock=Stopwatch())
-        assert train_step(parts, first, clock=Stopwatch()).ratios == []  # r is exactly 1
+        assert train_step(parts, first, clock=Stopwatch()).iterations[0].ratios is None  # r is exactly 1
         now = copy.deepcopy(parts.policy.model)
         gradients = recorded_gradients(parts.updater)
         result = train_step(parts, second, clock=Stopwatch())
@@ -101,13 +102,14 @@ def test_the_second_step_has_the_loss_and_gradient_of_the_naive_specification(pa
             chosen, result, now, parts.policy._reference, parts.initial_entropy, sampled_by=sampled_by
         )
         expected.backward()
-        assert result.losses == [pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)]
+        (update,) = result.iterations
+        assert update.loss == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)
         scale = max(float(p.grad.abs().max()) for p in now.parameters() if p.grad is not None)
         (ours,) = gradients
         for gradient, theirs in zip(ours, matrices_first(now), strict=True):
             torch.testing.assert_close(gradient, theirs.grad, rtol=1e-3, atol=2e-5 * max(scale, 1e-3))
         if chosen.objective.ratio != "weight":
-            assert 0 < result.ratios[0].clipped_share <= (1 if chosen.objective.ratio == "sequence" else 0.99)
+            assert 0 < ratios_of(result)[0].clipped_share <= (1 if chosen.objective.ratio == "sequence" else 0.99)
 
 
 def test_metrics_of_age_and_ratio(parts_for: Any) -> None:
@@ -136,23 +138,30 @@ def test_every_iteration_compares_with_the_policy_that_sampled(parts_for: Any) -
     first, second = sample_steps(parts, ASKED, clock=Stopwatch())
     train_step(parts, first, clock=Stopwatch())
     result = train_step(parts, second, clock=Stopwatch())
-    assert len(result.losses) == len(result.ratios) == 3
-    assert len({ratios.mean for ratios in result.ratios}) == 3
-    assert second.old_logprobs_BGT is not None
-    assert torch.equal(result.old_logprobs_BGT, second.old_logprobs_BGT)
-    assert not torch.equal(result.logprobs_BGT, second.old_logprobs_BGT)
+    assert len({ratios.mean for ratios in ratios_of(result)}) == 3
+    assert second.old_NT is not None
+    assert torch.equal(result.old_NT, second.old_NT)
+    assert not torch.equal(result.logprobs_NT, second.old_NT)
     alone = parts_for(recipe(NEVER, FAST, "objective.num_iterations=3"))
     (samples,) = sample_steps(alone, ASKED[:1], clock=Stopwatch())
-    assert len(train_step(alone, samples, clock=Stopwatch()).ratios) == 2  # in the first iteration it is 1
+    assert len(ratios_of(train_step(alone, samples, clock=Stopwatch()))) == 2  # in the first iteration it is 1
 
 
-def left_over(parts: StepParts) -> tuple[SamplesAhead, list[StepSamples]]:
+def ratios_of(rows: StepRows) -> list[Ratios]:
+    return [each.ratios for each in rows.iterations if each.ratios is not None]
+
+
+def generations_of(parts: StepParts) -> Generations:
+    order = PromptOrder(recipe("training.max_steps=8", "rollout.prompts_per_step=2"), PROMPTS)
+    return Generations(parts, PROMPTS, order, seed=3)
+
+
+def left_over(parts: StepParts) -> tuple[Generations, list[StepSamples]]:
     """Of a generation for steps 5 to 8, of which step 5 was made."""
-    generation = sample_steps(parts, [*ASKED, *ASKED], clock=Stopwatch())
-    ahead = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
-    ahead.add(range(5, 9), generation)
-    ahead.take(5)
-    return ahead, generation[1:]
+    ahead = generations_of(parts)
+    ahead.take(5, clock=Stopwatch())
+    again = copy.copy(ahead)
+    return ahead, [again.take(number, clock=Stopwatch()) for number in (6, 7, 8)]
 
 
 def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any, tmp_path: Any) -> None:
@@ -160,15 +169,15 @@ def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any
     ahead, left = left_over(parts)
     torch.save(ahead.state_dict(after=5), tmp_path / "state.pt")
     state = torch.load(tmp_path / "state.pt", weights_only=True)
-    restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
+    restored = generations_of(parts)
     restored.load_state_dict(state, after=5)
     tokens = completions = 0
     for number, expected in zip((6, 7, 8), left, strict=True):
-        found = restored.take(number)
-        assert found.old_logprobs_BGT is not None
-        assert expected.old_logprobs_BGT is not None
+        found = restored.take(number, clock=Stopwatch())
+        assert found.old_NT is not None
+        assert expected.old_NT is not None
         assert found.groups == expected.groups  # texts, log-probabilities and verdicts too
-        assert torch.equal(found.old_logprobs_BGT, expected.old_logprobs_BGT)
+        assert torch.equal(found.old_NT, expected.old_NT)
         assert (found.age, found.resampled_share) == (expected.age, expected.resampled_share)
         completions += sum(len(group.completions) for group in found.groups)
         tokens += sum(len(completion.token_ids) for group in found.groups for completion in group.completions)
@@ -195,6 +204,6 @@ def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any
 def test_what_does_not_fit_the_run_is_refused(parts_for: Any, change: Any, after: int, why: str) -> None:
     parts = parts_for(recipe(NEVER, FOUR))
     ahead, _ = left_over(parts)
-    restored = SamplesAhead(parts.recipe.rollout, PROMPTS, parts.policy)
+    restored = generations_of(parts)
     with pytest.raises(ValueError, match=why):
         restored.load_state_dict(change(ahead.state_dict(after=5)), after=after)
