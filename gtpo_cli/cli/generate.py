@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -135,23 +135,23 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
     """Return what prints the verdict, if there is a gold answer. Called before the model is loaded, to fail early."""
     if question is None or gold is None:
         return None
-    from gtpo_cli.rewards import Scorer, gold_is_usable
+    from gtpo_cli.data import wrap_solution
+    from gtpo_cli.rewards import Scorer, gold_is_usable, try_rewards
 
     if not recipe.rewards.takes_any_gold and not gold_is_usable(gold):
         raise typer.BadParameter(f"--gold {gold!r}: is not an answer that can be compared")
-    longest, rewards = recipe.rollout.max_completion_tokens, recipe.rewards
-    scorer = stack.enter_context(Scorer(rewards, longest=longest))
+    rewards, asked = recipe.rewards, Problem("question", question, gold, source="--gold")
+    try:
+        right = wrap_solution("", gold, tags=rewards.format.tags)
+        try_rewards(rewards, asked, Completion((0,) * len(right), (0.0,) * len(right), "stop", right))
+    except RewardError as error:  # one may need columns of the data, which a typed question does not have
+        print(f"your own rewards are left out: {error}")
+        rewards = rewards.model_copy(update={"plugins": ()})
+    scorer = stack.enter_context(Scorer(rewards, longest=recipe.rollout.max_completion_tokens))
 
     def judge(completion: Completion, prompt: str | tuple[Turn, ...]) -> bool:
-        nonlocal scorer, rewards
-        problem = Problem("question", question, gold, source="--gold", prompt=prompt)
-        try:
-            (verdict,) = scorer.score(problem, [completion])
-        except RewardError as error:  # it may need columns of the data, which a typed question does not have
-            print(f"your own rewards are left out: {error}")
-            rewards = rewards.model_copy(update={"plugins": ()})
-            scorer = stack.enter_context(Scorer(rewards, longest=longest))
-            (verdict,) = scorer.score(problem, [completion])
+        problem = replace(asked, prompt=prompt)
+        (verdict,) = scorer.score(problem, [completion])
         print_verdict(problem, verdict, rewards)
         return verdict.accuracy_score > 0
 

@@ -35,6 +35,7 @@ from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.text import counted
 from gtpo_cli.training.best import check_keep_best
 from gtpo_cli.types import CodeName
+from gtpo_cli.waiting import Waiting
 
 if TYPE_CHECKING:
     from gtpo_cli.planning.resolve import Parts
@@ -91,9 +92,22 @@ def resolve(
     if reason := why_auto_is_slow(parts.written):
         say(f"Unsloth and vLLM would be faster but are not used: {reason}")
     job = parts.training_job()
+    if recipe.generates and recipe.rewards.plugins and measures is None:
+        _try_rewards(job, say)
     if resumed is not None and not force and (differ := _other_problems(job, resumed)):
         raise NotReadyError(f"{resumed.path}: {differ}; put the data back as they were, or go on with these: --force")
     return job
+
+
+def _try_rewards(job: TrainingJob, say: Callable[[str], None]) -> None:
+    """Call the user's own rewards once, on a made-up right answer, so that a fault shows before weights load."""
+    from gtpo_cli.data import reference_completion
+    from gtpo_cli.rewards import try_rewards
+
+    problem, rewards = job.data.prompts[0][0], job.recipe.rewards
+    made_up = reference_completion(problem, job.model.tokenizer, rewards.format.tags)
+    with Waiting(say, "trying your own rewards on one made-up answer"):
+        try_rewards(rewards, problem, made_up)
 
 
 def _other_problems(job: TrainingJob, run: RunFolder) -> str | None:

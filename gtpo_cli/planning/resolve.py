@@ -104,7 +104,7 @@ class Parts:
     @cached_property
     def held_out(self) -> tuple[Benchmark, ...]:
         """The benchmarks that `training.eval_every` measures."""
-        if self.written.training.eval_every is None:
+        if self.written.training.eval_every is None or self._measures is not None:
             return ()
         try:
             return tuple(

@@ -2,7 +2,7 @@
 
 from gtpo_cli.rewards.equality import EqualityWorkers, answers_equal, gold_is_usable
 from gtpo_cli.rewards.extract import Tags, extract_answer, format_reward, is_strict_format
-from gtpo_cli.rewards.score import Scorer, accuracy_reward, check_columns
+from gtpo_cli.rewards.score import Scorer, accuracy_reward, check_columns, try_rewards
 
 __all__ = [
     "EqualityWorkers",
@@ -15,4 +15,5 @@ __all__ = [
     "format_reward",
     "gold_is_usable",
     "is_strict_format",
+    "try_rewards",
 ]

@@ -36,6 +36,17 @@ def check_columns(recipe: RewardsRecipe, problems: Sequence[Problem]) -> None:
         registry.check_columns(plugin.name, registry.load_plugin(plugin.name), problems)
 
 
+def try_rewards(recipe: RewardsRecipe, problem: Problem, completion: Completion) -> None:
+    """Call each of the user's own rewards once, as training does and where it does. Raises RewardError if one fails."""
+    plugins = _user_rewards(recipe)
+    try:
+        for plugin in plugins:
+            plugin.ask([(problem, completion)])()
+    finally:
+        for plugin in plugins:
+            plugin.close()
+
+
 def accuracy_reward(
     text: str,
     gold: str,

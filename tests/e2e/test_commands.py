@@ -163,9 +163,11 @@ def test_user_reward_by_dotted_path(gtpo: Run, tmp_path: Path) -> None:
     gtpo(*base, "--set", "run_name=plug", "--set", "rewards.plugins=[{name: my_rewards:short, weight: 2.0}]")
     row = metrics(tmp_path / "runs" / "plug")[0]
     assert row["rewards/my_rewards:short_mean"] == pytest.approx(-0.1 * row["completions/length_mean"])
-    error = gtpo(*base, "--set", "rewards.plugins=[{name: my_rewards:broken}]", code=2).stderr
-    assert "my_rewards:broken" in error
-    assert "not finite" in error
+    broken = gtpo(*base, "--set", "run_name=bad", "--set", "rewards.plugins=[{name: my_rewards:broken}]", code=2)
+    assert "my_rewards:broken" in broken.stderr
+    assert "not finite" in broken.stderr
+    assert "loading" not in broken.stdout, "it is called before the weights load"
+    assert not (tmp_path / "runs" / "bad").exists()
 
 
 def test_doctor_says_what_is_missing_and_its_exit_code_whether_training_can_start(gtpo: Run) -> None:

@@ -103,6 +103,23 @@ def test_verdict_parts_and_reward_with_a_gold_answer(gtpo: Run, tmp_path: Path) 
     ]
 
 
+def test_own_rewards_that_a_typed_question_cannot_feed_are_left_out_and_it_is_said_first(
+    gtpo: Run, tmp_path: Path
+) -> None:
+    """The reward reads a column of the data; a typed question has none."""
+    (tmp_path / "levels.py").write_text(
+        "def by_level(prompts, completions, level, **_): return [float(n) for n in level]\n"
+    )
+    (tmp_path / "mine.jsonl").write_text('{"question": "1+1", "answer": "2", "level": 3}\n')
+    data = ["--set", "data={benchmark: local, path: mine.jsonl}", "--set", "data.max_prompt_tokens=64"]
+    own = ["--set", "rewards.plugins=[{name: levels:by_level}]"]
+    gtpo(*TRAIN, "--set", "run_name=one", *data, *own)
+    said = gtpo("generate", "runs/one", "2+2", "--greedy", "--gold", "4").stdout.splitlines()
+    assert said[0].startswith("your own rewards are left out: reward levels:by_level: asks for the column level, which")
+    (reward,) = (line for line in said if line.startswith("  reward "))
+    assert "levels" not in reward
+
+
 def test_answers_differ_within_a_session_and_repeat_with_the_seed(gtpo: Run) -> None:
     ask = ["generate", "builtin:tiny", "3+8-2+5", "--count", "6", "--gold", "14", "--temperature", "1.5"]
     first, again, other = (gtpo(*ask, "--seed", seed).stdout for seed in ("1", "1", "2"))

@@ -100,11 +100,17 @@ def test_a_second_ctrl_c_ends_at_once_and_says_what_is_lost(tmp_path: Path) -> N
 
 REWARDS_THAT_NEVER_RETURN = """
 import time
-def waits(problem, completion): time.sleep(1e6)
+calls = 0
+def first():  # is for the made-up answer, before there is a run
+    global calls
+    calls += 1
+    return calls == 1
+def waits(problem, completion): return 0.0 if first() else time.sleep(1e6)
 def computes(problem, completion):
-    while True: pass
-def at_once(problems, completions): time.sleep(1e6)
-async def sleeps(problem, completion): time.sleep(1e6)  # and blocks every other one
+    while not first(): pass
+    return 0.0
+def at_once(problems, completions): return [0.0] if first() else time.sleep(1e6)
+async def sleeps(problem, completion): return 0.0 if first() else time.sleep(1e6)  # and blocks every other one
 """
 
 
@@ -128,7 +134,7 @@ def test_two_sigterms_end_a_run_whose_reward_never_returns(tmp_path: Path, rewar
 def test_a_run_folder_that_is_moved_while_training_is_told_as_that(tmp_path: Path, how: str) -> None:
     (tmp_path / "mover.py").write_text(
         "import os\ncalls = 0\ndef reward(problem, completion):\n    global calls\n    calls += 1\n"
-        f"    if calls == 20: {how}\n    return 0.0\n"  # in step 3 of 8 completions each
+        f"    if calls == 21: {how}\n    return 0.0\n"  # in step 3 of 8 completions each, after the trial
     )
     plugin = "rewards.plugins=[{name: 'mover:reward'}]"
     command = [*train("one", plugin, "tracking.log_completions_every=100"), "-q"]

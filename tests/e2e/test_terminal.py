@@ -53,7 +53,7 @@ def test_the_answer_to_ctrl_c_is_on_the_screen_while_the_step_ends(
         "def reward(problem, completion):\n"
         "    global calls\n"
         "    calls += 1\n"
-        "    while calls > 64 and not pathlib.Path('go').exists():  # from the second step on\n"
+        "    while calls > 65 and not pathlib.Path('go').exists():  # from the second step on\n"
         "        time.sleep(0.01)\n"
         "    return 0.0\n"
     )
@@ -90,7 +90,7 @@ def test_what_libraries_and_rewards_print_while_a_display_is_shown(on_terminal: 
     assert terminal.finish() == 0, terminal.raw
     assert "\x1b]0" not in terminal.raw
     shown = terminal.shown()
-    assert shown.count("red [bold]as it is[/bold] :smile:") == 2
+    assert shown.count("red [bold]as it is[/bold] :smile:") == 3  # once before the display
     assert any(line.startswith("[/half]") for line in shown)
     assert any(line.startswith("done: runs/one: step 1 of 1") for line in shown)
 
