@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from gtpo_cli.data import Prepared
-from gtpo_cli.data.unseen import Benchmark
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import Engine
+
+if TYPE_CHECKING:
+    from gtpo_cli.data.unseen import Benchmark
 
 _LIBRARIES = {"unsloth": "Unsloth", "vllm": "vLLM"}  # others have the recipe's name
 

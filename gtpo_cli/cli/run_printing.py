@@ -45,7 +45,7 @@ def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
         print(f"# {_filter_words(recipe)}")
         gpu = gpu_here()
         no_gpu = "memory: there is no GPU here; gtpo plan says what one needs"
-        print(f"# {no_gpu if gpu is None else memory_finding(parts.recipe, gpu, read_data=False)}")
+        print(f"# {no_gpu if gpu is None else memory_finding(parts, gpu, read_data=False)}")
     finally:  # also where the data or the model are not available
         print_whole(f"\n{dump_recipe(parts.recipe)}")
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gtpo_cli.data import Prepared, Prompt, PromptOrder, prepare
+from gtpo_cli.data import Prepared, Prompt, PromptOrder
 from gtpo_cli.data.benchmarks import hub_source
-from gtpo_cli.errors import GtpoError
+from gtpo_cli.errors import GtpoError, ModelError
 from gtpo_cli.job import Engines
 from gtpo_cli.models.copies import quantized_copy
-from gtpo_cli.models.engines import LIBRARIES, choose_engines, is_float32
-from gtpo_cli.models.loading import read_model
+from gtpo_cli.models.engines import is_float32
 from gtpo_cli.models.tiny import BUILTIN_PREFIX
 from gtpo_cli.planning.cards import GIB, Card, cards_of
 from gtpo_cli.planning.duration import CpuNeed, Hours, Saving, cpu_need, estimate, most_saving
 from gtpo_cli.planning.memory import NF4_BYTES, Memory, best_memory, fits, memory_of
 from gtpo_cli.planning.open_keys import LARGE, close, machine_with
-from gtpo_cli.planning.shapes import PUBLISHED_PROMPTS, ModelShape, read_shape
+from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.planning.shapes import PUBLISHED_PROMPTS, ModelShape
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import DEFAULT_SPLIT
 from gtpo_cli.recipe.schema import ModelRecipe
@@ -69,16 +69,23 @@ class Plan:
 
 
 def make_plan(
-    recipe: Recipe, *, gpu: Card | float | None, engines: Engines | None = None, read_data: bool = True
+    recipe: Recipe,
+    *,
+    gpu: Card | float | None,
+    engines: Engines | None = None,
+    parts: Parts | None = None,
+    read_data: bool = True,
 ) -> Plan:
     """Plan for a card, or a GPU of so many bytes; None means the smallest that fits.
 
-    `engines`: by default the recipe's choice with all libraries installed. Without `read_data` prompts count as empty,
+    `engines`: by default the recipe's choice with all libraries installed. `parts`: those of the recipe that were found
+    before. Without `read_data` prompts count as empty,
     which quickly gives a lower bound.
 
     Raises ModelError if not even the model's configuration is available.
     """
-    shape, source = read_shape(recipe.model)
+    parts = parts or Parts(recipe)
+    shape, source = parts.shape_and_source
     counts, published, notes = None, False, list[str]()
     card, gpu = (gpu, gpu.memory) if isinstance(gpu, Card) else (None, gpu)
     if card is not None and recipe.model.dtype == "auto" and is_float32(recipe.model, card.capability):
@@ -88,17 +95,18 @@ def make_plan(
     def on(gpu: Card | float) -> Recipe:
         return recipe.with_values(close(asked, machine_with(gpu), shape).values)
 
-    engines = engines or choose_engines(
-        on(card or gpu or SIZES[-1]), gpu=True, installed=LIBRARIES, capability=card.capability if card else None
-    )
+    if engines is None:
+        chosen = close(asked, machine_with(card or gpu or SIZES[-1]), shape).engines
+        if isinstance(chosen, ModelError):
+            raise chosen
+        engines = chosen
     if shape.positions and shape.positions < recipe.model.max_seq_length:
         notes.append(f"model.max_seq_length is lowered to the model's context, {shape.positions} tokens")
         recipe = recipe.with_values({"model.max_seq_length": shape.positions})
     context = recipe.model.max_seq_length
     if read_data:
         try:
-            model = read_model(recipe.model)
-            counts = prepare(recipe, model.tokenizer, model.context)
+            counts = parts.data
         except GtpoError as error:
             counts, published = _counted_before(recipe, error), True
             if counts is None:

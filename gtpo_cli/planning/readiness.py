@@ -89,7 +89,7 @@ def resolve(
         raise NotReadyError("\n".join(map(str, problems)))
     if parts.closed.words:
         say(parts.closed.words)
-    if reason := why_auto_is_slow(parts.written):
+    if reason := why_auto_is_slow(parts.here):
         say(f"Unsloth and vLLM would be faster but are not used: {reason}")
     job = parts.training_job()
     if recipe.generates and recipe.rewards.plugins and measures is None:
@@ -171,7 +171,7 @@ def _for_recipe(
         weights = 0 if memory is not None or parts.shape is None else parts.shape.parameters
         yield machine.gpu(weights, needed=parts.written.model.load_in_4bit is not False and weights >= LARGE)
         if with_memory and memory is not None:
-            yield memory_finding(here, memory, parts.closed.engines, read_data=read_data)
+            yield memory_finding(parts, memory, read_data=read_data)
     if parts.closed.words:
         yield Finding("open keys", "ok", parts.closed.words)
     yield from machine.gpu_libraries(_libraries_for(here))
@@ -179,19 +179,15 @@ def _for_recipe(
     yield from _needs(parts, resumed=resumed)
 
 
-def memory_finding(
-    recipe: Recipe, gpu: float, engines: Engines | ModelError | None = None, *, read_data: bool = True
-) -> Finding:
-    """Check by the plan whether the recipe fits a GPU of so many bytes. `engines`: those here, or why there are none.
+def memory_finding(parts: Parts, gpu: float, *, read_data: bool = True) -> Finding:
+    """Check by the plan whether the recipe fits a GPU of so many bytes, with the engines that are here.
 
     Without `read_data` this is immediate, and a problem only if not even the shortest prompts would fit.
     """
     from gtpo_cli.planning.fit import make_plan
 
     try:
-        if isinstance(engines, ModelError):
-            raise engines
-        plan = make_plan(recipe, gpu=gpu, engines=engines, read_data=read_data)
+        plan = make_plan(parts.here, gpu=gpu, engines=parts.engines, parts=parts, read_data=read_data)
     except ModelError as error:
         return Finding("memory", "note", f"not known: {error}")
     needed = f"{plan.memory.peak / 2**30:.1f} GiB needed of {gpu / 2**30:.0f}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data import Prepared, prepare
-from gtpo_cli.data.unseen import Benchmark, load_benchmark
 from gtpo_cli.errors import CheckpointError, DataError, GtpoError, ModelError, translated
 from gtpo_cli.job import Engines, Job, ModelFiles, TrainingJob
 from gtpo_cli.models.engines import on_transformers
@@ -21,6 +20,9 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import check_columns
 from gtpo_cli.training.best import check_keep_best
 
+if TYPE_CHECKING:
+    from gtpo_cli.data.unseen import Benchmark
+
 
 class Parts:
     """The parts of a recipe's job. Each raises its own error where it cannot be found."""
@@ -28,20 +30,22 @@ class Parts:
     def __init__(
         self,
         recipe: Recipe,
+        machine: Machine | None = None,
         *,
         by_trl: bool = False,
         measures: Collection[str] | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        """`by_trl`: for TRL's trainer, which holds the policy on transformers and makes full steps. `measures`: for
-        measuring alone, when the engine gets the memory of training; the keys that stay as they are. `checkpoint`:
-        the folder of trained full weights, which is the model then."""
+        """`machine`: this one by default. `by_trl`: for TRL's trainer, which holds the policy on transformers and makes
+        full steps. `measures`: for measuring alone, when the engine gets the memory of training; the keys that stay as
+        they are. `checkpoint`: the folder of trained full weights, which is the model then."""
         self.written, self.by_trl, self._measures, self._checkpoint = recipe, by_trl, measures, checkpoint
+        self._machine = machine
         self._asked = on_transformers(recipe) if by_trl else recipe
 
     @cached_property
     def machine(self) -> Machine:
-        return this_machine()
+        return self._machine or this_machine()
 
     @cached_property
     def path(self) -> str:
@@ -56,13 +60,20 @@ class Parts:
             return error
 
     @cached_property
+    def shape_and_source(self) -> tuple[ModelShape, str]:
+        """The model's dimensions, and what tells them."""
+        name = self.written.model.name
+        if not isinstance(self.config, ModelError):
+            return shape_of(self.config, name), "its configuration"
+        if name not in PUBLISHED:
+            raise self.config
+        return PUBLISHED[name], "its published shape; the hub did not give its configuration"
+
+    @cached_property
     def shape(self) -> ModelShape | None:
         """The model's dimensions; None where nothing tells them."""
-        name = self.written.model.name
-        if isinstance(self.config, ModelError):
-            return PUBLISHED.get(name)
         try:
-            return shape_of(self.config, name)
+            return self.shape_and_source[0]
         except ModelError:
             return None
 
@@ -106,6 +117,8 @@ class Parts:
         """The benchmarks that `training.eval_every` measures."""
         if self.written.training.eval_every is None or self._measures is not None:
             return ()
+        from gtpo_cli.data.unseen import load_benchmark
+
         try:
             return tuple(
                 load_benchmark(self.written, name, self.model.tokenizer, max_seq_length=self.model.context)

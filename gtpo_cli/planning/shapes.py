@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
+from gtpo_cli.recipe.schema import LoraRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +72,6 @@ PUBLISHED_PROMPTS = {
     ("Qwen/Qwen2.5-3B-Instruct", "gsm8k"): (268, 7473),
     ("Qwen/Qwen2.5-3B-Instruct", "math"): (1710, 7497),
 }
-
-
-def read_shape(recipe: ModelRecipe) -> tuple[ModelShape, str]:
-    """Return the shape and its source. Raises ModelError with the remedy."""
-    from gtpo_cli.models.loading import load_config  # loads torch
-
-    try:
-        config = load_config(recipe, resolve_name(recipe.name))
-    except ModelError:
-        if recipe.name in PUBLISHED:
-            return PUBLISHED[recipe.name], "its published shape; the hub did not give its configuration"
-        raise
-    return shape_of(config, recipe.name), "its configuration"
 
 
 def shape_of(config: Any, name: str) -> ModelShape:

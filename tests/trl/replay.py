@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from jobs import policy_of
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
 from gtpo_cli.integrations.trl import GTPOTrainer
 from gtpo_cli.integrations.trl_config import grpo_arguments
 from gtpo_cli.integrations.trl_run import Processes
+from gtpo_cli.models import load_policy
+from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe.load import build_recipe
 
 
@@ -54,7 +55,7 @@ def main(out: str, *records: str) -> None:
 def replay(record_file: Path, out: Path, processes: Processes) -> None:
     record = torch.load(record_file, weights_only=True)
     recipe = build_recipe(record["recipe"], where="record")
-    policy = policy_of(recipe)
+    policy = load_policy(Parts(recipe).job())
     policy.model.set_attn_implementation("sdpa")
     batches: list[list[dict[str, Any]]] = record["batches"]
     arguments = grpo_arguments(

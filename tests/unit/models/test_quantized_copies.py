@@ -10,7 +10,7 @@ from policy_contract import ragged_rows, recipe_for, save_model
 
 from gtpo_cli.models.loading import nf4_config, read_model
 from gtpo_cli.models.transformers_policy import load_transformers_policy
-from gtpo_cli.planning.shapes import read_shape
+from gtpo_cli.planning.resolve import Parts
 
 
 def test_a_copy_stored_in_4_bits_gives_the_same_policy(tmp_path: Path) -> None:
@@ -23,7 +23,8 @@ def test_a_copy_stored_in_4_bits_gives_the_same_policy(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(whole, quantization_config=config, dtype=torch.float32)
     (copy / "model.safetensors").unlink()
     model.save_pretrained(copy)
-    both = [recipe_for(path, load_in_4bit=True, dtype="float32").model for path in (whole, copy)]
+    recipes = [recipe_for(path, load_in_4bit=True, dtype="float32") for path in (whole, copy)]
+    both = [recipe.model for recipe in recipes]
     policies = [
         load_transformers_policy(
             recipe, files=read_model(recipe, recipe.name), temperature=1.0, with_reference=False, seed=1
@@ -33,4 +34,4 @@ def test_a_copy_stored_in_4_bits_gives_the_same_policy(tmp_path: Path) -> None:
     batch = ragged_rows()
     ours, theirs = (policy.token_logprobs(batch)[0] for policy in policies)
     assert torch.equal(ours, theirs)
-    assert [read_shape(recipe)[0].quantized for recipe in both] == [False, True]
+    assert [Parts(recipe).shape_and_source[0].quantized for recipe in recipes] == [False, True]

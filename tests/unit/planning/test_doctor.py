@@ -22,6 +22,8 @@ from gtpo_cli import hub
 from gtpo_cli.cli.app import app
 from gtpo_cli.errors import NotReadyError, RewardError, install
 from gtpo_cli.planning import machine
+from gtpo_cli.planning.machine import Finding
+from gtpo_cli.planning.open_keys import machine_with
 from gtpo_cli.planning.readiness import _for_recipe, check_recipe, examine, memory_finding, problems_of, resolve
 from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import Recipe, load_recipe
@@ -65,18 +67,22 @@ class Handler(BaseHTTPRequestHandler):
 
 def test_memory_is_held_against_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    enough, too_little = (memory_finding(load_recipe("llama8b_gsm8k"), size * 2**30) for size in (48, 12))
+
+    def found(name: str, size: int, *changes: str, read_data: bool = True) -> Finding:
+        parts = Parts(load_recipe(name, changes), machine_with(size * 2**30))
+        return memory_finding(parts, size * 2**30, read_data=read_data)
+
+    enough, too_little = (found("llama8b_gsm8k", size) for size in (48, 12))
     assert enough.state == "ok"
     assert enough.words.endswith("GiB needed of 48; gtpo plan says for what")
     assert too_little.state == "problem"
     assert too_little.words.startswith(
         "rollout.gpu_memory_utilization leaves vLLM no room for one whole sequence on 12"
     )
-    settings = ["rollout.gpu_memory_utilization=0.9"]
-    too_large = memory_finding(load_recipe("llama8b_gsm8k", settings), 12 * 2**30)
+    too_large = found("llama8b_gsm8k", 12, "rollout.gpu_memory_utilization=0.9")
     assert too_large.state == "problem"
     assert too_large.words.endswith("GiB needed of 12")
-    at_once = memory_finding(load_recipe("llama8b_math"), 48 * 2**30, read_data=False)
+    at_once = found("llama8b_math", 48, read_data=False)
     assert at_once.state == "ok"
 
 

@@ -28,9 +28,10 @@ from gtpo_cli.planning.memory import (
     trained_weights,
     weight_bytes,
 )
-from gtpo_cli.planning.shapes import PUBLISHED, ModelShape, read_shape
+from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
-from gtpo_cli.recipe.schema import ModelRecipe, OptimizerRecipe
+from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater
 
 LLAMA, QWEN = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"], PUBLISHED["Qwen/Qwen2.5-3B-Instruct"]
@@ -52,7 +53,7 @@ def test_a_shape_counts_the_weights_of_a_real_model(tmp_path: Path, tied: bool) 
     model, tokenizer = random_model(tie_word_embeddings=tied)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    shape, source = read_shape(ModelRecipe(name=str(tmp_path)))
+    shape, source = Parts(recipe(name=str(tmp_path))).shape_and_source
     assert shape.linear_parameters + shape.other_parameters == sum(p.numel() for p in model.parameters())
     assert source == "its configuration"
 
