@@ -20,7 +20,7 @@ from gtpo_cli.evaluation.records import Results, is_share
 from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
 from gtpo_cli.report.tables import score_interval
 from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.text import counted
+from gtpo_cli.text import counted, one_line, shown, some
 
 _SHOWN_IDS = 10
 _ROUNDING = 1e-12  # the rounding error of a mean of differences that cancel
@@ -87,7 +87,7 @@ def find_side(text: str) -> Side:
         raise EvaluationError(f"{path}: has no finished evaluation; make one: gtpo eval {path}")
     subject = subject or subjects[-1]
     if subject not in subjects:
-        raise EvaluationError(f"{path}: {subject} was not evaluated; choose from {', '.join(subjects)}")
+        raise EvaluationError(f"{path}: {one_line(subject)} was not evaluated; there is {some(subjects)}")
     side = Side(text, run, {})
     for stored in found:
         if stored.conditions.subject == subject:
@@ -138,7 +138,7 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         after=after,
         shared=len(ids),
         left_out=len(set(one.problem_ids) ^ set(other.problem_ids)),
-        notes=tuple(f"{key} differs: {a!r} and {b!r}" for key, a, b in differ),
+        notes=tuple(f"{key} differs: {shown(a)} and {shown(b)}" for key, a, b in differ),
         differences=tuple(map(Difference, names, *means, intervals)),
         test=mcnemar(first_before, first_after),
         only_before=_where(ids, first_before, first_after),

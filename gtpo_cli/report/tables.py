@@ -187,7 +187,7 @@ def _formatted(row: ScoreRow) -> list[str]:
 def _note(evaluation: Evaluation, first: Evaluation, notes: list[str]) -> int | None:
     """Return the number of the note on how conditions differ from the first evaluation's. Adds the note if new."""
     differ = [
-        "another system prompt" if key == "data.system_prompt" else f"{key} {own}, not {other}"
+        "another system prompt" if key == "data.system_prompt" else one_line(f"{key} {own}, not {other}")
         for key, other, own in first.conditions.differences(
             evaluation.conditions, "benchmark", "subject", "model", "seed", "weights"
         )

@@ -77,7 +77,7 @@ def test_no_field_of_a_run_folder_runs_in_a_page_or_names_a_file(real: Path, tmp
     restore(run, original)
     taken = [field for field in fields(original) if is_taken(original, run, field)]
     names = {f"{field.file.name}:{'.'.join(map(str, field.place))}" for field in taken}
-    for name in ("model", "benchmark", "system_prompt", "subject", "split"):
+    for name in ("model", "benchmark", "settings.data.system_prompt", "subject", "split", "grader"):
         assert f"conditions.json:{name}" in names
     assert {"environment.json:packages.torch", "recipe.yaml:model.name", "step-000002.jsonl:question"} <= names
     escaped = tmp_path / "escaped"
