@@ -168,9 +168,7 @@ def test_a_sampler_of_another_model_ends_the_run_before_its_first_step(
         if correction == "truncated":
             assert train(Parts(recipe).training_job(), run, quiet=True).step == 2
             continue
-        with pytest.raises(
-            ModelError, match=r"the sampler's log-probabilities differ .* by 0\.\d+ nats"
-        ):
+        with pytest.raises(ModelError, match=r"the sampler's log-probabilities differ .* by 0\.\d+ nats"):
             train(Parts(recipe).training_job(), run, quiet=True)
         assert not run.metrics_file.exists()
 
