@@ -158,8 +158,6 @@ def build(job: TrainingJob, folder: RunFolder, *, say: Say, warn: Say) -> Iterat
         )
         step = generations = None
         if sampler is not None and recipe.objective.name != "sft":
-            if recipe.rollout.importance_correction == "none":
-                trials.check_sampler(policy, sampler, prompts)
             initial_entropy = find_initial_entropy(job, folder, policy, sampler, say)
             step = StepParts(
                 recipe.objective, recipe.rollout, policy, sampler, scorer, updater, initial_entropy, budget

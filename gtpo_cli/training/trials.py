@@ -1,8 +1,7 @@
-"""Three trials: the longest possible step and the sampler before step 1, a plain forward pass after the first update.
+"""Two trials of the policy: the longest possible step before step 1, and a plain forward pass after the first update.
 
-The first makes a run that needs too much memory fail at once and not after 700 steps. The second compares the sampler's
-log-probabilities with the policy's, since a step would train on samples of another model. The third checks that the
-model in training is the model that gets saved: the policy computes log-probabilities without logits and shares prompts
+The first makes a run that needs too much memory fail at once and not after 700 steps. The second checks that the model
+in training is the model that gets saved: the policy computes log-probabilities without logits and shares prompts
 between rows, so they are compared with a plain forward pass of the model that a checkpoint would hold.
 """
 
@@ -17,16 +16,15 @@ from gtpo_cli.errors import ModelError
 from gtpo_cli.generation import Sampler, SamplingParams
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import Budget, measure_rows
+from gtpo_cli.models.budget import Budget
 from gtpo_cli.models.loading import ROUNDING, dtype_name
 from gtpo_cli.models.policy import STATE_BYTES
 from gtpo_cli.objective import Rows
-from gtpo_cli.rollout import collate, sample
+from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group
 
 # Rounding grows with the logits and with 1 / temperature. A missing part of the model changes results by whole nats.
 _MARGIN = 5.0
-_SAMPLER_MARGIN = 2.0  # bfloat16's gap is 0.01 to 0.02 (docs/engines.md), a tenth of ROUNDING
 STRESSED = ("cuda",)  # types of devices on which a run begins with the longest possible step
 _TOKENS = 64  # of a prompt and of its continuation; their logits take little memory with any vocabulary
 
@@ -78,29 +76,6 @@ def _forward_backward(policy: Policy, rows: Rows) -> None:
     finally:
         for parameter in parameters:
             parameter.grad = None
-
-
-@torch.no_grad()
-def check_sampler(policy: Policy, sampler: Sampler, prompts: Sequence[Prompt]) -> None:
-    """Raise ModelError if the sampler's log-probabilities differ from the policy's by more than rounding.
-
-    Samples two short completions of the shortest and of the longest prompt, so that padding shows too. Random states
-    stay as they were.
-    """
-    asked = [choose(prompts, key=lambda prompt: len(prompt[1])) for choose in (min, max)]
-    devices = [policy.device] if policy.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        groups = sample(sampler, asked, 2, SamplingParams(policy.temperature, max_completion_tokens=_TOKENS))
-        rows = collate(groups, device=policy.device)
-        logp_NT = measure_rows(rows, lambda part: policy.token_logprobs(part)[0], policy.measuring, packed=policy.packs)
-    gap = float((logp_NT - rows.sampled_NT)[rows.mask_NT].abs().mean())
-    bound = _SAMPLER_MARGIN * ROUNDING[dtype_name(policy.dtype)] / min(1.0, policy.temperature)
-    if not gap <= bound:
-        raise ModelError(
-            f"the sampler's log-probabilities differ from the policy's by {gap:.2g} nats on average, more than "
-            f"rounding explains ({bound:g}), so training would learn from another model's samples; use rollout.engine: "
-            "transformers or another model, or let rollout.importance_correction: truncated weigh the difference"
-        )
 
 
 def check_plain_forward(policy: Policy, prompts: Sequence[Prompt], *, as_in_training: bool) -> None:

@@ -22,7 +22,7 @@ from gtpo_cli.models.unsloth_policy import _check_started
 HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}  # vLLM takes heads of 32 and more
 SHARE = 0.4
 ROLLOUT = {
-    "gpu_memory_utilization": SHARE, "max_num_seqs": 256,
+    "gpu_memory_utilization": SHARE, "max_num_seqs": 256, "standby": "always",
     "vllm": {"max_num_batched_tokens": 5200, "enable_prefix_caching": False},
 }  # fmt: skip
 

@@ -14,11 +14,8 @@ from commands import comparable, contents
 from jobs import policy_of
 from policy_contract import PROMPTS, plain_logprobs, ragged_rows, save_model, train_a_little
 from small_models import random_model
-from test_step import ForeignSampler
 
-from gtpo_cli import generation
 from gtpo_cli.errors import ModelError
-from gtpo_cli.generation.transformers_sampler import TransformersSampler
 from gtpo_cli.models import adapter_config
 from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.planning.resolve import Parts
@@ -26,7 +23,7 @@ from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training import loop
 from gtpo_cli.training.loop import train
-from gtpo_cli.training.trials import check_plain_forward, check_sampler
+from gtpo_cli.training.trials import check_plain_forward
 from gtpo_cli.types import Problem
 
 ASKED = [(Problem(str(number), "q", "1"), ids) for number, ids in enumerate(PROMPTS)]
@@ -154,32 +151,6 @@ def test_a_run_ends_after_its_first_update_and_saves_nothing(
         train(Parts(recipe).training_job(), run, quiet=True)
     assert not list(run.checkpoints.glob("step-*"))
     assert run.metrics_file.read_text() == ""
-
-
-def test_a_sampler_of_another_model_ends_the_run_before_its_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unless the recipe weighs tokens by the difference."""
-    monkeypatch.setitem(generation.SAMPLERS, "transformers", lambda policy, job, warn: ForeignSampler(policy))
-    for correction in ("none", "truncated"):
-        run = RunFolder(tmp_path / correction)
-        recipe = recipe_for("builtin:tiny", f"rollout.importance_correction={correction}")
-        run.create(recipe)
-        if correction == "truncated":
-            assert train(Parts(recipe).training_job(), run, quiet=True).step == 2
-            continue
-        with pytest.raises(ModelError, match=r"the sampler's log-probabilities differ .* by 0\.\d+ nats"):
-            train(Parts(recipe).training_job(), run, quiet=True)
-        assert not run.metrics_file.exists()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_rounding_of_the_sampler_passes_and_nothing_is_drawn(dtype: str, tmp_path: Path) -> None:
-    policy = policy_of(recipe_for(save_model(tmp_path), "rollout.temperature=0.7", dtype=dtype))
-    state = torch.get_rng_state()
-    assert isinstance(policy, TransformersPolicy)
-    check_sampler(policy, TransformersSampler(policy), ASKED)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_resumed_sft_run_with_dropout_equals_the_whole(tmp_path: Path) -> None:

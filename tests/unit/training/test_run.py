@@ -213,7 +213,7 @@ def test_the_steps_before_an_error_are_saved_and_a_resume_equals_an_undisturbed_
     more = f"rollout.steps_per_generation={K}"
     whole = trained(tmp_path / "whole", more)
     owner, name, count = {
-        "sampler": (TransformersSampler, "sample", 2),  # the trial before step 1, and the first generation
+        "sampler": (TransformersSampler, "sample", 1),  # the first generation
         "score": (Scorer, "score_groups", 2),
         "forward": (TransformersPolicy, "token_logprobs", 10_000),
     }[where]
