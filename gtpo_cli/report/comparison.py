@@ -87,7 +87,7 @@ def find_side(text: str) -> Side:
         raise EvaluationError(f"{path}: has no finished evaluation; make one: gtpo eval {path}")
     subject = subject or subjects[-1]
     if subject not in subjects:
-        raise EvaluationError(f"{path}: {one_line(subject)} was not evaluated; there is {some(subjects)}")
+        raise EvaluationError(f"{path}: {one_line(subject)} was not evaluated; choose from {some(subjects)}")
     side = Side(text, run, {})
     for stored in found:
         if stored.conditions.subject == subject:
