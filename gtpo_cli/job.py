@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from gtpo_cli.data import Prepared
+from gtpo_cli.hub import cached_snapshot
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import Engine
 
@@ -54,6 +56,13 @@ class Job:
     recipe: Recipe
     engines: Engines
     model: ModelFiles
+
+    @property
+    def commit(self) -> str | None:
+        """The hub's commit that the model's name and revision resolved to; None for a folder."""
+        path = self.model.path
+        snapshot = None if Path(path).is_dir() else cached_snapshot(path, self.recipe.model.revision)
+        return None if snapshot is None else snapshot.name
 
     def with_recipe(self, recipe: Recipe) -> Self:
         """Return the job with another recipe of the same model, engines and data."""

@@ -152,7 +152,7 @@ def why_not(name: CodeName, run: Path) -> str | None:
     module = name.rpartition(":")[0]
     if not module.endswith(".py") and module.partition(".")[0] in sys.stdlib_module_names:
         return "belongs to Python's own library, whose functions can do anything"
-    places = [{file, *file.parents} for file in _places(name)]
+    places = [{file, *file.parents} for file in places_of(name)]
     installed = {Path(folder).resolve() for folder in (*site.getsitepackages(), site.getusersitepackages())}
     if any(around & installed for around in places):
         return "belongs to an installed package, whose functions can do anything"
@@ -188,7 +188,7 @@ def _is_run(folder: Path, *, sure: bool) -> bool:
     return not sure or any((folder / name).exists() for name in _OF_RUNS)
 
 
-def _places(name: CodeName) -> Iterator[Path]:
+def places_of(name: CodeName) -> Iterator[Path]:
     """Yield the files and folders that importing the module of `name` would run or search."""
     module = name.rpartition(":")[0]
     if module.endswith(".py"):

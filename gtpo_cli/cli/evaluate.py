@@ -133,7 +133,7 @@ def evaluate(
     measured = _find_subjects(asked, run, chosen, subjects, keep=keys, of_run=own is not None)
     benchmarks = _load_benchmarks(measured[-1].job, split, data_path, by)
     if not names_run(target):
-        _create_folder(run, measured[-1].job.recipe)
+        _create_folder(run, loaded)
     if not as_json:  # the run folder has all results
         output_is_extra()
     with ended_with(lambda: ": the completions so far are stored, and the same command continues"):

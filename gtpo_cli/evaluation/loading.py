@@ -52,8 +52,8 @@ class Subject:
     def weights(self) -> str:
         """A digest (sixteen hexadecimal digits) of the files that decide the answers.
 
-        Of a checkpoint of the run that is its manifest. It is "" for a model that is built in or on the hub. A copy of
-        the files has the same digest. Raises ModelError.
+        Of a checkpoint of the run that is its manifest, of a model on the hub its commit. It is "" for a built-in
+        model. A copy of the files has the same digest. Raises ModelError.
         """
         if self.kept and self.checkpoint is not None:
             manifest = self.checkpoint.manifest
@@ -62,8 +62,9 @@ class Subject:
         built_in = self.job.recipe.model.name.startswith(BUILTIN_PREFIX)
         folders = [folder for folder in (None if built_in else path, self.adapter) if folder is not None]
         files = [file for folder in folders for pattern in _DECISIVE_FILES for file in sorted(folder.glob(pattern))]
-        digest = hashlib.sha256("".join(f"{file.name} {_digest(file)}\n" for file in files).encode())
-        return digest.hexdigest()[:16] if files else ""
+        found = [f"{file.name} {_digest(file)}" for file in files]
+        found += [commit] if (commit := self.job.commit) is not None else []
+        return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16] if found else ""
 
 
 def _digest(file: Path) -> str:

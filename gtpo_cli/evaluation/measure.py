@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -32,12 +31,13 @@ from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
 from gtpo_cli.generation import SamplingParams
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.recipe.schema import EvaluationRecipe
+from gtpo_cli.recipe.section import code_names
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rewards.registry import load_plugin
 from gtpo_cli.rollout import sample, sample_blocks
 from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Completion, Group, Problem
+from gtpo_cli.user_code import places_of
 
 _COMPLETIONS_AT_ONCE = 256  # measured, graded and stored together
 
@@ -69,8 +69,8 @@ def grader_version(rewards: RewardsRecipe) -> str:
     """Name the code that judges answers: math-verify's version, and a digest of the sources of gtpo's grader and of the
     user's own rewards."""
     sources = sorted(Path(grader.__file__).parent.glob("*.py"))
-    own = [inspect.getsourcefile(inspect.unwrap(load_plugin(plugin.name))) for plugin in rewards.plugins]
-    sources += [Path(file) for file in own if file is not None and Path(file).is_file()]
+    for _, name in code_names(rewards):
+        sources += [place for place in places_of(name) if place.is_file()]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()[:8]
     return f"{digest}, math-verify {version('math-verify')}"
 

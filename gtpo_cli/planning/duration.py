@@ -146,7 +146,7 @@ def most_saving(
     found = []
     for values in changes:
         asked = recipe.with_values(values | ({SHARE: "auto"} if engines.shared else {}))
-        tried = asked.with_values(close(asked, machine_with(gpu), shape).values)
+        tried = close(asked, machine_with(gpu), shape).recipe
         need = partial(memory_of, tried, shape, engines, prompt_tokens=prompt_tokens)
         memory = best_memory(need, completion_tokens, gpu.memory if isinstance(gpu, Card) else gpu)
         if memory is not None:
@@ -173,7 +173,7 @@ def cpu_need(
     steps: int, completions: int, prompt_tokens: int, longest_completion: int, mean_completion: int,
 ) -> CpuNeed:  # fmt: skip
     """Estimate the needs of a whole run of so many steps and completions."""
-    recipe = recipe.with_values(close(recipe, Machine(0.0, None, frozenset()), shape).values)
+    recipe = close(recipe, Machine(0.0, None, frozenset()), shape).recipe
     plain = Engines("transformers", "transformers", False)
     memory = memory_of(recipe, shape, plain, prompt_tokens=prompt_tokens, completion_tokens=longest_completion, gpu=0.0)
     taken = memory.peak - CONTEXT

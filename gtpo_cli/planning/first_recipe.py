@@ -148,8 +148,7 @@ def _largest(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> D
         fitting: list[tuple[int, Document]] = []  # sampled at once
         for share in _SHARES if plan.engines.shared else (None,):
             document = _document(model, data, size, share=share, four_bit=four_bit)
-            recipe = _recipe(document)
-            recipe = recipe.with_values(close(recipe, machine_with(plan.card or plan.gpu), plan.shape).values)
+            recipe = close(_recipe(document), machine_with(plan.card or plan.gpu), plan.shape).recipe
             need = partial(memory_of, recipe, plan.shape, plan.engines, prompt_tokens=size.prompt)
             taken = best_memory(need, size.completion, plan.gpu)
             if taken is not None:

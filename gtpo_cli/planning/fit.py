@@ -79,8 +79,7 @@ def make_plan(
     """Plan for a card, or a GPU of so many bytes; None means the smallest that fits.
 
     `engines`: by default the recipe's choice with all libraries installed. `parts`: those of the recipe that were found
-    before. Without `read_data` prompts count as empty,
-    which quickly gives a lower bound.
+    before. Without `read_data` prompts count as empty, which quickly gives a lower bound.
 
     Raises ModelError if not even the model's configuration is available.
     """

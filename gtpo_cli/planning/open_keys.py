@@ -93,9 +93,10 @@ def main_memory() -> float:
 
 
 class Closed(NamedTuple):
-    """Resolved keys. `values`: by key, in the order of OPEN; `why`: the machine and model in words; `engines`: those of
-    this machine, or why there are none."""
+    """Resolved keys. `recipe`: with them. `values`: by key, in the order of OPEN. `why`: machine and model in words.
+    `engines`: those of this machine, or why there are none."""
 
+    recipe: Recipe
     values: dict[str, Any]
     why: str
     engines: Engines | ModelError
@@ -136,7 +137,8 @@ def close(recipe: Recipe, machine: Machine, shape: ModelShape | None) -> Closed:
         if engines.shared and recipe.generates:
             values[_STANDBY] = "never" if _fits_awake(with_these(), machine, shape, engines) else "always"
     size = f"{shape.parameters / 1e6:,.1f} million weights" if shape else "a model of unknown size"
-    return Closed({key: values[key] for key in open_keys if key in values}, f"{machine} and {size}", engines)
+    decided = {key: values[key] for key in open_keys if key in values}
+    return Closed(with_these(), decided, f"{machine} and {size}", engines)
 
 
 def for_measuring(

@@ -92,10 +92,10 @@ def resolve(
     if reason := why_auto_is_slow(parts.here):
         say(f"Unsloth and vLLM would be faster but are not used: {reason}")
     job = parts.training_job()
-    if recipe.generates and recipe.rewards.plugins and measures is None:
-        _try_rewards(job, say)
     if resumed is not None and not force and (differ := _other_problems(job, resumed)):
         raise NotReadyError(f"{resumed.path}: {differ}; put the data back as they were, or go on with these: --force")
+    if recipe.generates and recipe.rewards.plugins and measures is None:
+        _try_rewards(job, say)
     return job
 
 
@@ -281,7 +281,7 @@ def _data(parts: Parts) -> str:
     """Prepare the data; without a tokenizer, check that each source has a usable problem."""
     recipe = parts.written
     try:
-        parts.model  # noqa: B018
+        _ = parts.model
     except ModelError:
         return check_data(recipe)
     _ = parts.data, parts.held_out

@@ -91,10 +91,10 @@ class Parts:
             return recipe
         return for_measuring(recipe, self.machine, self.shape, self.closed.engines, self._measures)
 
-    @cached_property
+    @property
     def here(self) -> Recipe:
         """The recipe as this machine holds the policy."""
-        return self._asked.with_values(self.closed.values)
+        return self.closed.recipe
 
     @property
     def engines(self) -> Engines:

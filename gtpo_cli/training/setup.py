@@ -16,7 +16,6 @@ import torch
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
 from gtpo_cli.generation import Sampler
-from gtpo_cli.hub import cached_snapshot
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.models import Policy, load_policy
 from gtpo_cli.models.engines import about_compiling
@@ -65,7 +64,7 @@ def set_up(
         say(f"model.max_seq_length is lowered to the model's context, {policy.max_seq_length} tokens")
     facts = {
         "model": recipe.model.name,
-        "model_commit": _commit(job),
+        "model_commit": job.commit,
         "trainable_parameters": sum(parameter.numel() for parameter in policy.trainable_parameters()),
         "backend": engines.backend,
         "engine": engines.engine if samples else None,
@@ -116,10 +115,3 @@ def find_initial_entropy(
         say(doubt)
     say(words)
     return measured
-
-
-def _commit(job: TrainingJob) -> str | None:
-    """Return the hub commit that the model's name and revision resolved to; None for a folder."""
-    path = job.model.path
-    snapshot = None if Path(path).is_dir() else cached_snapshot(path, job.recipe.model.revision)
-    return snapshot.name if snapshot is not None else None

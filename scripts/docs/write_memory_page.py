@@ -59,7 +59,7 @@ def _recipe(name: str, size: float | None = None) -> tuple[Recipe, ModelShape, E
     engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
     main = next(key for key in LONGEST_PROMPT if name.startswith(key))
     shape = PUBLISHED[recipe.model.name]
-    recipe = recipe if size is None else recipe.with_values(close(recipe, machine_with(size * GIB), shape).values)
+    recipe = recipe if size is None else close(recipe, machine_with(size * GIB), shape).recipe
     return recipe, shape, engines, LONGEST_PROMPT[main]
 
 
@@ -116,7 +116,7 @@ def with_best_share(name: str, values: dict[str, Any], card: Card, mean: int | N
     """The recipe with these values on a card, with the engine's share as `auto` has it; None where it does not fit."""
     recipe, shape, engines, prompt = _recipe(name)
     tried = recipe.with_values(values | {"rollout.gpu_memory_utilization": "auto"})
-    tried = tried.with_values(close(tried, machine_with(card), shape).values)
+    tried = close(tried, machine_with(card), shape).recipe
     need = partial(memory_of, tried, shape, engines, prompt_tokens=prompt)
     memory = best_memory(need, tried.rollout.max_completion_tokens, card.memory)
     return None if memory is None else hours_of(name, tried, memory, [card], engines, mean)

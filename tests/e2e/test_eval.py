@@ -12,6 +12,8 @@ import forks
 import pytest
 from commands import GTPO, Prepared, Run, environment
 
+from gtpo_cli.recipe import load_recipe
+
 TRAIN = [
     "train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=one", "--set", "training.max_steps=4",
     "--set", "objective.initial_entropy=0.16", "--set", "data.limit=64",
@@ -84,6 +86,8 @@ def test_an_adapter_is_evaluated_on_its_base_and_step_zero_knowledge_is_the_base
     bare = json.loads(gtpo("eval", "builtin:tiny", "--pass-k", "8", "--limit", "16", "--json").stdout)["evaluations"][0]
     assert bare["folder"].startswith("runs/models/builtin-tiny/evaluation/arithmetic/base-n8-")
     assert bare["scores"] == base["scores"]  # a fresh adapter changes nothing
+    kept = load_recipe(tmp_path / "runs/models/builtin-tiny/recipe.yaml").evaluation
+    assert (kept.limit, kept.samples) == (200, 64)  # the folder keeps no option of one command
     assert trained["scores"] != base["scores"]
     assert (
         "runs/one/evaluation" in gtpo("eval", "--pass-k", "1", "--limit", "4").stdout

@@ -209,11 +209,11 @@ def test_another_grader_has_an_evaluation_of_its_own(
 ) -> None:
     """gtpo's own code, math-verify's, or a user's reward whose file has changed."""
     own = tmp_path / "mine.py"
-    own.write_text("def good(problem, completion):\n    return 1.0\n")
+    own.write_text("import functools\ngood = functools.partial(lambda x, problem, completion: x, 1.0)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     recipe = load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'mine:good'}]"])
     found = [find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe))]
-    own.write_text("def good(problem, completion):\n    return 2.0\n")
+    own.write_text("import functools\ngood = functools.partial(lambda x, problem, completion: x, 2.0)\n")
     found.append(find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe)))
     monkeypatch.setattr(measure, "version", lambda name: "0.0")
     found.append(find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe)))
@@ -240,6 +240,23 @@ def test_local_weights_are_told_apart_by_their_content(tmp_path: Path, adapter: 
     assert digest("one") != digest("other")
     assert len(digest("one")) == 16
     assert base.weights == ""
+
+
+def test_a_model_on_the_hub_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its main branch may move between two evaluations."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    base, found = subject_of(RECIPE), []
+    for commit in ("a" * 40, "b" * 40):
+        there = tmp_path / "models--owner--name"
+        (there / "snapshots" / commit).mkdir(parents=True)
+        (there / "snapshots" / commit / "config.json").write_text("{}")
+        (there / "refs").mkdir(exist_ok=True)
+        (there / "refs" / "main").write_text(commit)
+        job = replace(base.job, model=replace(base.job.model, path="owner/name"))
+        assert job.commit == commit
+        recipe = RECIPE.with_values({"model.name": "owner/name"})
+        found.append(replace(base, job=replace(job, recipe=recipe)).weights)
+    assert len({*found, ""}) == 3
 
 
 def test_a_checkpoint_of_a_run_is_known_by_its_manifest(tmp_path: Path) -> None:

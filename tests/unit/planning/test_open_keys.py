@@ -103,8 +103,8 @@ def test_what_a_recipe_says_stays_and_a_closed_recipe_is_closed_everywhere() -> 
     assert close(recipe(*said), card("24GiB"), LLAMA).values == {
         "model.dtype": "bfloat16", "model.gradient_checkpointing": True,
     }  # fmt: skip
-    on_a_cpu = recipe().with_values(close(recipe(), CPU, SMOLLM).values)
-    on_a_card = on_a_cpu.with_values(close(on_a_cpu, card("80GiB"), LLAMA).values)
+    on_a_cpu = close(recipe(), CPU, SMOLLM).recipe
+    on_a_card = close(on_a_cpu, card("80GiB"), LLAMA).recipe
     changed = {key for key, _ in recipe_differences([on_a_cpu, on_a_card])}
     assert changed <= {"rollout.max_num_seqs", "rollout.standby"}  # there was no vLLM
     assert close(on_a_cpu, CPU, SMOLLM).values == {}
@@ -125,7 +125,7 @@ def test_an_evaluation_gives_a_shared_engine_what_training_needed() -> None:
     llama = ["model.name=meta-llama/Llama-3.1-8B-Instruct", "rollout.max_num_seqs=8"]  # 8 are for training
     # 0.85 of 23.2 GiB without 5.3 of weights and 1.6 of work hold 349 rows of 300 tokens of 128 KiB
     for size, sequences in (("24GiB", 349), ("80GiB", 512)):
-        asked = recipe(*llama).with_values(close(recipe(*llama), card(size), LLAMA).values)
+        asked = close(recipe(*llama), card(size), LLAMA).recipe
         assert measured(asked, card(size), LLAMA).rollout.max_num_seqs == sequences
     keep = ["rollout.gpu_memory_utilization", "rollout.max_num_seqs"]
     assert measured(own, card("24GiB"), keep=keep) == own
