@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +29,6 @@ from gtpo_cli.evaluation.records import (
 )
 from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
 from gtpo_cli.generation import SamplingParams
-from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.recipe.section import code_names
 from gtpo_cli.rewards import Scorer
@@ -49,6 +48,8 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
     recipe = subject.job.recipe
     problems, settings = [problem for problem, _ in benchmark.prompts], recipe.decisive
     sampling = {key: settings.pop(key) for key in tuple(settings) if key.startswith("evaluation.")}
+    own = {name: filter(Path.is_file, places_of(name)) for _, name in code_names(recipe.rewards)}
+    settings["rewards.plugins"] = {name: _digest_of(files) for name, files in own.items()}
     conditions = Conditions(
         benchmark=benchmark.name,
         split=benchmark.split,
@@ -60,19 +61,18 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
         **{key.removeprefix("evaluation."): value for key, value in sampling.items()},
         settings=settings,
         weights=subject.weights,
-        grader=grader_version(recipe.rewards),
+        grader=grader_version(),
     )
     return evaluation_at(run, conditions)
 
 
-def grader_version(rewards: RewardsRecipe) -> str:
-    """Name the code that judges answers: math-verify's version, and a digest of the sources of gtpo's grader and of the
-    user's own rewards."""
-    sources = sorted(Path(grader.__file__).parent.glob("*.py"))
-    for _, name in code_names(rewards):
-        sources += [place for place in places_of(name) if place.is_file()]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()[:8]
-    return f"{digest}, math-verify {version('math-verify')}"
+def grader_version() -> str:
+    """Name the code that judges answers: a digest of gtpo's grader, and math-verify's version."""
+    return f"{_digest_of(sorted(Path(grader.__file__).parent.glob('*.py')))}, math-verify {version('math-verify')}"
+
+
+def _digest_of(files: Iterable[Path]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
 
 
 def evaluate(

@@ -24,7 +24,8 @@ class Conditions:
     `subject`: "base" (the untrained model) or a checkpoint such as "step-000600". `data_digest` covers id, question and
     gold answer of every problem, in order. `samples`: completions per problem. This and the next three are the recipe's
     section `evaluation`; `settings`: its other keys that scores depend on (`Recipe.decisive`). `weights`: a digest of
-    the files of the model. `grader`: the code that judged the answers.
+    the files of the model. `grader`: the code that judged the answers; of the user's own rewards, `settings` has a
+    digest of the files by name.
     """
 
     benchmark: str
@@ -48,9 +49,12 @@ class Conditions:
         return _digest(asdict(self))[:8]
 
     def differences(self, other: Conditions, *but: str) -> list[tuple[str, Any, Any]]:
-        """List (condition, its two values) for all that differ from others', except those named in `but`."""
+        """List (condition, its two values) for all that differ from others', except those named in `but`.
+
+        Nor does it list own rewards: they change no score but their own.
+        """
         one, two = ({**asdict(each), **each.settings} for each in (self, other))
-        names = [name for name in dict.fromkeys((*one, *two)) if name not in ("settings", *but)]
+        names = [name for name in dict.fromkeys((*one, *two)) if name not in ("settings", "rewards.plugins", *but)]
         return [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
 
 

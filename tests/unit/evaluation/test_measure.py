@@ -28,7 +28,8 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.run_folder import RunFolder
 
 # 64 completions a problem: four problems are sampled at once, so ten problems are three blocks
-RECIPE = load_recipe("tiny_arithmetic", ["evaluation={samples: 64, limit: 10, max_completion_tokens: 48}"])
+SETTINGS = "evaluation={samples: 64, limit: 10, max_completion_tokens: 48}"
+RECIPE = load_recipe("tiny_arithmetic", [SETTINGS])
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +182,6 @@ def test_a_k_that_is_larger_than_the_samples_is_refused_before_sampling(
         ("rewards.length.weight=1", True),
         ("rewards.format.mode=presence", True),
         ("rewards.accuracy.equality=text", True),
-        ("rewards.plugins=[{name: 'shaped_steps:even'}]", True),
         ("data.system_prompt=Think.", True),
         ("evaluation.top_p=0.9", True),
         ("seed=5", True),
@@ -195,31 +195,33 @@ def test_what_changes_scores_has_an_evaluation_of_its_own(
     benchmark_: Benchmark, tmp_path: Path, change: str, decisive: bool
 ) -> None:
     run = RunFolder(tmp_path)
-    settings = "evaluation={samples: 64, limit: 10, max_completion_tokens: 48}"
     before = find_evaluation(run, benchmark_, subject_of(RECIPE))
-    after = find_evaluation(run, benchmark_, subject_of(load_recipe("tiny_arithmetic", [settings, change])))
+    after = find_evaluation(run, benchmark_, subject_of(load_recipe("tiny_arithmetic", [SETTINGS, change])))
     key = change.partition("=")[0].removeprefix("evaluation.")
     differ = [name for name, *_ in before.conditions.differences(after.conditions, "grader")]
     assert [name.startswith(key) or name == "rollout.max_completion_tokens" for name in differ] == [True] * len(differ)
     assert bool(differ) is (after.path != before.path) is decisive
 
 
-def test_another_grader_has_an_evaluation_of_its_own(
+def test_other_rewards_and_another_grader_have_an_evaluation_of_their_own(
     benchmark_: Benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gtpo's own code, math-verify's, or a user's reward whose file has changed."""
+    """A user's reward, its file after a change, another math-verify, other code of gtpo's."""
     own = tmp_path / "mine.py"
     own.write_text("import functools\ngood = functools.partial(lambda x, problem, completion: x, 1.0)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    recipe = load_recipe("tiny_arithmetic", ["rewards.plugins=[{name: 'mine:good'}]"])
-    found = [find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe))]
+    recipe = load_recipe("tiny_arithmetic", [SETTINGS, "rewards.plugins=[{name: 'mine:good'}]"])
+    found = [find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(one)) for one in (RECIPE, recipe)]
     own.write_text("import functools\ngood = functools.partial(lambda x, problem, completion: x, 2.0)\n")
     found.append(find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe)))
     monkeypatch.setattr(measure, "version", lambda name: "0.0")
     found.append(find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe)))
     monkeypatch.setattr(measure.grader, "__file__", str(tmp_path / "__init__.py"))
     found.append(find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe)))
-    assert len({each.path for each in found}) == len({each.conditions.grader for each in found}) == 4
+    assert len({each.path for each in found}) == 5
+    without, before, after, *graded = (each.conditions for each in found)
+    assert before.differences(after) == before.differences(without) == []
+    assert [[name for name, *_ in after.differences(each)] for each in graded] == [["grader"], ["grader"]]
 
 
 @pytest.mark.parametrize("adapter", [False, True])
