@@ -35,8 +35,9 @@ def train(recipe: Recipe | str | Path, overrides: Sequence[str] = (), *, quiet: 
         raise TypeError("overrides are for a recipe's name or file: recipe.with_values({key: value}) changes a Recipe")
     job = resolve(recipe)
     recipe, folder = new_run(job.recipe)
-    with folder.held(recipe):
-        done = loop.train(job.with_recipe(recipe), folder, quiet=quiet, say=_ignore if quiet else print)
+    job = job.named(recipe.run_name)
+    with folder.held(job.kept):
+        done = loop.train(job, folder, quiet=quiet, say=_ignore if quiet else print)
     if (number := next((number for number, word in WORDS.items() if word == done.stopped), None)) is not None:
         raise Terminated(number)
     return folder

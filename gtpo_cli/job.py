@@ -6,14 +6,15 @@ It is plain and frozen. What loads and samples the model, measures it and trains
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from gtpo_cli.data import Prepared
 from gtpo_cli.hub import cached_snapshot
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.schema import Engine
+from gtpo_cli.recipe.schema import CHANGES_NO_STEP, Engine
 
 if TYPE_CHECKING:
     from gtpo_cli.data.unseen import Benchmark
@@ -72,10 +73,21 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class TrainingJob(Job):
     """What training needs. `data`: the problems, their prompts and their order. `held_out`: the benchmarks that
-    `training.eval_every` measures, none without it."""
+    `training.eval_every` measures, none without it. `decided`: the keys that the recipe left open, as the machine
+    decides them."""
 
     data: Prepared
     held_out: tuple[Benchmark, ...] = ()
+    decided: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> Recipe:
+        """The recipe for the run's folder. What changes no step stays open, so that another machine decides anew."""
+        return self.recipe.with_values({key: "auto" for key in self.decided if key in CHANGES_NO_STEP})
+
+    def named(self, run_name: str | None) -> Self:
+        """Return the job of a run with this name."""
+        return self.with_recipe(self.recipe.model_copy(update={"run_name": run_name}))
 
     @property
     def problem_digests(self) -> list[str]:

@@ -26,20 +26,14 @@ from gtpo_cli.cli.run_printing import print_end, print_plan
 from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import NotReadyError, RecipeError
 from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.recipe.schema import CHANGES_NO_STEP
 from gtpo_cli.run_folder import RunFolder, Trust, new_run
 
 if TYPE_CHECKING:
     from gtpo_cli.job import TrainingJob
     from gtpo_cli.training.run import Outcome
 
-# Keys that may change when a run is resumed: its end, and settings that change steps by no more than rounding.
-ENDS = ("training.max_steps", "training.epochs")
-CHANGES_NO_STEP = (
-    "training.save_every", "training.keep_last", "training.guard.action",
-    "training.micro_batch_size", "model.gradient_checkpointing",
-    "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby", "rollout.vllm.enforce_eager",
-    "rollout.vllm.max_num_batched_tokens", "rollout.vllm.enable_prefix_caching", "tracking.log_completions_every",
-)  # fmt: skip
+ENDS = ("training.max_steps", "training.epochs")  # may change when a run is resumed, as CHANGES_NO_STEP may
 
 
 def train(
@@ -212,9 +206,10 @@ def _train_by_trl(
 def _locked(job: TrainingJob, resumed: RunFolder | None) -> Iterator[tuple[TrainingJob, RunFolder]]:
     """Lock the folder of the resumed run, or of a new one. Yield the job with its run's name, and the folder."""
     recipe, folder = (job.recipe, resumed) if resumed is not None else new_run(job.recipe)
-    with folder.held(None if resumed is not None else recipe):
+    job = job.named(recipe.run_name)
+    with folder.held(None if resumed is not None else job.kept):
         output_is_extra()
-        yield job.with_recipe(recipe), folder
+        yield job, folder
 
 
 def _check_resumable(own: Recipe, changed: Recipe) -> None:

@@ -11,8 +11,9 @@
 | `rollout.standby` | never if training and a shared engine that is awake take at most 0.85 of the GPU, else always |
 
 Memory is estimated as in `gtpo plan`, at the recipe's longest prompt and completion, without reading data. A model of
-unknown size counts as large; a copy stored in 4 bits stays in 4 bits. The recipe in a run's folder has the resolved
-values, so another machine does not change them. The last two stay open unless vLLM samples.
+unknown size counts as large; a copy stored in 4 bits stays in 4 bits. The recipe in a run's folder has the values of
+the keys that change its numbers, so another machine does not change them; it decides the others anew. The last two stay
+open unless vLLM samples.
 """
 
 from __future__ import annotations

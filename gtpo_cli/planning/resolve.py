@@ -140,7 +140,7 @@ class Parts:
         """Return what training needs. Raises DataError, ModelError or RewardError for a part that cannot be found."""
         check_keep_best(self.written)
         self.check_columns()
-        return TrainingJob(self.recipe, self.engines, self.model, self.data, self.held_out)
+        return TrainingJob(self.recipe, self.engines, self.model, self.data, self.held_out, self.closed.values)
 
 
 def measuring_job(

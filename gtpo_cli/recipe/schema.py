@@ -27,10 +27,19 @@ PAPER_SHARE = 0.4  # vLLM's share of GPU memory in the paper
 LARGEST_RANK = 512  # largest adapter rank that vLLM accepts
 BFLOAT16 = (8, 0)  # lowest compute capability with bfloat16, for model.dtype: auto
 _STRICT = ConfigDict(extra="forbid")
-# Keys whose `auto` depends on the machine and the model's size. The recipe in a run's folder has the resolved values.
+# Keys whose `auto` depends on the machine and the model's size. The recipe in a run's folder has the resolved values of
+# those that change its numbers.
 OPEN = (
     "model.load_in_4bit", "model.dtype", "model.gradient_checkpointing", "optimizer.name",
     "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby",
+)  # fmt: skip
+
+# Keys that change the steps of a run by no more than rounding, so that they may change when it is resumed.
+CHANGES_NO_STEP = (
+    "training.save_every", "training.keep_last", "training.guard.action",
+    "training.micro_batch_size", "model.gradient_checkpointing",
+    "rollout.gpu_memory_utilization", "rollout.max_num_seqs", "rollout.standby", "rollout.vllm.enforce_eager",
+    "rollout.vllm.max_num_batched_tokens", "rollout.vllm.enable_prefix_caching", "tracking.log_completions_every",
 )  # fmt: skip
 
 # Defaults for built-in models, which are small enough to train all weights in float32 on a CPU.

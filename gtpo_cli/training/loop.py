@@ -96,12 +96,12 @@ def train(
             recipe, folder, parts, state=state, total_steps=total, initial_entropy=initial_entropy, console=console,
             quiet=quiet, say=say,
         ) as run:  # fmt: skip
-            unchecked = True
+            updated = False
             for number in run.steps():
                 with run.attempt(number, parts.updater):
-                    metrics = make_step(job, parts, run, number)
-                if unchecked and not metrics["optim/skipped"]:  # after the first update
-                    unchecked = False
+                    metrics = make_step(job, parts, run, number, first=not updated)
+                if not updated and not metrics["optim/skipped"]:
+                    updated = True
                     trials.check_plain_forward(parts.policy, job.data.prompts, as_in_training=parts.step is not None)
                 if parts.held_out is not None and run.is_due(number, recipe.training.eval_every):
                     with run.attempt_after(number, metrics):
@@ -110,8 +110,11 @@ def train(
             return run.outcome
 
 
-def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int) -> dict[str, float]:
-    """Make one step and return its metrics. Skip it if the sampler meets numbers that are not finite."""
+def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int, *, first: bool = False) -> dict[str, float]:
+    """Make one step and return its metrics. Skip it if the sampler meets numbers that are not finite.
+
+    `first`: nothing has been updated yet, so the sampler is checked against the policy before the update.
+    """
     clock = Stopwatch()
     if parts.step is None or parts.generations is None:
         from gtpo_cli.training.sft import sft_step
@@ -120,7 +123,7 @@ def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int) -> dict
         return sft_step(parts.policy, parts.updater, parts.budget, prompts, tags=tags, clock=clock)
     try:
         samples = parts.generations.take(number, clock=clock)
-        rows = train_step(parts.step, samples, clock=clock)
+        rows = train_step(parts.step, samples, clock=clock, check=trials.check_sampler if first else None)
     except NotFiniteError as error:
         run.warn(f"step {number} was skipped: {error}")
         parts.updater.advance_schedule()
@@ -169,7 +172,7 @@ def build(job: TrainingJob, folder: RunFolder, *, say: Say, warn: Say) -> Iterat
 
 def _keep_recipe(job: TrainingJob, folder: RunFolder, state: CheckpointState, updater: Updater, say: Say) -> None:
     """Keep the recipe that a resumed run continues with, if it has changed, and say what a new end means."""
-    before, now, total = folder.recipe(), job.recipe, job.data.order.total_steps
+    before, now, total = folder.recipe(), job.kept, job.data.order.total_steps
     if now == before:
         return
     folder.change(now, made=state.step, total=total)

@@ -73,6 +73,7 @@ def set_up(
         "total_steps": data.order.total_steps,
         "problems": len(data.prompts),
         "problems_dropped": data.dropped,
+        "decided": dict(job.decided),
     }
     return Setup(policy, facts)
 

@@ -20,7 +20,7 @@ Where this departs from the textbook:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import NamedTuple
@@ -153,8 +153,17 @@ class StepRows(SampledRows):
         return ConflictSpans(self.by_group(self.forward_NT), self.by_group(self.backward_NT))
 
 
-def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> StepRows:
-    """Update the policy once (or `num_iterations` times) on the samples of this step."""
+def train_step(
+    parts: StepParts,
+    samples: StepSamples,
+    *,
+    clock: Stopwatch,
+    check: Callable[[StepParts, StepRows], None] | None = None,
+) -> StepRows:
+    """Update the policy once (or `num_iterations` times) on the samples of this step.
+
+    `check` looks at the rows between the first forward pass and the first update.
+    """
     policy, updater, method = parts.policy, parts.updater, parts.method
     with clock.phase("train"):
         rows = step_rows(samples, method, mask_truncated=parts.rollout.mask_truncated, device=policy.device)
@@ -169,6 +178,8 @@ def train_step(parts: StepParts, samples: StepSamples, *, clock: Stopwatch) -> S
                 rows.old_NT = rows.logprobs_NT  # ln pi_old; only the first iteration writes logprobs_NT
             rows.iterations.append(iteration)
             iteration.not_finite = _not_finite(rows, iteration)
+            if check is not None and number == 0 and iteration.not_finite is None:
+                check(parts, rows)
             if iteration.not_finite is None:
                 iteration.grad_norm = updater.update()
                 iteration.not_finite = None if math.isfinite(iteration.grad_norm) else "the gradient"

@@ -1,8 +1,9 @@
-"""Two trials of the policy: the longest possible step before step 1, and a plain forward pass after the first update.
+"""Three trials: the longest possible step, the sampler against the policy, and the policy against a plain forward pass.
 
-The first makes a run that needs too much memory fail at once and not after 700 steps. The second checks that the model
-in training is the model that gets saved: the policy computes log-probabilities without logits and shares prompts
-between rows, so they are compared with a plain forward pass of the model that a checkpoint would hold.
+The first comes before step 1, so that a run that needs too much memory fails at once and not after 700 steps. The
+second comes before the first update: samples of another model would teach the wrong thing. The third comes after it and
+checks that the model in training is the model that gets saved: the policy computes log-probabilities without logits and
+shares prompts between rows, so they are compared with a plain forward pass of the model that a checkpoint would hold.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from gtpo_cli.models.loading import ROUNDING, dtype_name
 from gtpo_cli.models.policy import STATE_BYTES
 from gtpo_cli.objective import Rows
 from gtpo_cli.rollout import collate
+from gtpo_cli.training.step import StepParts, StepRows
+from gtpo_cli.training.step_metrics import sampler_metrics
 from gtpo_cli.types import Completion, Group
 
 # Rounding grows with the logits and with 1 / temperature. A missing part of the model changes results by whole nats.
 _MARGIN = 5.0
+# Rounding in 16 bits moves the sampler by 0.01 to 0.08 nats (docs/engines.md), another model by 0.4 and more.
+_SAMPLER_GAP = {"float32": 0.005, "float16": 0.2, "bfloat16": 0.2}
 STRESSED = ("cuda",)  # types of devices on which a run begins with the longest possible step
 _TOKENS = 64  # of a prompt and of its continuation; their logits take little memory with any vocabulary
 
@@ -76,6 +81,25 @@ def _forward_backward(policy: Policy, rows: Rows) -> None:
     finally:
         for parameter in parameters:
             parameter.grad = None
+
+
+def check_sampler(parts: StepParts, rows: StepRows) -> None:
+    """Raise ModelError if the sampler's log-probabilities differ from the policy's by more than rounding.
+
+    Compares the mean |difference| over the completions of a step that has not updated the weights yet. A recipe that
+    weighs tokens by the difference (`rollout.importance_correction`) may go on.
+    """
+    if parts.rollout.importance_correction != "none" or rows.old_NT is None:
+        return
+    policy = parts.policy
+    gap = sampler_metrics(rows.old_NT, rows)["sampler/gap_mean"]
+    bound = _SAMPLER_GAP[dtype_name(policy.dtype)] / min(1.0, policy.temperature)
+    if not gap <= bound:
+        raise ModelError(
+            f"the sampler's log-probabilities differ from the policy's by {gap:.2g} nats on average, more than "
+            f"rounding explains ({bound:g}), so training would learn from another model's samples; use rollout.engine: "
+            "transformers or another model, or let rollout.importance_correction: truncated weigh the difference"
+        )
 
 
 def check_plain_forward(policy: Policy, prompts: Sequence[Prompt], *, as_in_training: bool) -> None:

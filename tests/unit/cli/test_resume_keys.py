@@ -1,8 +1,8 @@
 """The keys that `gtpo train --resume RUN --set KEY=...` takes."""
 
-from gtpo_cli.cli.train import CHANGES_NO_STEP, ENDS
+from gtpo_cli.cli.train import ENDS
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.schema import VllmArguments
+from gtpo_cli.recipe.schema import CHANGES_NO_STEP, VllmArguments
 from gtpo_cli.recipe.section import fields_of
 
 

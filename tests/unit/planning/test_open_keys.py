@@ -11,7 +11,7 @@ import pytest
 from policy_contract import save_model
 
 from gtpo_cli.cli.plan import _print_verdict
-from gtpo_cli.job import Engines
+from gtpo_cli.job import Engines, TrainingJob
 from gtpo_cli.models.engines import LIBRARIES
 from gtpo_cli.planning.cards import GIB, find_gpu
 from gtpo_cli.planning.fit import make_plan
@@ -108,6 +108,22 @@ def test_what_a_recipe_says_stays_and_a_closed_recipe_is_closed_everywhere() -> 
     changed = {key for key, _ in recipe_differences([on_a_cpu, on_a_card])}
     assert changed <= {"rollout.max_num_seqs", "rollout.standby"}  # there was no vLLM
     assert close(on_a_cpu, CPU, SMOLLM).values == {}
+
+
+def test_another_machine_decides_anew_what_changes_no_step() -> None:
+    """A run of an 80 GB card goes on with 24 GB: its cache sleeps, and it computes in the same numbers."""
+    asked = recipe("model.gradient_checkpointing=true", "rollout.max_num_seqs=50")
+    nothing: Any = None
+    large = close(asked, card("80GiB"), LLAMA)
+    assert isinstance(large.engines, Engines)
+    kept = TrainingJob(large.recipe, large.engines, nothing, nothing, (), large.values).kept
+    small = close(kept, card("24GiB"), LLAMA).values
+    share, standby = "rollout.gpu_memory_utilization", "rollout.standby"
+    assert (large.values[share], large.values[standby]) == (0.4, "never")
+    assert small == {share: 0.55, standby: "always"}
+    assert (kept.model.dtype, kept.model.load_in_4bit, kept.optimizer.name) == ("bfloat16", True, "paged_adamw_8bit")
+    assert (kept.model.gradient_checkpointing, kept.rollout.max_num_seqs) == (True, 50)  # as written
+    assert kept.model.backend == kept.rollout.engine == "auto"
 
 
 def test_an_evaluation_gives_a_shared_engine_what_training_needed() -> None:

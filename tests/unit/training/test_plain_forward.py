@@ -14,7 +14,9 @@ from commands import comparable, contents
 from jobs import policy_of
 from policy_contract import PROMPTS, plain_logprobs, ragged_rows, save_model, train_a_little
 from small_models import random_model
+from test_step import ForeignSampler
 
+from gtpo_cli import generation
 from gtpo_cli.errors import ModelError
 from gtpo_cli.models import adapter_config
 from gtpo_cli.models.transformers_policy import TransformersPolicy
@@ -127,11 +129,11 @@ def noise_in_training(policy: Any) -> None:
 
 @pytest.mark.parametrize(
     ("objective", "spoil", "fires"),
-    [("gtpo", louder_head, True), ("sft", louder_head, True), ("gtpo", noise_in_training, True),
-     ("sft", noise_in_training, False)],
+    [("gtpo", louder_head, "the model that would be saved"), ("sft", louder_head, "the model that would be saved"),
+     ("gtpo", noise_in_training, "the sampler's"), ("sft", noise_in_training, None)],
 )  # fmt: skip
-def test_a_run_ends_after_its_first_update_and_saves_nothing(
-    objective: str, spoil: Callable[[Any], None], fires: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_ends_at_its_first_update_and_saves_nothing(
+    objective: str, spoil: Callable[[Any], None], fires: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunFolder(tmp_path / "run")
     recipe = recipe_for("builtin:tiny", f"objective.name={objective}")
@@ -144,13 +146,34 @@ def test_a_run_ends_after_its_first_update_and_saves_nothing(
         return setup
 
     monkeypatch.setattr(loop, "set_up", spoiled)
-    if not fires:
+    if fires is None:
         assert train(Parts(recipe).training_job(), run, quiet=True).step == 2
         return
-    with pytest.raises(ModelError, match=r"differ by .* nats on average from those of the model that would be saved"):
+    with pytest.raises(ModelError, match=fires):
         train(Parts(recipe).training_job(), run, quiet=True)
     assert not list(run.checkpoints.glob("step-*"))
     assert run.metrics_file.read_text() == ""
+
+
+@pytest.mark.parametrize("begins_right", [False, True])
+def test_a_sampler_of_another_model_ends_the_run_before_its_first_update(
+    begins_right: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start and after a resume, unless the recipe weighs tokens by the difference."""
+    for correction in ("none", "truncated"):
+        run = RunFolder(tmp_path / correction)
+        recipe = recipe_for("builtin:tiny", f"rollout.importance_correction={correction}")
+        run.create(recipe)
+        if begins_right:
+            train(Parts(recipe.with_values({"training.max_steps": 1})).training_job(), run, quiet=True)
+        with monkeypatch.context() as patch:
+            patch.setitem(generation.SAMPLERS, "transformers", lambda policy, job, warn: ForeignSampler(policy))
+            if correction == "truncated":
+                assert train(Parts(recipe).training_job(), run, resume=begins_right, quiet=True).step == 2
+                continue
+            with pytest.raises(ModelError, match=r"the sampler's log-probabilities differ .* by 0\.\d+ nats"):
+                train(Parts(recipe).training_job(), run, resume=begins_right, quiet=True)
+        assert run.metrics_file.read_text().count("\n") == begins_right
 
 
 def test_a_resumed_sft_run_with_dropout_equals_the_whole(tmp_path: Path) -> None:
