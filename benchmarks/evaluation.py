@@ -31,7 +31,7 @@ def run(*, a_call: int) -> list[Figure]:
     from gtpo_cli.data.unseen import load_benchmark
     from gtpo_cli.evaluation.loading import PolicyLoader, Subject
     from gtpo_cli.evaluation.measure import _evaluate_problems
-    from gtpo_cli.planning.resolve import measuring_job
+    from gtpo_cli.machine.resolve import measuring_job
     from gtpo_cli.recipe import load_recipe
     from gtpo_cli.rewards import Scorer
 

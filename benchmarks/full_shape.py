@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from gtpo_cli.job import Engines
-from gtpo_cli.planning.cards import GIB
-from gtpo_cli.planning.memory import memory_of
-from gtpo_cli.planning.shapes import PUBLISHED, ModelShape
+from gtpo_cli.machine.cards import GIB
+from gtpo_cli.machine.memory import memory_of
+from gtpo_cli.machine.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import load_recipe
 
 NAME, RECIPE = "Qwen/Qwen2.5-3B-Instruct", "qwen3b_gsm8k"

@@ -16,8 +16,6 @@ import torch
 from measure import Figure, own_peak_bytes, peak_bytes_of, write
 from transformers import AutoTokenizer
 
-from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import (
     SampledRows,
     coefficients,
@@ -28,6 +26,8 @@ from gtpo_cli.objective import (
     policy_loss,
     token_shares,
 )
+from gtpo_cli.policy.tiny import resolve_name
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 
 TITLE = "How cost grows"
 PROMPT = 64

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from measure import Figure, write
 
-from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import Trackers
 from gtpo_cli.training.loop import train
 from gtpo_cli.training.optimizers import Updater

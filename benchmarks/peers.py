@@ -29,11 +29,11 @@ import torch
 from measure import Figure, interleaved, median_ratio, write
 from torch import Tensor
 
-from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, format_reward
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import Trackers
 from gtpo_cli.training import loop, stopwatch
 from gtpo_cli.training.setup import Setup, set_up

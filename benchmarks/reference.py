@@ -14,9 +14,9 @@ from gpu import Case, full_rows
 from measure import Figure, interleaved, median_ratio, write
 from transformers import AutoTokenizer
 
-from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import Rows
+from gtpo_cli.policy.tiny import resolve_name
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 
 TITLE = "Reference model"
 _SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4}

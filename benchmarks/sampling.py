@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from measure import Figure, interleaved, write
 
-from gtpo_cli.generation import SamplingParams
-from gtpo_cli.generation.decoder import ModelDecoder
-from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy.decoder import ModelDecoder
+from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.training.setup import set_up
 

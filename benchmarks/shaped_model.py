@@ -1,6 +1,6 @@
 """A model of a given shape with random weights, 4-bit and with an adapter: a step's cost does not hang on the values.
 
-No download: the shape is the published one (`gtpo_cli.planning.shapes.PUBLISHED`), weights are drawn layer by layer on
+No download: the shape is the published one (`gtpo_cli.machine.shapes.PUBLISHED`), weights are drawn layer by layer on
 the device and quantised there, so that the 16-bit model never exists as a whole.
 """
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.models.loading import keep_weights_differentiable
-from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.planning.shapes import ModelShape
+from gtpo_cli.machine.shapes import ModelShape
+from gtpo_cli.policy.loading import keep_weights_differentiable
+from gtpo_cli.policy.tiny import resolve_name
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe
 
 _SCALE = 0.02

@@ -11,10 +11,10 @@ import torch
 from measure import Figure, interleaved, median_ratio, write
 from transformers import AutoTokenizer
 
-from gtpo_cli.models.packing import rows_without_gaps
-from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import Rows
+from gtpo_cli.policy.packing import rows_without_gaps
+from gtpo_cli.policy.tiny import resolve_name
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 
 TITLE = "Training half of a step"
 GROUP, PROMPT, SHORTEST, LONGEST = 8, 200, 100, 300

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
 from gtpo_cli import ObjectiveRecipe, accuracy_reward, arithmetic_problems, format_reward, resolve_name
-from gtpo_cli.integrations.trl import GTPOTrainer
+from gtpo_cli.tools.trl.trainer import GTPOTrainer
 
 
 def formed(completions: list[list[dict[str, str]]], **_: object) -> list[float]:

@@ -18,7 +18,6 @@ from .estimators import mean_interval as mean_interval
 from .estimators import pass_at_k as pass_at_k
 from .estimators import sign_flip_test as sign_flip_test
 from .kernels import token_logprobs_and_entropy as token_logprobs_and_entropy
-from .models.tiny import resolve_name as resolve_name
 from .objective import LN_2 as LN_2
 from .objective import ConflictSpans as ConflictSpans
 from .objective import LossResult as LossResult
@@ -32,6 +31,7 @@ from .objective import keep_mask as keep_mask
 from .objective import mean_entropy as mean_entropy
 from .objective import policy_loss as policy_loss
 from .objective import token_shares as token_shares
+from .policy.tiny import resolve_name as resolve_name
 from .recipe import Recipe as Recipe
 from .recipe import load_recipe as load_recipe
 from .recipe.schema import ObjectiveRecipe as ObjectiveRecipe

@@ -7,18 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from gtpo_cli.checkpoints import choose_checkpoint
 from gtpo_cli.data.unseen import load_benchmark
 from gtpo_cli.errors import WORDS, RecipeError, Terminated
 from gtpo_cli.evaluation.loading import PolicyLoader, Subject
 from gtpo_cli.evaluation.measure import evaluate as evaluate_one
 from gtpo_cli.evaluation.measure import find_evaluation
 from gtpo_cli.evaluation.records import Results
-from gtpo_cli.planning.readiness import resolve
-from gtpo_cli.planning.resolve import measuring_job
+from gtpo_cli.machine.ready import resolve
+from gtpo_cli.machine.resolve import measuring_job
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import NO_TRUST, RunFolder, Trust, new_run
+from gtpo_cli.runs.checkpoints import choose_checkpoint
+from gtpo_cli.runs.folder import NO_TRUST, RunFolder, Trust, new_run
 from gtpo_cli.training import loop
 
 

@@ -1,4 +1,4 @@
-"""The job: what a recipe comes to on this machine, found once before weights load (`planning/resolve.py`).
+"""The job: what a recipe comes to on this machine, found once before weights load (`machine/resolve.py`).
 
 It is plain and frozen. What loads and samples the model, measures it and trains it takes its values from here.
 """

@@ -13,8 +13,8 @@ Turn = tuple[str, str]  # a chat message: role (system, user, assistant) and tex
 class CodeName(str):
     """A function that a recipe names: `pkg.module:function` or `file.py:function`.
 
-    `user_code.py` imports nothing but this type, and `recipe.section.code_names` finds all values of it. So a new key
-    that names code cannot bypass the checks before a stranger's recipe runs.
+    `runs/user_code.py` imports nothing but this type, and `recipe.section.code_names` finds all values of it. So a new
+    key that names code cannot bypass the checks before a stranger's recipe runs.
     """
 
     __slots__ = ()

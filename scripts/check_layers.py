@@ -1,4 +1,6 @@
-"""Check that every module imports only lower floors and its own package: `python scripts/check_layers.py`.
+"""Check that every module imports only lower floors and its own package, and no tool another tool.
+
+`python scripts/check_layers.py`
 
 The floors are those of docs/architecture.md. Imports inside functions count too: where a thing is imported changes
 when it is loaded, not what depends on it.
@@ -14,27 +16,28 @@ PACKAGE = "gtpo_cli"
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "seeds", "hub", "text", "torch_modes", "waiting", "entropy_filter", "limited"),
-    ("recipe", "kernels", "files", "user_code"),
-    ("objective", "rewards"),
-    ("estimators", "data", "tracking"),
-    ("job", "run_folder"),
-    ("models",),
-    ("generation",),
-    ("rollout", "checkpoints"),
+    ("errors", "types", "seeds", "text", "hub", "entropy_filter"),
+    ("recipe", "kernels"),
+    ("objective", "runs", "terminal"),
+    ("tracking",),
+    ("rewards",),
+    ("data", "estimators"),
+    ("job",),
+    ("policy",),
     ("evaluation",),
     ("training",),
-    ("planning",),
-    ("report", "integrations", "export"),
-    ("sweeps", "api"),
+    ("machine",),
+    ("pages",),
+    ("tools", "api"),
     ("cli",),
     ("__main__",),
 )
+TOOLS = "tools"  # each of its packages is a leaf
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
-def imported_rooms(source: str) -> list[tuple[int, str]]:
-    """(line, room) of every import of the package in a module's source."""
+def imported_modules(source: str) -> list[tuple[int, str]]:
+    """(line, module below the package) of every import of the package in a module's source."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -43,11 +46,13 @@ def imported_rooms(source: str) -> list[tuple[int, str]]:
             names = [node.module]
             if node.module == PACKAGE:
                 names = [f"{PACKAGE}.{alias.name}" for alias in node.names]
+            elif node.module == f"{PACKAGE}.{TOOLS}":
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [f"{PACKAGE}.<relative>"]
         else:
             continue
-        found += [(node.lineno, name.split(".")[1]) for name in names if name.startswith(PACKAGE + ".")]
+        found += [(node.lineno, name.partition(".")[2]) for name in names if name.startswith(PACKAGE + ".")]
     return found
 
 
@@ -62,13 +67,16 @@ def violations(package: Path) -> list[str]:
         if room not in FLOOR_OF:
             problems.append(f"{file.relative_to(package.parent)}: {room} stands on no floor; add it to FLOORS")
             continue
-        for line, target in imported_rooms(file.read_text(encoding="utf-8")):
-            if target in ("__version__", room):
+        for line, module in imported_modules(file.read_text(encoding="utf-8")):
+            where, target = f"{file.relative_to(package.parent)}:{line}", module.split(".")[0]
+            if target == "__version__":
                 continue
-            if FLOOR_OF.get(target, len(FLOORS)) >= FLOOR_OF[room]:
+            if target == room:
+                if room == TOOLS and module.split(".")[1:2] != list(parts[1:2]):
+                    problems.append(f"{where}: the tool {parts[1]} imports {module}, another tool")
+            elif FLOOR_OF.get(target, len(FLOORS)) >= FLOOR_OF[room]:
                 problems.append(
-                    f"{file.relative_to(package.parent)}:{line}: {room} (floor {FLOOR_OF[room]}) imports {target} "
-                    f"(floor {FLOOR_OF.get(target, 'none')})"
+                    f"{where}: {room} (floor {FLOOR_OF[room]}) imports {target} (floor {FLOOR_OF.get(target, 'none')})"
                 )
     return problems
 

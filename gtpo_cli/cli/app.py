@@ -18,9 +18,9 @@ from typer.core import TyperGroup
 
 from gtpo_cli import __version__
 from gtpo_cli.cli.commands import COMMANDS
-from gtpo_cli.cli.streams import clean_streams, drop_output, open_streams
 from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory, system_words
-from gtpo_cli.training.interrupts import ending_signals, raise_ended
+from gtpo_cli.terminal.interrupts import ending_signals, raise_ended
+from gtpo_cli.terminal.streams import clean_streams, drop_output, open_streams
 
 _LONGEST = 4000  # characters of an error, which may quote a stranger's file
 EXIT_ERROR = 2  # a GtpoError (bad recipe, data, model, checkpoint), or an error of the operating system

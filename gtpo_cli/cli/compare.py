@@ -15,7 +15,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.text import counted, one_line
 
 if TYPE_CHECKING:
-    from gtpo_cli.report.comparison import Comparison, Side
+    from gtpo_cli.tools.report.comparison import Comparison, Side
 
 _SHOWN_PROBLEMS = 5
 _QUESTION_WIDTH = 60
@@ -45,8 +45,8 @@ def compare(
 
     gtpo compare runs/gtpo@base runs/gtpo
     """
-    from gtpo_cli.report.comparison import cautions, find_side
-    from gtpo_cli.report.comparison import compare as compare_sides
+    from gtpo_cli.tools.report.comparison import cautions, find_side
+    from gtpo_cli.tools.report.comparison import compare as compare_sides
 
     if len(sides) < 2:
         raise EvaluationError(
@@ -69,8 +69,8 @@ def compare(
 
 
 def _print(before: Side, after: Side, comparison: Comparison) -> None:
-    from gtpo_cli.report.comparison import verdict
-    from gtpo_cli.report.tables import score_interval, score_number, score_words
+    from gtpo_cli.tools.report.comparison import verdict
+    from gtpo_cli.tools.report.tables import score_interval, score_number, score_words
 
     a, b = comparison.before.conditions.subject, comparison.after.conditions.subject
     print(f"\n{comparison.benchmark}: A = {before.run.path} {a}, B = {after.run.path} {b}")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gtpo_cli.recipe import shipped_recipes
-from gtpo_cli.run_folder import RECIPE_FILE, RUNS
+from gtpo_cli.runs.folder import RECIPE_FILE, RUNS
 
 
 def recipes(incomplete: str) -> list[str]:

@@ -9,7 +9,7 @@ import typer
 from gtpo_cli.cli.options import JsonOption, RecipeOption, SetOption, as_typed
 from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.run_folder import RUNS
+from gtpo_cli.runs.folder import RUNS
 
 EXIT_CANNOT_START = 1
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
@@ -21,7 +21,7 @@ def doctor(recipe: RecipeOption = None, set_: SetOption = None, as_json: JsonOpt
     It checks for --recipe, or else for the built-in model. The exit code is 1 if training cannot start.
     """
     from gtpo_cli.cli.app import as_typed_here
-    from gtpo_cli.planning.readiness import examine
+    from gtpo_cli.machine.ready import examine
 
     loaded = load_recipe(recipe, set_ or []) if recipe is not None else None
     findings = examine(loaded, output_dir=Path(loaded.output_dir) if loaded is not None else RUNS)

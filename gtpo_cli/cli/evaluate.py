@@ -28,22 +28,22 @@ from gtpo_cli.cli.options import (
 )
 from gtpo_cli.cli.printing import print_audit, print_json, print_parts, print_scores, say, suggest
 from gtpo_cli.cli.progress import count_progress
-from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import DataError, ended_with
-from gtpo_cli.files import own_folder, write_aside
 from gtpo_cli.recipe import Recipe, dump_recipe
-from gtpo_cli.run_folder import RunFolder, Trust
+from gtpo_cli.runs.files import own_folder, write_aside
+from gtpo_cli.runs.folder import RunFolder, Trust
+from gtpo_cli.terminal.streams import output_is_extra
+from gtpo_cli.terminal.waiting import Waiting
 from gtpo_cli.text import counted
-from gtpo_cli.waiting import Waiting
 
 if TYPE_CHECKING:
-    from gtpo_cli.checkpoints import Checkpoint
     from gtpo_cli.data.unseen import Benchmark
     from gtpo_cli.evaluation.loading import Subject
     from gtpo_cli.evaluation.records import Results
     from gtpo_cli.evaluation.store import StoredEvaluation
     from gtpo_cli.job import Job
     from gtpo_cli.recipe.schema import ModelRecipe
+    from gtpo_cli.runs.checkpoints import Checkpoint
 
     Finished = dict[tuple[str, str], tuple[StoredEvaluation, Results]]  # by benchmark and subject
 
@@ -161,7 +161,7 @@ def _find_subjects(
 ) -> list[Subject]:
     """Find the models to measure. `of_run`: the run was trained here, so its checkpoints never change."""
     from gtpo_cli.evaluation.loading import Subject
-    from gtpo_cli.planning.resolve import measuring_job
+    from gtpo_cli.machine.resolve import measuring_job
     from gtpo_cli.training.start import start_of
 
     start = start_of(recipe.model, run) if BASE in names else None

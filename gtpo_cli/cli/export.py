@@ -9,14 +9,14 @@ import typer
 
 from gtpo_cli.cli.options import CheckpointOption, RunArgument, TrustOption, TrustRunOption, find_checkpoint, find_run
 from gtpo_cli.cli.printing import say, suggest
-from gtpo_cli.cli.streams import output_is_extra, print_whole
 from gtpo_cli.errors import ended_with
-from gtpo_cli.run_folder import Trust
+from gtpo_cli.runs.folder import Trust
+from gtpo_cli.terminal.streams import output_is_extra, print_whole
 from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
-    from gtpo_cli.export.folder import Exported
     from gtpo_cli.recipe.schema import ModelRecipe
+    from gtpo_cli.tools.export.folder import Exported
 
 
 def export(
@@ -62,9 +62,9 @@ def export(
 
     gtpo export runs/my-run --format gguf --converter ~/llama.cpp --push me/my-model
     """
-    from gtpo_cli.export.exporter import Request, export_run
-    from gtpo_cli.export.push import check_push
-    from gtpo_cli.export.push import push as upload
+    from gtpo_cli.tools.export.exporter import Request, export_run
+    from gtpo_cli.tools.export.push import check_push
+    from gtpo_cli.tools.export.push import push as upload
 
     if public and push is None:
         raise typer.BadParameter("--public is for --push NAME")
@@ -88,8 +88,8 @@ def export(
 
 
 def _print(done: Exported, folder: Path, model: ModelRecipe) -> None:
-    from gtpo_cli.export.folder import CARD
-    from gtpo_cli.export.using import Use
+    from gtpo_cli.tools.export.folder import CARD
+    from gtpo_cli.tools.export.using import Use
 
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     print(f"{folder}: {done.format}, {done.dtype}, {size / 1e6:,.1f} MB")

@@ -23,18 +23,18 @@ from gtpo_cli.cli.options import (
     names_run,
 )
 from gtpo_cli.cli.printing import say, suggest
-from gtpo_cli.cli.streams import print_words
 from gtpo_cli.cli.verdicts import print_answer, print_verdict
 from gtpo_cli.errors import GenerationError, RewardError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.run_folder import Trust
+from gtpo_cli.runs.folder import Trust
+from gtpo_cli.terminal.streams import print_words
+from gtpo_cli.terminal.waiting import Waiting
 from gtpo_cli.text import counted
 from gtpo_cli.types import Completion, Problem, Turn
-from gtpo_cli.waiting import Waiting
 
 if TYPE_CHECKING:
-    from gtpo_cli.checkpoints import Checkpoint
     from gtpo_cli.evaluation.session import Session
+    from gtpo_cli.runs.checkpoints import Checkpoint
 
     Judge = Callable[[Completion, str | tuple[Turn, ...]], bool]  # gets the prompt as in Problem.prompt
 
@@ -86,8 +86,8 @@ def generate(
         raise typer.BadParameter("--top-p 0 leaves no token; use --greedy")
     from gtpo_cli.evaluation.loading import Subject
     from gtpo_cli.evaluation.session import Session
-    from gtpo_cli.generation import SamplingParams
-    from gtpo_cli.planning.resolve import measuring_job
+    from gtpo_cli.machine.resolve import measuring_job
+    from gtpo_cli.policy.sampler import SamplingParams
 
     recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=Trust(trust_remote_code, trust_run_code))
     settings = recipe.evaluation

@@ -12,8 +12,8 @@ import typer
 from gtpo_cli.cli.options import GpuOption, benchmark_names, gpu_here, parse_gpu
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.files import write_aside
 from gtpo_cli.recipe.data import is_hub_id
+from gtpo_cli.runs.files import write_aside
 from gtpo_cli.text import did_you_mean, printable
 
 
@@ -81,7 +81,7 @@ def init(
         section["columns"] = columns
     size = parse_gpu(gpu) if gpu else gpu_here()
 
-    from gtpo_cli.planning.first_recipe import first_recipe
+    from gtpo_cli.machine.first_recipe import first_recipe
 
     written = first_recipe(model, section, size)
     write_aside(file, written.text.encode())
@@ -106,7 +106,7 @@ def _translate(
         )
     if benchmark is not None:
         _check_benchmark(benchmark, data)
-    from gtpo_cli.planning.translated_recipe import translated_recipe
+    from gtpo_cli.tools.translate.recipe import translated_recipe
 
     written = translated_recipe(source, model=model, data=_data_section(benchmark, data) or None)
     write_aside(file, written.text.encode())

@@ -14,7 +14,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
-    from gtpo_cli.report.inspection import InspectedGroup, InspectedStep
+    from gtpo_cli.tools.report.inspection import InspectedGroup, InspectedStep
 
 
 def inspect(
@@ -42,9 +42,9 @@ def inspect(
 
     gtpo inspect runs/my-run --html
     """
-    from gtpo_cli.report.inspection import read_step
-    from gtpo_cli.report.inspection_views import print_step, print_tokens, write_page
-    from gtpo_cli.tracking.console import Console
+    from gtpo_cli.terminal.console import Console
+    from gtpo_cli.tools.report.inspection import read_step
+    from gtpo_cli.tools.report.inspection_views import print_step, print_tokens, write_page
 
     if as_json and html:
         raise typer.BadParameter("choose one of --json and --html")
@@ -80,7 +80,7 @@ def _document(step: InspectedStep, groups: Sequence[InspectedGroup], completion:
     """Return the stored completions with the keys of the samples file."""
     from pydantic import TypeAdapter
 
-    from gtpo_cli.report.inspection import StoredCompletion
+    from gtpo_cli.tools.report.inspection import StoredCompletion
 
     rows = [row for group in groups for row in group.completions if completion is None or row.number == completion]
     stored = TypeAdapter(list[StoredCompletion]).dump_python(rows, by_alias=True)

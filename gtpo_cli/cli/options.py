@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from gtpo_cli.cli import completion
-from gtpo_cli.cli.streams import keep_output_for_json
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT, Benchmark
-from gtpo_cli.run_folder import RUNS, RunFolder, Trust, latest_run
+from gtpo_cli.runs.folder import RUNS, RunFolder, Trust, latest_run
+from gtpo_cli.terminal.streams import keep_output_for_json
 
 if TYPE_CHECKING:
-    from gtpo_cli.checkpoints import Checkpoint
-    from gtpo_cli.planning.cards import Card
+    from gtpo_cli.machine.cards import Card
     from gtpo_cli.recipe.schema import ModelRecipe
+    from gtpo_cli.runs.checkpoints import Checkpoint
 
 DEFAULT_RECIPE = "tiny_arithmetic"
 
@@ -37,7 +37,7 @@ def benchmark_names() -> list[str]:
 
 def _gpu_names() -> list[str]:
     """List the GPUs' short names, for shell completion."""
-    from gtpo_cli.planning.cards import CARDS
+    from gtpo_cli.machine.cards import CARDS
 
     return [card.short for card in CARDS]
 
@@ -110,7 +110,7 @@ def as_typed(overrides: Sequence[str] | None) -> list[str]:
 
 def parse_gpu(text: str) -> Card | float:
     """Parse --gpu: a card, or bytes."""
-    from gtpo_cli.planning.cards import find_gpu
+    from gtpo_cli.machine.cards import find_gpu
 
     try:
         return find_gpu(text)
@@ -152,7 +152,7 @@ def names_run(target: str | None) -> bool:
 
 def find_checkpoint(run: RunFolder, which: str) -> Checkpoint:
     """Find a checkpoint by `best`, `last` or a step. Raises CheckpointError."""
-    from gtpo_cli.checkpoints import choose_checkpoint, step_or_word
+    from gtpo_cli.runs.checkpoints import choose_checkpoint, step_or_word
 
     return choose_checkpoint(run, step_or_word(which))
 
@@ -183,7 +183,7 @@ def find_model(
 
     Raises RecipeError, ExportError.
     """
-    from gtpo_cli.export.conditions import read_export
+    from gtpo_cli.tools.export.conditions import read_export
 
     if recipe is not None:
         loaded = load_recipe(recipe, [f"model.name={json.dumps(model)}", "model.start=null", *overrides])

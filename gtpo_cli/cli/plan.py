@@ -22,7 +22,7 @@ from gtpo_cli.recipe import load_recipe
 from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
-    from gtpo_cli.planning.fit import Copy, Plan
+    from gtpo_cli.machine.fit import Copy, Plan
     from gtpo_cli.recipe.schema import ModelRecipe
 
 EXIT_DOES_NOT_FIT = 1
@@ -46,7 +46,7 @@ def plan(
     loaded = load_recipe(name, set_ or [])
     if not as_json:  # importing torch and transformers takes seconds
         say(f"planning {name}: reading the configuration and tokenizer of {loaded.model.name}, and the data")
-    from gtpo_cli.planning.fit import make_plan
+    from gtpo_cli.machine.fit import make_plan
 
     size = parse_gpu(gpu) if gpu else gpu_here()
     made = make_plan(loaded, gpu=size)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gtpo_cli.cli.streams import print_whole, write_json
 from gtpo_cli.errors import gtpo
+from gtpo_cli.terminal.streams import print_whole, write_json
 from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = (), title: str | None = None
 ) -> None:
     """Print a table: as wide as the terminal, or elsewhere as wide as it needs to be."""
-    from gtpo_cli.tracking.console import Console
-    from gtpo_cli.tracking.tables import print_table as print_it
+    from gtpo_cli.terminal.console import Console
+    from gtpo_cli.terminal.tables import print_table as print_it
 
     print_it(Console(), header, rows, numbers=numbers, title=title)
 
 
 def print_scores(results: Mapping[str, Results]) -> None:
     """Print a row for each score and a column for each subject."""
-    from gtpo_cli.report.tables import score_interval, score_words
+    from gtpo_cli.tools.report.tables import score_interval, score_words
 
     names = dict.fromkeys(name for result in results.values() for name in result.scores)
     rows = [
@@ -67,7 +67,7 @@ def print_scores(results: Mapping[str, Results]) -> None:
 
 def print_parts(column: str, parts: Mapping[str, Sequence[str]], results: Mapping[str, Results]) -> None:
     """Print a row for each part of the problems, with their number and each subject's accuracy and largest pass@k."""
-    from gtpo_cli.report.tables import score_interval, score_words
+    from gtpo_cli.tools.report.tables import score_interval, score_words
 
     shown = [(subject, name) for subject, one in results.items() for name in one.headlines]
     rows = [

@@ -22,12 +22,12 @@ from gtpo_cli.cli.printing import print_json, say, suggest
 from gtpo_cli.cli.progress import count_progress
 from gtpo_cli.errors import ended_with
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.run_folder import RUNS, RunFolder, Trust, latest_run
+from gtpo_cli.runs.folder import RUNS, RunFolder, Trust, latest_run
 from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.probe import EntropyProbe
-    from gtpo_cli.models import Policy
+    from gtpo_cli.policy import Policy
     from gtpo_cli.types import Verdict
 
 _BARS = 12
@@ -68,8 +68,8 @@ def probe(
     """The untrained policy, and n completions of each prompt of `objective.probe` sampled from it; `keep`: as in
     `for_measuring`; `what` stands at the progress."""
     from gtpo_cli.evaluation.probe import probe_entropy as measure
-    from gtpo_cli.generation import load_sampler
-    from gtpo_cli.planning.readiness import resolve
+    from gtpo_cli.machine.ready import resolve
+    from gtpo_cli.policy.sampler import load_sampler
     from gtpo_cli.training.setup import set_up
     from gtpo_cli.training.start import weights_for
 

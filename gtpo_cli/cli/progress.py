@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from gtpo_cli.cli.printing import say
-from gtpo_cli.waiting import Waiting
+from gtpo_cli.terminal.waiting import Waiting
 
 
 class Report(Protocol):
@@ -27,7 +27,7 @@ def count_progress(label: str, *, unit: str = "problem", each: bool = False, qui
         TimeRemainingColumn,
     )
 
-    from gtpo_cli.tracking.console import Console
+    from gtpo_cli.terminal.console import Console
 
     console = Console(stderr=True)
     if quiet:

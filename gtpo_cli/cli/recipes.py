@@ -11,10 +11,10 @@ import typer
 from gtpo_cli.cli import completion
 from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed
 from gtpo_cli.cli.printing import print_json, print_table, suggest
-from gtpo_cli.cli.streams import print_whole
 from gtpo_cli.errors import DataError, RecipeError, RewardError
-from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import dump_recipe, find_recipe, load_recipe, shipped_recipes
+from gtpo_cli.runs.files import write_aside
+from gtpo_cli.terminal.streams import print_whole
 
 recipes = typer.Typer(
     name="recipes", add_completion=False, help="List, show, copy and check recipes.", no_args_is_help=True
@@ -102,7 +102,7 @@ def check(
     All errors are printed at once. To check this machine for a recipe, use gtpo doctor --recipe or gtpo train
     --dry-run.
     """
-    from gtpo_cli.planning.readiness import check_recipe
+    from gtpo_cli.machine.ready import check_recipe
 
     errors: dict[str, list[str]] = {}
     remarks: dict[str, list[str]] = {}

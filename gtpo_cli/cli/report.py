@@ -11,9 +11,9 @@ import typer
 from gtpo_cli.cli import completion
 from gtpo_cli.cli.options import find_run
 from gtpo_cli.cli.printing import say, suggest
-from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import ended_with
-from gtpo_cli.waiting import Waiting
+from gtpo_cli.terminal.streams import output_is_extra
+from gtpo_cli.terminal.waiting import Waiting
 
 
 def report(
@@ -32,8 +32,8 @@ def report(
 
     gtpo report runs/gtpo runs/grpo runs/sft
     """
-    from gtpo_cli.report.page import write_report
-    from gtpo_cli.report.run_record import read_run
+    from gtpo_cli.pages.run_record import read_run
+    from gtpo_cli.tools.report.page import write_report
 
     names: list[str | None] = list(dict.fromkeys(runs)) if runs else [None]
     folders = [find_run(name, what="report") for name in names]

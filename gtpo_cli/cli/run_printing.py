@@ -9,9 +9,9 @@ import typer
 
 from gtpo_cli.cli.options import gpu_here
 from gtpo_cli.cli.printing import suggest
-from gtpo_cli.cli.streams import print_whole
 from gtpo_cli.errors import WORDS, ModelError, gtpo
 from gtpo_cli.recipe import Recipe, dump_recipe
+from gtpo_cli.terminal.streams import print_whole
 from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ EXIT_STOPPED = 3
 
 def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     """Print the answer to --dry-run: the facts of the run as comments, then the recipe with every open key set."""
-    from gtpo_cli.planning.readiness import memory_finding, problems_of
-    from gtpo_cli.planning.resolve import Parts
+    from gtpo_cli.machine.ready import memory_finding, problems_of
+    from gtpo_cli.machine.resolve import Parts
 
     parts = Parts(recipe, by_trl=by_trl)
     engines = "not here" if isinstance(parts.closed.engines, ModelError) else parts.closed.engines
@@ -38,7 +38,7 @@ def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
         print(f"# cannot start here: {problem}")
     try:
         if by_trl:
-            from gtpo_cli.integrations.trl_config import check_recipe
+            from gtpo_cli.tools.trl.config import check_recipe
 
             check_recipe(recipe)
         _print_data(recipe, parts.data, parts.model.tokenizer)

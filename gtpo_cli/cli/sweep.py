@@ -12,11 +12,11 @@ from gtpo_cli.cli import completion
 from gtpo_cli.cli.options import QuietOption, SetOption, as_typed
 from gtpo_cli.cli.printing import print_table, suggest
 from gtpo_cli.cli.progress import count_progress
-from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.recipe import read_mapping, shipped_sweeps
-from gtpo_cli.sweeps.spec import Sweep, as_overrides, load_sweep
+from gtpo_cli.terminal.streams import output_is_extra
+from gtpo_cli.terminal.waiting import duration
 from gtpo_cli.text import counted
-from gtpo_cli.waiting import duration
+from gtpo_cli.tools.sweep.spec import Sweep, as_overrides, load_sweep
 
 EXIT_FAILED = 1
 
@@ -64,7 +64,7 @@ def sweep(
     if name is None:
         _list()
         return
-    from gtpo_cli.sweeps.execute import execute
+    from gtpo_cli.tools.sweep.execute import execute
 
     loaded = load_sweep(
         name, recipe=recipe, overrides=set_ or (), folder=out, seeds=_seeds(seeds),
@@ -112,7 +112,7 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 
 def _print_plan(sweep: Sweep, jobs: int) -> None:
-    from gtpo_cli.sweeps.execute import check_folders, seconds_left, seconds_of
+    from gtpo_cli.tools.sweep.execute import check_folders, seconds_left, seconds_of
 
     check_folders(sweep)
     print(f"recipe {sweep.recipe}" + "".join(f", {override}" for override in sweep.shared))
@@ -129,8 +129,8 @@ def _print_plan(sweep: Sweep, jobs: int) -> None:
 
 
 def _print_results(sweep: Sweep) -> None:
-    from gtpo_cli.sweeps.estimates import COLUMNS, estimate, table_rows
-    from gtpo_cli.sweeps.sweep_page import write_results
+    from gtpo_cli.tools.sweep.estimates import COLUMNS, estimate, table_rows
+    from gtpo_cli.tools.sweep.page import write_results
 
     estimates = estimate(sweep)
     page = write_results(sweep, estimates)

@@ -23,11 +23,11 @@ from gtpo_cli.cli.options import (
 )
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.cli.run_printing import print_end, print_plan
-from gtpo_cli.cli.streams import output_is_extra
 from gtpo_cli.errors import NotReadyError, RecipeError
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.recipe.schema import CHANGES_NO_STEP
-from gtpo_cli.run_folder import RunFolder, Trust, new_run
+from gtpo_cli.runs.folder import RunFolder, Trust, new_run
+from gtpo_cli.terminal.streams import output_is_extra
 
 if TYPE_CHECKING:
     from gtpo_cli.job import TrainingJob
@@ -160,7 +160,7 @@ def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force
             say(f"{resumed.path} is finished: step {step} of {step}; a larger training.max_steps continues it")
             suggest("train", "--resume", resumed.path, "--set", f"training.max_steps={2 * step}")
             return None
-    from gtpo_cli.planning.readiness import resolve
+    from gtpo_cli.machine.ready import resolve
 
     job = resolve(recipe, force=force, resumed=resumed, say=say)
     with _locked(job, resumed) as (job, folder):
@@ -174,11 +174,11 @@ def _train_by_trl(
 ) -> Outcome | None:
     """Train with TRL in this process and its companions. Only the main process prints; the others return None, as all
     do if the run was already finished."""
-    from gtpo_cli.integrations.trl_config import check_recipe, parse_extra
+    from gtpo_cli.tools.trl.config import check_recipe, parse_extra
 
     extra = parse_extra(settings)
-    from gtpo_cli.integrations.trl_run import Processes, train
-    from gtpo_cli.planning.readiness import resolve
+    from gtpo_cli.machine.ready import resolve
+    from gtpo_cli.tools.trl.run import Processes, train
     from gtpo_cli.training.finished import finished_at
 
     resume = resumed is not None

@@ -14,7 +14,7 @@ from gtpo_cli.cli.printing import print_json, suggest
 from gtpo_cli.cli.probe_entropy import choose_recipe, probe, unnamed
 from gtpo_cli.cli.verdicts import print_answer, print_line, print_verdict
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.run_folder import Trust
+from gtpo_cli.runs.folder import Trust
 from gtpo_cli.text import counted
 from gtpo_cli.types import Completion, Group
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from gtpo_cli.data.cells import UnusableRowError, text_in
 from gtpo_cli.data.local import Row
 from gtpo_cli.errors import DataError
+from gtpo_cli.runs.user_code import import_function, running
 from gtpo_cli.types import CodeName
-from gtpo_cli.user_code import import_function, running
 
 GoldReader = Callable[[Row], tuple[str, str | None]]  # gold answer, worked solution or None; raises UnusableRowError
 

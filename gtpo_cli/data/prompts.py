@@ -20,8 +20,8 @@ from typing import Any
 
 from gtpo_cli.data.problems import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
-from gtpo_cli.files import guarded
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair
+from gtpo_cli.runs.files import guarded
 from gtpo_cli.types import Completion, Problem, Turn
 
 Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its prompt
@@ -149,7 +149,7 @@ class PromptEncoder:
         if not isinstance(template, str):
             return
         from gtpo_cli.data.template_probe import renders
-        from gtpo_cli.limited import LIMITS
+        from gtpo_cli.runs.limited import LIMITS
 
         special = getattr(self._tokenizer, "special_tokens_map", {}).items()
         tokens = tuple((name, token) for name, token in special if isinstance(token, str))

@@ -1,4 +1,4 @@
-"""Render a chat template once in a process with limits (`gtpo_cli.limited`). `renders` starts this file.
+"""Render a chat template once in a process with limits (`gtpo_cli.runs.limited`). `renders` starts this file.
 
 transformers runs a template in Jinja's sandbox, which protects the machine, but not against endless loops or full
 memory. The request is {"template": ..., "conversations": [...], "tokens": {...}}.
@@ -8,7 +8,7 @@ import json
 import sys
 from functools import cache
 
-from gtpo_cli.limited import ends, set_limits
+from gtpo_cli.runs.limited import ends, set_limits
 
 MAX_CHARACTERS = 2**22
 

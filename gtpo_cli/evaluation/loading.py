@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.files import guarded, open_regular
-from gtpo_cli.generation import Sampler, load_sampler
 from gtpo_cli.job import Job
-from gtpo_cli.models import Policy, load_policy
-from gtpo_cli.models.engines import about_compiling
-from gtpo_cli.models.loading import set_threads
-from gtpo_cli.models.tiny import BUILTIN_PREFIX
+from gtpo_cli.policy import Policy, load_policy
+from gtpo_cli.policy.engines import about_compiling
+from gtpo_cli.policy.loading import set_threads
+from gtpo_cli.policy.sampler import Sampler, load_sampler
+from gtpo_cli.policy.tiny import BUILTIN_PREFIX
+from gtpo_cli.runs.checkpoints import Checkpoint
+from gtpo_cli.runs.files import guarded, open_regular
 
 BASE = "base"  # the untrained model
 # Files of a model's folder that decide its answers: weights, configurations, tokenizer, chat template.

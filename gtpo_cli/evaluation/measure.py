@@ -28,15 +28,15 @@ from gtpo_cli.evaluation.records import (
     problem_digest,
 )
 from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
-from gtpo_cli.generation import SamplingParams
+from gtpo_cli.policy.rollout import sample, sample_blocks
+from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.recipe.section import code_names
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import sample, sample_blocks
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.runs.user_code import places_of
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Completion, Group, Problem
-from gtpo_cli.user_code import places_of
 
 _COMPLETIONS_AT_ONCE = 256  # measured, graded and stored together
 

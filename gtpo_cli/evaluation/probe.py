@@ -13,14 +13,14 @@ from gtpo_cli.data import Prompt
 from gtpo_cli.entropy_filter import LN_2, FilterMode
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, mean_interval
-from gtpo_cli.generation import Sampler, SamplingParams
-from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import measure_rows
 from gtpo_cli.objective import mean_entropy
+from gtpo_cli.policy import Policy
+from gtpo_cli.policy.budget import measure_rows
+from gtpo_cli.policy.rollout import collate, sample_blocks
+from gtpo_cli.policy.sampler import Sampler, SamplingParams
 from gtpo_cli.recipe.rewards import LengthRewardRecipe, RewardsRecipe
 from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import collate, sample_blocks
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import counted
 from gtpo_cli.types import Group, Verdict

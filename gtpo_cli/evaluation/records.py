@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, JsonValue
 
 from gtpo_cli.estimators import Interval, mean_interval
-from gtpo_cli.files import Count, Finite
+from gtpo_cli.runs.files import Count, Finite
 from gtpo_cli.types import FinishReason, Problem
 
 

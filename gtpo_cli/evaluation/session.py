@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.evaluation.loading import Subject, load_frozen
-from gtpo_cli.generation import SamplingParams
-from gtpo_cli.generation.stream import stream_text
+from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.stream import stream_text
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Completion, Turn
 

@@ -21,7 +21,7 @@ from pydantic_core import to_json
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.evaluation.records import Conditions, EvaluatedProblem, Results
-from gtpo_cli.files import (
+from gtpo_cli.runs.files import (
     MAX_BYTES,
     append_to,
     guarded,
@@ -33,7 +33,7 @@ from gtpo_cli.files import (
     write_aside,
     writing_run,
 )
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 
 
 class StoredEvaluation:

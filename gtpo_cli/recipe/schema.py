@@ -1,7 +1,7 @@
 """The recipe: every key a user can write, its type, its bounds and its meaning. Torch-free and immutable.
 
 Defaults are the paper's settings (arXiv 2508.03772, Listing 1 and Section 6). `objective.name` changes some of them
-(`methods.py`). The keys in OPEN depend on the machine, and `planning/open_keys.py` resolves them. `load.py` reads
+(`methods.py`). The keys in OPEN depend on the machine, and `machine/open_keys.py` resolves them. `load.py` reads
 files and overrides and writes the error messages.
 """
 

@@ -1,6 +1,6 @@
 """Other tools' names for the keys of a recipe: TRL, Unsloth, PEFT, axolotl, LLaMA-Factory, torchtune, verl, the paper.
 
-`load.py` uses this table for unknown keys, `cli/app.py` for unknown options, `integrations/trl_config.py` for settings
+`load.py` uses this table for unknown keys, `cli/app.py` for unknown options, `tools/trl/config.py` for settings
 of TRL that a recipe's run does not take, and `translation.py` for whole training files.
 """
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.forms import form_of, missing_columns
+from gtpo_cli.runs.user_code import import_function, running
 from gtpo_cli.text import shown
 from gtpo_cli.types import Completion, Problem
-from gtpo_cli.user_code import import_function, running
 
 Plugin = Callable[[Problem, Completion], float]
 

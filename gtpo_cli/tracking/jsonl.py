@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.files import append_to, guarded, open_regular, parse_json, read_line, reason, writing_run
+from gtpo_cli.runs.files import append_to, guarded, open_regular, parse_json, read_line, reason, writing_run
 from gtpo_cli.tracking.metrics import in_order
 
 _MAX_LINE = 2**20  # bytes; a step has some 3 KB

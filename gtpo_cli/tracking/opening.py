@@ -11,9 +11,9 @@ from pathlib import Path
 import rich.console
 
 from gtpo_cli.recipe.schema import Recipe
+from gtpo_cli.terminal.console import WARNING, Console, print_line
+from gtpo_cli.terminal.display import ConsoleTracker, entropy_note
 from gtpo_cli.text import describe
-from gtpo_cli.tracking.console import WARNING, Console, print_line
-from gtpo_cli.tracking.display import ConsoleTracker, entropy_note
 from gtpo_cli.tracking.jsonl import JsonlTracker
 from gtpo_cli.tracking.tracker import Tracker, Trackers
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
+from gtpo_cli.terminal.waiting import say_at_once
 from gtpo_cli.text import describe
 from gtpo_cli.tracking.jsonl import JsonlTracker
 from gtpo_cli.tracking.metrics import find_metric
-from gtpo_cli.waiting import say_at_once
 
 if TYPE_CHECKING:
-    from gtpo_cli.tracking.display import ConsoleTracker
+    from gtpo_cli.terminal.display import ConsoleTracker
 
 
 T = TypeVar("T", bound="Tracker")

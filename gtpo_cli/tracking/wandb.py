@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.errors import GtpoError, program
-from gtpo_cli.files import own_folder, read_bytes, write_aside
 from gtpo_cli.recipe.schema import Recipe
+from gtpo_cli.runs.files import own_folder, read_bytes, write_aside
+from gtpo_cli.runs.user_code import stands_in_a_run
 from gtpo_cli.text import one_line
 from gtpo_cli.tracking.tracker import TableRow, TableTracker, Tracker
-from gtpo_cli.user_code import stands_in_a_run
 
 # Seconds. A missing network must not delay the start or the end of training for long.
 INIT_TIMEOUT = 30.0

@@ -13,7 +13,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.tracking import METRICS, Metric, find_metric
 
 if TYPE_CHECKING:  # torch-free, as `gtpo recipes check` is
-    from gtpo_cli.checkpoints import CheckpointState
+    from gtpo_cli.runs.checkpoints import CheckpointState
 
 
 class Best:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import CheckpointStore
+from gtpo_cli.runs.folder import RunFolder
 
 
 def finished_at(run: RunFolder, recipe: Recipe) -> int | None:

@@ -8,9 +8,9 @@ from statistics import fmean
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import sample_and_grade
 from gtpo_cli.evaluation.records import EvaluatedProblem
-from gtpo_cli.generation import Sampler
 from gtpo_cli.job import TrainingJob
-from gtpo_cli.models import Policy
+from gtpo_cli.policy import Policy
+from gtpo_cli.policy.sampler import Sampler
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import Trackers

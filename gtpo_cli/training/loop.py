@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
 from gtpo_cli.errors import NotFiniteError
-from gtpo_cli.generation import load_sampler
 from gtpo_cli.job import TrainingJob
-from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import Budget, training_budget
+from gtpo_cli.policy import Policy
+from gtpo_cli.policy.budget import Budget, training_budget
+from gtpo_cli.policy.sampler import load_sampler
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.tracking.console import Console
+from gtpo_cli.terminal.console import Console
 from gtpo_cli.tracking.opening import warn_on
 from gtpo_cli.training import trials
 from gtpo_cli.training.generations import Generations

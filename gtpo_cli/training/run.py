@@ -14,17 +14,17 @@ from typing import Protocol
 
 import rich.console
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import CheckpointError, GtpoError
-from gtpo_cli.models import Policy
+from gtpo_cli.policy import Policy
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import CheckpointState, CheckpointStore
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.terminal.interrupts import interrupt_flag, reason
 from gtpo_cli.text import counted, describe
 from gtpo_cli.tracking import Trackers, read_metrics
 from gtpo_cli.tracking.opening import open_trackers
 from gtpo_cli.training.best import Best
 from gtpo_cli.training.guard import MAX_ROLLBACKS, NO_SIGNAL, ROLLBACK_RATE, Alarm, CollapseGuard
-from gtpo_cli.training.interrupts import interrupt_flag, reason
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.samples import sample_table, write_samples
 from gtpo_cli.training.step import StepRows

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.files import write_aside, writing_run
+from gtpo_cli.runs.files import write_aside, writing_run
 from gtpo_cli.training.step import StepRows
 from gtpo_cli.types import Completion, Group, Verdict
 

@@ -15,14 +15,14 @@ import torch
 
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
-from gtpo_cli.generation import Sampler
 from gtpo_cli.job import TrainingJob
-from gtpo_cli.models import Policy, load_policy
-from gtpo_cli.models.engines import about_compiling
-from gtpo_cli.models.loading import set_threads
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.policy import Policy, load_policy
+from gtpo_cli.policy.engines import about_compiling
+from gtpo_cli.policy.loading import set_threads
+from gtpo_cli.policy.sampler import Sampler
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.terminal.waiting import Waiting
 from gtpo_cli.text import counted
-from gtpo_cli.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)

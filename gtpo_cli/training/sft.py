@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 
 from gtpo_cli.data import Prompt, reference_completion
-from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import Budget
 from gtpo_cli.objective import Rows, Unit, mean_entropy
+from gtpo_cli.policy import Policy
+from gtpo_cli.policy.budget import Budget
+from gtpo_cli.policy.rollout import collate
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
-from gtpo_cli.rollout import collate
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step_metrics import time_metrics
 from gtpo_cli.training.stopwatch import Stopwatch

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gtpo_cli.checkpoints import Checkpoint, CheckpointStore, choose_checkpoint, step_or_word
 from gtpo_cli.errors import CheckpointError, ModelError
-from gtpo_cli.files import folder_aside, guarded, open_regular, read_json, writing_run
-from gtpo_cli.models.tiny import recipe_name
+from gtpo_cli.policy.tiny import recipe_name
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import Checkpoint, CheckpointStore, choose_checkpoint, step_or_word
+from gtpo_cli.runs.files import folder_aside, guarded, open_regular, read_json, writing_run
+from gtpo_cli.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from gtpo_cli.models.adapter_config import AdapterConfig
+    from gtpo_cli.policy.adapter_config import AdapterConfig
 
 _ORIGIN = "start.json"
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
@@ -74,7 +74,7 @@ def find_start(text: str) -> Start:
         files = tuple(CheckpointStore(run.checkpoints, keep_last=1).files(checkpoint.step, checkpoint.weights))
         return Start(f"{path}:{checkpoint.step}", checkpoint.model, run, model.name, model.lora, files)
     if which == "best" and (path / _ADAPTER[0]).is_file():
-        from gtpo_cli.models.adapter_config import check_adapter_config
+        from gtpo_cli.policy.adapter_config import check_adapter_config
 
         found = check_adapter_config(path)
         lora = _lora_of(path / _ADAPTER[0], found)

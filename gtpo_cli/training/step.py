@@ -28,9 +28,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gtpo_cli.generation import Sampler
-from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import Budget, measure_rows
 from gtpo_cli.objective import (
     ConflictSpans,
     Method,
@@ -40,9 +37,12 @@ from gtpo_cli.objective import (
     policy_loss,
     row_terms,
 )
+from gtpo_cli.policy import Policy
+from gtpo_cli.policy.budget import Budget, measure_rows
+from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.sampler import Sampler
 from gtpo_cli.recipe.schema import ObjectiveRecipe, RolloutRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import collate
 from gtpo_cli.training.method import method_of
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.stopwatch import Stopwatch

@@ -19,9 +19,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from gtpo_cli.data import PromptEncoder, completion_of, wrap_solution
-from gtpo_cli.models.budget import training_budget
-from gtpo_cli.models.tiny import resolve_name
-from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.tiny import resolve_name
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import imitate

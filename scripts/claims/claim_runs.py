@@ -18,13 +18,13 @@ from arms import ARMS, Arm, in_force
 from chains import BASE
 from outcomes import GREEDY, Subject, accuracy, final_outcomes, read_problems
 
-from gtpo_cli.checkpoints import Checkpoint, CheckpointStore
 from gtpo_cli.estimators import pass_at_k
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import load_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import Checkpoint, CheckpointStore
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import read_metrics
 from gtpo_cli.training.loop import train
 

@@ -9,18 +9,18 @@ from statistics import fmean
 
 from chains import TESTED_LENGTHS, TRAINED_LENGTH
 
-from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.estimators import majority_of_votes, pass_at_k
 from gtpo_cli.evaluation import loading
 from gtpo_cli.evaluation.measure import grade
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.evaluation.records import EvaluatedProblem
-from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.planning.resolve import measuring_job
+from gtpo_cli.machine.resolve import measuring_job
+from gtpo_cli.policy.rollout import sample
+from gtpo_cli.policy.sampler import SamplingParams, load_sampler
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import sample
+from gtpo_cli.runs.checkpoints import Checkpoint
 from gtpo_cli.types import Problem
 
 GREEDY = 0.01  # the temperature of a greedy test: the likeliest token has all the weight but for ties

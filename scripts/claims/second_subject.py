@@ -15,12 +15,12 @@ from arms import ARMS
 from claim_runs import Run, append, make_all, train_anew, written
 from outcomes import GREEDY, Subject, accuracy, sampled_scores
 
-from gtpo_cli.checkpoints import choose_checkpoint
 from gtpo_cli.data.word_problems import word_problems
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import load_recipe
 from gtpo_cli.rewards import Scorer
+from gtpo_cli.runs.checkpoints import choose_checkpoint
 
 MODEL = Path(__file__).resolve().parents[2] / "build" / "smollm2-135m"
 REAL_ARMS, REAL_SEEDS, REAL_STEPS = ("grpo", "uniform", "correction", "gtpo"), (1, 2, 3), 25

@@ -3,7 +3,7 @@
     python scripts/claims/write_page.py             # from docs/claims/round_three/*.csv
     python scripts/claims/write_page.py --check     # the pages hold what those files say
 
-docs/claims.md has one of the tables; its words are written by hand, and tests/unit/sweeps/test_claims.py holds their
+docs/claims.md has one of the tables; its words are written by hand, and tests/unit/sweep/test_claims.py holds their
 figures against the files. docs/claims/round_three_tables.md has the others.
 """
 
@@ -37,7 +37,7 @@ from round_three import COMPARED, PAPER, RATES, chosen_rates, tuning_means
 from second_subject import REAL_ARMS
 
 from gtpo_cli.estimators import Interval
-from gtpo_cli.report.charts import COLOURS
+from gtpo_cli.pages.run_charts import COLOURS
 from gtpo_cli.text import markdown_table
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "docs"))

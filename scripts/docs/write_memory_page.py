@@ -16,13 +16,13 @@ from typing import Any
 from written_files import ROOT, below, between, parser, write
 
 from gtpo_cli.job import Engines
-from gtpo_cli.models.engines import LIBRARIES, choose_engines
-from gtpo_cli.planning.cards import CARDS, GIB, Card, cards_of, find_gpu
-from gtpo_cli.planning.duration import Hours, estimate
-from gtpo_cli.planning.fit import SIZES as GPU_SIZES
-from gtpo_cli.planning.memory import Memory, best_memory, fits, memory_of
-from gtpo_cli.planning.open_keys import close, machine_with
-from gtpo_cli.planning.shapes import PUBLISHED, PUBLISHED_PROMPTS, ModelShape
+from gtpo_cli.machine.cards import CARDS, GIB, Card, cards_of, find_gpu
+from gtpo_cli.machine.duration import Hours, estimate
+from gtpo_cli.machine.fit import SIZES as GPU_SIZES
+from gtpo_cli.machine.memory import Memory, best_memory, fits, memory_of
+from gtpo_cli.machine.open_keys import close, machine_with
+from gtpo_cli.machine.shapes import PUBLISHED, PUBLISHED_PROMPTS, ModelShape
+from gtpo_cli.policy.engines import LIBRARIES, choose_engines
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
 
 PAGE = ROOT / "docs" / "memory.md"

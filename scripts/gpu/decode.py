@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.generation import load_sampler
-from gtpo_cli.generation.vllm_sampler import SharedEngine, VllmSampler, run_requests
-from gtpo_cli.models import load_policy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy import load_policy
+from gtpo_cli.policy.sampler import load_sampler
+from gtpo_cli.policy.vllm_sampler import SharedEngine, VllmSampler, run_requests
 from gtpo_cli.recipe import load_recipe
 
 PROMPT = 200  # tokens

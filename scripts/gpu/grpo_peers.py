@@ -79,8 +79,8 @@ def recipe_for(arguments: argparse.Namespace, folder: str) -> Any:
 
 
 def own_steps(arguments: argparse.Namespace, folder: str) -> tuple[list[float], float]:
-    from gtpo_cli.planning.resolve import Parts
-    from gtpo_cli.run_folder import RunFolder
+    from gtpo_cli.machine.resolve import Parts
+    from gtpo_cli.runs.folder import RunFolder
     from gtpo_cli.training import loop
 
     recipe = recipe_for(arguments, folder)
@@ -99,7 +99,7 @@ def trl_steps(arguments: argparse.Namespace, folder: str) -> tuple[list[float], 
     from trl import GRPOConfig, GRPOTrainer
 
     from gtpo_cli.data import prepare
-    from gtpo_cli.models.loading import read_model
+    from gtpo_cli.policy.loading import read_model
     from gtpo_cli.rewards import accuracy_reward, format_reward
 
     recipe = recipe_for(arguments, folder)

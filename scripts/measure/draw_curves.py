@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gtpo_cli.report.charts import COLOURS, CURVES, STYLES
-from gtpo_cli.report.figures import Chart, Series, Values, file_png
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.pages.figures import Chart, Series, Values, file_png
+from gtpo_cli.pages.run_charts import COLOURS, CURVES, STYLES
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import read_metrics
 
 SHOWN = {curve.name: curve for curve in CURVES}

@@ -13,12 +13,12 @@ import argparse
 
 import torch
 
-from gtpo_cli.generation import SamplingParams, load_sampler
-from gtpo_cli.models import load_policy
-from gtpo_cli.models.budget import measure_rows
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy import load_policy
+from gtpo_cli.policy.budget import measure_rows
+from gtpo_cli.policy.rollout import collate, sample
+from gtpo_cli.policy.sampler import SamplingParams, load_sampler
 from gtpo_cli.recipe import build_recipe
-from gtpo_cli.rollout import collate, sample
 
 
 def main() -> None:

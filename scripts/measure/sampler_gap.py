@@ -22,18 +22,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gtpo_cli.checkpoints import choose_checkpoint
-from gtpo_cli.generation import Sampler, SamplingParams, load_sampler
 from gtpo_cli.job import TrainingJob
-from gtpo_cli.models import Policy, load_policy
-from gtpo_cli.models.budget import training_budget
-from gtpo_cli.models.loading import set_threads
+from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.objective import importance_weights
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.policy import Policy, load_policy
+from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.loading import set_threads
+from gtpo_cli.policy.rollout import collate, sample
+from gtpo_cli.policy.sampler import Sampler, SamplingParams, load_sampler
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rollout import collate, sample
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import choose_checkpoint
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.training.generations import StepPrompts, sample_steps
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step import StepParts, train_step

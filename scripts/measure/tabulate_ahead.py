@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from gtpo_cli.estimators import mean_interval
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import read_metrics
 
 TENS = 10

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import read_metrics
 
 

@@ -1,6 +1,6 @@
-"""Make the built-in models: `python scripts/models/build_tiny_model.py` writes gtpo_cli/models/builtin/tiny.
+"""Make the built-in models: `python scripts/models/build_tiny_model.py` writes gtpo_cli/policy/builtin/tiny.
 
-With `--steps 250 --out gtpo_cli/models/builtin/weak` it writes the weak one: the same after an eighth of the warm
+With `--steps 250 --out gtpo_cli/policy/builtin/weak` it writes the weak one: the same after an eighth of the warm
 start. It hardly ever gets an answer right, and its entropy is four times as high.
 
 A LLaMA of 167 thousand parameters learns the arithmetic task from imperfect demonstrations, so that it is imperfect in
@@ -23,20 +23,20 @@ from transformers import AutoModelForCausalLM
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems, completion_of, wrap_solution
 from gtpo_cli.data.arithmetic import running_sums, worked_solution
-from gtpo_cli.generation import SamplingParams
-from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models.budget import training_budget
-from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.rollout import sample
+from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe.schema import OptimizerRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rewards.extract import TAGS
-from gtpo_cli.rollout import sample
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import imitate
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group, Problem
 
-TARGET = Path(__file__).resolve().parents[2] / "gtpo_cli" / "models" / "builtin" / "tiny"
+TARGET = Path(__file__).resolve().parents[2] / "gtpo_cli" / "policy" / "builtin" / "tiny"
 WORDS = ("reasoning", "answer")  # one token each, so that a tag is three tokens: "<", "reasoning", ">"
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>")
 

@@ -9,11 +9,11 @@ import torch
 from jobs import policy_of
 from policy_contract import recipe_for
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore, choose_checkpoint
-from gtpo_cli.export.check import LogprobGap
-from gtpo_cli.export.exporter import Request, export_run
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import CheckpointState, CheckpointStore, choose_checkpoint
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tools.export.check import LogprobGap
+from gtpo_cli.tools.export.exporter import Request, export_run
 
 QUESTIONS = ("3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4")
 

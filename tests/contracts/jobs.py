@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.evaluation.loading import Subject
-from gtpo_cli.generation import Sampler, load_sampler
 from gtpo_cli.job import Job, TrainingJob
-from gtpo_cli.models import Policy, load_policy
-from gtpo_cli.planning.resolve import Parts, measuring_job
+from gtpo_cli.machine.resolve import Parts, measuring_job
+from gtpo_cli.policy import Policy, load_policy
+from gtpo_cli.policy.sampler import Sampler, load_sampler
 from gtpo_cli.recipe import Recipe
+from gtpo_cli.runs.checkpoints import Checkpoint
 
 
 def job_of(recipe: Recipe) -> Job:

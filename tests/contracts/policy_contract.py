@@ -13,8 +13,8 @@ from jobs import policy_of
 from small_models import random_model
 
 from gtpo_cli.objective import Rows
+from gtpo_cli.policy.rollout import collate
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.rollout import collate
 from gtpo_cli.types import Completion, Group, Problem
 
 PROMPTS = ((1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 5))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.policy.tiny import resolve_name
 
 BUILTIN_SHAPE = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 2,
                  "num_key_value_heads": 2, "max_position_embeddings": 2048, "tie_word_embeddings": True}  # fmt: skip

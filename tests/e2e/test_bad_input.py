@@ -21,7 +21,7 @@ def train(*settings: str, recipe: str = "tiny_arithmetic") -> list[str]:
 
 
 def test_each_kind_of_bad_input_ends_in_one_clear_error(tmp_path: Path) -> None:
-    builtin = Path(gtpo_cli.__file__).parent / "models" / "builtin" / "tiny"
+    builtin = Path(gtpo_cli.__file__).parent / "policy" / "builtin" / "tiny"
     cut, short = tmp_path / "cut", tmp_path / "short"
     shutil.copytree(builtin, cut)
     os.truncate(cut / "model.safetensors", 5000)

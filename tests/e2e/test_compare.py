@@ -19,7 +19,7 @@ from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
 from gtpo_cli.recipe import build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.types import Problem
 
 SAMPLES = 4

@@ -53,7 +53,7 @@ def pipe(folder: Path, arguments: list[str], questions: bytes) -> str:
 def test_the_trained_model_answers_and_not_its_base(
     gtpo: Run, tmp_path: Path, lora: str, steps: tuple[int, ...]
 ) -> None:
-    from gtpo_cli.models.tiny import resolve_name
+    from gtpo_cli.policy.tiny import resolve_name
 
     gtpo(*TRAIN, "--set", f"model.lora={lora}", "--set", "run_name=one")
     base = Path(resolve_name("builtin:tiny"))
@@ -147,7 +147,7 @@ def endless(tmp_path: Path) -> Path:
     """A model folder like the built-in one whose greedy answers do not end: the end's logit is 0."""
     from safetensors.torch import load_file, save_file
 
-    from gtpo_cli.models.tiny import resolve_name
+    from gtpo_cli.policy.tiny import resolve_name
 
     folder = tmp_path / "endless"
     shutil.copytree(resolve_name("builtin:tiny"), folder)

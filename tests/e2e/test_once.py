@@ -15,7 +15,7 @@ COUNTED = """
 import collections, json, sys
 from transformers import AutoConfig, AutoTokenizer
 from gtpo_cli.data.preparation import prepare
-from gtpo_cli.models.engines import choose_engines
+from gtpo_cli.policy.engines import choose_engines
 
 counted = (AutoConfig.from_pretrained, AutoTokenizer.from_pretrained, choose_engines, prepare)
 names = {function.__code__: function.__qualname__ for function in counted}

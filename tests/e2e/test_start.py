@@ -10,7 +10,7 @@ import pytest
 from commands import Run, comparable, contents, metrics
 from safetensors.torch import load_file
 
-from gtpo_cli.models.tiny import resolve_name
+from gtpo_cli.policy.tiny import resolve_name
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.section import recipe_differences
 

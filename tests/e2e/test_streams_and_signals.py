@@ -196,8 +196,8 @@ def test_ctrl_c_during_an_export_or_a_report_says_what_is_there(
 # A Ctrl-C as an export has been written aside and is read back, or the page of a report is filled in.
 INTERRUPTED = """
 import os, signal, sys
-import gtpo_cli.export.exporter as exporter
-import gtpo_cli.report.page as page
+import gtpo_cli.tools.export.exporter as exporter
+import gtpo_cli.tools.report.page as page
 from gtpo_cli.cli.app import main
 exporter.read_back = page.render = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["gtpo", *sys.argv[1:]]

@@ -12,9 +12,9 @@ import torch
 from commands import metrics
 from safetensors.torch import load_file
 
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.training import loop
 from gtpo_cli.training import run as run_module
 from gtpo_cli.training.loop import train

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from gtpo_cli.cli.app import app
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.evaluation.store import find_evaluations
-from gtpo_cli.report.inspection import read_step
-from gtpo_cli.report.page import render
-from gtpo_cli.report.run_record import read_run
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.pages.run_record import read_run
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tools.report.inspection import read_step
+from gtpo_cli.tools.report.page import render
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [

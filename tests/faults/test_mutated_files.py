@@ -25,28 +25,28 @@ import torch
 from mutations import mutate, restore
 from typer.testing import CliRunner
 
-from gtpo_cli.checkpoints import CheckpointStore, choose_checkpoint, write_manifest
 from gtpo_cli.cli.app import app
 from gtpo_cli.data import Prompt, PromptEncoder, PromptOrder
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.evaluation.loading import Subject, load_frozen
 from gtpo_cli.evaluation.store import find_evaluations
-from gtpo_cli.models import Policy
-from gtpo_cli.models.budget import training_budget
-from gtpo_cli.models.loading import read_model
-from gtpo_cli.models.transformers_policy import load_transformers_policy
-from gtpo_cli.planning.resolve import Parts, measuring_job
+from gtpo_cli.machine.resolve import Parts, measuring_job
+from gtpo_cli.pages.run_record import read_run
+from gtpo_cli.policy import Policy
+from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.loading import read_model
+from gtpo_cli.policy.transformers_policy import load_transformers_policy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.report.comparison import compare, find_side
-from gtpo_cli.report.inspection import read_step
-from gtpo_cli.report.inspection_views import print_step, print_tokens
-from gtpo_cli.report.inspection_views import render as render_inspection
-from gtpo_cli.report.page import render as render_report
-from gtpo_cli.report.run_record import read_run
-from gtpo_cli.report.tables import benchmark_table, csv_text, markdown
-from gtpo_cli.run_folder import RunFolder
-from gtpo_cli.tracking.console import Console
+from gtpo_cli.runs.checkpoints import CheckpointStore, choose_checkpoint, write_manifest
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.terminal.console import Console
+from gtpo_cli.tools.report.comparison import compare, find_side
+from gtpo_cli.tools.report.inspection import read_step
+from gtpo_cli.tools.report.inspection_views import print_step, print_tokens
+from gtpo_cli.tools.report.inspection_views import render as render_inspection
+from gtpo_cli.tools.report.page import render as render_report
+from gtpo_cli.tools.report.tables import benchmark_table, csv_text, markdown
 from gtpo_cli.training.generations import Generations
 from gtpo_cli.training.loop import LoopParts
 from gtpo_cli.training.optimizers import Updater

@@ -13,7 +13,7 @@ from jobs import policy_of, sampler_of
 from policy_contract import PolicyContract, ragged_rows, recipe_for, save_model
 from sampler_contract import CONTEXT, SamplerContract
 
-from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 
 NEEDS_VLLM = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
 NEEDS_UNSLOTH = pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not installed here")

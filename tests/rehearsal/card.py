@@ -63,7 +63,7 @@ def _is_bf16_supported(including_emulation: bool = True) -> bool:
 def start() -> None:
     """From here on, Unsloth as gtpo imports it and vLLM find a card."""
     insert()
-    from gtpo_cli.models import unsloth_policy
+    from gtpo_cli.policy import unsloth_policy
     from gtpo_cli.recipe.schema import RolloutRecipe
 
     unsloth_policy._fast_language_model(RolloutRecipe())  # gtpo's own import, with its settings

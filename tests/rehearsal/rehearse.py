@@ -22,8 +22,8 @@ def record() -> None:
     """Note what stands beside what: sampling, forwards, gradients, and the arguments of each engine."""
     import vllm
 
-    from gtpo_cli.generation.vllm_sampler import VllmSampler
-    from gtpo_cli.models.unsloth_policy import UnslothPolicy
+    from gtpo_cli.policy.unsloth_policy import UnslothPolicy
+    from gtpo_cli.policy.vllm_sampler import VllmSampler
 
     def noted(owner: Any, method: str, words: Any) -> None:
         original = getattr(owner, method)

@@ -16,8 +16,8 @@ from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 from twins import distance, measured, save_in_half, twin
 
 from gtpo_cli.errors import GenerationError, ModelError
-from gtpo_cli.generation import SamplingParams
-from gtpo_cli.models.unsloth_policy import _check_started
+from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.unsloth_policy import _check_started
 
 HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}  # vLLM takes heads of 32 and more
 SHARE = 0.4

@@ -13,9 +13,9 @@ import torch
 from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_model
 from twins import distance, measured, move, save_in_half, twin
 
-from gtpo_cli.models.loading import choose_dtype, read_model
-from gtpo_cli.models.unsloth_policy import UnslothPolicy, load_unsloth_policy
-from gtpo_cli.rollout import collate
+from gtpo_cli.policy.loading import choose_dtype, read_model
+from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.unsloth_policy import UnslothPolicy, load_unsloth_policy
 from gtpo_cli.types import Completion, Group, Problem
 
 pytestmark = pytest.mark.usefixtures("on_card")

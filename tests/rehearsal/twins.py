@@ -9,9 +9,9 @@ import torch
 from policy_contract import ragged_rows, recipe_for
 from small_models import random_model
 
-from gtpo_cli.models import Policy
-from gtpo_cli.models.loading import read_model
-from gtpo_cli.models.transformers_policy import load_transformers_policy
+from gtpo_cli.policy import Policy
+from gtpo_cli.policy.loading import read_model
+from gtpo_cli.policy.transformers_policy import load_transformers_policy
 
 
 def save_in_half(folder: Path, architecture: str = "llama", **changes: Any) -> Path:

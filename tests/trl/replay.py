@@ -16,12 +16,12 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
-from gtpo_cli.integrations.trl import GTPOTrainer
-from gtpo_cli.integrations.trl_config import grpo_arguments
-from gtpo_cli.integrations.trl_run import Processes
-from gtpo_cli.models import load_policy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy import load_policy
 from gtpo_cli.recipe.load import build_recipe
+from gtpo_cli.tools.trl.config import grpo_arguments
+from gtpo_cli.tools.trl.run import Processes
+from gtpo_cli.tools.trl.trainer import GTPOTrainer
 
 
 class Watched(GTPOTrainer):

@@ -16,7 +16,7 @@ import torch
 from commands import ROOT, comparable, contents, environment, metrics
 from safetensors.torch import load_file
 
-from gtpo_cli.checkpoints import write_manifest
+from gtpo_cli.runs.checkpoints import write_manifest
 
 SETTINGS = [
     "rollout.prompts_per_step=3", "rollout.group_size=4", "rollout.max_completion_tokens=32",

@@ -17,8 +17,8 @@ from datasets import Dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
-from gtpo_cli.models.tiny import resolve_name  # noqa: E402
 from gtpo_cli.objective import group_terms, policy_loss  # noqa: E402
+from gtpo_cli.policy.tiny import resolve_name  # noqa: E402
 from gtpo_cli.recipe.load import build_recipe  # noqa: E402
 from gtpo_cli.training.method import method_of  # noqa: E402
 

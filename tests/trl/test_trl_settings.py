@@ -27,8 +27,8 @@ from datasets import Dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
-from gtpo_cli.integrations.trl import GTPOTrainer, check_settings  # noqa: E402
-from gtpo_cli.integrations.trl_config import MAY_BE_ADDED, RECIPE_DECIDES  # noqa: E402
+from gtpo_cli.tools.trl.config import MAY_BE_ADDED, RECIPE_DECIDES  # noqa: E402
+from gtpo_cli.tools.trl.trainer import GTPOTrainer, check_settings  # noqa: E402
 
 GRPO = ObjectiveRecipe(conflict={"enabled": False}, filter={"enabled": "never"}, entropy_coef=0.0)
 SEVERAL = {"num_iterations": 3, "learning_rate": 5e-3}  # a ratio far enough from 1 to be clipped
@@ -264,12 +264,12 @@ def test_a_model_with_dropout_is_refused(model_and_data: tuple[Any, Any, Dataset
 REFERENCE = """
 import sys
 import torch
-from gtpo_cli.models import load_policy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.policy import load_policy
+from gtpo_cli.machine.resolve import Parts
 from pathlib import Path
-from gtpo_cli.integrations.trl_config import grpo_arguments
-from gtpo_cli.integrations.trl_run import make_trainer
-from gtpo_cli.integrations.trl_keeper import RunKeeper
+from gtpo_cli.tools.trl.config import grpo_arguments
+from gtpo_cli.tools.trl.run import make_trainer
+from gtpo_cli.tools.trl.keeper import RunKeeper
 from gtpo_cli.recipe.load import build_recipe
 
 recipe = build_recipe({

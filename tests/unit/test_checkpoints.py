@@ -16,16 +16,16 @@ import pytest
 import torch
 from small_models import random_model
 
-from gtpo_cli.checkpoints import (
+from gtpo_cli.errors import CheckpointError
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.recipe.schema import OptimizerRecipe
+from gtpo_cli.runs.checkpoints import (
     CheckpointState,
     CheckpointStore,
     random_states,
     restore_random_states,
     write_manifest,
 )
-from gtpo_cli.errors import CheckpointError
-from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater
 
 

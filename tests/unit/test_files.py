@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.errors import CheckpointError, GtpoError
-from gtpo_cli.files import Count, Finite, guarded, read_json, read_json_lines
+from gtpo_cli.runs.files import Count, Finite, guarded, read_json, read_json_lines
 from gtpo_cli.text import describe, markdown_text, one_line, printable
 
 

@@ -20,7 +20,7 @@ import pack
 import pytest
 from packaging.requirements import Requirement
 
-from gtpo_cli.planning.machine import requirements
+from gtpo_cli.machine.installed import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts" / "gpu"

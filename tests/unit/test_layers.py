@@ -19,10 +19,17 @@ def test_the_house_is_in_order() -> None:
     [
         ("objective/x.py", "from gtpo_cli.training.step import train_step", "objective (floor 2) imports training"),
         ("objective/x.py", "def f():\n    import gtpo_cli.cli.app", "x.py:2: objective (floor 2) imports cli"),
-        ("rewards/x.py", "from gtpo_cli.objective import LN_2", "rewards (floor 2) imports objective (floor 2)"),
-        ("data/x.py", "from gtpo_cli import models", "data (floor 3) imports models (floor 5)"),
+        ("runs/x.py", "from gtpo_cli.objective import LN_2", "runs (floor 2) imports objective (floor 2)"),
+        ("data/x.py", "from gtpo_cli import policy", "data (floor 5) imports policy (floor 7)"),
+        ("training/x.py", "from gtpo_cli.tools.export import peft", "training (floor 9) imports tools (floor 12)"),
+        (
+            "tools/report/x.py",
+            "from gtpo_cli.tools.export import peft",
+            "the tool report imports tools.export, another",
+        ),
+        ("tools/report/x.py", "from gtpo_cli.tools import export", "the tool report imports tools.export, another"),
         ("attic/x.py", "", "attic stands on no floor"),
-        ("data/x.py", "from ..models import policy", "imports <relative>"),
+        ("data/x.py", "from ..policy import tiny", "imports <relative>"),
     ],
 )
 def test_an_import_against_the_floors_is_named(tmp_path: Path, file: str, source: str, words: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.errors import CheckpointError, GtpoError
-from gtpo_cli.files import append_to, locked
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.files import append_to, locked
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import JsonlTracker
 
 

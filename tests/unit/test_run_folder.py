@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 
 from gtpo_cli.errors import CheckpointError, RecipeError
-from gtpo_cli.files import write_aside
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.run_folder import RunFolder, Trust, latest_run, new_run
+from gtpo_cli.runs.files import write_aside
+from gtpo_cli.runs.folder import RunFolder, Trust, latest_run, new_run
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from uuid import uuid4
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 with RunFolder(Path(sys.argv[1])).held(None):
     print("held", flush=True)
     time.sleep(100)

@@ -10,7 +10,7 @@ import pytest
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import build_recipe, load_recipe
-from gtpo_cli.run_folder import default_names
+from gtpo_cli.runs.folder import default_names
 
 NOW = time.strptime("2026-11-23 18:32", "%Y-%m-%d %H:%M")
 PATH = "benchmark: local, path: "

@@ -10,7 +10,7 @@ import pytest
 import tabulate_ahead
 
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 
 
 def test_rows_series_and_picture(tmp_path: Path) -> None:

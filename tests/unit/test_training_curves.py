@@ -13,7 +13,7 @@ from draw_curves import main as draw_curves
 from tabulate_runs import main as tabulate_runs
 
 from gtpo_cli.recipe import dump_recipe, load_recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 
 
 @pytest.fixture

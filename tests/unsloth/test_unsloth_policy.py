@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 from sampler_contract import CONTEXT, SamplerContract
 
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models import unsloth_policy
-from gtpo_cli.models.engines import choose_engines
+from gtpo_cli.policy import unsloth_policy
+from gtpo_cli.policy.engines import choose_engines
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("unsloth") is None, reason="Unsloth is not here: make test-unsloth"

@@ -25,11 +25,11 @@ from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 from gtpo_cli.data.unseen import load_benchmark
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation
-from gtpo_cli.generation import SamplingParams
-from gtpo_cli.generation.vllm_sampler import PlainEngine, SharedEngine, VllmSampler
+from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.vllm_sampler import PlainEngine, SharedEngine, VllmSampler
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not here: make test-vllm")
 

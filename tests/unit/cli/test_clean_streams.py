@@ -16,13 +16,13 @@ from tqdm import tqdm
 from gtpo_cli.cli.export import _print
 from gtpo_cli.cli.generate import _show
 from gtpo_cli.cli.printing import say
-from gtpo_cli.cli.streams import CleanStream, print_whole
-from gtpo_cli.export.check import LogprobGap
-from gtpo_cli.export.conditions import RecipeSections
-from gtpo_cli.export.folder import Exported
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.tracking.console import Console
-from gtpo_cli.tracking.tables import print_table
+from gtpo_cli.terminal.console import Console
+from gtpo_cli.terminal.streams import CleanStream, print_whole
+from gtpo_cli.terminal.tables import print_table
+from gtpo_cli.tools.export.check import LogprobGap
+from gtpo_cli.tools.export.conditions import RecipeSections
+from gtpo_cli.tools.export.folder import Exported
 
 
 def test_bars_of_a_download_stand_below_each_other_and_are_drawn_in_place() -> None:

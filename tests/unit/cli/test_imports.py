@@ -14,10 +14,10 @@ from gtpo_cli.cli.app import import_command
 from gtpo_cli.cli.commands import COMMANDS
 
 ONE_STEP = ["train", "--recipe", "tiny_arithmetic", "--quiet", "--set", "training.max_steps=1"]
-OTHER_ROOMS = {"sweeps", "report", "export", "integrations"}
+OTHER_ROOMS = {"tools", "pages"}
 NOT_ASKED_FOR = {  # by the recipe tiny_arithmetic
     "data.files", "data.hub_sets", "data.mixture", "data.reading", "evaluation.measure", "evaluation.store",
-    "models.copies", "recipe.synonyms", "rewards.user_reward", "rewards.worker", "tracking.tensorboard",
+    "policy.copies", "recipe.synonyms", "rewards.user_reward", "rewards.worker", "tracking.tensorboard",
     "tracking.wandb", "training.finished", "training.held_out", "training.sft",
 }  # fmt: skip
 
@@ -50,7 +50,7 @@ def rooms(modules: set[str]) -> set[str]:
 def test_help_imports_no_command_and_no_recipe(tmp_path: Path) -> None:
     modules = imported_by(["--help"], tmp_path)
     assert not {"pydantic", "yaml", "torch", "numpy"} & modules
-    assert rooms(modules) == {"cli", "errors", "text", "training", "waiting"}
+    assert rooms(modules) == {"cli", "errors", "terminal", "text"}
     commands = {f"gtpo_cli.cli.{module}" for module, _ in COMMANDS.values()}
     assert not commands & modules
     (last,) = commands & imported_by(["train", "--help"], tmp_path)

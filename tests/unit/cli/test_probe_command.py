@@ -8,7 +8,7 @@ import pytest
 
 from gtpo_cli.cli.probe_entropy import probe_entropy
 from gtpo_cli.cli.try_reward import try_reward
-from gtpo_cli.planning import resolve
+from gtpo_cli.machine import resolve
 from gtpo_cli.recipe import Recipe
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from gtpo_cli.cli.app import app
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 
 
 def make(folder: Path, name: str, *, method: str, age: float, accuracies: list[float]) -> RunFolder:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.data import Prepared, PromptOrder, prepare
-from gtpo_cli.models.loading import read_model
+from gtpo_cli.policy.loading import read_model
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.types import Problem
 

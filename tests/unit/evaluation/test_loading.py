@@ -12,16 +12,16 @@ import torch
 from jobs import policy_of, subject_of
 from torch import Tensor
 
-from gtpo_cli.checkpoints import Checkpoint, CheckpointState, CheckpointStore, choose_checkpoint, write_manifest
 from gtpo_cli.cli.evaluate import _find_subjects
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation import loading
 from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
 from gtpo_cli.job import Job
-from gtpo_cli.models import Policy, load_policy
+from gtpo_cli.policy import Policy, load_policy
+from gtpo_cli.policy.rollout import collate
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.rollout import collate
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import Checkpoint, CheckpointState, CheckpointStore, choose_checkpoint, write_manifest
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.types import Completion, Group, Problem
 
 LORA = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj"]}

@@ -13,7 +13,6 @@ import pytest
 import torch
 from jobs import policy_of, sampler_of, subject_of
 
-from gtpo_cli.checkpoints import Checkpoint
 from gtpo_cli.data.unseen import Benchmark, load_benchmark
 from gtpo_cli.errors import DataError, EvaluationError
 from gtpo_cli.evaluation import measure
@@ -21,11 +20,12 @@ from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation
 from gtpo_cli.evaluation.records import Results
 from gtpo_cli.evaluation.store import StoredEvaluation
-from gtpo_cli.models.loading import read_model
-from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.loading import read_model
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import Checkpoint
+from gtpo_cli.runs.folder import RunFolder
 
 # 64 completions a problem: four problems are sampled at once, so ten problems are three blocks
 SETTINGS = "evaluation={samples: 64, limit: 10, max_completion_tokens: 48}"

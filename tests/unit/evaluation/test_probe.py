@@ -12,13 +12,13 @@ from gtpo_cli.cli.probe_entropy import _of_the_right
 from gtpo_cli.data import Prompt, PromptEncoder, arithmetic_problems
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.probe import EntropyProbe, mean_entropies, probe_entropy, undecided
-from gtpo_cli.generation import SamplingParams
-from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models.budget import measuring_budget
-from gtpo_cli.models.transformers_policy import TransformersPolicy
 from gtpo_cli.objective import Rows
+from gtpo_cli.policy.budget import measuring_budget
+from gtpo_cli.policy.rollout import sample
+from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.rollout import sample
 from gtpo_cli.seeds import derive_seed
 
 RECIPE = load_recipe("tiny_arithmetic", ["objective.probe.num_prompts=20", "rollout.temperature=0.9"])

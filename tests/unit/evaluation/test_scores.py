@@ -10,9 +10,9 @@ import pytest
 
 from gtpo_cli.evaluation.measure import grade, score_problems
 from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
-from gtpo_cli.files import parse_json
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
+from gtpo_cli.runs.files import parse_json
 from gtpo_cli.types import Completion, Group, Problem
 
 

@@ -14,7 +14,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at, find_evaluations
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 
 CONDITIONS = Conditions(
     benchmark="arithmetic", split="test", subject="step-000600", model="builtin:tiny", problems=2, data_digest="d" * 16,

@@ -15,15 +15,15 @@ from gtpo_cli.data import PromptEncoder
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.records import Conditions, Results, Score
 from gtpo_cli.evaluation.store import evaluation_at
-from gtpo_cli.export.card import fenced, model_card, shown_recipe
-from gtpo_cli.export.check import LogprobGap
-from gtpo_cli.export.conditions import conditions_of
-from gtpo_cli.export.folder import Exported
-from gtpo_cli.export.prompting import Prompting, put_template
-from gtpo_cli.export.using import public_name
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tools.export.card import fenced, model_card, shown_recipe
+from gtpo_cli.tools.export.check import LogprobGap
+from gtpo_cli.tools.export.conditions import conditions_of
+from gtpo_cli.tools.export.folder import Exported
+from gtpo_cli.tools.export.prompting import Prompting, put_template
+from gtpo_cli.tools.export.using import public_name
 
 SECRET = "/home/somebody/secret-project"
 HOSTILE = "Hé \"quoted\" 'x' \\n {{ evil }} {% raw %} \N{GRINNING FACE}\t`` ``` `````\nend"

@@ -13,11 +13,13 @@ from jobs import subject_of
 from peft.tuners.lora import LoraLayer
 from policy_contract import save_model
 
-from gtpo_cli.checkpoints import choose_checkpoint
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.loading import load_frozen
-from gtpo_cli.export.check import (
+from gtpo_cli.policy.loading import ROUNDING
+from gtpo_cli.runs.checkpoints import choose_checkpoint
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tools.export.check import (
     AnswerLogprobs,
     Reference,
     compare,
@@ -27,8 +29,6 @@ from gtpo_cli.export.check import (
     require,
     sample_questions,
 )
-from gtpo_cli.models.loading import ROUNDING
-from gtpo_cli.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module", params=[0.1, 0.003], ids=["trained much", "trained little"])

@@ -9,11 +9,11 @@ import pytest
 from exported_runs import export, moved_run
 
 from gtpo_cli.errors import ExportError
-from gtpo_cli.export.check import LogprobGap
-from gtpo_cli.export.conditions import conditions_of
-from gtpo_cli.export.folder import Exported, write_record, written_aside
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tools.export.check import LogprobGap
+from gtpo_cli.tools.export.conditions import conditions_of
+from gtpo_cli.tools.export.folder import Exported, write_record, written_aside
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gtpo_cli.errors import ExportError
-from gtpo_cli.export.rounding import adapter_changes, holds, in_words, share_held
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tools.export.rounding import adapter_changes, holds, in_words, share_held
 
 needs_bnb = pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not here")
 RUN_SCALE = LORA["alpha"] / LORA["rank"]
@@ -150,7 +150,7 @@ def test_a_run_in_4_bits_is_merged_into_the_full_precision_base(base: Path, tmp_
 def test_a_base_that_is_only_there_in_4_bits_is_dequantised(base: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from gtpo_cli.models.loading import nf4_config
+    from gtpo_cli.policy.loading import nf4_config
 
     model: Any = AutoModelForCausalLM.from_pretrained(base, quantization_config=nf4_config(torch.float32))
     model.save_pretrained(tmp_path / "base-4bit")

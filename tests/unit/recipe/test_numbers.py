@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.recipe.section import LARGEST, kinds_of
-from gtpo_cli.sweeps.spec import SweepFile, load_sweep
+from gtpo_cli.tools.sweep.spec import SweepFile, load_sweep
 
 RECIPE: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"benchmark": "gsm8k"}}
 SWEEP: dict[str, Any] = {"recipe": "tiny_arithmetic", "variants": {"a": {}}}

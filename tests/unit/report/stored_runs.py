@@ -16,7 +16,7 @@ from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
 from gtpo_cli.recipe import build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.types import Problem
 
 SETTINGS = EvaluationRecipe(samples=3, pass_k=(1, 3), majority_k=(3,))

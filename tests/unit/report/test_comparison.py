@@ -13,8 +13,8 @@ from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import RewardsRecipe
-from gtpo_cli.report.comparison import compare_pair
 from gtpo_cli.rewards import Scorer
+from gtpo_cli.tools.report.comparison import compare_pair
 
 
 @pytest.fixture(scope="module")

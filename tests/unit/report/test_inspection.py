@@ -14,11 +14,12 @@ import torch
 from rich.console import Console
 
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.objective import conflict_spans
-from gtpo_cli.planning.resolve import Parts
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.report.inspection import InspectedGroup, InspectedStep, read_step
-from gtpo_cli.report.inspection_views import (
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tools.report.inspection import InspectedGroup, InspectedStep, read_step
+from gtpo_cli.tools.report.inspection_views import (
     headline,
     print_step,
     render,
@@ -26,7 +27,6 @@ from gtpo_cli.report.inspection_views import (
     token_lines,
     visible,
 )
-from gtpo_cli.run_folder import RunFolder
 from gtpo_cli.training.loop import train
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gtpo_cli.report.charts import CURVES
-from gtpo_cli.report.tables import SCORES, score_words
-from gtpo_cli.sweeps.spec import default_figures
+from gtpo_cli.pages.run_charts import CURVES
+from gtpo_cli.terminal.display import _CELLS, _ROWS
+from gtpo_cli.tools.report.tables import SCORES, score_words
+from gtpo_cli.tools.sweep.spec import default_figures
 from gtpo_cli.tracking import METRICS, changes
-from gtpo_cli.tracking.display import _CELLS, _ROWS
 
 OWN = ["my_rewards:length", "pkg.rewards:accuracy"]
 LOGGED = [*METRICS, "rewards/length_mean", *(f"rewards/{name}_mean" for name in OWN)]

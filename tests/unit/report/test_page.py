@@ -21,14 +21,14 @@ import pytest
 from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.pages.figures import file_png, file_svg
+from gtpo_cli.pages.run_charts import evaluation_charts, running_mean, training_charts
+from gtpo_cli.pages.run_record import RunRecord, read_run
 from gtpo_cli.recipe.schema import RewardsRecipe
-from gtpo_cli.report.before_after import before_and_after
-from gtpo_cli.report.charts import evaluation_charts, running_mean, training_charts
-from gtpo_cli.report.figures import file_png, file_svg
-from gtpo_cli.report.page import render, write_report
-from gtpo_cli.report.run_record import RunRecord, read_run
-from gtpo_cli.report.tables import benchmark_table, csv_text, markdown
 from gtpo_cli.rewards import Scorer
+from gtpo_cli.tools.report.before_after import before_and_after
+from gtpo_cli.tools.report.page import render, write_report
+from gtpo_cli.tools.report.tables import benchmark_table, csv_text, markdown
 
 ROWS = [
     {
@@ -289,7 +289,7 @@ def test_a_run_without_anything_is_refused_and_one_without_evaluation_is_not(
 
 def test_reporting_imports_no_torch() -> None:
     code = (
-        "import sys\nimport gtpo_cli.report.page, gtpo_cli.report.comparison, gtpo_cli.report.tables\n"
+        "import sys\nfrom gtpo_cli.tools.report import comparison, page, tables\n"
         "print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,8 +10,8 @@ import pytest
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.runs.user_code import import_function
 from gtpo_cli.types import CodeName, Completion, Problem
-from gtpo_cli.user_code import import_function
 
 PROBLEM = Problem(id="train.jsonl:17", question="1+1?", gold="2")
 COMPLETION = Completion(token_ids=(), logprobs=(), finish_reason="stop", text="two" + "!" * 500)

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from gtpo_cli.recipe.schema import FilterRecipe
-from gtpo_cli.tracking.console import WARNING
-from gtpo_cli.tracking.console import Console as GtpoConsole
-from gtpo_cli.tracking.display import ConsoleTracker, entropy_note
+from gtpo_cli.terminal.console import WARNING
+from gtpo_cli.terminal.console import Console as GtpoConsole
+from gtpo_cli.terminal.display import ConsoleTracker, entropy_note
 
 NOTE = "ln 2 = 0.693, at the start 0.162, filter on"
 STEP = {

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gtpo_cli.checkpoints import CheckpointState
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import load_recipe
+from gtpo_cli.runs.checkpoints import CheckpointState
 from gtpo_cli.training.best import Best, check_keep_best
 from gtpo_cli.types import Completion, Problem
 

@@ -12,7 +12,7 @@ from test_step import CASES, NEVER, PROMPTS, ForeignSampler, full_logprobs, matr
 from test_step import parts_for as parts_for  # the fixture
 
 from gtpo_cli.data import PromptOrder
-from gtpo_cli.generation import SamplingParams
+from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.tracking import find_metric
 from gtpo_cli.training.generations import Generations, StepPrompts, sample_steps
 from gtpo_cli.training.step import Ratios, StepParts, StepRows, StepSamples, train_step

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from jobs import sampler_of
 
-from gtpo_cli.checkpoints import CheckpointStore
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import DataError, GenerationError, RecipeError
-from gtpo_cli.generation import SamplingParams
-from gtpo_cli.models.loading import read_model
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy.loading import read_model
+from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, is_strict_format
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import CheckpointStore
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tracking import read_metrics
 from gtpo_cli.training.held_out import HeldOut
@@ -46,7 +46,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, RunFold
 
 def naive(recipe: Recipe, model: Path) -> dict[str, float]:
     """The same completions sampled and judged one by one from a checkpoint's weights."""
-    from gtpo_cli.models.transformers_policy import load_transformers_policy
+    from gtpo_cli.policy.transformers_policy import load_transformers_policy
 
     policy = load_transformers_policy(
         recipe.model, files=read_model(recipe.model, str(model)), temperature=1.0, with_reference=False, seed=0

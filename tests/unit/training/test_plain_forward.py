@@ -16,13 +16,13 @@ from policy_contract import PROMPTS, plain_logprobs, ragged_rows, save_model, tr
 from small_models import random_model
 from test_step import ForeignSampler
 
-from gtpo_cli import generation
 from gtpo_cli.errors import ModelError
-from gtpo_cli.models import adapter_config
-from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy import adapter_config
+from gtpo_cli.policy import sampler as generation
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.training import loop
 from gtpo_cli.training.loop import train
 from gtpo_cli.training.trials import check_plain_forward

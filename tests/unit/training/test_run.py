@@ -13,14 +13,14 @@ import torch
 from commands import comparable, contents, metrics
 from small_models import random_model
 
-from gtpo_cli.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.errors import GtpoError
-from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models.transformers_policy import TransformersPolicy
-from gtpo_cli.planning.resolve import Parts
+from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.run_folder import RunFolder
+from gtpo_cli.runs.checkpoints import CheckpointState, CheckpointStore
+from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.training import run as module
 from gtpo_cli.training.generations import Generations
 from gtpo_cli.training.loop import LoopParts, train

@@ -12,8 +12,8 @@ from small_steps import recorded_gradients
 
 from gtpo_cli.data.preparation import drop_long_references, reference_completion
 from gtpo_cli.errors import DataError
-from gtpo_cli.models.budget import training_budget
-from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rewards import Tags
 from gtpo_cli.training.optimizers import Updater
@@ -66,8 +66,8 @@ def test_without_a_reasoning_tag_no_worked_solution_is_needed() -> None:
 
 def test_problems_without_a_worked_solution_are_named_once_with_the_two_ways_out(tmp_path: Path) -> None:
     from gtpo_cli.data.preparation import prepare
-    from gtpo_cli.models.loading import load_tokenizer
-    from gtpo_cli.models.tiny import resolve_name
+    from gtpo_cli.policy.loading import load_tokenizer
+    from gtpo_cli.policy.tiny import resolve_name
     from gtpo_cli.recipe import build_recipe
 
     file = tmp_path / "own.jsonl"

@@ -17,9 +17,9 @@ import torch
 from small_models import random_model
 from small_steps import recorded_gradients, whole_step
 
-from gtpo_cli.generation.transformers_sampler import TransformersSampler
-from gtpo_cli.models.budget import training_budget
-from gtpo_cli.models.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.tracking import find_metric

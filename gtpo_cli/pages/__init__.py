@@ -1,0 +1,1 @@
+"""What the pages of reports and sweeps share: charts, live and as files, the record of a run, the page itself."""

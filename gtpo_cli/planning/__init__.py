@@ -1,1 +1,0 @@
-"""The needs of a run, and whether this machine meets them."""

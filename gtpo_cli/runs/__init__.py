@@ -1,0 +1,1 @@
+"""Run folders and what stands in them: the folder, checkpoints, files that a stranger may have written, user code."""

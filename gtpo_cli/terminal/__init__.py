@@ -1,0 +1,1 @@
+"""What a person sees at the terminal, and how a program ends."""

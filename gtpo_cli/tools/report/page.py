@@ -1,0 +1,124 @@
+"""Write a self-contained HTML file about one or more runs, and its charts and tables as files for papers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.evaluation.records import EvaluatedCompletion
+from gtpo_cli.pages.figures import DASHES, Chart, write_charts
+from gtpo_cli.pages.live import on_page
+from gtpo_cli.pages.page import filled
+from gtpo_cli.pages.run_charts import evaluation_charts, style, training_charts
+from gtpo_cli.pages.run_record import BASE, RunRecord
+from gtpo_cli.recipe import dump_recipe
+from gtpo_cli.recipe.section import recipe_differences
+from gtpo_cli.rewards.extract import NO_ANSWER
+from gtpo_cli.runs.files import own_folder, write_aside, writing
+from gtpo_cli.tools.report.before_after import before_and_after
+from gtpo_cli.tools.report.inspection import read_completions, stored_steps
+from gtpo_cli.tools.report.tables import (
+    benchmark_table,
+    csv_text,
+    markdown,
+    other_scores_table,
+    score_interval,
+    score_number,
+    score_unit,
+    score_words,
+)
+from gtpo_cli.tracking import changes
+
+_KINDS: dict[str, Callable[[EvaluatedCompletion], bool]] = {
+    "right": lambda c: c.correct,
+    "wrong": lambda c: c.parsable and not c.correct,
+    "truncated": lambda c: c.truncated,
+    "without an answer": lambda c: not c.truncated and not c.parsable,
+}
+
+
+class Sample(NamedTuple):
+    """A completion to show: its kind, the problem, and the text."""
+
+    kind: str
+    question: str
+    gold: str
+    answer: str | None
+    text: str
+
+
+def write_report(runs: Sequence[RunRecord], folder: Path) -> Path:
+    """Write report.html, charts/*.svg and *.png, table.md and table.csv, and return the path of the page.
+
+    Files of an earlier report are replaced; others are left alone. The same runs give exactly the same page. Raises
+    EvaluationError if the folder cannot be written.
+    """
+    charts = [*training_charts(runs), *evaluation_charts(runs)]
+    page = folder / "report.html"
+    remedy = "name a folder with --out"
+    with writing(lambda why: EvaluationError(f"{folder}: the report cannot be written ({why}); {remedy}")):
+        own_folder(folder)
+        write_charts(charts, folder / "charts")
+        if any(run.evaluations for run in runs):
+            table = benchmark_table(runs)
+            write_aside(folder / "table.md", markdown(table))
+            write_aside(folder / "table.csv", csv_text(runs))
+        write_aside(page, render(runs, charts))
+    return page
+
+
+def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
+    """Render the page."""
+    return filled(
+        "gtpo_cli.tools.report",
+        "report.html.j2",
+        title="gtpo: " + ", ".join(run.name for run in runs),
+        runs=runs,
+        **on_page(charts),
+        table=benchmark_table(runs),
+        scores=other_scores_table(runs),
+        style=style,
+        dashes=DASHES,
+        changes=changes,
+        headlines=_headlines,
+        no_answer=NO_ANSWER,
+        samples=_samples,
+        before_and_after=before_and_after,
+        dump_recipe=dump_recipe,
+        as_json=partial(json.dumps, indent=2),
+        score_words=score_words,
+        score_unit=score_unit,
+        score_number=score_number,
+        differences=recipe_differences([run.recipe for run in runs]) if len(runs) > 1 else [],
+    )
+
+
+def _headlines(run: RunRecord) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each benchmark with the accuracy of the untrained model, if evaluated, and of the newest checkpoint."""
+    for benchmark in dict.fromkeys(e.conditions.benchmark for e in run.evaluations):
+        scores = {
+            e.conditions.subject: score_interval("accuracy", e.results.scores["accuracy"].interval, unit=False)
+            for e in run.evaluations
+            if e.conditions.benchmark == benchmark
+        }
+        newest = list(scores)[-1]
+        yield benchmark, {subject: shown for subject, shown in scores.items() if subject in (BASE, newest)}
+
+
+def _samples(run: RunRecord) -> Iterator[Sample]:
+    """Yield examples of each kind of completion, from evaluations and from the newest stored step."""
+    for evaluation in run.evaluations:
+        where = f"{evaluation.conditions.benchmark}, {evaluation.conditions.subject}"
+        pairs = [(problem, c) for problem in evaluation.stored.problems() for c in problem.completions]
+        for kind, holds in _KINDS.items():
+            for problem, c in [pair for pair in pairs if holds(pair[1])][:1]:
+                yield Sample(f"{where}: {kind}", problem.question, problem.gold, c.answer, c.text)
+    for step in stored_steps(run.run)[-1:]:
+        rows = read_completions(run.run, step)
+        for kind, right in (("rewarded", True), ("not rewarded", False)):
+            for row in [row for row in rows if (row.advantage > 0) == right][:1]:
+                yield Sample(f"training, step {step}: {kind}", row.question, row.gold, row.extracted, row.text)

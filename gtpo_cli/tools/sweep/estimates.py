@@ -1,0 +1,155 @@
+"""The results of a sweep: each run's figures, each variant's mean over seeds, and its difference to the baseline."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_json
+
+from gtpo_cli.errors import EvaluationError
+from gtpo_cli.estimators import Interval, difference_interval, mean_interval, sign_flip_test
+from gtpo_cli.pages.run_charts import running_mean
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.text import markdown_table
+from gtpo_cli.tools.sweep.spec import Figure, Sweep, SweepRun
+from gtpo_cli.tracking import read_metrics
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure of a variant: its mean over finished seeds, and the difference to the baseline, paired by seed.
+
+    `difference` and `p_value` are None for the baseline, and without shared seeds.
+    """
+
+    variant: str
+    figure: str
+    seeds: int
+    mean: Interval
+    difference: Interval | None
+    p_value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The results of a sweep. `values[run key][figure name]` lacks figures whose metric the run never logged."""
+
+    values: dict[str, dict[str, float]]
+    cells: tuple[Cell, ...]
+
+
+def estimate(sweep: Sweep) -> Estimates:
+    """Estimate all figures from the finished runs. Raises EvaluationError if there are none."""
+    done = [run for run in sweep.runs if run.is_done]
+    if not done:
+        raise EvaluationError(f"{sweep.folder}: no run of the sweep is finished yet")
+    values = {run.key: values_of(rows_of(run), sweep.figures, sweep.file.window) for run in done}
+    cells = (_cell(sweep, values, variant, figure) for figure in sweep.figures for variant in sweep.file.variants)
+    return Estimates(values, tuple(cell for cell in cells if cell is not None))
+
+
+def rows_of(run: SweepRun) -> list[dict[str, float]]:
+    """Read the run's metrics, one mapping per step."""
+    return read_metrics(RunFolder(run.path).metrics_file)
+
+
+def values_of(rows: Sequence[Metrics], figures: Mapping[str, Figure], window: float) -> dict[str, float]:
+    """Return the figures of one run by name, without those whose metric it never logged."""
+    found = {}
+    for name, figure in figures.items():
+        column = np.array([row[figure.metric] for row in rows if figure.metric in row], dtype=np.float64)
+        if len(column):
+            found[name] = _take(figure, column, max(1, round(window * len(column))))
+    return found
+
+
+def _take(figure: Figure, column: NDArray[np.float64], size: int) -> float:
+    if figure.take == "first":
+        return float(column[:size].mean())
+    if figure.take == "last":
+        return float(column[-size:].mean())
+    if figure.take in ("mean", "min", "max"):
+        return float(getattr(column, figure.take)())
+    smooth = running_mean(column, size)[size - 1 :]  # whole windows only
+    if figure.take == "trough":
+        return float(smooth.min())
+    if figure.take == "peak":
+        return float(smooth.max())
+    return float((smooth > figure.level).any() if figure.above else (smooth < figure.level).any())
+
+
+def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str) -> Cell | None:
+    def by_seed(variant: str) -> dict[int, float]:
+        runs = (run for run in sweep.of(variant) if figure in values.get(run.key, {}))
+        return {run.seed: values[run.key][figure] for run in runs}
+
+    own, base = by_seed(variant), by_seed(sweep.baseline)
+    if not own:
+        return None
+    mean = mean_interval(list(own.values()))
+    shared = [seed for seed in own if seed in base]
+    if variant == sweep.baseline or not shared:
+        return Cell(variant, figure, len(own), mean, None, None)
+    difference = difference_interval([base[seed] for seed in shared], [own[seed] for seed in shared])
+    p_value = sign_flip_test([own[seed] - base[seed] for seed in shared])
+    return Cell(variant, figure, len(own), mean, difference, p_value)
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+
+
+COLUMNS = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p")
+
+
+def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
+    """Return a row for each variant and figure."""
+    rows: list[tuple[str, ...]] = []
+    for cell in estimates.cells:
+        difference = "" if cell.difference is None else shown(cell.difference, signed=True)
+        p_value = "" if cell.p_value is None else f"{cell.p_value:.3f}"
+        rows.append((cell.figure, cell.variant, str(cell.seeds), shown(cell.mean), difference, p_value))
+    return rows
+
+
+def markdown(estimates: Estimates) -> str:
+    return markdown_table(COLUMNS, table_rows(estimates))
+
+
+def shown(interval: Interval, *, signed: bool = False) -> str:
+    """Format an interval, such as `0.934 (0.931 to 0.938)`; an open one is the estimate alone. Large numbers have fewer
+    digits."""
+    known = interval if interval.is_bounded else interval[:1]
+    digits = 3 if max(map(abs, known)) < 10 else 1
+    estimate, *ends = (f"{value:{'+' if signed else ''}z.{digits}f}" for value in known)
+    return f"{estimate} ({' to '.join(ends)})" if ends else estimate
+
+
+def runs_csv(sweep: Sweep, estimates: Estimates) -> str:
+    """Write a row with the raw numbers of each finished run."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["variant", "seed", *sweep.figures])
+    for run in sweep.runs:
+        if (found := estimates.values.get(run.key)) is not None:
+            numbers = (f"{found[figure]:.6g}" if figure in found else "" for figure in sweep.figures)
+            writer.writerow([run.variant, run.seed, *numbers])
+    return out.getvalue()
+
+
+def as_json(sweep: Sweep, estimates: Estimates) -> str:
+    """Write all results for programs. Numbers that are not finite become null."""
+    document = {
+        "sweep": sweep.name,
+        "baseline": sweep.baseline,
+        "figures": {name: figure.text for name, figure in sweep.figures.items()},
+        "runs": estimates.values,
+        "table": estimates.cells,
+    }
+    return to_json(document, indent=2, inf_nan_mode="null").decode() + "\n"

@@ -1,0 +1,1 @@
+"""Translate scripts and configurations of TRL and Unsloth into recipes."""

@@ -1,0 +1,256 @@
+"""Translate a training file of another tool into a recipe, with `synonyms.py` for words and `translation_values.py`
+for values.
+
+Settings that the file omits get the other tool's defaults, not gtpo's, so that the recipe describes the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gtpo_cli.recipe.synonyms import SCALES, keys_for
+from gtpo_cli.text import counted, one_line
+from gtpo_cli.tools.translate.foreign import Foreign
+from gtpo_cli.tools.translate.script import Setting
+from gtpo_cli.tools.translate.values import (
+    ALIKE,
+    AVERAGES,
+    BY_HAND,
+    DEFAULTS,
+    FALSE_FRIENDS,
+    VALUES,
+    NoCounterpartError,
+    as_kind,
+    as_number,
+    plain,
+)
+
+
+@dataclass(slots=True)
+class Translation:
+    """A translated training file.
+
+    `document`: the recipe without `data`; `origins`: the words that each key comes from; `lacking`: a line for each
+    setting without a counterpart, with the reason; `unknown`: unknown settings; `remarks`: values with another meaning
+    in gtpo. `limit`: of the data, if the file sets it.
+    """
+
+    document: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    lacking: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    limit: int | None = None
+
+    def set(self, key: str, value: Any, origin: str) -> None:
+        """Set a key unless it is set already."""
+        section, _, name = key.rpartition(".")
+        values = self.document
+        for part in section.split(".") if section else ():
+            values = values.setdefault(part, {})
+        values.setdefault(name, value)
+        self.origins.setdefault(key, origin)
+
+
+class _Words:
+    """The settings of a file by word, with the tool's defaults. Words that are taken are not translated again."""
+
+    def __init__(self, foreign: Foreign, lacking: list[str]) -> None:
+        self.tool, self.lacking = foreign.tool, lacking
+        self.left: dict[str, Setting] = {}
+        for setting in foreign.settings:
+            if setting.value in (None, ""):  # not set
+                continue
+            word = ALIKE.get(setting.word, setting.word)
+            first = self.left.setdefault(word, setting)
+            if setting.value != first.value:
+                lacking.append(f"{setting}: {_shown(setting.value)}: {first} is read, which says {_shown(first.value)}")
+        self.defaults = dict(DEFAULTS[foreign.tool])
+
+    def take(self, word: str, default: Any = None) -> Any:
+        setting = self.left.pop(word, None)
+        return self.defaults.get(word, default) if setting is None else as_number(setting.value)
+
+    def number(self, word: str, *, least: float = 0) -> Any:
+        """Take a word if it is a number of at least `least`."""
+        value = self.take(word)
+        if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= least):
+            return value
+        self.lacking.append(f"{word}: {_shown(value)}: is no number of {least} or more")
+        return self.defaults.get(word)
+
+    def count(self, word: str) -> Any:
+        """Take a word if it is a whole number."""
+        value = self.number(word, least=1)
+        return value if value is None else int(value)
+
+    def called(self, word: str) -> str:
+        """Return the file's name for a word; call it before the word is taken."""
+        return self.left[word].word if word in self.left else word
+
+
+def translate(foreign: Foreign) -> Translation:
+    """Translate a file. It never raises: settings without a counterpart are in `lacking` and `unknown`."""
+    made = Translation(lacking=list(foreign.unread))
+    words = _Words(foreign, made.lacking)
+    for rule in (_model, _adapter, _method, _batch, _lengths, _schedule, _tracking):
+        rule(words, made)
+    for word in ("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs", "optim", "lr_scheduler_type"):
+        words.left.setdefault(word, Setting(word, words.defaults[word], -1))
+    for setting in words.left.values():
+        _one(setting, foreign.tool, made)
+    if "max_steps" in made.document["training"]:  # ends the run in both tools
+        made.document["training"].pop("epochs", None)
+    return made
+
+
+def _one(setting: Setting, tool: str, made: Translation) -> None:
+    """Translate a setting that corresponds to one key."""
+    word, value = setting.word, as_number(setting.value)
+    key = next(iter(keys_for(word)), None)
+    if word in FALSE_FRIENDS or key is None:
+        if value in (False, 0, [], {}):  # switched off in the other tool, absent in gtpo
+            return
+        reason = FALSE_FRIENDS.get(word)
+        if reason:
+            made.lacking.append(f"{setting}: {_shown(value)}: {reason}")
+        else:
+            made.unknown.append(str(setting))
+    elif key.key is None or (key.key.startswith(BY_HAND) and key.key not in VALUES):
+        if value is not False:
+            made.lacking.append(f"{setting}: {_shown(value)}: {key}")
+    else:
+        try:
+            read = VALUES.get(key.key, plain)(value)
+            if read is not None:
+                origin = f"{tool}'s default" if setting.line == -1 else "; ".join(filter(None, (word, key.note)))
+                if said := made.origins.get(key.key):
+                    if _at(made.document, key.key) != read:
+                        raise NoCounterpartError(f"{key.key} is {_at(made.document, key.key)} by {said}")
+                    made.origins[key.key] = f"{said}, {origin}"
+                made.set(key.key, as_kind(key.key, read), origin)
+        except NoCounterpartError as error:
+            made.lacking.append(f"{setting}: {_shown(value)}: {error or key}")
+
+
+def _model(words: _Words, made: Translation) -> None:
+    name = words.take("model_name") or words.take("model_name_or_path") or words.take("model")
+    made.set("model.name", name, "")
+    kinds = {word: words.take(word) for word in ("dtype", "bf16", "fp16", "bfloat16", "float16")}
+    dtype = kinds.pop("dtype")
+    chosen = next((word for word, value in kinds.items() if value in (True, "auto", "full", "true")), None)
+    if dtype in ("auto", "bfloat16", "float16", "float32"):
+        made.set("model.dtype", dtype, "dtype")
+    elif chosen is not None:
+        made.set("model.dtype", "bfloat16" if chosen in ("bf16", "bfloat16") else "float16", chosen)
+
+
+def _adapter(words: _Words, made: Translation) -> None:
+    """Translate LoRA or all weights, and 4 bits."""
+    wanted, four = bool(words.take("use_peft")), bool(words.take("load_in_4bit"))
+    rank, alpha, dropout = words.count("r"), words.number("lora_alpha"), words.number("lora_dropout")
+    targets = [words.take(word) for word in ("target_modules", "lora_target_modules")]
+    modules = next((value for value in targets if value not in (None, False)), None)
+    if not wanted:
+        made.set("model.load_in_4bit", False, "all weights train")
+        made.set("model.lora", None, "all weights train")
+        return
+    made.set("model.load_in_4bit", four, "")
+    lora: dict[str, Any] = {"rank": rank, "alpha": alpha}
+    if dropout:
+        made.lacking.append(f"lora_dropout: {dropout}: adapters have no dropout here (docs/objective.md)")
+    if isinstance(modules, str) and modules != "all-linear":
+        modules = [part.strip() for part in modules.split(",")]
+    if modules:
+        lora["target_modules"] = modules
+    made.set("model.lora", lora, "the adapter")
+
+
+def _method(words: _Words, made: Translation) -> None:
+    """Translate the loss: its average over tokens and its clip range."""
+    loss, low, high = words.take("loss_type"), words.number("epsilon"), words.number("epsilon_high")
+    scale = words.take("scale_rewards")
+    made.set("objective.name", "cispo" if loss == "cispo" else "grpo", "or gtpo: the same with its three corrections")
+    if isinstance(loss, str) and loss in AVERAGES:
+        made.set("objective.average", AVERAGES[loss], f"loss_type: {loss}")
+    elif loss != "cispo":
+        made.lacking.append(f"loss_type: {_shown(loss)}: no such loss here; GRPO's stands (docs/objective.md)")
+    clip = {"low": low, "high": high if high is not None else low if loss != "cispo" else None}
+    if clip := {end: value for end, value in clip.items() if value is not None}:
+        made.set("objective.clip", clip, "epsilon, epsilon_high")
+    scales = {value: ours for ours, value in SCALES.items()} | {True: "std", False: "none"}
+    if isinstance(scale, (str, bool)) and scale in scales:
+        made.set("objective.advantage_scale", scales[scale], "scale_rewards")
+    elif scale is not None:
+        made.lacking.append(f"scale_rewards: {_shown(scale)}: rewards are scaled within a group, or not at all")
+
+
+def _batch(words: _Words, made: Translation) -> None:
+    """Translate completions on a device to prompts with a group each."""
+    group = words.count("num_generations")
+    called = words.called("per_device_train_batch_size")
+    size, pieces = words.count("per_device_train_batch_size"), words.count("gradient_accumulation_steps")
+    said = f"{called} {size} x gradient_accumulation_steps {pieces}"
+    if size * pieces % group and words.tool == "Unsloth":
+        said = f"num_generations {group} (so Unsloth sets the batch size) x gradient_accumulation_steps {pieces}"
+        size = group
+    elif size * pieces % group:
+        made.lacking.append(f"{said}: is no multiple of num_generations, {group}, which {words.tool} refuses")
+    prompts = max(1, size * pieces // group)
+    made.set("rollout.group_size", group, "num_generations")
+    made.set("rollout.prompts_per_step", prompts, f"{said} / {group}, on one device")
+    made.set("training.micro_batch_size", size, f"{called}: in one forward; the step does not depend on it")
+    step = f"{counted(prompts, 'prompt')} x {counted(group, 'completion')}"
+    made.remarks.append(f"a step is {step}: {said}, on one device; for more devices raise rollout.prompts_per_step")
+
+
+def _lengths(words: _Words, made: Translation) -> None:
+    row, prompt, completion = (words.count(f"max_{part}_length") for part in ("seq", "prompt", "completion"))
+    if row is not None and row <= completion:
+        made.remarks.append(f"model.max_seq_length: {row} would leave a prompt no room, so it is {row + completion}")
+        row = row + completion
+    prompt = prompt or (row - completion if row else 4000)
+    row = max(row or 0, prompt + 1) if row else prompt + completion
+    made.set("model.max_seq_length", row, "prompt and completion together")
+    made.set("data.max_prompt_tokens", prompt, "longer prompts are dropped, none is cut")
+    made.set("rollout.max_completion_tokens", completion, "max_completion_length")
+
+
+def _schedule(words: _Words, made: Translation) -> None:
+    """Translate Adam's betas, the warm-up and the checkpoints."""
+    betas = [words.number("adam_beta1"), words.number("adam_beta2")]
+    made.set("optimizer.betas", betas, "adam_beta1, adam_beta2")
+    steps, warmup, ratio = words.left.get("max_steps"), words.number("warmup_steps"), words.number("warmup_ratio")
+    total = steps.value if steps is not None else None
+    if warmup and warmup >= 1 and isinstance(total, int) and total > 0:
+        ratio = round(min(1.0, warmup / total), 6)
+    elif warmup and warmup >= 1:
+        why = "optimizer.warmup_ratio is a share of all steps, and how many there are the file does not say"
+        made.lacking.append(f"warmup_steps: {warmup}: {why}")
+    elif warmup:
+        ratio = warmup
+    made.set("optimizer.warmup_ratio", float(ratio), "a share of all steps")
+    made.limit = words.count("max_train_samples")
+
+
+def _tracking(words: _Words, made: Translation) -> None:
+    report = words.take("report_to")
+    names = report if isinstance(report, list) else [report]
+    if report is not None:
+        made.set("tracking.wandb.mode", "auto" if "wandb" in names or "all" in names else "off", "report_to")
+        if "tensorboard" in names:
+            made.set("tracking.tensorboard", True, "report_to")
+        made.lacking += [f"report_to: {_shown(name)}: there are wandb and TensorBoard"
+                         for name in names if name not in ("wandb", "tensorboard", "none", "all")]  # fmt: skip
+
+
+def _at(document: Mapping[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        document = document[part]
+    return document
+
+
+def _shown(value: Any) -> str:
+    return one_line(str(value), most=60)

@@ -1,0 +1,180 @@
+"""The sampler: right distribution, right log-probabilities, right ends. Real models with random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from sampler_contract import CONTEXT, LONG, SHORT, SamplerContract, assert_follows, first_token, gap
+from small_models import BUILTIN_SHAPE, random_model
+
+from gtpo_cli.errors import GenerationError
+from gtpo_cli.policy.decoder import ModelDecoder, Prefill
+from gtpo_cli.policy.lean_decoder import LeanDecoder
+from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
+
+
+def make(architecture: str = "llama", *, temperature: float = 1.0, max_seq_length: int = 256, **changes: Any):
+    model, tokenizer = random_model(architecture, **changes)
+    policy = TransformersPolicy(model, tokenizer, temperature=temperature, max_seq_length=max_seq_length)
+    return policy, TransformersSampler(policy)
+
+
+SHAPES: dict[Any, dict[str, Any]] = {LeanDecoder: BUILTIN_SHAPE, ModelDecoder: {}}
+
+
+class TestContract(SamplerContract):
+    tolerance = 1e-5
+
+    @pytest.fixture(params=[LeanDecoder, ModelDecoder])
+    def pair(self, request: pytest.FixtureRequest) -> tuple[Any, Any]:
+        policy, _ = make(max_seq_length=CONTEXT, **SHAPES[request.param])
+        return policy, TransformersSampler(policy, decoder=request.param)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "decoder"), [("llama", LeanDecoder), ("llama", ModelDecoder), ("qwen2", ModelDecoder)]
+)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_are_the_policys_also_with_padded_prompts_and_dropped_rows(
+    architecture: str, temperature: float, decoder: Any
+) -> None:
+    policy, _ = make(architecture, temperature=temperature, **SHAPES[decoder])
+    sampler = TransformersSampler(policy, decoder=decoder)
+    prompts = [SHORT, LONG, SHORT]
+    rows = sampler.sample(prompts, 8, SamplingParams(temperature=temperature, max_completion_tokens=40, seed=5))
+    assert [len(row) for row in rows] == [8, 8, 8]
+    lengths = {len(completion.token_ids) for row in rows for completion in row}
+    assert len(lengths) > 3  # rows end at different steps, so rows were dropped on the way
+    assert gap(policy, prompts, rows) < 1e-5
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.7, 1.0), (0.8, 0.9)])
+def test_first_tokens_follow_the_distribution(temperature: float, top_p: float) -> None:
+    policy, sampler = make(temperature=temperature)
+    draws = 4000
+    params = SamplingParams(temperature, top_p, max_completion_tokens=1, seed=11)
+    rows = sampler.sample([SHORT], draws, params)[0]
+    expected = first_token(policy, top_p=top_p)
+    counts = torch.bincount(torch.tensor([row.token_ids[0] for row in rows]), minlength=len(expected))
+    assert_follows(counts.double(), draws * expected)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-5])
+def test_greedy_equals_generate(temperature: float) -> None:
+    policy, sampler = make()
+    expected = policy.model.generate(
+        torch.tensor([LONG]), do_sample=False, max_new_tokens=24, eos_token_id=2, pad_token_id=0
+    )[0, len(LONG) :].tolist()
+    params = SamplingParams(temperature, max_completion_tokens=24)
+    assert list(sampler.sample([SHORT, LONG], 2, params)[1][0].token_ids) == expected
+
+
+def test_rows_end_at_any_end_of_sequence_id_and_only_there() -> None:
+    policy, sampler = make()
+    common = [int(i) for i in first_token(policy).topk(6).indices]
+    policy.eos_token_ids = frozenset({2, *common[:3]})
+    rows = sampler.sample([SHORT, LONG], 64, SamplingParams(max_completion_tokens=10, seed=4))
+    completions = [completion for row in rows for completion in row]
+    ends = {c.token_ids[-1] for c in completions if c.finish_reason == "stop"}
+    assert len(ends & set(common[:3])) >= 2
+    for completion in completions:
+        assert not policy.eos_token_ids & set(completion.token_ids[:-1])
+        if completion.finish_reason == "stop":
+            assert completion.token_ids[-1] in policy.eos_token_ids
+            assert not completion.truncated
+        else:
+            assert len(completion.token_ids) == 10
+            assert completion.token_ids[-1] not in policy.eos_token_ids
+            assert completion.truncated
+
+
+@pytest.mark.parametrize("decoder", [LeanDecoder, ModelDecoder])
+def test_the_prompt_of_a_group_is_encoded_once(decoder: Any) -> None:
+    policy, _ = make(**SHAPES[decoder])
+    sampler = TransformersSampler(policy, decoder=decoder)
+    seen: list[tuple[int, ...]] = []
+    hook = policy.backbone.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    sampler.sample([SHORT, LONG], 8, SamplingParams(max_completion_tokens=3))
+    hook.remove()
+    assert seen[0] == (2, len(LONG))  # two prompts, not sixteen
+    assert seen[1:] == ([(16, 1)] * 2 if decoder is ModelDecoder else [])
+
+
+def test_broken_weights_are_an_error_and_not_an_endless_sentence() -> None:
+    policy, sampler = make()
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight[3] = float("nan")
+    with pytest.raises(GenerationError, match="not finite"):
+        sampler.sample([SHORT], 1, SamplingParams())
+
+
+def test_where_memory_runs_out_fewer_rows_are_sampled_at_a_time() -> None:
+    policy, _ = make()
+    notes: list[str] = []
+    sampler = TransformersSampler(policy, warn=notes.append, decoder=ModelDecoder)
+
+    def check(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        if kwargs["input_ids"].shape[0] > 3:
+            raise torch.OutOfMemoryError("no room")
+
+    hook = policy.backbone.register_forward_pre_hook(check, with_kwargs=True)
+    rows = sampler.sample([SHORT, LONG], 5, SamplingParams(max_completion_tokens=6, seed=1))
+    sampler.sample([SHORT, LONG], 5, SamplingParams(max_completion_tokens=6, seed=1))
+    hook.remove()
+    assert [len(row) for row in rows] == [5, 5]
+    assert gap(policy, [SHORT, LONG], rows) < 1e-5
+    assert notes == [
+        "out of memory: 5 completions at a time from now on in sampling",
+        "out of memory: 2 completions at a time from now on in sampling",
+    ]
+
+
+def test_a_rehearsal_takes_the_cache_of_the_longest_group() -> None:
+    policy, _ = make(max_seq_length=30)
+    sampler = TransformersSampler(policy, decoder=ModelDecoder)
+    shapes: list[tuple[int, ...]] = []
+    hook = policy.backbone.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append((*kwargs["input_ids"].shape, kwargs["past_key_values"].get_seq_length())),
+        with_kwargs=True,
+    )
+    sampler.rehearse(len(LONG), 6, SamplingParams(max_completion_tokens=12))
+    sampler.rehearse(len(LONG), 6, SamplingParams(max_completion_tokens=500))
+    hook.remove()
+    assert shapes == [(1, 21, 0), (6, 1, 21), (1, 29, 0), (6, 1, 29)]
+
+
+@pytest.mark.parametrize("prompts", [[SHORT, SHORT], [SHORT, LONG]])
+def test_the_cache_grows_in_place_and_holds_what_transformers_own_holds(prompts: Any) -> None:
+    """130 tokens go beyond the room twice; rows are dropped on the way."""
+    policy, _ = make()
+    with torch.no_grad():
+        decoder, plain = ModelDecoder(policy, prompts, 3), Prefill(policy, prompts, 3)
+        rows, moved, generator = 6, 0, torch.Generator().manual_seed(1)
+        mask, positions = plain.mask, plain.positions
+        for step in range(130):
+            if step == 40:
+                keep = torch.tensor([True, False, True, True, False, True])
+                decoder.select(keep)
+                plain.cache.batch_select_indices(keep.nonzero()[:, 0])
+                mask, positions, rows = None if mask is None else mask[keep], positions[keep], 4
+            token = torch.randint(8, 100, (rows,), generator=generator)
+            place = decoder._cache.layers[0].keys.data_ptr()
+            decoder.advance(token)
+            moved += decoder._cache.layers[0].keys.data_ptr() != place
+            mask = None if mask is None else torch.cat([mask, mask.new_ones(rows, 1)], dim=1)
+            expected = policy.backbone(
+                input_ids=token[:, None], attention_mask=mask, position_ids=positions[:, None],
+                past_key_values=plain.cache, use_cache=True,
+            ).last_hidden_state  # fmt: skip
+            positions = positions + 1
+            assert torch.equal(decoder._hidden, expected[:, -1])
+        for ours, theirs in zip(decoder._cache.layers, plain.cache.layers, strict=True):
+            assert torch.equal(ours.keys, theirs.keys)
+            assert torch.equal(ours.values, theirs.values)
+    assert moved == 3  # at the first token, after the rows were dropped, and when the room was full

@@ -1,0 +1,186 @@
+"""A sweep's file, its figures by hand, its table and its page. Runs are folders with metrics, written by the tests."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tools.sweep.estimates import estimate, markdown, runs_csv, values_of
+from gtpo_cli.tools.sweep.execute import check_folders
+from gtpo_cli.tools.sweep.page import write_results
+from gtpo_cli.tools.sweep.spec import Sweep, load_sweep, parse_figure
+
+FILE = {
+    "recipe": "tiny_arithmetic",
+    "set": {"training.max_steps": 4},
+    "variants": {"gtpo": {}, "grpo": {"objective.name": "grpo"}},
+    "seeds": [1, 2, 3],
+    "figures": {"accuracy": "last train/accuracy_rate", "collapsed": "ever entropy/mean > 0.69"},
+    "window": 0.5,
+}
+ROWS = [{"step": float(n + 1), "entropy/mean": value} for n, value in enumerate([0.2, 0.9, 0.6, 0.4])]
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    file = folder / "mine.yaml"
+    file.write_text(yaml.safe_dump(FILE | changes, sort_keys=False), encoding="utf-8")
+    return file
+
+
+def sweep_of(folder: Path, **changes: Any) -> Sweep:
+    return load_sweep(str(written(folder, **changes)), folder=folder / "sweep")
+
+
+def finish(sweep: Sweep, key: str, accuracies: list[float], *, entropy: float = 0.1) -> None:
+    """A finished run with these accuracies, one a step."""
+    (run,) = [run for run in sweep.runs if run.key == key]
+    folder = RunFolder(run.path)
+    folder.create(run.recipe)
+    rows = [
+        {"step": step, "train/accuracy_rate": value, "entropy/mean": entropy}
+        for step, value in enumerate(accuracies, start=1)
+    ]
+    folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    run.done_file.parent.mkdir(parents=True, exist_ok=True)
+    run.done_file.write_text('{"seconds": 10.0, "exit": 0}\n', encoding="utf-8")
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    assert [run.key for run in sweep.runs] == ["gtpo-1", "grpo-1", "gtpo-2", "grpo-2", "gtpo-3", "grpo-3"]
+    for run in sweep.runs:
+        expected = load_recipe(
+            "tiny_arithmetic",
+            ["training.max_steps=4", f"seed={run.seed}", f"objective.name={run.variant}",
+             f"run_name={run.key}", f"output_dir={tmp_path}/sweep/runs"],
+        )  # fmt: skip
+        assert run.recipe == expected
+        assert run.path == tmp_path / "sweep" / "runs" / run.key
+    assert sweep.baseline == "gtpo"
+    some = load_sweep(str(tmp_path / "mine.yaml"), only=("grpo",))
+    assert ([run.key for run in some.runs], some.baseline) == (["grpo-1", "grpo-2", "grpo-3"], "grpo")
+    with pytest.raises(RecipeError, match="no variant ppo; choose from gtpo, grpo"):
+        load_sweep(str(tmp_path / "mine.yaml"), only=("ppo",))
+    assert [run.key for run in load_sweep(str(tmp_path / "mine.yaml"), seeds=(9,)).runs] == ["gtpo-9", "grpo-9"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"baseline": "ppo"}, "baseline: ppo is not a variant; choose from gtpo, grpo"),
+        ({"seeds": [1, 1]}, "seeds: a seed is named twice"),
+        ({"figures": {"a": "final optim/loss"}}, "> 0.69, got 'final optim/loss'"),
+        ({"figures": {"a": "last accuracy"}}, "figures.a: accuracy is not a declared metric"),
+        ({"figures": {"a": 3}}, "figures.a: is not a figure"),
+        ({"figures": {"a": "ever entropy/mean > 1.2.3"}}, "figures.a: could not convert string to float: '1.2.3'"),
+        ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: is not a figure; write e.g. last train/"),
+        ({"variant": {}}, "variant: unknown key; did you mean variants?"),
+        ({"variants": {"a b": {}}}, "variants.a b"),
+        ({"variants": {"a+b": {}}}, "variants.a+b"),  # no name of a run
+        ({"set": {"seed": 7}}, "mine.yaml: set: seed is set by the sweep; write seeds into its file, or --seeds 1,2,3"),
+        ({"variants": {"x": {"run_name": "y"}}}, "variant x: run_name is set by the sweep; a run is named by variant"),
+        ({"variants": {"x": {"objective.nam": "grpo"}}}, "variant x: --set: objective.nam: unknown key; did you mean"),
+        ({"variants": {"x": {"training.max_steps": datetime.date(2001, 1, 1)}}}, "training.max_steps: input should be"),
+        ({"recipe": "tiny_arithmetics"}, "did you mean tiny_arithmetic"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        sweep_of(tmp_path, **changes)
+    assert words in str(caught.value)
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("first entropy/mean", (0.2 + 0.9) / 2),
+        ("last entropy/mean", (0.6 + 0.4) / 2),
+        ("mean entropy/mean", 0.525),
+        ("min entropy/mean", 0.2),
+        ("max entropy/mean", 0.9),
+        ("peak entropy/mean", 0.75),  # of (0.55, 0.75, 0.5)
+        ("trough entropy/mean", 0.5),
+        ("ever entropy/mean > 0.7", 1.0),
+        ("ever entropy/mean > 0.8", 0.0),  # one step is no running mean
+        ("ever entropy/mean < 0.55", 1.0),
+        ("ever entropy/mean < 0.4", 0.0),
+    ],
+)
+def test_a_figure_by_hand(text: str, value: float) -> None:
+    assert values_of(ROWS, {"it": parse_figure(text)}, 0.5) == {"it": pytest.approx(value)}
+    assert values_of(ROWS, {"kl": parse_figure("last policy/kl")}, 0.5) == {}
+
+
+def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    for seed, (ours, theirs) in enumerate([(0.9, 0.5), (0.8, 0.6), (0.7, 0.6)], start=1):
+        finish(sweep, f"gtpo-{seed}", [0.0, 0.0, ours, ours])
+        finish(sweep, f"grpo-{seed}", [0.0, 0.0, theirs, theirs], entropy=0.8 if seed > 1 else 0.1)
+    cells = {(cell.figure, cell.variant): cell for cell in estimate(sweep).cells}
+    gtpo, grpo = cells["accuracy", "gtpo"], cells["accuracy", "grpo"]
+    assert gtpo.mean.estimate == pytest.approx(0.8)
+    assert (gtpo.difference, gtpo.p_value, gtpo.seeds) == (None, None, 3)
+    assert grpo.difference is not None
+    assert grpo.difference.estimate == pytest.approx(-(0.4 + 0.2 + 0.1) / 3)
+    half = 4.30265 * 0.152753 / 3**0.5  # t(2) s / sqrt(3)
+    assert grpo.difference.low == pytest.approx(-0.7 / 3 - half, abs=1e-5)
+    assert grpo.difference.high == pytest.approx(-0.7 / 3 + half, abs=1e-5)
+    assert grpo.p_value == 0.25  # all three of one sign: 2 of 8 patterns
+    assert cells["collapsed", "grpo"].mean.estimate == pytest.approx(2 / 3)
+    assert cells["collapsed", "grpo"].p_value == 0.5
+    text = markdown(estimate(sweep))
+    assert "| accuracy | grpo | 3 | 0.567 (0.423 to 0.710) | -0.233 (-0.613 to +0.146) | 0.250 |" in text
+
+
+def test_a_run_that_was_deleted_is_not_done(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    finish(sweep, "gtpo-1", [0.5] * 4)
+    finish(sweep, "gtpo-2", [0.5] * 4)
+    shutil.rmtree(sweep.runs[0].path)
+    assert [run.key for run in sweep.runs if run.is_done] == ["gtpo-2"]
+    assert list(estimate(sweep).values) == ["gtpo-2"]
+
+
+def test_a_run_of_another_recipe_is_not_taken_for_this_sweeps(tmp_path: Path) -> None:
+    finish(sweep_of(tmp_path), "gtpo-1", [0.5] * 4)
+    check_folders(sweep_of(tmp_path))
+    with pytest.raises(RecipeError, match=r"gtpo-1: was run with another training\.max_steps; name another folder"):
+        check_folders(sweep_of(tmp_path, set={"training.max_steps": 5}))
+
+
+def test_results_are_files_and_a_page_without_a_network(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, about="is <b>it</b> better", variants={"gtpo": {}, "grpo": {}})
+    for key in ("gtpo-1", "grpo-1"):
+        finish(sweep, key, [0.1, 0.2, 0.3, 0.4])
+    estimates = estimate(sweep)
+    page = write_results(sweep, estimates)
+    html = page.read_text(encoding="utf-8")
+    assert "is &lt;b&gt;it&lt;/b&gt; better" in html
+    assert "2 of 6 runs done" in html
+    assert "src=" not in html
+    assert "http" not in html.replace("http://www.w3.org", "").replace('<meta http-equiv="Content-Sec', "")
+    assert html.count("<figure id=") == 2  # accuracy and entropy were logged
+    rows = list(csv.DictReader((sweep.folder / "runs.csv").read_text().splitlines()))
+    assert [(row["variant"], row["seed"], float(row["accuracy"])) for row in rows] == [
+        ("gtpo", "1", 0.35), ("grpo", "1", 0.35),
+    ]  # fmt: skip
+    assert runs_csv(sweep, estimates) == (sweep.folder / "runs.csv").read_text()
+    document = json.loads((sweep.folder / "results.json").read_text())
+    assert document["runs"]["gtpo-1"]["accuracy"] == pytest.approx(0.35)
+    assert (sweep.folder / "charts" / "accuracy.png").stat().st_size > 1000
