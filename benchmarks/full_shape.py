@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from gtpo_cli.job import Engines
-from gtpo_cli.machine.cards import GIB
+from gtpo_cli.machine.installed import GIB
 from gtpo_cli.machine.memory import memory_of
 from gtpo_cli.machine.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import load_recipe

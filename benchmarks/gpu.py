@@ -29,8 +29,8 @@ from gtpo_cli.job import Engines
 from gtpo_cli.machine.memory import CONTEXT, memory_of
 from gtpo_cli.machine.shapes import PUBLISHED, ModelShape
 from gtpo_cli.objective import Rows
-from gtpo_cli.policy.budget import Budget, training_budget
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.packing import Budget, training_budget
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.training.optimizers import Updater

@@ -12,7 +12,7 @@ from gtpo_cli.errors import WORDS, RecipeError, Terminated
 from gtpo_cli.evaluation.loading import PolicyLoader, Subject
 from gtpo_cli.evaluation.measure import evaluate as evaluate_one
 from gtpo_cli.evaluation.measure import find_evaluation
-from gtpo_cli.evaluation.records import Results
+from gtpo_cli.evaluation.store import Results
 from gtpo_cli.machine.ready import resolve
 from gtpo_cli.machine.resolve import measuring_job
 from gtpo_cli.recipe import Recipe, load_recipe

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli import completion
-from gtpo_cli.cli.options import JsonOption, benchmark_names
+from gtpo_cli.cli.options import JsonOption, benchmark_names, complete_runs
 from gtpo_cli.cli.printing import print_json, print_table, suggest
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.text import counted, one_line
@@ -27,7 +26,7 @@ def compare(
         typer.Argument(
             metavar="A B",
             help="Run folders; runs/a@base or runs/a@600 picks the base or a step.",
-            autocompletion=completion.runs,
+            autocompletion=complete_runs,
         ),
     ],
     benchmark: Annotated[

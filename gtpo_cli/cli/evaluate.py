@@ -26,21 +26,19 @@ from gtpo_cli.cli.options import (
     find_trained,
     names_run,
 )
-from gtpo_cli.cli.printing import print_audit, print_json, print_parts, print_scores, say, suggest
-from gtpo_cli.cli.progress import count_progress
+from gtpo_cli.cli.printing import count_progress, print_audit, print_json, print_parts, print_scores, say, suggest
 from gtpo_cli.errors import DataError, ended_with
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.runs.files import own_folder, write_aside
 from gtpo_cli.runs.folder import RunFolder, Trust
+from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.terminal.streams import output_is_extra
-from gtpo_cli.terminal.waiting import Waiting
 from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
     from gtpo_cli.data.unseen import Benchmark
     from gtpo_cli.evaluation.loading import Subject
-    from gtpo_cli.evaluation.records import Results
-    from gtpo_cli.evaluation.store import StoredEvaluation
+    from gtpo_cli.evaluation.store import Results, StoredEvaluation
     from gtpo_cli.job import Job
     from gtpo_cli.recipe.schema import ModelRecipe
     from gtpo_cli.runs.checkpoints import Checkpoint

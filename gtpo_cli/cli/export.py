@@ -62,9 +62,8 @@ def export(
 
     gtpo export runs/my-run --format gguf --converter ~/llama.cpp --push me/my-model
     """
-    from gtpo_cli.tools.export.exporter import Request, export_run
-    from gtpo_cli.tools.export.push import check_push
-    from gtpo_cli.tools.export.push import push as upload
+    from gtpo_cli.tools.export.exporter import Request, check_push, export_run
+    from gtpo_cli.tools.export.exporter import push as upload
 
     if public and push is None:
         raise typer.BadParameter("--public is for --push NAME")

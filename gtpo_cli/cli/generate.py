@@ -22,13 +22,12 @@ from gtpo_cli.cli.options import (
     find_trained,
     names_run,
 )
-from gtpo_cli.cli.printing import say, suggest
-from gtpo_cli.cli.verdicts import print_answer, print_verdict
+from gtpo_cli.cli.printing import print_answer, print_verdict, say, suggest
 from gtpo_cli.errors import GenerationError, RewardError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.runs.folder import Trust
+from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.terminal.streams import print_words
-from gtpo_cli.terminal.waiting import Waiting
 from gtpo_cli.text import counted
 from gtpo_cli.types import Completion, Problem, Turn
 

@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from gtpo_cli.cli import completion
 from gtpo_cli.errors import CheckpointError
-from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
+from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT, Benchmark
-from gtpo_cli.runs.folder import RUNS, RunFolder, Trust, latest_run
+from gtpo_cli.runs.folder import RECIPE_FILE, RUNS, RunFolder, Trust, latest_run
 from gtpo_cli.terminal.streams import keep_output_for_json
 
 if TYPE_CHECKING:
-    from gtpo_cli.machine.cards import Card
+    from gtpo_cli.machine.installed import Card
     from gtpo_cli.recipe.schema import ModelRecipe
     from gtpo_cli.runs.checkpoints import Checkpoint
+
+
+def complete_recipes(incomplete: str) -> list[str]:
+    """Complete shipped recipes and YAML files."""
+    files = [path for path in _siblings(incomplete) if path.endswith((".yaml", ".yml"))]
+    return [name for name in (*shipped_recipes(), *files) if name.startswith(incomplete)]
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Complete runs in the typed folder and in runs/."""
+    found = {path for start in (incomplete, f"{RUNS}/") for path in _siblings(start)}
+    return sorted(path for path in found if path.startswith(incomplete) and Path(path, RECIPE_FILE).is_file())
+
+
+def _siblings(typed: str) -> list[str]:
+    """List the paths in the folder of a partly typed path, spelled as typed."""
+    folder = typed[: typed.rfind("/") + 1]
+    with suppress(OSError):
+        return sorted(folder + path.name for path in Path(folder or ".").iterdir() if not path.name.startswith("."))
+    return []
+
 
 DEFAULT_RECIPE = "tiny_arithmetic"
 
@@ -37,21 +58,21 @@ def benchmark_names() -> list[str]:
 
 def _gpu_names() -> list[str]:
     """List the GPUs' short names, for shell completion."""
-    from gtpo_cli.machine.cards import CARDS
+    from gtpo_cli.machine.installed import CARDS
 
     return [card.short for card in CARDS]
 
 
 RunArgument = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="A run folder (default: the latest run).", autocompletion=completion.runs),
+    typer.Argument(metavar="RUN", help="A run folder (default: the latest run).", autocompletion=complete_runs),
 ]
 TargetArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN|MODEL",
         help="A run folder, builtin:tiny, a hub id or a model folder.",
-        autocompletion=completion.runs,
+        autocompletion=complete_runs,
     ),
 ]
 CheckpointOption = Annotated[str, typer.Option(metavar="best|last|STEP", help="Which checkpoint of a run.")]
@@ -81,7 +102,7 @@ RecipeOption = Annotated[
         "-r",
         metavar="FILE|NAME",
         help="A recipe file, or the name of a shipped one.",
-        autocompletion=completion.recipes,
+        autocompletion=complete_recipes,
     ),
 ]
 SetOption = Annotated[
@@ -110,7 +131,7 @@ def as_typed(overrides: Sequence[str] | None) -> list[str]:
 
 def parse_gpu(text: str) -> Card | float:
     """Parse --gpu: a card, or bytes."""
-    from gtpo_cli.machine.cards import find_gpu
+    from gtpo_cli.machine.installed import find_gpu
 
     try:
         return find_gpu(text)
@@ -183,7 +204,7 @@ def find_model(
 
     Raises RecipeError, ExportError.
     """
-    from gtpo_cli.tools.export.conditions import read_export
+    from gtpo_cli.tools.export.folder import read_export
 
     if recipe is not None:
         loaded = load_recipe(recipe, [f"model.name={json.dumps(model)}", "model.start=null", *overrides])

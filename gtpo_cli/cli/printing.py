@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gtpo_cli.errors import gtpo
+import typer
+
+from gtpo_cli.cli.options import gpu_here
+from gtpo_cli.errors import WORDS, ModelError, gtpo
+from gtpo_cli.recipe import Recipe, dump_recipe
+from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.terminal.streams import print_whole, write_json
 from gtpo_cli.text import counted
+from gtpo_cli.types import Completion, Problem, Verdict
 
 if TYPE_CHECKING:
+    from gtpo_cli.data import Prepared
     from gtpo_cli.evaluation.misjudged import AuditEntry
-    from gtpo_cli.evaluation.records import EvaluatedProblem, Results
+    from gtpo_cli.evaluation.store import EvaluatedProblem, Results
+    from gtpo_cli.recipe.rewards import RewardsRecipe
+    from gtpo_cli.training.run import Outcome
+
 
 AUDIT_ROWS = 20
 
@@ -102,3 +113,212 @@ def _print_entries(title: str, entries: Sequence[AuditEntry]) -> None:
     print_table(["problem", "gold", "answer", "times", "why"], rows, numbers=[3], title=f"{title}: {len(entries)}")
     if len(entries) > AUDIT_ROWS:
         print(f"and {len(entries) - AUDIT_ROWS} more; all are in samples.jsonl")
+
+
+class Report(Protocol):
+    def __call__(self, done: int, total: int, now: str = "") -> None:
+        """Report how many are done, and words for what is going on."""
+
+
+@contextmanager
+def count_progress(label: str, *, unit: str = "problem", each: bool = False, quiet: bool = False) -> Iterator[Report]:
+    """Yield the function that reports. With `each`, a plain line is printed whenever more are done."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from gtpo_cli.terminal.console import Console
+
+    console = Console(stderr=True)
+    if quiet:
+        yield _nothing
+    elif console.is_interactive:
+        with Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), MofNCompleteColumn(),
+            TextColumn(f"{unit}s"), TimeElapsedColumn(), TextColumn("elapsed"), TimeRemainingColumn(),
+            TextColumn("left"), console=console, transient=True, expand=True, speed_estimate_period=600.0,
+        ) as bar:  # fmt: skip
+            task = bar.add_task(label, total=None)
+
+            def move(done: int, total: int, now: str = "") -> None:
+                bar.update(task, completed=done, total=total, description=f"{label}: {now}" if now else label)
+
+            yield move
+    else:
+        with Waiting(say, label, unit=unit) as waiting:
+            said = -1
+
+            def count(done: int, total: int, now: str = "") -> None:
+                nonlocal said
+                waiting.count(done, total, now)
+                if each and done != said:
+                    said = done
+                    say(waiting.so_far())
+
+            yield count
+
+
+def _nothing(done: int, total: int, now: str = "") -> None:
+    pass
+
+
+def print_answer(completion: Completion, recipe: Recipe, *, most: int, limit: str, context: int) -> None:
+    """Print the extracted answer and the length. `most` is the limit on its tokens, set by the option or key `limit`;
+    `context` is the limit on prompt and answer together."""
+    from gtpo_cli.rewards import extract_answer
+    from gtpo_cli.rewards.extract import NO_ANSWER, tag_texts
+
+    form = recipe.rewards.format
+    answer = extract_answer(completion.text, mode=form.mode, tags=form.tags)
+    if answer is None:
+        count = {4: "four", 2: "two"}[len(tag_texts(form.tags))]
+        missing = f"none: the {count} tags do not appear exactly once each and in order"
+        answer = missing if form.mode == "strict" else NO_ANSWER
+    print_line("answer", answer)
+    if not completion.truncated:
+        end = "ended by itself"
+    elif len(completion.token_ids) == most:
+        end = f"truncated: it reached {limit}"
+    else:
+        end = f"truncated: prompt and answer fill the context of {context} tokens"
+    print_line("length", f"{counted(len(completion.token_ids), 'token')}, {end}")
+
+
+def print_verdict(problem: Problem, verdict: Verdict, rewards: RewardsRecipe) -> None:
+    """Print whether it is right, and the reward with its terms."""
+    from gtpo_cli.tracking import reward_words
+
+    late = " (the comparison ran out of time or memory)" if verdict.timed_out else ""
+    word = "correct" if verdict.accuracy_score else "wrong"
+    print_line("verdict", f"{word}, the gold answer is {problem.gold}{late}")
+    terms = (
+        f"{reward_words(name)} {verdict.scores[name]:g}" + ("" if weight == 1.0 else f" x {weight:g}")
+        for name, weight in rewards.weights.items()
+    )
+    print_line("reward", f"{verdict.reward:g} = {' + '.join(terms)}")
+
+
+def print_line(word: str, text: str) -> None:
+    """Print a line below a completion."""
+    print(f"  {word:<8} {text}")
+
+
+# Exit codes of a run that saved and stopped before its last step: by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), or
+# by itself.
+EXITS = {word: 128 + number for number, word in WORDS.items()}
+EXIT_STOPPED = 3
+
+
+def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
+    """Print the answer to --dry-run: the facts of the run as comments, then the recipe with every open key set."""
+    from gtpo_cli.machine.ready import memory_finding, problems_of
+    from gtpo_cli.machine.resolve import Parts
+
+    parts = Parts(recipe, by_trl=by_trl)
+    engines = "not here" if isinstance(parts.closed.engines, ModelError) else parts.closed.engines
+    print(f"# model: {recipe.model.before_training}; engines: {engines}", flush=True)
+    if parts.closed.words:
+        print(f"# {parts.closed.words}")
+    for problem in problems_of(parts):
+        print(f"# cannot start here: {problem}")
+    try:
+        if by_trl:
+            from gtpo_cli.tools.trl.config import check_recipe
+
+            check_recipe(recipe)
+        _print_data(recipe, parts.data, parts.model.tokenizer)
+        print(f"# {_filter_words(recipe)}")
+        gpu = gpu_here()
+        no_gpu = "memory: there is no GPU here; gtpo plan says what one needs"
+        print(f"# {no_gpu if gpu is None else memory_finding(parts, gpu, read_data=False)}")
+    finally:  # also where the data or the model are not available
+        print_whole(f"\n{dump_recipe(parts.recipe)}")
+
+
+def _print_data(recipe: Recipe, data: Prepared, tokenizer: Any) -> None:
+    """Print the counts of the data and steps, and the first prompt as the model gets it."""
+    for note in data.notes:
+        print(f"# {note}")
+    if not _can_be_tested(recipe):
+        print("# nothing is held out for gtpo eval; data.held_out: 0.1 keeps a tenth of the questions")
+    print(f"# prompts: {len(data.prompts)}")
+    print(f"# steps: {data.order.total_steps} ({data.order.steps_per_epoch} an epoch)")
+    print(f"# completions: {data.sampled}")
+    if data.imitated:
+        print(f"# references: {data.imitated}, imitated; training samples nothing")
+    _, ids = data.order.step(1)[0]
+    print(f"# the first prompt, as the model gets it ({counted(len(ids), 'token')}):")
+    for line in tokenizer.decode(ids).splitlines():
+        print_whole(f"#   {line}")
+
+
+def _filter_words(recipe: Recipe) -> str:
+    objective = recipe.objective
+    if objective.name == "sft":
+        return "entropy filter: none in SFT"
+    if objective.filter.enabled != "auto":
+        return f"entropy filter: {objective.filter.enabled}"
+    if objective.initial_entropy is None:
+        prompts = counted(objective.probe.num_prompts, "prompt")
+        return f"entropy filter: decided before step 1 by <H>_ini, measured on {prompts} (gtpo probe-entropy)"
+    from gtpo_cli.entropy_filter import filter_is_on
+
+    state = "on" if filter_is_on(objective.initial_entropy, objective.filter.enabled) else "off"
+    return f"entropy filter: {state}, as objective.initial_entropy is {objective.initial_entropy:g}"
+
+
+def print_end(done: Outcome) -> None:
+    """Print the result of a run and the next command. Raises typer.Exit if it stopped before its last step."""
+    where = f"{done.folder.path}: step {done.step} of {done.total_steps}"
+    if done.stopped is None:
+        from gtpo_cli.tracking import changes, read_metrics
+
+        print(f"done: {where}")
+        changed = changes(read_metrics(done.folder.metrics_file), completions=done.recipe.completions_per_step)
+        for number, change in enumerate(changed):
+            if number == 0 or change.steps != changed[number - 1].steps:
+                print(f"means of {change.span}:")
+            print(f"  {change.words:<14} {change}")
+        print("files:")
+        print(f"  metrics        {done.folder.metrics_file}")
+        print(f"  checkpoints    {done.folder.checkpoints}")
+        print(f"  samples        {done.folder.samples}")
+        _print_offline(done.folder.path)
+        if _can_be_tested(done.recipe):
+            suggest("eval", done.folder.path, "--base")
+        else:
+            command = f"{gtpo()} eval {done.folder.path} --data-path FILE"
+            print_whole(f"nothing was held out to test on; to test on another file: {command}")
+            suggest("report", done.folder.path)
+        return
+    print(f"stopped ({done.stopped}): {where} is saved")
+    _print_offline(done.folder.path)
+    if done.stopped in EXITS:
+        suggest("train", "--resume", done.folder.path)
+    else:  # by itself: a resume would stop again
+        suggest("report", done.folder.path)
+    raise typer.Exit(EXITS.get(done.stopped, EXIT_STOPPED))
+
+
+def _print_offline(run: Path) -> None:
+    if not (run / "wandb").is_dir():
+        return
+    from gtpo_cli.tracking.wandb import sync_command, waits_for_upload
+
+    if waits_for_upload(run):
+        print_whole(f"  wandb          offline; to upload it: {sync_command(run)}")
+
+
+def _can_be_tested(recipe: Recipe) -> bool:
+    """Whether gtpo eval has questions that were not trained on."""
+    from gtpo_cli.data.problems import holds_nothing_out
+
+    other_benchmarks = set(recipe.evaluation.benchmarks) - {
+        source.benchmark for source in (*recipe.data.sources, recipe.data)
+    }
+    return bool(other_benchmarks) or not all(map(holds_nothing_out, recipe.data.sources))

@@ -18,8 +18,7 @@ from gtpo_cli.cli.options import (
     TrustRunOption,
     as_typed,
 )
-from gtpo_cli.cli.printing import print_json, say, suggest
-from gtpo_cli.cli.progress import count_progress
+from gtpo_cli.cli.printing import count_progress, print_json, say, suggest
 from gtpo_cli.errors import ended_with
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.runs.folder import RUNS, RunFolder, Trust, latest_run

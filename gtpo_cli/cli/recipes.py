@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli import completion
-from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed
+from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed, complete_recipes
 from gtpo_cli.cli.printing import print_json, print_table, suggest
 from gtpo_cli.errors import DataError, RecipeError, RewardError
 from gtpo_cli.recipe import dump_recipe, find_recipe, load_recipe, shipped_recipes
@@ -56,7 +55,7 @@ _HOW = (
 
 @recipes.command("show")
 def show(
-    recipe: Annotated[str, typer.Argument(metavar="FILE|NAME", autocompletion=completion.recipes)],
+    recipe: Annotated[str, typer.Argument(metavar="FILE|NAME", autocompletion=complete_recipes)],
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -92,7 +91,7 @@ def copy(
 def check(
     recipe: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|NAME", help="Default: all shipped.", autocompletion=completion.recipes),
+        typer.Argument(metavar="FILE|NAME", help="Default: all shipped.", autocompletion=complete_recipes),
     ] = None,
     set_: SetOption = None,
     as_json: JsonOption = False,

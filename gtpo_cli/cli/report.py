@@ -8,18 +8,17 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli import completion
-from gtpo_cli.cli.options import find_run
+from gtpo_cli.cli.options import complete_runs, find_run
 from gtpo_cli.cli.printing import say, suggest
 from gtpo_cli.errors import ended_with
+from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.terminal.streams import output_is_extra
-from gtpo_cli.terminal.waiting import Waiting
 
 
 def report(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN", help="Run folders (default: the latest run).", autocompletion=completion.runs),
+        typer.Argument(metavar="RUN", help="Run folders (default: the latest run).", autocompletion=complete_runs),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where to write (default: the run's report/).")

@@ -12,7 +12,7 @@ import typer
 from gtpo_cli.cli.printing import print_table, suggest
 from gtpo_cli.errors import GtpoError
 from gtpo_cli.runs.folder import RECIPE_FILE, RUNS, RunFolder, last_touched
-from gtpo_cli.terminal.waiting import duration
+from gtpo_cli.terminal.signals import duration
 from gtpo_cli.text import one_line
 
 

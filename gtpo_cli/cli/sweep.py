@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
-from gtpo_cli.cli import completion
-from gtpo_cli.cli.options import QuietOption, SetOption, as_typed
-from gtpo_cli.cli.printing import print_table, suggest
-from gtpo_cli.cli.progress import count_progress
+from gtpo_cli.cli.options import QuietOption, SetOption, as_typed, complete_recipes
+from gtpo_cli.cli.printing import count_progress, print_table, suggest
 from gtpo_cli.recipe import read_mapping, shipped_sweeps
+from gtpo_cli.terminal.signals import duration
 from gtpo_cli.terminal.streams import output_is_extra
-from gtpo_cli.terminal.waiting import duration
 from gtpo_cli.text import counted
 from gtpo_cli.tools.sweep.spec import Sweep, as_overrides, load_sweep
 
@@ -37,7 +35,7 @@ def sweep(
             "-r",
             metavar="FILE|NAME",
             help="Try the variants on this recipe (default: a small one).",
-            autocompletion=completion.recipes,
+            autocompletion=complete_recipes,
         ),
     ] = None,
     only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these variants.")] = None,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gtpo_cli.cli import completion
 from gtpo_cli.cli.options import (
     DEFAULT_RECIPE,
     QuietOption,
@@ -19,10 +18,10 @@ from gtpo_cli.cli.options import (
     TrustOption,
     TrustRunOption,
     as_typed,
+    complete_runs,
     find_run,
 )
-from gtpo_cli.cli.printing import say, suggest
-from gtpo_cli.cli.run_printing import print_end, print_plan
+from gtpo_cli.cli.printing import print_end, print_plan, say, suggest
 from gtpo_cli.errors import NotReadyError, RecipeError
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.recipe.schema import CHANGES_NO_STEP
@@ -42,7 +41,7 @@ def train(
         typer.Argument(
             metavar="RUN",
             help="With --resume: the run to continue (default: the latest).",
-            autocompletion=completion.runs,
+            autocompletion=complete_runs,
         ),
     ] = None,
     recipe: RecipeOption = None,
@@ -54,7 +53,7 @@ def train(
             metavar="RUN[:best|last|STEP]",
             help="Start a new run from the weights of another run's checkpoint (or of an adapter folder). Default "
             "recipe: that run's.",
-            autocompletion=completion.runs,
+            autocompletion=complete_runs,
         ),
     ] = None,
     name: Annotated[
@@ -154,7 +153,7 @@ def train(
 def _train_here(recipe: Recipe, resumed: RunFolder | None, *, quiet: bool, force: bool) -> Outcome | None:
     """Train with gtpo's own trainer. Return None if the run was already finished."""
     if resumed is not None and recipe == resumed.recipe():
-        from gtpo_cli.training.finished import finished_at
+        from gtpo_cli.runs.checkpoints import finished_at
 
         if step := finished_at(resumed, recipe):
             say(f"{resumed.path} is finished: step {step} of {step}; a larger training.max_steps continues it")
@@ -178,8 +177,8 @@ def _train_by_trl(
 
     extra = parse_extra(settings)
     from gtpo_cli.machine.ready import resolve
+    from gtpo_cli.runs.checkpoints import finished_at
     from gtpo_cli.tools.trl.run import Processes, train
-    from gtpo_cli.training.finished import finished_at
 
     resume = resumed is not None
     with Processes() as processes:

@@ -10,9 +10,8 @@ import typer
 
 from gtpo_cli.cli.eval_options import overridden
 from gtpo_cli.cli.options import JsonOption, RecipeOption, SetOption, TrustOption, TrustRunOption, as_typed
-from gtpo_cli.cli.printing import print_json, suggest
+from gtpo_cli.cli.printing import print_answer, print_json, print_line, print_verdict, suggest
 from gtpo_cli.cli.probe_entropy import choose_recipe, probe, unnamed
-from gtpo_cli.cli.verdicts import print_answer, print_line, print_verdict
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.runs.folder import Trust
 from gtpo_cli.text import counted

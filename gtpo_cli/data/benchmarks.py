@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from gtpo_cli.data.files import find_files, open_files
-from gtpo_cli.data.gold import boxed_gold, column_gold, gsm8k_gold, own_gold
-from gtpo_cli.data.hub_sets import HubSource, hub_table
-from gtpo_cli.data.local import Table
+from gtpo_cli.data.local import SourcedRow, Table, find_files, nearest, open_files
 from gtpo_cli.data.problems import LoadedProblems, Side, UsableCheck
-from gtpo_cli.data.reading import BenchmarkSpec, Split, read_table
+from gtpo_cli.data.reading import GoldReader, Split, boxed_gold, column_gold, gsm8k_gold, own_gold, read_table
 from gtpo_cli.errors import DataError
+from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, SourceRecipe, dataset_parts
+from gtpo_cli.text import one_line
 from gtpo_cli.types import CodeName
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """The place of a data set on the hub. `splits` maps our names of splits to the hub's; None: the names are equal."""
+
+    id: str
+    config: str | None
+    splits: Mapping[str, str] | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkSpec:
+    """The definition of a benchmark.
+
+    `columns` maps a meaning ("question", "answer", "solution") to column names, of which one must be there. The
+    question is in the first column with text. `hub` is None for benchmarks that exist only as files.
+    """
+
+    columns: Mapping[str, tuple[str, ...]]
+    read_gold: GoldReader
+    hub: HubSource | None = None
 
 
 def read_source(
@@ -88,3 +111,55 @@ BENCHMARKS: Mapping[str, BenchmarkSpec] = {
     "aime25": BenchmarkSpec(_ANSWER, column_gold, HubSource("math-ai/aime25", None, _TEST)),
     "amc23": BenchmarkSpec(_ANSWER, column_gold, HubSource("math-ai/amc23", None, _TEST)),
 }
+
+
+def hub_table(name: str, hub: HubSource, split: str) -> Table:
+    """Load a split of a data set. `name` is the recipe's name for the set. Raises DataError that says what to do."""
+    if hub.splits is not None and split not in hub.splits:
+        known = " and ".join(hub.splits)
+        raise DataError(f"data.split: {name} has no split {split}; it has {known}{nearest(split, hub.splits)}")
+    import httpx
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError, DatasetsError
+
+    hub_split = split if hub.splits is None else hub.splits[split]
+    try:
+        with only_the_cache_if_unreachable():
+            dataset = load_dataset(hub.id, hub.config, split=hub_split, revision=hub.revision)
+    except (OSError, ValueError, RuntimeError, KeyError, DatasetsError, httpx.HTTPError) as error:
+        detail = one_line(str(error)) or type(error).__name__
+        why = f"cannot be loaded ({detail})"
+        if isinstance(error, DatasetNotFoundError):
+            why = "the hub has no such data set, or this machine's login may not read it"
+            if hub.revision is not None and detail.startswith("Revision"):
+                why = f"the hub has no revision {hub.revision} of it (data.dataset: {hub.id}@REVISION)"
+        elif isinstance(error, (ConnectionError, httpx.HTTPError)):
+            why = f"the hub cannot be reached ({detail})"
+        raise DataError(f"{hub.id}: {why}; {_remedy(hub, detail, split)}") from error
+    where = f"{hub.id}[{split}]"
+
+    def rows(names: Sequence[str]) -> Iterator[SourcedRow]:
+        return ((f"{where}:{number}", row) for number, row in enumerate(dataset.select_columns(list(names)), start=1))
+
+    return Table(where, tuple(dataset.column_names), rows(dataset.column_names), rows)
+
+
+def _remedy(hub: HubSource, detail: str, split: str) -> str:
+    if hub.splits is None and ("onfig" in detail and "vailable" in detail):
+        return f"name one of them: data.dataset: {hub.id}:CONFIGURATION"
+    if hub.splits is None and "plit" in detail and "hould be one of" in detail:
+        return (
+            f"there is no split {split}: set data.split (for gtpo eval: --split) to one of them; without a test split, "
+            "data.held_out keeps a share of the questions from training"
+        )
+    if "scripts are no longer supported" in detail:
+        return f"its rows come from a script, which is not run; try data.dataset: {hub.id}@refs/convert/parquet"
+    if hub.splits is None:
+        return (
+            f"download a copy with a network (hf download --repo-type dataset {hub.id} --local-dir FOLDER) and set "
+            "data.dataset to the folder, or data.path to a file"
+        )
+    return (
+        f"set data.path to a local copy (for gtpo eval: --data-path), a file or a folder with {split}.jsonl, .parquet "
+        f"or .csv, or {offline_remedy()}"
+    )

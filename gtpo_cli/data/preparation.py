@@ -5,9 +5,10 @@ Training, SFT, TRL, the entropy probe, `gtpo train --dry-run` and `gtpo plan` al
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,7 +185,6 @@ def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Us
         parts.append(prompts)
     if not recipe.data.mixture:
         return Usable(parts[0], dropped, notes)
-    from gtpo_cli.data.mixture import mixed
 
     prompts, note = mixed(parts, recipe.data.mixture, seed=recipe.seed)
     return Usable(prompts, dropped, [*notes, note])
@@ -248,3 +248,31 @@ def drop_long_references(
         else:
             dropped.append(DroppedRow(problem.source or problem.id, reason))
     return kept, dropped
+
+
+MAX_PROMPTS = 10_000_000  # per epoch; more would come from a mistyped weight
+
+
+def mixed(parts: Sequence[Sequence[Prompt]], weights: Mapping[str, float], *, seed: int) -> tuple[list[Prompt], str]:
+    """Return an epoch of prompts in the proportions of the sources' weights, and a note with the counts.
+
+    Every prompt comes at least once; prompts of a part that is small for its weight come several times. Only the order
+    of the parts is random, by `seed`. Raises DataError if the weights need too many prompts.
+    """
+    total = sum(weights.values())
+    shares = [weight / total for weight in weights.values()]
+    length = max(len(part) / share for part, share in zip(parts, shares, strict=True))
+    if length > MAX_PROMPTS:
+        raise DataError(
+            f"data.mixture: these weights make an epoch of {length:.0f} prompts; choose more similar weights"
+        )
+    counts = [round(length * share) for share in shares]
+    order = [number for number, count in enumerate(counts) for _ in range(count)]
+    random.Random(derive_seed(seed, "mixture")).shuffle(order)
+    endless = [itertools.cycle(part) for part in parts]
+    words = [
+        f"{count} of {name} ({counted(len(part), 'problem')}, weight {weight:g})"
+        for count, part, (name, weight) in zip(counts, parts, weights.items(), strict=True)
+    ]
+    note = f"mixture: {counted(len(order), 'prompt')} an epoch: {', '.join(words)}"
+    return [next(endless[number]) for number in order], note

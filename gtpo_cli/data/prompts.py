@@ -148,8 +148,7 @@ class PromptEncoder:
             template = template.get("default")
         if not isinstance(template, str):
             return
-        from gtpo_cli.data.template_probe import renders
-        from gtpo_cli.runs.limited import LIMITS
+        from gtpo_cli.runs.limited import LIMITS, renders
 
         special = getattr(self._tokenizer, "special_tokens_map", {}).items()
         tokens = tuple((name, token) for name, token in special if isinstance(token, str))

@@ -2,41 +2,250 @@
 
 A row is dropped, counted and reported, never repaired, if it has no question, no gold answer, or a gold answer that the
 rewards cannot compare.
+
+A column of a row holds text, a number or chat messages.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from gtpo_cli.data.cells import UnusableRowError, has_column, text_in, turns_in
 from gtpo_cli.data.columns import suggestion
-from gtpo_cli.data.gold import GoldReader
-from gtpo_cli.data.hub_sets import HubSource
-from gtpo_cli.data.local import Row, SourcedRow, Table
+from gtpo_cli.data.local import MAX_LINE_BYTES, Row, SourcedRow, Table
 from gtpo_cli.data.problems import DroppedRow, LoadedProblems, Side, UsableCheck, normalized_question, summarise_dropped
 from gtpo_cli.errors import DataError
-from gtpo_cli.text import shown
-from gtpo_cli.types import Problem, Turn
+from gtpo_cli.runs.user_code import import_function, running
+from gtpo_cli.text import shown, some
+from gtpo_cli.types import CodeName, Problem, Turn
+
+if TYPE_CHECKING:
+    from gtpo_cli.data.benchmarks import BenchmarkSpec
+
+
+GoldReader = Callable[[Row], tuple[str, str | None]]  # gold answer, worked solution or None; raises UnusableRowError
+
+
+def gsm8k_gold(row: Row) -> tuple[str, str | None]:
+    """Gold: the text after the last `####`. Solution: the text before it, without calculator marks (<<48/2=24>>)."""
+    return _hashes(text_in(row, ("answer",)) or "", "answer")
+
+
+def boxed_gold(row: Row) -> tuple[str, str | None]:
+    """Gold: the last box of the solution, or the answer column if there is no box or an empty one. Solution: the whole
+    solution."""
+    solution = text_in(row, ("solution",))
+    box = last_boxed(solution) if solution else None
+    gold = (box or "").strip() or text_in(row, ("answer",), number=True)
+    if gold is None:
+        if solution is None:
+            raise UnusableRowError("no solution and no answer")
+        raise UnusableRowError("no \\boxed{} in solution" if box is None else "empty gold answer")
+    return gold, solution
+
+
+def column_gold(row: Row, *, answer: str = "answer", solution: str | None = "solution") -> tuple[str, str | None]:
+    """Gold: one column, unchanged. Solution: another column, if there is one."""
+    gold = text_in(row, (answer,), number=True)
+    if gold is None:
+        raise UnusableRowError("empty gold answer")
+    return gold, None if solution is None else text_in(row, (solution,))
+
+
+def own_gold(gold: str, *, answer: str, solution: str | None) -> GoldReader:
+    """Return the reader that `data.gold` names. Solution: its column, or else the text that contains the gold answer.
+
+    Raises DataError for a missing function.
+    """
+    if isinstance(gold, CodeName):
+        return _function_gold(gold, solution)
+    read = _READERS[gold]
+
+    def read_row(row: Row) -> tuple[str, str | None]:
+        text = text_in(row, (answer,), number=True)
+        if text is None:
+            raise UnusableRowError("empty gold answer")
+        value, worked = read(text, answer)
+        return value, worked if solution is None else text_in(row, (solution,))
+
+    return read_row
+
+
+def _function_gold(name: CodeName, solution: str | None) -> GoldReader:
+    function = import_function(name, lambda why: DataError(f"data.gold: {name}: {why}"))
+
+    def read_row(row: Row) -> tuple[str, str | None]:
+        remedy = "return None for a row to leave out"
+        with running(lambda said: DataError(f"data.gold: {name} raised {said}; {remedy}")):
+            value = function(dict(row))
+        gold = text_in({"gold answer": value}, ("gold answer",), number=True)
+        if gold is None:
+            raise UnusableRowError("empty gold answer")
+        return gold, None if solution is None else text_in(row, (solution,))
+
+    return read_row
+
+
+def _hashes(text: str, column: str) -> tuple[str, str | None]:
+    worked, mark, gold = text.rpartition("####")
+    if not mark:
+        raise UnusableRowError(f"no #### in {column}")
+    if not gold.strip():
+        raise UnusableRowError("empty gold answer")
+    return gold.strip(), re.sub(r"<<[^<>]*>>", "", worked).strip() or None
+
+
+def _boxed(text: str, column: str) -> tuple[str, str | None]:
+    box = last_boxed(text)
+    if not (box or "").strip():
+        raise UnusableRowError(f"no \\boxed{{}} in {column}" if box is None else "empty gold answer")
+    assert box is not None
+    return box.strip(), text
+
+
+def _column(text: str, column: str) -> tuple[str, str | None]:
+    return text, None
+
+
+def _auto(text: str, column: str) -> tuple[str, str | None]:
+    if text.rpartition("\n")[2].lstrip().startswith("####"):
+        return _hashes(text, column)
+    return _boxed(text, column) if (last_boxed(text) or "").strip() else (text, None)
+
+
+_READERS: dict[str, Callable[[str, str], tuple[str, str | None]]] = {
+    "auto": _auto, "column": _column, "hashes": _hashes, "boxed": _boxed,
+}  # fmt: skip
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{...}` or `\fbox{...}` with balanced braces (`\{` and `\}` do not count),
+    or the word after `\boxed ` without braces. None if there is no box or its braces never close; "" for an empty box.
+    """
+    boxes = list(re.finditer(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*", text))
+    if not boxes:
+        return None
+    start = boxes[-1].end()
+    if not text.startswith("{", start):
+        word = re.match(r"[^\s$]+", text[start:])
+        return word.group().rstrip(".,") if word else None
+    depth = 0
+    for token in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(token.group(), 0)
+        if depth == 0 and token.group() == "}":
+            return text[start + 1 : start + token.start()]
+    return None
+
+
+# Role names of OpenAI, the hub and ShareGPT.
+_ROLES = {
+    "system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
+    "gpt": "assistant", "model": "assistant",
+}  # fmt: skip
+
+
+class UnusableRowError(ValueError):
+    """The row gives no problem. The message becomes the reason of the `DroppedRow`."""
+
+
+def has_column(columns: Sequence[str], name: str) -> bool:
+    """Whether there is a column of this name; for `a.b`, a column `a` that may hold a `b` suffices."""
+    return name in columns or ("." in name and name.partition(".")[0] in columns)
+
+
+def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | None:
+    """Return the stripped text of the first of these columns that has one; None if all are absent or empty.
+
+    In chat messages, the text is the assistant's reply at their end. With `number`, a finite number counts as text
+    (27.0 as "27"). Raises UnusableRowError for any other value, a text that is far too long, a NUL character, and a
+    lone surrogate, which stands for bytes that are not UTF-8 in JSON and CSV.
+    """
+    for name in names:
+        value = value_in(row, name)
+        if _is_chat(value):
+            (*_, (role, last)) = turns_in(row, name)
+            value = last if role == "assistant" else None
+        elif number and isinstance(value, float) and math.isfinite(value):
+            value = repr(int(value) if value.is_integer() else value)
+        elif number and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if stripped := _text(name, value):
+            return stripped
+    return None
+
+
+def turns_in(row: Row, name: str) -> list[Turn]:
+    """Return the chat messages in a column without blank ones; an empty list if it holds something else.
+
+    Raises UnusableRowError for an unknown role, a message without text, or only blank messages.
+    """
+    value = value_in(row, name)
+    turns: list[Turn] = []
+    for message in value if _is_chat(value) else ():
+        role = message.get("role", message.get("from"))
+        if role not in _ROLES:
+            raise UnusableRowError(f"a message in {name} has an unknown role: {shown(role)}")
+        content = message.get("content", message.get("value"))
+        if isinstance(content, list):
+            content = "".join(_part(name, part) for part in content)
+        if text := _text(name, content):
+            turns.append((_ROLES[role], text))
+    if _is_chat(value) and not turns:
+        raise UnusableRowError(f"only blank messages in {name}")
+    return turns
+
+
+def value_in(row: Row, name: str) -> Any:
+    """Return the value of a column; for `a.b` where there is no such column, that of `b` within `a`. None if absent."""
+    if name in row or "." not in name:
+        return row.get(name)
+    value: Any = row
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_chat(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(message, Mapping) and ("role" in message or "from" in message) for message in value)
+    )
+
+
+def _part(name: str, part: Any) -> str:
+    """Return the text of one part of a message, as multimodal models split messages."""
+    if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        raise UnusableRowError(f"a message in {name} is not text: {shown(part)}")
+    return str(part["text"])
+
+
+def _text(name: str, value: Any) -> str | None:
+    """Check and strip a text; None if it is empty or absent."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping) and value:
+        keys = [str(key) for key in value]
+        raise UnusableRowError(f"{name} is not text: it holds {some(keys)}; name one of them, as {name}.{keys[0]}")
+    if not isinstance(value, str):
+        raise UnusableRowError(f"{name} is not text: {type(value).__name__} {shown(value)}")
+    if len(value) > MAX_LINE_BYTES:  # Parquet and the hub have no limit on lines
+        raise UnusableRowError(f"{name} too long: more than {MAX_LINE_BYTES // 2**20} MiB")
+    if "\0" in value:
+        raise UnusableRowError(f"NUL character in {name}")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise UnusableRowError(f"not UTF-8: {name}")
+    return value.strip() or None
+
 
 # Gold answers are checked in chunks of this many rows. With a limit, none is checked after the limit is reached.
 CHUNK_ROWS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkSpec:
-    """The definition of a benchmark.
-
-    `columns` maps a meaning ("question", "answer", "solution") to column names, of which one must be there. The
-    question is in the first column with text. `hub` is None for benchmarks that exist only as files.
-    """
-
-    columns: Mapping[str, tuple[str, ...]]
-    read_gold: GoldReader
-    hub: HubSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.data import Prompt, usable_prompts
-from gtpo_cli.data.cells import has_column, value_in
 from gtpo_cli.data.problems import holds_nothing_out, sources_with_prefix
+from gtpo_cli.data.reading import has_column, value_in
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, ColumnsRecipe, SourceRecipe

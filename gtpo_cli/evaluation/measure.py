@@ -17,19 +17,19 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import first_k_pass, majority_of_votes, mean_interval, pass_at_k, vote_classes
 from gtpo_cli.evaluation.loading import PolicyAndSampler, Subject
 from gtpo_cli.evaluation.probe import mean_entropies
-from gtpo_cli.evaluation.records import (
+from gtpo_cli.evaluation.store import (
     Conditions,
     EvaluatedCompletion,
     EvaluatedProblem,
     Results,
     Score,
+    StoredEvaluation,
     data_digest,
+    evaluation_at,
     is_share,
     problem_digest,
 )
-from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
-from gtpo_cli.policy.rollout import sample, sample_blocks
-from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.sampler import SamplingParams, sample, sample_blocks
 from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.recipe.section import code_names
 from gtpo_cli.rewards import Scorer

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gtpo_cli.evaluation.records import EvaluatedProblem
+from gtpo_cli.evaluation.store import EvaluatedProblem
 
 SAME_TEXT, SAME_NUMBER = "same text", "same number"
 TIMED_OUT, UNPARSABLE = "took too long", "unparsable"

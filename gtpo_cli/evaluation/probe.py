@@ -15,9 +15,8 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, mean_interval
 from gtpo_cli.objective import mean_entropy
 from gtpo_cli.policy import Policy
-from gtpo_cli.policy.budget import measure_rows
-from gtpo_cli.policy.rollout import collate, sample_blocks
-from gtpo_cli.policy.sampler import Sampler, SamplingParams
+from gtpo_cli.policy.packing import measure_rows
+from gtpo_cli.policy.sampler import Sampler, SamplingParams, collate, sample_blocks
 from gtpo_cli.recipe.rewards import LengthRewardRecipe, RewardsRecipe
 from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.rewards import Scorer

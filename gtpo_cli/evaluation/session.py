@@ -2,15 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import Any
+
+import torch
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.evaluation.loading import Subject, load_frozen
-from gtpo_cli.policy.sampler import SamplingParams
-from gtpo_cli.policy.stream import stream_text
+from gtpo_cli.policy.policy import Policy
+from gtpo_cli.policy.sampler import SamplingParams, room_after
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import chooser, open_decoder, uniform
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Completion, Turn
+
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
+
+
+@torch.no_grad()
+def stream_text(policy: Policy, prompt_ids: Sequence[int], params: SamplingParams) -> Generator[str, None, Completion]:
+    """Yield pieces of decoded text as tokens come, and return the completion (the generator's return value).
+
+    The same seed repeats a completion; the global random state does not change. Closing the generator ends it at once.
+    Raises GenerationError for a prompt that leaves no room, and for weights that are not finite.
+    """
+    assert isinstance(policy, TransformersPolicy)
+    limit = min(room_after(prompt_ids, policy.max_seq_length), params.max_completion_tokens)
+    generator = torch.Generator(device=policy.device).manual_seed(params.seed)
+    choose = chooser(params)
+    policy.model.eval()
+    decoder = open_decoder(policy, [prompt_ids], 1)
+    pieces = TextPieces(policy.tokenizer)
+    ids: list[int] = []
+    logprobs: list[float] = []
+    while True:
+        token, logp = choose(decoder.logits(), uniform(1, generator))
+        ids.append(int(token))
+        logprobs.append(float(logp))
+        if piece := pieces.add(ids[-1]):
+            yield piece
+        if ids[-1] in policy.eos_token_ids or len(ids) == limit:
+            break
+        decoder.advance(token)
+    if piece := pieces.rest():
+        yield piece
+    text = policy.tokenizer.decode(ids, skip_special_tokens=True)
+    return Completion(tuple(ids), tuple(logprobs), "stop" if ids[-1] in policy.eos_token_ids else "length", text)
+
+
+class TextPieces:
+    """Turns token ids, one at a time, into pieces of text that later tokens cannot change.
+
+    A character may span several tokens, and a token's text may depend on the one before it (a space is dropped at the
+    start of a text). So a window is decoded: the tokens of the last piece and all after it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._given: list[int] = []  # the tokens of the last piece
+        self._open: list[int] = []  # later tokens, whose text may still change
+
+    def add(self, token_id: int) -> str:
+        """Add a token and return the text that is now final; "" for a special token or within a character."""
+        self._open.append(token_id)
+        piece = self.rest()
+        if piece.endswith(_INCOMPLETE):
+            return ""
+        if piece:
+            self._given, self._open = self._open, []
+        return piece
+
+    def rest(self) -> str:
+        """Return the text of tokens that are in no piece yet. After the last token, this is an incomplete character."""
+        return self._decode(self._given + self._open)[len(self._decode(self._given)) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        # A clean-up could remove spaces that were already yielded.
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
 
 
 class Session:

@@ -11,6 +11,10 @@ Departures from the textbook (log_softmax over full logits, autograd behind it):
 - On CUDA products of whole rows are faster. A Triton kernel processes the rows between them (row_kernel.py).
 - The sampled token is kept out of the running sum: log p = -softplus(logsumexp(others) - z_token), and
   1 - p = -expm1(log p). For a confident token the direct 1 - p is rounding noise; this keeps its gradient exact.
+
+Products are in float32, from 16-bit factors if the hardware multiplies those faster. On CUDA the product of 16-bit
+factors is a float32 without rounding. On a CPU that multiplies bfloat16 it is a bfloat16: logits are rounded as in the
+model's own output layer, but sums over them are in float32. Factors of other types are converted first.
 """
 
 from __future__ import annotations
@@ -21,7 +25,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.kernels.products import add_matmul, factor_dtype, matmul
+
+def factor_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the type in which factors of this type are multiplied here: their own, or float32."""
+    if dtype == torch.float64:
+        return dtype
+    narrow = dtype in (torch.bfloat16, torch.float16) if device.type == "cuda" else _multiplies_bfloat16(dtype, device)
+    return dtype if narrow else torch.float32
+
+
+def _multiplies_bfloat16(dtype: torch.dtype, device: torch.device) -> bool:
+    return device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
+
+
+def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+    """Compute out = a b, with `out` in float32 (float64 for float64 factors)."""
+    if a.dtype == out.dtype:
+        return torch.mm(a, b, out=out)
+    if a.device.type == "cuda":
+        return torch.mm(a, b, out_dtype=out.dtype, out=out)
+    return out.copy_(a @ b)
+
+
+def add_matmul(acc: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Compute acc += a b. `b` is given in float32 and multiplied in the type of `a`."""
+    if a.dtype == acc.dtype:
+        return torch.addmm(acc, a, b, out=acc)
+    if a.device.type == "cuda":  # not addmm, which in torch 2.9 needs `acc` in the factors' type
+        return acc.add_(torch.mm(a, b.to(a.dtype), out_dtype=acc.dtype))
+    return acc.add_(a @ b.to(a.dtype))
+
 
 # Block of the vocabulary: W's block and the block of exponentials should stay in cache, but the matrix products should
 # stay long. On a CPU with 1 MiB L2 per core the speed is flat between 256 and 2048 (docs/benchmarks.md).

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gtpo_cli.kernels.products import factor_dtype, matmul
+from gtpo_cli.kernels.logprobs import factor_dtype, matmul
 
 CHUNK_BYTES = 1 << 29  # of float32 logits at a time
 _BLOCK = 4096  # logits that a program processes at once

@@ -14,8 +14,8 @@ import yaml
 
 from gtpo_cli.data.guess import columns_of, golds_are_text, guessed_data
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.machine.cards import GIB, Card
 from gtpo_cli.machine.fit import Plan, make_plan
+from gtpo_cli.machine.installed import GIB, Card
 from gtpo_cli.machine.memory import best_memory, memory_of
 from gtpo_cli.machine.open_keys import LARGE, close, machine_with, main_memory
 from gtpo_cli.machine.ready import check_data
@@ -58,7 +58,7 @@ _NOTES = {
     "model.max_seq_length": "prompt and completion together, in tokens",
     "model.lora": "the adapter; the paper's rank is 128",
     "data.columns": "what the data call them",
-    "data.gold": "how the gold answer stands in its column: column, hashes (####), boxed, or file.py:function",
+    "data.reading": "how the gold answer stands in its column: column, hashes (####), boxed, or file.py:function",
     "data.held_out": "share of the questions kept from training, for gtpo eval",
     "data.max_prompt_tokens": "longer prompts are dropped, and counted",
     "data.system_prompt": "say here what your task is; the tags are those of rewards.format.tags",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from gtpo_cli.job import Engines
 from gtpo_cli.kernels.row_kernel import CHUNK_BYTES
-from gtpo_cli.machine.cards import GIB
+from gtpo_cli.machine.installed import GIB
 from gtpo_cli.machine.shapes import ModelShape
-from gtpo_cli.policy.budget import AUTO_TOKENS
+from gtpo_cli.policy.packing import AUTO_TOKENS
 from gtpo_cli.policy.policy import STATE_BYTES
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe

@@ -33,7 +33,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import BFLOAT16, OPEN, PAPER_SHARE
 
 if TYPE_CHECKING:
-    from gtpo_cli.machine.cards import Card
+    from gtpo_cli.machine.installed import Card
     from gtpo_cli.machine.shapes import ModelShape
 
 LARGE = 10**9  # weights; smaller models do not need 4 bits, and a CPU trains them in acceptable time

@@ -32,7 +32,7 @@ from gtpo_cli.policy.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED
 from gtpo_cli.runs.folder import RunFolder
-from gtpo_cli.terminal.waiting import Waiting
+from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.text import counted
 from gtpo_cli.training.best import check_keep_best
 from gtpo_cli.types import CodeName
@@ -134,8 +134,8 @@ def check_recipe(recipe: Recipe) -> list[str]:
     since other data may be elsewhere.
     """
     check_keep_best(recipe)
-    from gtpo_cli.data.gold import own_gold
-    from gtpo_cli.rewards.registry import load_plugin
+    from gtpo_cli.data.reading import own_gold
+    from gtpo_cli.rewards.user_reward import load_plugin
     from gtpo_cli.runs.user_code import missing_module
 
     loaders: dict[str, Callable[[], object]] = {
@@ -245,7 +245,7 @@ def _needs(parts: Parts, *, resumed: bool = False) -> list[Finding]:
 def _rewards(recipe: Recipe) -> str:
     check_keep_best(recipe)
     for plugin in recipe.rewards.plugins:
-        from gtpo_cli.rewards.registry import load_plugin
+        from gtpo_cli.rewards.user_reward import load_plugin
 
         load_plugin(plugin.name)
     return "its rewards are there" if recipe.rewards.plugins else "no reward of its own"

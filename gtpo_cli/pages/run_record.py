@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import JsonValue
 
 from gtpo_cli.errors import EvaluationError, GtpoError
-from gtpo_cli.evaluation.records import Conditions, Results
-from gtpo_cli.evaluation.store import StoredEvaluation, largest_evaluations
+from gtpo_cli.evaluation.store import Conditions, Results, StoredEvaluation, largest_evaluations
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.runs.files import read_json
 from gtpo_cli.runs.folder import RunFolder

@@ -106,7 +106,7 @@ def load_config(recipe: ModelRecipe, path: str) -> Any:
 def _check_before_loading(path: str, revision: str | None) -> None:
     """Raise ModelError for a small file with which a library would fill the memory or never end: sizes in config.json,
     of which it makes lists, and rules in tokenizer.json."""
-    from gtpo_cli.policy.tokenizer_probe import tokenizes
+    from gtpo_cli.runs.limited import tokenizes
 
     if (config := _fetched(path, "config.json", revision)) is not None:
         with contextlib.suppress(ValueError):  # no JSON: loading it says so
@@ -329,7 +329,7 @@ def load_failure(path: str, error: BaseException, *, unreachable: str | None = N
     said = one_line(str(error))
     if out_of_memory := _out_of_memory(error):
         return f"model.name: {path} does not fit {out_of_memory} ({said})"
-    from gtpo_cli.policy.copies import hub_refusal
+    from gtpo_cli.hub import hub_refusal
 
     if refusal := hub_refusal(path, error):
         return refusal

@@ -1,4 +1,10 @@
-"""The interface of a policy, the same for every library that holds the model."""
+"""The interface of a policy, the same for every library that holds the model, and what all of them do about dropout.
+
+Dropout and reinforcement learning do not go together. Two forward passes with dropout are two random sub-networks. Then
+exp(ln pi - ln pi_old) is not 1 even if nothing changed, and <H>, which decides delta and c, is not that of the policy
+that sampled. So adapters have no dropout, and dropout in the model's own configuration is switched off except for SFT,
+as TRL's `disable_dropout` does.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gtpo_cli.objective.batch import Rows
-    from gtpo_cli.policy.budget import Budget
+    from gtpo_cli.policy.packing import Budget
+
 
 # Bytes of optimiser state for each trained weight: two moments in 32 bits, or in 8 bits with a scale for each 256.
 STATE_BYTES = {"adamw": 8.0, "adamw_8bit": 2.04, "paged_adamw_8bit": 2.04}
@@ -79,3 +86,26 @@ class Policy(Protocol):
     def load(self, folder: Path) -> None:
         """Load exactly what `save` wrote. Raises CheckpointError, and ModelError unless an adapter is plain LoRA."""
         ...
+
+
+def active_dropout(model: Any) -> list[tuple[Any, str, float]]:
+    """Return (module, attribute, probability) of every dropout above 0 of a model.
+
+    These are dropout layers, and modules with an attribute such as `attention_dropout`, `layerdrop` or `resid_pdrop`.
+    """
+    return [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float)
+        and 0.0 < value <= 1.0
+        and ("drop" in name or (name == "p" and "Dropout" in type(module).__name__))
+    ]
+
+
+def switch_off_dropout(model: Any) -> float:
+    """Set every dropout of a model to 0 and return the largest former value. The model's configuration stays."""
+    found = active_dropout(model)
+    for module, name, _ in found:
+        setattr(module, name, 0.0)
+    return max((value for *_, value in found), default=0.0)

@@ -17,8 +17,6 @@ from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.job import ModelFiles
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.objective.batch import Rows
-from gtpo_cli.policy.budget import measuring_budget
-from gtpo_cli.policy.dropout import switch_off_dropout
 from gtpo_cli.policy.loading import (
     bounded_context,
     check_complete,
@@ -34,11 +32,13 @@ from gtpo_cli.policy.loading import (
 from gtpo_cli.policy.packing import (
     Packed,
     can_pack,
+    measuring_budget,
     pack,
     packed_hidden_states,
     rows_without_gaps,
     use_packed_attention,
 )
+from gtpo_cli.policy.policy import switch_off_dropout
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 from gtpo_cli.runs.files import guarded, open_regular
 from gtpo_cli.text import one_line

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import GenerationError, NotFiniteError
-from gtpo_cli.policy.budget import Budget
-from gtpo_cli.policy.decoder import Decoder, ModelDecoder
-from gtpo_cli.policy.lean_decoder import LeanDecoder, can_decode
+from gtpo_cli.policy.decoder import Decoder, LeanDecoder, ModelDecoder, can_decode
+from gtpo_cli.policy.packing import Budget
 from gtpo_cli.policy.policy import Policy
 from gtpo_cli.policy.sampler import OnCompletion, SamplingParams, check_prompts
 from gtpo_cli.policy.transformers_policy import TransformersPolicy

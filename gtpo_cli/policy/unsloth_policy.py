@@ -8,10 +8,12 @@ lists which test covers which part.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from gtpo_cli.errors import ModelError, install
 from gtpo_cli.job import ModelFiles
 from gtpo_cli.policy.loading import check_finite, choose_dtype, explained
 from gtpo_cli.policy.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
-from gtpo_cli.policy.standby import recording_what_sleeps
 from gtpo_cli.policy.transformers_policy import TransformersPolicy, adapter_targets
 from gtpo_cli.recipe.schema import ModelRecipe, RolloutRecipe
 
@@ -266,3 +267,65 @@ def _library_output() -> Iterator[None]:
         raise
     finally:
         chatter.kept = None
+
+
+_WEIGHTS = "weights"  # stay awake in Unsloth, since the policy trains with them
+
+
+@contextmanager
+def recording_what_sleeps() -> Iterator[None]:
+    """Patch the allocator while an engine that can sleep starts. There is one allocator in a process.
+
+    It binds its function for freeing memory at the start of the engine; until then Unsloth replaces the other two.
+    """
+    from vllm.device_allocator import cumem
+
+    allocator: Any = cumem.CuMemAllocator
+    if not hasattr(allocator, "_free_awake"):
+        allocator._free_awake, allocator._python_free_callback = allocator._python_free_callback, _free
+    yield
+    if allocator.sleep is not _sleep:
+        allocator._sleep_all, allocator.sleep, allocator.wake_up = allocator.sleep, _sleep, _wake_up
+
+
+def _sleep(allocator: Any, offload_tags: Any = None) -> None:
+    allocator._sleep_all(offload_tags)
+    for data in allocator.pointer_to_data.values():
+        data.is_asleep = data.tag != _WEIGHTS
+
+
+def _wake_up(allocator: Any, tags: list[str] | None = None) -> None:
+    """Wake all memory, or none of it if memory runs out (RuntimeError)."""
+    from vllm.device_allocator import cumem
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    woken: list[Any] = []
+    try:
+        for pointer, data in allocator.pointer_to_data.items():
+            if not data.is_asleep or (tags is not None and data.tag not in tags):
+                continue
+            cumem.create_and_map(data.handle)
+            data.is_asleep = False
+            woken.append(data)
+            if data.cpu_backup_tensor is not None:
+                cumem.libcudart.cudaMemcpy(pointer, data.cpu_backup_tensor.data_ptr(), data.cpu_backup_tensor.nbytes)
+    except RuntimeError:
+        for data in woken:
+            cumem.unmap_and_release(data.handle)
+            data.is_asleep = True
+        raise
+    for data in woken:
+        data.cpu_backup_tensor = None
+
+
+def _free(allocator: Any, pointer: int) -> Any:
+    """Return memory for vLLM's C code to unmap, mapping it first if it is asleep."""
+    from vllm.device_allocator import cumem
+
+    data = allocator.pointer_to_data.get(pointer)
+    if data is not None and data.is_asleep:
+        with suppress(RuntimeError):  # not even this one fits; vLLM reports that and continues
+            cumem.create_and_map(data.handle)
+            data.is_asleep = False
+    return allocator._free_awake(pointer)

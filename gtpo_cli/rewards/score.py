@@ -21,7 +21,7 @@ from gtpo_cli.rewards.extract import (
 )
 from gtpo_cli.types import Completion, Group, Problem, Verdict
 
-if TYPE_CHECKING:  # a grading worker does without pydantic
+if TYPE_CHECKING:
     from gtpo_cli.recipe.rewards import RewardsRecipe
     from gtpo_cli.rewards.user_reward import UserReward
 
@@ -30,10 +30,10 @@ def check_columns(recipe: RewardsRecipe, problems: Sequence[Problem]) -> None:
     """Raise RewardError for a plug-in that cannot be loaded, or that needs a column which none of the problems has."""
     if not recipe.plugins:
         return
-    from gtpo_cli.rewards import registry
+    from gtpo_cli.rewards.user_reward import check_plugin_columns, load_plugin
 
     for plugin in recipe.plugins:
-        registry.check_columns(plugin.name, registry.load_plugin(plugin.name), problems)
+        check_plugin_columns(plugin.name, load_plugin(plugin.name), problems)
 
 
 def try_rewards(recipe: RewardsRecipe, problem: Problem, completion: Completion) -> None:
@@ -141,9 +141,7 @@ class Scorer:
             dataclasses.replace(
                 group,
                 verdicts=tuple(
-                    self._verdict(
-                        group.problem, completion, grades[pair], {name: next(own) for name, own in scores.items()}
-                    )
+                    self._verdict(completion, grades[pair], {name: next(own) for name, own in scores.items()})
                     for completion, pair in zip(group.completions, row, strict=True)
                 ),
             )
@@ -158,21 +156,19 @@ class Scorer:
     def _answer(self, completion: Completion) -> str | None:
         return extract_answer(completion.text, mode=self._recipe.format.mode, tags=self._recipe.format.tags)
 
-    def _verdict(self, problem: Problem, completion: Completion, grade: Equality, plugins: dict[str, float]) -> Verdict:
+    def _verdict(self, completion: Completion, grade: Equality, own: dict[str, float]) -> Verdict:
         recipe, text, answer = self._recipe, completion.text, self._answer(completion)
         tags = recipe.format.tags
         format_score = format_reward(text, mode=recipe.format.mode, tags=tags)
         accuracy_score = FULL_MARKS if grade.equal else 0.0
         if recipe.length.weight:
             assert self._longest is not None
-            plugins["length"] = length_penalty(
+            own["length"] = length_penalty(
                 len(completion.token_ids), truncated=completion.truncated, limit=self._longest
             )
-        reward = recipe.format.weight * format_score + recipe.accuracy.weight * accuracy_score
-        reward += recipe.length.weight * plugins.get("length", 0.0)
-        reward += sum(plugin.weight * plugins[plugin.name] for plugin in recipe.plugins)
+        scores = {"format": format_score, "accuracy": accuracy_score} | own
         return Verdict(
-            reward=reward,
+            reward=sum(weight * scores[name] for name, weight in recipe.weights.items()),
             format_score=format_score,
             accuracy_score=accuracy_score,
             strict_format=is_strict_format(text, tags=tags),
@@ -180,5 +176,5 @@ class Scorer:
             correct=grade.equal,
             extracted=answer,
             timed_out=grade.timed_out or grade.crashed,  # crashed: the memory limit
-            plugins=plugins,
+            plugins=own,
         )

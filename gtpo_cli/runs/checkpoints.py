@@ -32,6 +32,7 @@ import torch
 from safetensors import SafetensorError
 
 from gtpo_cli.errors import CheckpointError, system_words, translated
+from gtpo_cli.recipe import Recipe
 from gtpo_cli.runs.files import Count, Finite, folder_aside, guarded, open_regular, read_json, remedy, step_of
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import one_line
@@ -349,3 +350,20 @@ def restore_random_states(states: dict[str, Any]) -> str | None:
         f"{'is' if now == 1 else 'are'} visible here: {min(then, now) or 'none'} restored; adapter dropout may draw "
         "other numbers than in a run without interruption"
     )
+
+
+def finished_at(run: RunFolder, recipe: Recipe) -> int | None:
+    """Return the run's last step if all steps are made and the last checkpoint is intact, else None.
+
+    It is also None if a killed process left files to remove, if the guard stopped the run at its last step, or if the
+    number of steps is unknown. Raises CheckpointError if no checkpoint is intact.
+    """
+    total = recipe.training.max_steps or run.total_steps()
+    store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
+    if total is None or max(store.steps(), default=0) < total or store.leftovers():
+        return None
+    step, _ = store.newest_intact()
+    if step is None or step < total:
+        return None
+    state = store.load_state(step)
+    return None if state.stopped or store.surplus(state) else step

@@ -35,7 +35,7 @@ from rich.text import Text
 from gtpo_cli.entropy_filter import LN_2, filter_is_on
 from gtpo_cli.recipe.schema import FilterRecipe
 from gtpo_cli.terminal.console import WARNING, Console, print_line
-from gtpo_cli.terminal.waiting import Waiting
+from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.text import folded
 
 REFRESHES_PER_SECOND = 2

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from gtpo_cli.data import Prompt, PromptOrder
 from gtpo_cli.objective.batch import pad_rows
-from gtpo_cli.policy.budget import measure_rows
-from gtpo_cli.policy.rollout import collate, sample
-from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.packing import measure_rows
+from gtpo_cli.policy.sampler import SamplingParams, collate, sample
 from gtpo_cli.runs.files import Count, Finite, parse_json
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.step import StepParts, StepSamples

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import sample_and_grade
-from gtpo_cli.evaluation.records import EvaluatedProblem
+from gtpo_cli.evaluation.store import EvaluatedProblem
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.policy import Policy
 from gtpo_cli.policy.sampler import Sampler

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.policy import Policy
-from gtpo_cli.policy.budget import Budget, training_budget
+from gtpo_cli.policy.packing import Budget, training_budget
 from gtpo_cli.policy.sampler import load_sampler
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.checkpoints import CheckpointState, CheckpointStore, restore_random_states, seed_random_states
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.terminal.console import Console
-from gtpo_cli.tracking.opening import warn_on
+from gtpo_cli.tracking.tracker import warn_on
 from gtpo_cli.training import trials
 from gtpo_cli.training.generations import Generations
 from gtpo_cli.training.optimizers import Updater

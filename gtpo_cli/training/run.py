@@ -19,16 +19,15 @@ from gtpo_cli.policy import Policy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.runs.checkpoints import CheckpointState, CheckpointStore
 from gtpo_cli.runs.folder import RunFolder
-from gtpo_cli.terminal.interrupts import interrupt_flag, reason
+from gtpo_cli.terminal.signals import interrupt_flag, reason
 from gtpo_cli.text import counted, describe
 from gtpo_cli.tracking import Trackers, read_metrics
-from gtpo_cli.tracking.opening import open_trackers
+from gtpo_cli.tracking.tracker import open_trackers
 from gtpo_cli.training.best import Best
 from gtpo_cli.training.guard import MAX_ROLLBACKS, NO_SIGNAL, ROLLBACK_RATE, Alarm, CollapseGuard
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.samples import sample_table, write_samples
 from gtpo_cli.training.step import StepRows
-from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
+from gtpo_cli.training.step_metrics import audit_metrics, sample_table, step_metrics, write_samples
 from gtpo_cli.training.stopwatch import Stopwatch
 
 MAX_BAD_STEPS = 10  # steps in a row without a finite gradient that stop the run

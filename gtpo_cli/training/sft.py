@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from gtpo_cli.data import Prompt, reference_completion
 from gtpo_cli.objective import Rows, Unit, mean_entropy
 from gtpo_cli.policy import Policy
-from gtpo_cli.policy.budget import Budget
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.packing import Budget
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step_metrics import time_metrics

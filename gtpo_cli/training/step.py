@@ -38,13 +38,12 @@ from gtpo_cli.objective import (
     row_terms,
 )
 from gtpo_cli.policy import Policy
-from gtpo_cli.policy.budget import Budget, measure_rows
-from gtpo_cli.policy.rollout import collate
-from gtpo_cli.policy.sampler import Sampler
+from gtpo_cli.policy.packing import Budget, measure_rows
+from gtpo_cli.policy.sampler import Sampler, collate
 from gtpo_cli.recipe.schema import ObjectiveRecipe, RolloutRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.training.method import method_of
 from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.setup import method_of
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group
 

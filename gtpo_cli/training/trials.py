@@ -17,11 +17,10 @@ from gtpo_cli.errors import ModelError
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.objective import Rows
 from gtpo_cli.policy import Policy
-from gtpo_cli.policy.budget import Budget
 from gtpo_cli.policy.loading import ROUNDING, dtype_name
+from gtpo_cli.policy.packing import Budget
 from gtpo_cli.policy.policy import STATE_BYTES
-from gtpo_cli.policy.rollout import collate
-from gtpo_cli.policy.sampler import Sampler, SamplingParams
+from gtpo_cli.policy.sampler import Sampler, SamplingParams, collate
 from gtpo_cli.training.step import StepParts, StepRows
 from gtpo_cli.training.step_metrics import sampler_metrics
 from gtpo_cli.types import Completion, Group

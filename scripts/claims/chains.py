@@ -19,7 +19,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from gtpo_cli.data import PromptEncoder, completion_of, wrap_solution
-from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.tiny import resolve_name
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe

@@ -14,10 +14,9 @@ from gtpo_cli.estimators import majority_of_votes, pass_at_k
 from gtpo_cli.evaluation import loading
 from gtpo_cli.evaluation.measure import grade
 from gtpo_cli.evaluation.probe import mean_entropies
-from gtpo_cli.evaluation.records import EvaluatedProblem
+from gtpo_cli.evaluation.store import EvaluatedProblem
 from gtpo_cli.machine.resolve import measuring_job
-from gtpo_cli.policy.rollout import sample
-from gtpo_cli.policy.sampler import SamplingParams, load_sampler
+from gtpo_cli.policy.sampler import SamplingParams, load_sampler, sample
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.checkpoints import Checkpoint

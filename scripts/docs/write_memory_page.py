@@ -16,9 +16,9 @@ from typing import Any
 from written_files import ROOT, below, between, parser, write
 
 from gtpo_cli.job import Engines
-from gtpo_cli.machine.cards import CARDS, GIB, Card, cards_of, find_gpu
-from gtpo_cli.machine.duration import Hours, estimate
 from gtpo_cli.machine.fit import SIZES as GPU_SIZES
+from gtpo_cli.machine.fit import Hours, estimate
+from gtpo_cli.machine.installed import CARDS, GIB, Card, cards_of, find_gpu
 from gtpo_cli.machine.memory import Memory, best_memory, fits, memory_of
 from gtpo_cli.machine.open_keys import close, machine_with
 from gtpo_cli.machine.shapes import PUBLISHED, PUBLISHED_PROMPTS, ModelShape

@@ -33,7 +33,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from gtpo_cli.kernels import products, row_kernel, row_kernel_triton
+from gtpo_cli.kernels import logprobs, row_kernel, row_kernel_triton
 
 # Compute capability -> (cards, KiB of shared memory that a block may have there; CUDA C++ Programming Guide, table of
 # compute capabilities)
@@ -129,7 +129,7 @@ def compiled(dtype: torch.dtype, *, bias: bool, residual: bool, V: int, N: int, 
     stand_in = Compiles(row_kernel_triton.row_kernel)
     out = tuple(torch.empty(N) for _ in range(3))
     places = ((row_kernel_triton, "row_kernel", stand_in), (row_kernel, "CHUNK_BYTES", 4 * V * ROWS),
-              (row_kernel, "factor_dtype", lambda kind, _: products.factor_dtype(kind, torch.device("cuda"))),
+              (row_kernel, "factor_dtype", lambda kind, _: logprobs.factor_dtype(kind, torch.device("cuda"))),
               (triton.knobs.nvidia, "dump_ptxas_log", True))  # fmt: skip
     with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as cache:
         for module, name, value in (*places, (triton.knobs.cache, "dir", cache)):

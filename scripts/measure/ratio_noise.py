@@ -15,9 +15,8 @@ import torch
 
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.policy import load_policy
-from gtpo_cli.policy.budget import measure_rows
-from gtpo_cli.policy.rollout import collate, sample
-from gtpo_cli.policy.sampler import SamplingParams, load_sampler
+from gtpo_cli.policy.packing import measure_rows
+from gtpo_cli.policy.sampler import SamplingParams, collate, load_sampler, sample
 from gtpo_cli.recipe import build_recipe
 
 

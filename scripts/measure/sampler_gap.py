@@ -26,10 +26,9 @@ from gtpo_cli.job import TrainingJob
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.objective import importance_weights
 from gtpo_cli.policy import Policy, load_policy
-from gtpo_cli.policy.budget import training_budget
 from gtpo_cli.policy.loading import set_threads
-from gtpo_cli.policy.rollout import collate, sample
-from gtpo_cli.policy.sampler import Sampler, SamplingParams, load_sampler
+from gtpo_cli.policy.packing import training_budget
+from gtpo_cli.policy.sampler import Sampler, SamplingParams, collate, load_sampler, sample
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.checkpoints import choose_checkpoint

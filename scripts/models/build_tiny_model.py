@@ -23,9 +23,8 @@ from transformers import AutoModelForCausalLM
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems, completion_of, wrap_solution
 from gtpo_cli.data.arithmetic import running_sums, worked_solution
-from gtpo_cli.policy.budget import training_budget
-from gtpo_cli.policy.rollout import sample
-from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.packing import training_budget
+from gtpo_cli.policy.sampler import SamplingParams, sample
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe.schema import OptimizerRecipe, RewardsRecipe

@@ -13,7 +13,7 @@ from jobs import policy_of
 from small_models import random_model
 
 from gtpo_cli.objective import Rows
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.types import Completion, Group, Problem
 

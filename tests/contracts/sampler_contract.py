@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gtpo_cli.errors import GenerationError
-from gtpo_cli.policy.rollout import collate
-from gtpo_cli.policy.sampler import Sampler, SamplingParams
+from gtpo_cli.policy.sampler import Sampler, SamplingParams, collate
 from gtpo_cli.types import Completion, Group, Problem
 
 SHORT, LONG = (1, 4, 20, 21, 5), (1, 4, 30, 31, 32, 33, 34, 35, 36, 5)

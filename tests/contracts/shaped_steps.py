@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from small_steps import whole_step
 
-from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.rewards import Scorer

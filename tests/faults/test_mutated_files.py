@@ -33,8 +33,8 @@ from gtpo_cli.evaluation.store import find_evaluations
 from gtpo_cli.machine.resolve import Parts, measuring_job
 from gtpo_cli.pages.run_record import read_run
 from gtpo_cli.policy import Policy
-from gtpo_cli.policy.budget import training_budget
 from gtpo_cli.policy.loading import read_model
+from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.transformers_policy import load_transformers_policy
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import ModelRecipe

@@ -11,10 +11,10 @@ from shaped_model import shaped_policy
 from shaped_steps import steps_of
 
 from gtpo_cli.job import Engines
-from gtpo_cli.machine.cards import GIB
+from gtpo_cli.machine.installed import GIB
 from gtpo_cli.machine.memory import CONTEXT, memory_of
 from gtpo_cli.machine.shapes import PUBLISHED, ModelShape
-from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import Recipe, load_recipe

@@ -14,7 +14,7 @@ from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_
 from twins import distance, measured, move, save_in_half, twin
 
 from gtpo_cli.policy.loading import choose_dtype, read_model
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.policy.unsloth_policy import UnslothPolicy, load_unsloth_policy
 from gtpo_cli.types import Completion, Group, Problem
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gtpo_cli.errors import out_of_memory
-from gtpo_cli.policy.standby import recording_what_sleeps
+from gtpo_cli.policy.unsloth_policy import recording_what_sleeps
 
 
 class Card:

@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 from gtpo_cli.objective import group_terms, policy_loss  # noqa: E402
 from gtpo_cli.policy.tiny import resolve_name  # noqa: E402
 from gtpo_cli.recipe.load import build_recipe  # noqa: E402
-from gtpo_cli.training.method import method_of  # noqa: E402
+from gtpo_cli.training.setup import method_of  # noqa: E402
 
 B, G, P, T = 2, 4, 6, 9
 BUDGET = 12

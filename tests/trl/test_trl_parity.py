@@ -17,7 +17,7 @@ from jobs import policy_of, sampler_of
 from small_steps import whole_step
 
 from gtpo_cli.machine.resolve import Parts
-from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import build_recipe
 from gtpo_cli.rewards import Scorer

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.types import Completion, Group, Problem, Verdict
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gtpo_cli.terminal.waiting import Waiting, duration
+from gtpo_cli.terminal.signals import Waiting, duration
 
 
 class Said:
@@ -33,7 +33,7 @@ def test_a_short_wait_says_nothing() -> None:
 
 
 def test_a_long_wait_says_how_long_it_has_taken_and_nothing_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtpo_cli.terminal.waiting.FIRST_SECONDS", 0.02)
+    monkeypatch.setattr("gtpo_cli.terminal.signals.FIRST_SECONDS", 0.02)
     said = Said()
     with Waiting(said, "loading a model"):
         said.wait(3)
@@ -47,7 +47,7 @@ def test_counted_work_says_how_far_it_is_and_what_is_left(monkeypatch: pytest.Mo
     """40 were done before; 20 in 30 s since then, so that the other 40 take a minute."""
     now = 1000.0
     waiting = Waiting(lambda text: None, "<H>_ini")
-    monkeypatch.setattr("gtpo_cli.terminal.waiting.time.monotonic", lambda: now)
+    monkeypatch.setattr("gtpo_cli.terminal.signals.time.monotonic", lambda: now)
     waiting.count(40, 100)
     assert waiting.so_far() == "<H>_ini: 40 of 100 problems"
     now += 30.0

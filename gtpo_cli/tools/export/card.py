@@ -13,15 +13,13 @@ from pathlib import Path
 import yaml
 
 from gtpo_cli.data.benchmarks import hub_source
-from gtpo_cli.evaluation.records import Conditions, Score
-from gtpo_cli.evaluation.store import largest_evaluations
+from gtpo_cli.evaluation.store import Conditions, Score, largest_evaluations
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED, OWN, SourceRecipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import counted, markdown_sentence, markdown_text, printable
 from gtpo_cli.tools.export.folder import Exported
-from gtpo_cli.tools.export.prompting import Prompting
-from gtpo_cli.tools.export.using import HUB_ID, Use, literal, public_name
+from gtpo_cli.tools.export.using import HUB_ID, Prompting, Use, literal, public_name
 from gtpo_cli.tracking import changes, read_metrics
 
 _SCORES = ("accuracy", "pass@", "maj@", "strict_format_rate", "truncated_share", "mean_length")

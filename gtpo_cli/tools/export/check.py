@@ -18,10 +18,10 @@ from torch import Tensor
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import ExportError
+from gtpo_cli.evaluation.session import stream_text
 from gtpo_cli.policy import Policy
 from gtpo_cli.policy.loading import ROUNDING, dtype_name
 from gtpo_cli.policy.sampler import SamplingParams
-from gtpo_cli.policy.stream import stream_text
 from gtpo_cli.runs.files import read_json_lines
 from gtpo_cli.runs.folder import RunFolder
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, McNemar, difference_interval, mcnemar
-from gtpo_cli.evaluation.records import Results, is_share
-from gtpo_cli.evaluation.store import StoredEvaluation, find_evaluations
+from gtpo_cli.evaluation.store import Results, StoredEvaluation, find_evaluations, is_share
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import counted, one_line, shown, some
 from gtpo_cli.tools.report.tables import score_interval

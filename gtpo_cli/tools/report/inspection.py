@@ -40,8 +40,8 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredCompletion:
-    """A line of samples/step-000050.jsonl, written by training/samples.py. Skipped steps are stored too, so values from
-    the model may be infinite or NaN."""
+    """A line of samples/step-000050.jsonl, written by training/step_metrics.py. Skipped steps are stored too, so
+    values from the model may be infinite or NaN."""
 
     problem: str
     question: str

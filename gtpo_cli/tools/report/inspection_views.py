@@ -119,7 +119,7 @@ def write_page(step: InspectedStep, file: Path) -> Path:
 
 def render(step: InspectedStep) -> str:
     """Render the page with all groups of the step."""
-    from gtpo_cli.pages.page import filled
+    from gtpo_cli.pages import filled
 
     return filled(
         "gtpo_cli.tools.report",

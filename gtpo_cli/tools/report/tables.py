@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.records import is_reward
+from gtpo_cli.evaluation.store import is_reward
 from gtpo_cli.pages.run_record import Evaluation, RunRecord, evaluated
 from gtpo_cli.text import markdown_table, markdown_text, one_line
 from gtpo_cli.tracking import reward_words

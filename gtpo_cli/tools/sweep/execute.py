@@ -24,7 +24,7 @@ from gtpo_cli.recipe.schema import OPEN
 from gtpo_cli.recipe.section import recipe_differences
 from gtpo_cli.runs.files import Finite, append_to, own_folder, read_json, write_aside
 from gtpo_cli.runs.folder import RunFolder
-from gtpo_cli.terminal.interrupts import interrupt_flag
+from gtpo_cli.terminal.signals import interrupt_flag
 from gtpo_cli.tools.sweep.spec import Sweep, SweepRun
 
 _STOPPED_BY_GUARD = 3  # exit code of gtpo train, which counts as a result

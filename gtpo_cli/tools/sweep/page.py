@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.pages import filled
 from gtpo_cli.pages.figures import Chart, Series, write_charts
-from gtpo_cli.pages.live import on_page
-from gtpo_cli.pages.page import filled
-from gtpo_cli.pages.run_charts import Curve, curves_of, in_unit, running_mean, steps_chart, style, window
+from gtpo_cli.pages.run_charts import Curve, curves_of, in_unit, on_page, running_mean, steps_chart, style, window
 from gtpo_cli.runs.files import write_aside, writing
 from gtpo_cli.tools.sweep.estimates import Estimates, Metrics, as_json, markdown, rows_of, runs_csv, shown
 from gtpo_cli.tools.sweep.execute import seconds_of

@@ -11,7 +11,7 @@ from typing import Any
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.objective.loss import IMPORTANCE_CAP
-from gtpo_cli.policy.budget import AUTO_TOKENS
+from gtpo_cli.policy.packing import AUTO_TOKENS
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import Engine, ObjectiveRecipe, RolloutRecipe
 from gtpo_cli.recipe.synonyms import LOSS_TYPES, SCALES, keys_for

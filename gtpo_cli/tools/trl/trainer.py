@@ -20,10 +20,10 @@ from torch import Tensor
 
 from gtpo_cli.errors import ModelError, RecipeError, RewardError, install
 from gtpo_cli.objective import Method, RowTerms, group_terms, row_terms
-from gtpo_cli.policy.dropout import active_dropout
+from gtpo_cli.policy.policy import active_dropout
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.tools.trl.config import loss_settings
-from gtpo_cli.training.method import method_of
+from gtpo_cli.training.setup import method_of
 
 try:
     from accelerate import PartialState

@@ -21,8 +21,7 @@ from gtpo_cli.terminal.console import Console
 from gtpo_cli.terminal.streams import CleanStream, print_whole
 from gtpo_cli.terminal.tables import print_table
 from gtpo_cli.tools.export.check import LogprobGap
-from gtpo_cli.tools.export.conditions import RecipeSections
-from gtpo_cli.tools.export.folder import Exported
+from gtpo_cli.tools.export.folder import Exported, RecipeSections
 
 
 def test_bars_of_a_download_stand_below_each_other_and_are_drawn_in_place() -> None:

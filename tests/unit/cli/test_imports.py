@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 from commands import environment
 
-from gtpo_cli.cli.app import import_command
-from gtpo_cli.cli.commands import COMMANDS
+from gtpo_cli.cli.app import COMMANDS, import_command
 
 ONE_STEP = ["train", "--recipe", "tiny_arithmetic", "--quiet", "--set", "training.max_steps=1"]
 OTHER_ROOMS = {"tools", "pages"}
 NOT_ASKED_FOR = {  # by the recipe tiny_arithmetic
-    "data.files", "data.hub_sets", "data.mixture", "data.reading", "evaluation.measure", "evaluation.store",
-    "policy.copies", "recipe.synonyms", "rewards.user_reward", "rewards.worker", "tracking.tensorboard",
-    "tracking.wandb", "training.finished", "training.held_out", "training.sft",
+    "data.benchmarks", "data.local", "data.reading", "evaluation.measure", "evaluation.store", "recipe.synonyms",
+    "rewards.user_reward", "rewards.worker", "tracking.wandb", "training.held_out", "training.sft",
 }  # fmt: skip
 
 

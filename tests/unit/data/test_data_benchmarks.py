@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gtpo_cli.data import gold_check, load_problems, summarise_dropped
-from gtpo_cli.data.benchmarks import BENCHMARKS
-from gtpo_cli.data.hub_sets import hub_table
+from gtpo_cli.data.benchmarks import BENCHMARKS, hub_table
 from gtpo_cli.data.local import SourcedRow, Table
 from gtpo_cli.data.reading import read_table
 from gtpo_cli.errors import DataError

@@ -10,7 +10,7 @@ import pytest
 
 from gtpo_cli.data import load_problems
 from gtpo_cli.data.benchmarks import open_source
-from gtpo_cli.data.files import find_files, open_files
+from gtpo_cli.data.local import find_files, open_files
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gtpo_cli.data.gold import UnusableRowError, boxed_gold, column_gold, gsm8k_gold, last_boxed
+from gtpo_cli.data.reading import UnusableRowError, boxed_gold, column_gold, gsm8k_gold, last_boxed
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.data import load_problems
-from gtpo_cli.data.gold import last_boxed
+from gtpo_cli.data.reading import last_boxed
 from gtpo_cli.recipe.schema import DataRecipe
 
 

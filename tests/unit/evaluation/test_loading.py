@@ -18,7 +18,7 @@ from gtpo_cli.evaluation import loading
 from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
 from gtpo_cli.job import Job
 from gtpo_cli.policy import Policy, load_policy
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.runs.checkpoints import Checkpoint, CheckpointState, CheckpointStore, choose_checkpoint, write_manifest
 from gtpo_cli.runs.folder import RunFolder

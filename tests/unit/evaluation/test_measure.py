@@ -18,8 +18,7 @@ from gtpo_cli.errors import DataError, EvaluationError
 from gtpo_cli.evaluation import measure
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation
-from gtpo_cli.evaluation.records import Results
-from gtpo_cli.evaluation.store import StoredEvaluation
+from gtpo_cli.evaluation.store import Results, StoredEvaluation
 from gtpo_cli.policy.loading import read_model
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe

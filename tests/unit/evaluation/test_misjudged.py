@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gtpo_cli.evaluation.misjudged import Audit, AuditEntry, audit, looks_equal
-from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem
+from gtpo_cli.evaluation.store import EvaluatedCompletion, EvaluatedProblem
 
 
 @pytest.mark.parametrize(

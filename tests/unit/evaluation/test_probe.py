@@ -13,9 +13,8 @@ from gtpo_cli.data import Prompt, PromptEncoder, arithmetic_problems
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.probe import EntropyProbe, mean_entropies, probe_entropy, undecided
 from gtpo_cli.objective import Rows
-from gtpo_cli.policy.budget import measuring_budget
-from gtpo_cli.policy.rollout import sample
-from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.packing import measuring_budget
+from gtpo_cli.policy.sampler import SamplingParams, sample
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import Recipe, load_recipe

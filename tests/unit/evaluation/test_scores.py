@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pytest
 
 from gtpo_cli.evaluation.measure import grade, score_problems
-from gtpo_cli.evaluation.records import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
+from gtpo_cli.evaluation.store import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.files import parse_json

@@ -12,8 +12,15 @@ import pytest
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, Results, Score
-from gtpo_cli.evaluation.store import evaluation_at, find_evaluations
+from gtpo_cli.evaluation.store import (
+    Conditions,
+    EvaluatedCompletion,
+    EvaluatedProblem,
+    Results,
+    Score,
+    evaluation_at,
+    find_evaluations,
+)
 from gtpo_cli.runs.folder import RunFolder
 
 CONDITIONS = Conditions(

@@ -13,17 +13,14 @@ from small_models import tiny_tokenizer
 
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.records import Conditions, Results, Score
-from gtpo_cli.evaluation.store import evaluation_at
+from gtpo_cli.evaluation.store import Conditions, Results, Score, evaluation_at
 from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tools.export.card import fenced, model_card, shown_recipe
 from gtpo_cli.tools.export.check import LogprobGap
-from gtpo_cli.tools.export.conditions import conditions_of
-from gtpo_cli.tools.export.folder import Exported
-from gtpo_cli.tools.export.prompting import Prompting, put_template
-from gtpo_cli.tools.export.using import public_name
+from gtpo_cli.tools.export.folder import Exported, conditions_of
+from gtpo_cli.tools.export.using import Prompting, public_name, put_template
 
 SECRET = "/home/somebody/secret-project"
 HOSTILE = "Hé \"quoted\" 'x' \\n {{ evil }} {% raw %} \N{GRINNING FACE}\t`` ``` `````\nend"

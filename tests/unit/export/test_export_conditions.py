@@ -12,8 +12,7 @@ from gtpo_cli.errors import ExportError
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.runs.checkpoints import Checkpoint
 from gtpo_cli.tools.export.check import LogprobGap
-from gtpo_cli.tools.export.conditions import conditions_of, read_export
-from gtpo_cli.tools.export.folder import Exported, write_record
+from gtpo_cli.tools.export.folder import Exported, conditions_of, read_export, write_record
 
 
 def recipe_of(**sections: Any) -> Recipe:

@@ -12,8 +12,7 @@ from gtpo_cli.errors import ExportError
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tools.export.check import LogprobGap
-from gtpo_cli.tools.export.conditions import conditions_of
-from gtpo_cli.tools.export.folder import Exported, write_record, written_aside
+from gtpo_cli.tools.export.folder import Exported, conditions_of, write_record, written_aside
 
 
 @pytest.fixture

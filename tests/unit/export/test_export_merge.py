@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gtpo_cli.errors import ExportError
 from gtpo_cli.runs.folder import RunFolder
-from gtpo_cli.tools.export.rounding import adapter_changes, holds, in_words, share_held
+from gtpo_cli.tools.export.weights import adapter_changes, holds, in_words, share_held
 
 needs_bnb = pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not here")
 RUN_SCALE = LORA["alpha"] / LORA["rank"]

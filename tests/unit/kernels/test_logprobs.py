@@ -11,8 +11,9 @@ from strategies import checked
 from torch import Tensor
 from watch import LargestTensor
 
+from gtpo_cli.kernels import logprobs as kernel
 from gtpo_cli.kernels import logprobs as module
-from gtpo_cli.kernels import products, token_logprobs_and_entropy
+from gtpo_cli.kernels import token_logprobs_and_entropy
 
 
 def random_case(N: int, V: int, H: int, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
@@ -146,7 +147,7 @@ def test_a_bias_of_minus_infinity_takes_tokens_out_of_the_vocabulary(temperature
 
 def test_bfloat16_products_are_as_exact_as_the_models_own_logits(monkeypatch):
     """On a CPU that multiplies bfloat16, logits are rounded to it, as a bfloat16 model rounds them; sums are not."""
-    monkeypatch.setattr(products, "_multiplies_bfloat16", lambda *_: True)
+    monkeypatch.setattr(kernel, "_multiplies_bfloat16", lambda *_: True)
     hidden, lm_head, ids, send = random_case(256, 5000, 64)
     hidden, lm_head = hidden.bfloat16(), lm_head.bfloat16()
 

@@ -86,7 +86,7 @@ def test_without_gradient_nothing_is_written_back(by_kernel: pytest.MonkeyPatch)
 
 def test_bfloat16_factors(by_kernel: pytest.MonkeyPatch) -> None:
     """Residuals in bfloat16, sums in float32. On a CPU the products' results are rounded too: hence 1 %."""
-    by_kernel.setattr("gtpo_cli.kernels.products._multiplies_bfloat16", lambda *_: True)
+    by_kernel.setattr("gtpo_cli.kernels.logprobs._multiplies_bfloat16", lambda *_: True)
     hidden, head, bias, ids, send = case()
     ours, torchs = both((hidden.bfloat16(), head.bfloat16(), bias.bfloat16(), ids, send), by_kernel)
     torch.testing.assert_close(ours[0], torchs[0], rtol=1e-5, atol=1e-5)

@@ -8,17 +8,17 @@ import huggingface_hub.constants
 import pytest
 
 from gtpo_cli.job import Engines
-from gtpo_cli.machine.cards import CARDS, GIB, Card, find_gpu
-from gtpo_cli.machine.duration import (
+from gtpo_cli.machine.fit import (
     LAUNCH,
     MULTIPLY,
     READ,
     CpuNeed,
     cpu_need,
+    make_plan,
     step_seconds,
     weight_traffic,
 )
-from gtpo_cli.machine.fit import make_plan
+from gtpo_cli.machine.installed import CARDS, GIB, Card, find_gpu
 from gtpo_cli.machine.memory import memory_of
 from gtpo_cli.machine.shapes import PUBLISHED, ModelShape
 from gtpo_cli.recipe import load_recipe, shipped_recipes

@@ -11,9 +11,9 @@ import pytest
 from gtpo_cli.errors import DataError, RecipeError
 from gtpo_cli.machine import first_recipe as planning
 from gtpo_cli.machine import fit
-from gtpo_cli.machine.cards import GIB, Card, find_gpu
 from gtpo_cli.machine.first_recipe import RECIPE_SIZES, RecipeSize, first_recipe
 from gtpo_cli.machine.fit import make_plan
+from gtpo_cli.machine.installed import GIB, Card, find_gpu
 from gtpo_cli.machine.ready import problems_of
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.policy.engines import choose_engines

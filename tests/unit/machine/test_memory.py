@@ -100,7 +100,7 @@ def test_the_logits_path_takes_what_is_planned(
     """The path of a GPU, its kernel in Triton's interpreter, with chunks of 40 tokens."""
     pytest.importorskip("triton", reason="Triton comes with the extra dev on Linux")
     monkeypatch.setattr("gtpo_cli.kernels.logprobs.has_row_kernel", lambda device: True)
-    monkeypatch.setattr("gtpo_cli.kernels.products._multiplies_bfloat16", lambda *_: True)
+    monkeypatch.setattr("gtpo_cli.kernels.logprobs._multiplies_bfloat16", lambda *_: True)
     for module in ("kernels.row_kernel", "machine.memory"):
         monkeypatch.setattr(f"gtpo_cli.{module}.CHUNK_BYTES", 40 * 4 * 4096)
     shape = ModelShape(1, 256, 512, 4, 4, 64, 4096, tied=False)

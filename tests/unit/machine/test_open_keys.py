@@ -12,8 +12,8 @@ from policy_contract import save_model
 
 from gtpo_cli.cli.plan import _print_verdict
 from gtpo_cli.job import Engines, TrainingJob
-from gtpo_cli.machine.cards import GIB, find_gpu
 from gtpo_cli.machine.fit import make_plan
+from gtpo_cli.machine.installed import GIB, find_gpu
 from gtpo_cli.machine.open_keys import (
     QUANTISES,
     Machine,

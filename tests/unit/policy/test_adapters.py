@@ -20,8 +20,7 @@ from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.policy.adapter_config import check_adapted
-from gtpo_cli.policy.decoder import ModelDecoder
-from gtpo_cli.policy.lean_decoder import LeanDecoder, can_decode
+from gtpo_cli.policy.decoder import LeanDecoder, ModelDecoder, can_decode
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.runs.checkpoints import CheckpointState, CheckpointStore, choose_checkpoint

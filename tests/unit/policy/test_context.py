@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from small_models import tiny_tokenizer
 
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion, Group, Problem
 

@@ -19,8 +19,8 @@ from small_steps import (
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.job import Job
 from gtpo_cli.machine.resolve import Parts
-from gtpo_cli.policy.budget import training_budget
-from gtpo_cli.policy.dropout import active_dropout, switch_off_dropout
+from gtpo_cli.policy.packing import training_budget
+from gtpo_cli.policy.policy import active_dropout, switch_off_dropout
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.training import step as step_module

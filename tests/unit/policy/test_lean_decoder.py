@@ -10,8 +10,7 @@ import torch
 from jobs import policy_of
 from small_models import BUILTIN_SHAPE, random_model
 
-from gtpo_cli.policy.decoder import ModelDecoder
-from gtpo_cli.policy.lean_decoder import LeanDecoder, can_decode
+from gtpo_cli.policy.decoder import LeanDecoder, ModelDecoder, can_decode
 from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler, draw, open_decoder, uniform

@@ -275,7 +275,7 @@ for load in (load_tokenizer, load_config):
     except GtpoError as error: print(error)
 if "data" in sys.argv:
     from gtpo_cli.data.benchmarks import BENCHMARKS
-    from gtpo_cli.data.hub_sets import hub_table
+    from gtpo_cli.data.benchmarks import hub_table
     started = time.perf_counter()
     try: hub_table("gsm8k", BENCHMARKS["gsm8k"].hub, "train")
     except GtpoError as error: print(error)

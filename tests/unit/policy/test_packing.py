@@ -11,7 +11,7 @@ from small_models import random_model, tiny_tokenizer
 
 from gtpo_cli.objective import Rows
 from gtpo_cli.policy.packing import pack, use_packed_attention
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion, Group, Problem
 

@@ -17,10 +17,10 @@ from jobs import policy_of
 from small_models import random_model
 
 from gtpo_cli.errors import GenerationError
+from gtpo_cli.evaluation.session import TextPieces, stream_text
 from gtpo_cli.policy import Policy
 from gtpo_cli.policy.decoder import ModelDecoder
 from gtpo_cli.policy.sampler import SamplingParams
-from gtpo_cli.policy.stream import TextPieces, stream_text
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.types import Completion
@@ -98,7 +98,7 @@ def test_equal_seeds_repeat_others_do_not_and_global_random_state_is_untouched()
 
 
 def test_a_token_is_given_out_before_the_next_is_computed_and_closing_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtpo_cli.policy.stream.open_decoder", ModelDecoder)  # which runs the hooks of the model
+    monkeypatch.setattr("gtpo_cli.evaluation.session.open_decoder", ModelDecoder)  # which runs the hooks of the model
     policy = random_policy()
     forwards: list[bool] = []
     hook = policy.backbone.register_forward_pre_hook(lambda *_: forwards.append(torch.is_grad_enabled()))

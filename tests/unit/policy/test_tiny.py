@@ -10,8 +10,7 @@ from small_models import random_model
 
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import ModelError
-from gtpo_cli.policy.rollout import sample
-from gtpo_cli.policy.sampler import SamplingParams
+from gtpo_cli.policy.sampler import SamplingParams, sample
 from gtpo_cli.policy.tiny import resolve_name
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler

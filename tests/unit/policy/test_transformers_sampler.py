@@ -10,8 +10,7 @@ from sampler_contract import CONTEXT, LONG, SHORT, SamplerContract, assert_follo
 from small_models import BUILTIN_SHAPE, random_model
 
 from gtpo_cli.errors import GenerationError
-from gtpo_cli.policy.decoder import ModelDecoder, Prefill
-from gtpo_cli.policy.lean_decoder import LeanDecoder
+from gtpo_cli.policy.decoder import LeanDecoder, ModelDecoder, Prefill
 from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler

@@ -14,9 +14,8 @@ from write_memory_page import LONGEST_PROMPT, STEPS
 from write_memory_page import needs as needs_by_plan
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.machine.cards import GIB, cards_of
-from gtpo_cli.machine.duration import estimate
-from gtpo_cli.machine.fit import make_plan
+from gtpo_cli.machine.fit import estimate, make_plan
+from gtpo_cli.machine.installed import GIB, cards_of
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
 from gtpo_cli.recipe.section import recipe_differences
 

@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.evaluation.measure import score_problems
-from gtpo_cli.evaluation.records import Conditions, EvaluatedCompletion, EvaluatedProblem, data_digest
-from gtpo_cli.evaluation.store import StoredEvaluation, evaluation_at
+from gtpo_cli.evaluation.store import (
+    Conditions,
+    EvaluatedCompletion,
+    EvaluatedProblem,
+    StoredEvaluation,
+    data_digest,
+    evaluation_at,
+)
 from gtpo_cli.recipe import build_recipe, dump_recipe
 from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.rewards import Scorer

@@ -26,8 +26,7 @@ from gtpo_cli.pages.run_charts import evaluation_charts, running_mean, training_
 from gtpo_cli.pages.run_record import RunRecord, read_run
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.tools.report.before_after import before_and_after
-from gtpo_cli.tools.report.page import render, write_report
+from gtpo_cli.tools.report.page import before_and_after, render, write_report
 from gtpo_cli.tools.report.tables import benchmark_table, csv_text, markdown
 
 ROWS = [

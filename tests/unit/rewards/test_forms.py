@@ -15,7 +15,7 @@ from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rewards.forms import form_of
+from gtpo_cli.rewards.user_reward import form_of
 from gtpo_cli.types import Completion, Group, Problem
 
 CHAT = (("system", "Be brief."), ("user", "1+1?"))

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from gtpo_cli.errors import RewardError
-from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.rewards.user_reward import call_plugin, load_plugin
 from gtpo_cli.runs.user_code import import_function
 from gtpo_cli.types import CodeName, Completion, Problem
 

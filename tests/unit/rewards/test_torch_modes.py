@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gtpo_cli.data.gold import _function_gold
+from gtpo_cli.data.reading import _function_gold
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.runs.torch_modes import _modes_of_process, _modes_of_thread, _read
+from gtpo_cli.runs.user_code import _modes_of_process, _modes_of_thread, _read
 from gtpo_cli.types import CodeName, Completion, Group, Problem
 
 SWITCHES = [
@@ -67,7 +67,7 @@ def test_a_gold_function_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_overlapping_blocks_end_with_the_modes_from_before_the_first() -> None:
-    from gtpo_cli.runs.torch_modes import torch_modes_kept
+    from gtpo_cli.runs.user_code import torch_modes_kept
 
     before = torch.get_default_dtype()
     first, second = torch_modes_kept(), torch_modes_kept()

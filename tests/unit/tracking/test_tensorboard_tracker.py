@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
 
 from gtpo_cli.recipe import build_recipe
-from gtpo_cli.tracking.opening import open_trackers
-from gtpo_cli.tracking.tensorboard import TensorBoardTracker
+from gtpo_cli.tracking.tracker import TensorBoardTracker, open_trackers
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.tracking import JsonlTracker, Trackers, read_metrics
-from gtpo_cli.tracking.opening import open_trackers
+from gtpo_cli.tracking.tracker import open_trackers
 from gtpo_cli.tracking.wandb import BackgroundTracker
 
 STEP = {"optim/loss": 0.5, "train/reward_mean": 11.0}
@@ -24,7 +24,7 @@ OPEN = """
 import sys
 from pathlib import Path
 from gtpo_cli.recipe import build_recipe
-from gtpo_cli.tracking.opening import open_trackers
+from gtpo_cli.tracking.tracker import open_trackers
 document = {{"model": {{"name": "builtin:tiny"}}, "data": {{"benchmark": "arithmetic"}},
             "tracking": {{"wandb": {{"mode": "off"}}}}}}
 recipe = build_recipe(document, where="test")

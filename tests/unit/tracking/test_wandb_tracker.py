@@ -159,7 +159,7 @@ from pathlib import Path
 import gtpo_cli.tracking.wandb as module
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.tracking import read_metrics
-from gtpo_cli.tracking.opening import open_trackers
+from gtpo_cli.tracking.tracker import open_trackers
 
 module.FINISH_TIMEOUT = 1.0
 recipe = load_recipe("tiny_arithmetic", ["tracking.wandb.mode=offline"])

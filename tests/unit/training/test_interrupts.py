@@ -10,9 +10,9 @@ import pytest
 
 from gtpo_cli.errors import CheckpointError, Terminated
 from gtpo_cli.policy.loading import explained
-from gtpo_cli.rewards.registry import call_plugin, load_plugin
+from gtpo_cli.rewards.user_reward import call_plugin, load_plugin
 from gtpo_cli.runs.files import guarded
-from gtpo_cli.terminal.interrupts import ending_signals, interrupt_flag
+from gtpo_cli.terminal.signals import ending_signals, interrupt_flag
 from gtpo_cli.types import CodeName, Completion, Problem
 
 

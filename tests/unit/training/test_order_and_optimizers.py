@@ -11,9 +11,9 @@ from small_steps import recorded_gradients
 
 from gtpo_cli.errors import ModelError, RecipeError
 from gtpo_cli.objective import Rows, Unit
-from gtpo_cli.policy.budget import Budget, training_budget
 from gtpo_cli.policy.loading import nf4_config
-from gtpo_cli.policy.rollout import collate
+from gtpo_cli.policy.packing import Budget, training_budget
+from gtpo_cli.policy.sampler import collate
 from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.optimizers import Updater

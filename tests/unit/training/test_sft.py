@@ -12,7 +12,7 @@ from small_steps import recorded_gradients
 
 from gtpo_cli.data.preparation import drop_long_references, reference_completion
 from gtpo_cli.errors import DataError
-from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rewards import Tags

@@ -17,16 +17,15 @@ import torch
 from small_models import random_model
 from small_steps import recorded_gradients, whole_step
 
-from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.tracking import find_metric
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.samples import sample_rows
 from gtpo_cli.training.step import StepParts, StepRows
-from gtpo_cli.training.step_metrics import audit_metrics, step_metrics
+from gtpo_cli.training.step_metrics import audit_metrics, sample_rows, step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
 

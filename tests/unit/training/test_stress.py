@@ -14,7 +14,7 @@ from jobs import policy_of, training_job_of
 from gtpo_cli.data import PromptOrder
 from gtpo_cli.errors import GenerationError, ModelError
 from gtpo_cli.job import TrainingJob
-from gtpo_cli.policy.budget import training_budget
+from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.training.trials import stress_step
