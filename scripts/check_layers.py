@@ -16,8 +16,8 @@ PACKAGE = "gtpo_cli"
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types", "seeds", "text", "hub", "entropy_filter"),
-    ("recipe", "kernels"),
+    ("errors", "types", "seeds", "text", "entropy_filter"),
+    ("recipe", "kernels", "hub"),
     ("objective", "runs", "terminal"),
     ("tracking",),
     ("rewards",),

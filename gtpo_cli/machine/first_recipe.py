@@ -58,7 +58,7 @@ _NOTES = {
     "model.max_seq_length": "prompt and completion together, in tokens",
     "model.lora": "the adapter; the paper's rank is 128",
     "data.columns": "what the data call them",
-    "data.reading": "how the gold answer stands in its column: column, hashes (####), boxed, or file.py:function",
+    "data.gold": "how the gold answer stands in its column: column, hashes (####), boxed, or file.py:function",
     "data.held_out": "share of the questions kept from training, for gtpo eval",
     "data.max_prompt_tokens": "longer prompts are dropped, and counted",
     "data.system_prompt": "say here what your task is; the tags are those of rewards.format.tags",

@@ -93,10 +93,10 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ),
     (
         "datasets dataset_mixer dataset_mixture mix_strategy interleave_probs interleave_probabilities data_mix",
-        "data.preparation",
+        "data.mixture",
         "sources with their weights",
     ),
-    ("dataset_weights mixture_weights sampling_weights", "data.preparation", ""),
+    ("dataset_weights mixture_weights sampling_weights", "data.mixture", ""),
     (
         "test_share test_size val_size val_set_size eval_split_ratio split_dataset_ratio validation_split_percentage "
         "train_test_split test_ratio",
@@ -109,7 +109,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
         "data.path",
         "with train.jsonl and test.jsonl in it",
     ),
-    ("answer_format gold_format answer_parser gold_function extract_answer", "data.reading", ""),
+    ("answer_format gold_format answer_parser gold_function extract_answer", "data.gold", ""),
     ("train_file train_files train_data data_path data_files dataset_path dataset_dir", "data.path", ""),
     ("dataset_train_split train_split dataset_split", "data.split", ""),
     ("column_mapping columns_mapping dataset_columns field_mapping", "data.columns", ""),
@@ -248,7 +248,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("wandb_project project_name", "tracking.wandb.project", ""),
     ("wandb_entity entity", None, "wandb reads it from the variable WANDB_ENTITY"),
     ("wandb_tags tracking.wandb.tags", None, "wandb reads them from the variable WANDB_TAGS"),
-    ("use_tensorboard", "tracking.tracker", ""),
+    ("use_tensorboard", "tracking.tensorboard", ""),
     ("log_completions", "tracking.log_completions_every", ""),
     # nothing to set
     ("logging_steps logging_strategy logging_first_step log_every_n_steps log_freq", None, _LOGGED),

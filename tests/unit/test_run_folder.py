@@ -153,7 +153,7 @@ def test_code_that_a_run_folder_asks_for_is_not_run_unless_its_user_asks_too(tmp
 # Every key that can name code, as an override of a recipe with this code.
 KEYS_OF_CODE = {
     "rewards.plugins.0.name": "rewards.plugins=[{{name: '{0}'}}]",
-    "data.reading": "data={{benchmark: local, path: x.jsonl, gold: '{0}'}}",
+    "data.gold": "data={{benchmark: local, path: x.jsonl, gold: '{0}'}}",
 }
 
 

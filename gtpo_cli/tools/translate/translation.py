@@ -339,7 +339,7 @@ def _tracking(words: _Words, made: Translation) -> None:
     if report is not None:
         made.set("tracking.wandb.mode", "auto" if "wandb" in names or "all" in names else "off", "report_to")
         if "tensorboard" in names:
-            made.set("tracking.tracker", True, "report_to")
+            made.set("tracking.tensorboard", True, "report_to")
         made.lacking += [f"report_to: {_shown(name)}: there are wandb and TensorBoard"
                          for name in names if name not in ("wandb", "tensorboard", "none", "all")]  # fmt: skip
 
