@@ -38,7 +38,7 @@ def run(*, a_call: int) -> list[Figure]:
     recipe = load_recipe("tiny_arithmetic", SETTINGS)
     job = measuring_job(recipe, temperature=recipe.evaluation.temperature)
     subject = PolicyLoader().load(Subject("base", job))
-    benchmark = load_benchmark(recipe, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
+    benchmark = load_benchmark(recipe, "arithmetic", job.encoder, max_seq_length=512)
     engine = subject.sampler._engine._engine.llm_engine  # type: ignore[attr-defined]
     in_flight = counted(engine)
     everything = range(len(benchmark.prompts))

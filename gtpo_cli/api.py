@@ -65,7 +65,7 @@ def evaluate(
     results: dict[str, Results] = {}
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         for name in recipe.evaluation.benchmarks:
-            benchmark = load_benchmark(recipe, name, job.model.tokenizer, max_seq_length=job.model.context)
+            benchmark = load_benchmark(recipe, name, job.encoder, max_seq_length=job.model.context)
             stored, load = find_evaluation(folder, benchmark, subject), partial(loader.load, subject)
             results[name] = evaluate_one(recipe.evaluation, load, benchmark, stored, scorer, seed=recipe.seed)
     return results

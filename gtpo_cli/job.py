@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from gtpo_cli.data import Prepared
+from gtpo_cli.data import Prepared, PromptEncoder
 from gtpo_cli.hub import cached_snapshot
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import CHANGES_NO_STEP, Engine
@@ -52,11 +52,13 @@ class Job:
     """What loading and sampling a model needs.
 
     `recipe`: as it runs, with every open key decided. `engines`: the libraries that hold the policy and sample.
+    `encoder`: the form of prompts and completions.
     """
 
     recipe: Recipe
     engines: Engines
     model: ModelFiles
+    encoder: PromptEncoder
 
     @property
     def commit(self) -> str | None:

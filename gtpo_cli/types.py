@@ -27,7 +27,8 @@ class Problem:
     `source`: its origin for messages ("train.jsonl:17"). `solution`: the worked reference solution without its answer
     line, if the data has one (SFT trains on it). `turns`: the chat, ending with the user's turn, if it is more than the
     question. `prompt`: the model's input including the system prompt, once known: turns for the chat template, or text
-    without one. `columns`: the unchanged row of the data, kept if the recipe has rewards of the user's own.
+    without one. `opened`: the tags that end the prompt and belong to its completions, such as `<think>`. `columns`: the
+    unchanged row of the data, kept if the recipe has rewards of the user's own.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Problem:
     source: str = ""
     turns: tuple[Turn, ...] = ()
     prompt: str | tuple[Turn, ...] = field(default=(), compare=False, repr=False)
+    opened: str = field(default="", compare=False, repr=False)
     columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -47,7 +49,7 @@ class Completion:
     `logprobs` are the natural log-probabilities of those tokens under the sampler's softmax(logits / temperature) over
     the whole vocabulary (before top-p and top-k). `finish_reason` is "length" if the completion reached
     `max_completion_tokens` (a *truncated* completion without end-of-sequence token). `text` is the decoded text without
-    special tokens.
+    the tokens that begin, pad and end texts.
     """
 
     token_ids: tuple[int, ...]

@@ -229,7 +229,7 @@ def _load_benchmarks(job: Job, split: str, data_path: Path | None, by: str | Non
     benchmarks = []
     for name in names:
         loaded = load_benchmark(
-            job.recipe, name, job.model.tokenizer, max_seq_length=job.model.context, split=split, data_path=data_path,
+            job.recipe, name, job.encoder, max_seq_length=job.model.context, split=split, data_path=data_path,
             by=by,
         )  # fmt: skip
         for note in loaded.notes:

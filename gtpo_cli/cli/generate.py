@@ -29,13 +29,13 @@ from gtpo_cli.runs.folder import Trust
 from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.terminal.streams import print_words
 from gtpo_cli.text import counted
-from gtpo_cli.types import Completion, Problem, Turn
+from gtpo_cli.types import Completion, Problem
 
 if TYPE_CHECKING:
     from gtpo_cli.evaluation.session import Session
     from gtpo_cli.runs.checkpoints import Checkpoint
 
-    Judge = Callable[[Completion, str | tuple[Turn, ...]], bool]  # gets the prompt as in Problem.prompt
+    Judge = Callable[[Completion, Problem], bool]
 
 _LONGEST_WORD = 20  # characters; longer words are printed unfinished, for languages without spaces
 _NAME = re.compile(r"[\w.:~/\\-]+")  # may be a missing folder or a hub id; anything else is a question
@@ -148,8 +148,8 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
         rewards = rewards.model_copy(update={"plugins": ()})
     scorer = stack.enter_context(Scorer(rewards, longest=recipe.rollout.max_completion_tokens))
 
-    def judge(completion: Completion, prompt: str | tuple[Turn, ...]) -> bool:
-        problem = replace(asked, prompt=prompt)
+    def judge(completion: Completion, problem: Problem) -> bool:
+        problem = replace(problem, gold=gold)
         (verdict,) = scorer.score(problem, [completion])
         print_verdict(problem, verdict, rewards)
         return verdict.accuracy_score > 0
@@ -215,12 +215,13 @@ class _Answerer:
         for number in range(1, self.count + 1):
             if self.count > 1:
                 print(f"-- answer {number} of {self.count}")
-            completion = _show(self.session.answer(question))
+            completion, problem = _show(self.session.answer(question)), self.session.problem(question)
             print_answer(
-                completion, self.recipe, most=self.max_tokens, limit="--max-tokens", context=self.session.context
-            )
+                completion, self.recipe, opened=problem.opened, most=self.max_tokens, limit="--max-tokens",
+                context=self.session.context,
+            )  # fmt: skip
             if self.judge is not None:
-                right += self.judge(completion, self.session.prompt(question))
+                right += self.judge(completion, problem)
         if self.judge is not None and self.count > 1:
             print(f"{right} of {self.count} correct")
 

@@ -167,14 +167,14 @@ def _nothing(done: int, total: int, now: str = "") -> None:
     pass
 
 
-def print_answer(completion: Completion, recipe: Recipe, *, most: int, limit: str, context: int) -> None:
+def print_answer(completion: Completion, recipe: Recipe, *, opened: str, most: int, limit: str, context: int) -> None:
     """Print the extracted answer and the length. `most` is the limit on its tokens, set by the option or key `limit`;
-    `context` is the limit on prompt and answer together."""
+    `context` is the limit on prompt and answer together; `opened`: see `Problem`."""
     from gtpo_cli.rewards import extract_answer
     from gtpo_cli.rewards.extract import NO_ANSWER, tag_texts
 
     form = recipe.rewards.format
-    answer = extract_answer(completion.text, mode=form.mode, tags=form.tags)
+    answer = extract_answer(opened + completion.text, mode=form.mode, tags=form.tags)
     if answer is None:
         count = {4: "four", 2: "two"}[len(tag_texts(form.tags))]
         missing = f"none: the {count} tags do not appear exactly once each and in order"

@@ -72,8 +72,10 @@ def _print_group(group: Group, recipe: Recipe, *, context: int) -> None:
     size = len(group.completions)
     for number, (completion, verdict) in enumerate(zip(group.completions, group.verdicts, strict=True), start=1):
         print(f"-- completion {number} of {size}\n{completion.text}")
-        most = recipe.rollout.max_completion_tokens
-        print_answer(completion, recipe, most=most, limit="rollout.max_completion_tokens", context=context)
+        print_answer(
+            completion, recipe, opened=group.problem.opened, most=recipe.rollout.max_completion_tokens,
+            limit="rollout.max_completion_tokens", context=context,
+        )  # fmt: skip
         print_verdict(group.problem, verdict, recipe.rewards)
     mean, std = spread(group)
     alike = len({completion.text for completion in group.completions}) == 1

@@ -3,14 +3,7 @@
 from gtpo_cli.data.arithmetic import arithmetic_problems
 from gtpo_cli.data.preparation import Prepared, PromptOrder, prepare, usable_prompts
 from gtpo_cli.data.problems import DroppedRow, LoadedProblems, gold_check, load_problems, summarise_dropped
-from gtpo_cli.data.prompts import (
-    Prompt,
-    PromptEncoder,
-    completion_of,
-    encode_prompts,
-    reference_completion,
-    wrap_solution,
-)
+from gtpo_cli.data.prompts import Prompt, PromptEncoder, completion_of, completion_text, encode_prompts, wrap_solution
 
 __all__ = [
     "DroppedRow",
@@ -21,11 +14,11 @@ __all__ = [
     "PromptOrder",
     "arithmetic_problems",
     "completion_of",
+    "completion_text",
     "encode_prompts",
     "gold_check",
     "load_problems",
     "prepare",
-    "reference_completion",
     "summarise_dropped",
     "usable_prompts",
     "wrap_solution",

@@ -1,4 +1,4 @@
-"""Prepare the prompts of a run and divide them into steps, from a recipe and a tokenizer.
+"""Prepare the prompts of a run and divide them into steps, from a recipe and the form of its prompts.
 
 Training, SFT, TRL, the entropy probe, `gtpo train --dry-run` and `gtpo plan` all use it, so their counts agree.
 """
@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gtpo_cli.data.problems import (
     DroppedRow,
@@ -21,11 +20,10 @@ from gtpo_cli.data.problems import (
     sources_with_prefix,
     summarise_dropped,
 )
-from gtpo_cli.data.prompts import Prompt, PromptEncoder, count_words, encode_prompts, reference_completion
+from gtpo_cli.data.prompts import Prompt, PromptEncoder, count_words, encode_prompts
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import SourceRecipe
-from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import counted
 
@@ -102,15 +100,15 @@ class Prepared:
     longest_row: int
 
 
-def prepare(recipe: Recipe, tokenizer: Any, max_seq_length: int, *, full_steps: bool = False) -> Prepared:
+def prepare(recipe: Recipe, encoder: PromptEncoder, max_seq_length: int, *, full_steps: bool = False) -> Prepared:
     """Read the recipe's data and count what a run does with it. This needs no weights.
 
     `max_seq_length` limits prompt and completion together; it is the recipe's or the model's own. SFT keeps only
     problems whose reference fits too. `full_steps` is for TRL, which also samples each group only once (see
     `PromptOrder`). Raises DataError, ModelError.
     """
-    usable = _training_prompts(recipe, tokenizer, max_seq_length)
-    prompts, notes = usable.prompts, usable.notes
+    usable = _training_prompts(recipe, encoder, max_seq_length)
+    prompts, notes = usable.prompts, [*usable.notes, *encoder.notes]
     imitates = recipe.objective.name == "sft"
     resample = recipe.objective.resample
     if resample and not full_steps:
@@ -148,11 +146,11 @@ class Usable:
     held_out: frozenset[str] = frozenset()
 
 
-def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Usable:
+def _training_prompts(recipe: Recipe, encoder: PromptEncoder, max_seq_length: int) -> Usable:
     """Return the mixed prompts of all sources; for SFT, only those whose reference fits too. A question that one part
     of a mixture holds out is left out of the others. Raises like `usable_prompts`."""
     found = [
-        usable_prompts(recipe, source, tokenizer, max_seq_length=max_seq_length, id_prefix=prefix)
+        usable_prompts(recipe, source, encoder, max_seq_length=max_seq_length, id_prefix=prefix)
         for source, prefix in sources_with_prefix(recipe.data)
     ]
     held_out = frozenset[str]().union(*(part.held_out for part in found))
@@ -168,10 +166,9 @@ def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Us
         if recipe.objective.name == "sft":
             prompts, unfit = drop_long_references(
                 prompts,
-                tokenizer,
+                encoder,
                 max_completion_tokens=recipe.rollout.max_completion_tokens,
                 max_seq_length=max_seq_length,
-                tags=recipe.rewards.format.tags,
             )
             if not prompts:
                 alike = len({row.reason for row in unfit}) == 1
@@ -193,7 +190,7 @@ def _training_prompts(recipe: Recipe, tokenizer: Any, max_seq_length: int) -> Us
 def usable_prompts(
     recipe: Recipe,
     source: SourceRecipe,
-    tokenizer: Any,
+    encoder: PromptEncoder,
     *,
     max_seq_length: int,
     side: Side = "training",
@@ -209,7 +206,6 @@ def usable_prompts(
         source, seed=recipe.seed, is_usable=gold_check(recipe.rewards), side=side, id_prefix=id_prefix,
         with_columns=with_columns or bool(recipe.rewards.plugins),
     )  # fmt: skip
-    encoder = PromptEncoder(tokenizer, data.system_prompt)
     longest = min(data.max_prompt_tokens, max_seq_length - 1)
     prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
     notes = [summarise_dropped(rows) for rows in (loaded.dropped, too_long) if rows]
@@ -219,27 +215,20 @@ def usable_prompts(
     own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])
     if own and data.system_prompt:
         notes.append(f"{counted(own, 'prompt')} with its own system message, which replaces data.system_prompt")
-    if encoder.uses_plain_format:
-        notes.append("the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')")
     return Usable(prompts, len(loaded.dropped) + len(too_long), notes, loaded.held_out)
 
 
 def drop_long_references(
-    prompts: Sequence[Prompt],
-    tokenizer: Any,
-    *,
-    max_completion_tokens: int,
-    max_seq_length: int,
-    tags: TagNames = PAPER_TAGS,
+    prompts: Sequence[Prompt], encoder: PromptEncoder, *, max_completion_tokens: int, max_seq_length: int
 ) -> tuple[list[Prompt], list[DroppedRow]]:
     """Separate problems whose reference fits from those whose reference is too long or lacks a worked solution."""
     kept: list[Prompt] = []
     dropped: list[DroppedRow] = []
     for problem, prompt_ids in prompts:
-        reference = reference_completion(problem, tokenizer, tags, at_most=max_completion_tokens)
+        reference = encoder.reference(problem, at_most=max_completion_tokens)
         length = len(reference.token_ids)
         reason = None
-        if problem.solution is None and tags.reasoning is not None:
+        if problem.solution is None and encoder.tags.reasoning is not None:
             reason = "no worked solution to imitate (SFT needs one)"
         elif length > max_completion_tokens or length + len(prompt_ids) > max_seq_length:
             reason = f"reference too long: {count_words(length, max_completion_tokens)} tokens with its tags"

@@ -9,27 +9,34 @@ A tokenizer with a chat template renders its template. Other tokenizers get the 
 
 preceded by the tokenizer's own special tokens. Without a system prompt the text begins at "Question:". In a chat of
 several turns, the assistant's answers stand between the questions, each with the end-of-sequence token.
+
+A template may end the prompt with tags, as those of models that think end it with `<think>`. These tags belong to the
+completion (`PromptEncoder.opened`). A template that asks the clock always gets the same day.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from datetime import datetime
+from functools import cached_property, lru_cache
 from typing import Any
 
 from gtpo_cli.data.problems import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
-from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair
+from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair, tag_texts
 from gtpo_cli.runs.files import guarded
 from gtpo_cli.types import Completion, Problem, Turn
 
 Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its prompt
 
 # Llama 3 templates write "Today Date": 3.1 this fixed day, 3.2 the current day, which would change the prompts of a run
-# that is resumed on another day. Templates without a date ignore it.
-TEMPLATE_DATE = "26 Jul 2024"
-_PROBE_QUESTION, _PROBE_SYSTEM = "What is 1 + 1?", "Be brief."
+# that is resumed on another day. Templates get the day as text, and as a clock if they ask one.
+TEMPLATE_DAY = datetime(2024, 7, 26)
+TEMPLATE_DATE = f"{TEMPLATE_DAY:%d %b %Y}"
+GIVEN = ("messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors")  # to a template, by gtpo
+_PROBE_QUESTION, _PROBE_SYSTEM, _PROBE_ANSWER = "What is 1 + 1?", "Be brief.", "It is two."
 _LONG_QUESTION = "What is 1 + 1? " * 128
 # Tokenisation takes hundreds of bytes per token. So it begins with this many characters per allowed token, and
 # continues with four times as many until the text ends or is surely too long.
@@ -51,39 +58,101 @@ def wrap_solution(solution: str, answer: str, *, tags: TagNames = PAPER_TAGS) ->
     return f"{opening}{solution}{closing}{answer_block}"
 
 
-def reference_completion(
-    problem: Problem, tokenizer: Any, tags: TagNames = PAPER_TAGS, *, at_most: int | None = None
-) -> Completion:
-    """Return the completion to imitate: solution and gold answer in their tags, then end-of-sequence. `at_most`: see
-    `token_ids`."""
-    return completion_of(wrap_solution(problem.solution or "", problem.gold, tags=tags), tokenizer, at_most=at_most)
-
-
 def completion_of(text: str, tokenizer: Any, *, at_most: int | None = None) -> Completion:
-    """Return a text as a completion with an end-of-sequence token, and 0 for its unknown log-probabilities."""
-    ids = (*token_ids(tokenizer, text, at_most=at_most, add_special_tokens=False), tokenizer.eos_token_id)
+    """Return a text as a completion with the token that ends it, and 0 for its unknown log-probabilities.
+
+    `at_most`: see `token_ids`. Raises ModelError if the tokenizer has no such token.
+    """
+    ids = (*token_ids(tokenizer, text, at_most=at_most, add_special_tokens=False), _end_id(tokenizer))
     return Completion(ids, (0.0,) * len(ids), "stop", text)
 
 
-class PromptEncoder:
-    """Encodes questions for one tokenizer and one system prompt (None or blank: no system prompt).
+def completion_text(tokenizer: Any, ids: Sequence[int], ends: Collection[int]) -> str:
+    """Return the text of a completion. Only begin, padding and end tokens are taken off, `ends` among them: tags may be
+    special tokens."""
+    framing = {*ends, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    text: str = tokenizer.decode([token for token in ids if token not in framing], skip_special_tokens=False)
+    return text
 
+
+def turn_end(tokenizer: Any) -> int | None:
+    """Return the special token with which the chat template ends an assistant's turn; None if there is none."""
+    template = getattr(tokenizer, "chat_template", None)
+    return _turn_end(tokenizer, str(template)) if template else None
+
+
+@lru_cache(maxsize=8)
+def _turn_end(tokenizer: Any, _template: str) -> int | None:
+    chat = [{"role": "user", "content": _PROBE_QUESTION}, {"role": "assistant", "content": _PROBE_ANSWER}]
+    try:
+        text = _rendered(tokenizer, chat, add_generation_prompt=False)
+    except ModelError:  # it refuses assistants' turns
+        return None
+    before, _, after = text.rpartition(_PROBE_ANSWER)
+    ids = token_ids(tokenizer, after.lstrip(), add_special_tokens=False) if before else []
+    return ids[0] if ids and ids[0] in getattr(tokenizer, "added_tokens_decoder", {}) else None
+
+
+def _end_id(tokenizer: Any) -> int:
+    end = turn_end(tokenizer)
+    end = tokenizer.eos_token_id if end is None else end
+    if end is None:
+        raise ModelError(
+            f"{_name_of(tokenizer)}: the tokenizer has no end-of-sequence token, so a completion cannot end; set "
+            "eos_token in its tokenizer_config.json"
+        )
+    return int(end)
+
+
+def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], **arguments: Any) -> str:
+    """Render messages with the chat template. Raises ModelError."""
+    # A template is a program that comes with the model.
+    with guarded(lambda why: _refused(tokenizer, f"cannot render a question ({why})")):
+        clock = {"date_string": TEMPLATE_DATE, "strftime_now": TEMPLATE_DAY.strftime}
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, **(clock | arguments))
+    return text
+
+
+def _refused(tokenizer: Any, what_it_does: str) -> ModelError:
+    return ModelError(
+        f"{_name_of(tokenizer)}: the chat template {what_it_does}; use another tokenizer, or remove its "
+        "chat_template to get the plain format"
+    )
+
+
+class PromptEncoder:
+    """The form of prompts and completions for one tokenizer, one system prompt (None or blank: no system prompt) and
+    the recipe's tags.
+
+    `arguments` are given to the chat template (`data.template_arguments`). `embeddings`: the number of token ids that
+    the model knows; None: not checked.
     `uses_plain_format`: the tokenizer has no chat template, so the plain format of this module is used.
     `folds_system_prompt`: its template refuses or ignores a system message, so the system prompt stands in the user's
     message, before the question and a blank line.
-    Raises ModelError for a template that cannot render a question.
+    Raises ModelError for a template that cannot render a question; DataError for arguments that it does not read.
     """
 
-    def __init__(self, tokenizer: Any, system_prompt: str | None) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: Any,
+        system_prompt: str | None,
+        *,
+        tags: TagNames = PAPER_TAGS,
+        arguments: Mapping[str, Any] | None = None,
+        embeddings: int | None = None,
+    ) -> None:
+        self.tokenizer = self._tokenizer = tokenizer
+        self.tags = tags
         self._system = (system_prompt or "").strip()
+        self.arguments, self._embeddings = dict(arguments or {}), embeddings
         self.uses_plain_format: bool = not getattr(tokenizer, "chat_template", None)
         self.folds_system_prompt = False
+        self._check_arguments()
         if not self.uses_plain_format:
             self._check_template_ends()
             self.folds_system_prompt = bool(self._system) and not self._takes_system_message
             if _PROBE_QUESTION not in self._apply_template(self.messages(_PROBE_QUESTION)):
-                raise self._refused("leaves the user's message out")
+                raise _refused(tokenizer, "leaves the user's message out")
 
     def encode(self, question: str, turns: Sequence[Turn] = (), *, at_most: int | None = None) -> tuple[int, ...]:
         """Return the token ids of the prompt with at most one beginning-of-sequence token. Raises ModelError.
@@ -100,7 +169,100 @@ class PromptEncoder:
         bos = self._tokenizer.bos_token_id
         if bos is not None and ids[:2] == [bos, bos]:
             del ids[0]
+        self._check_ids(ids, "a prompt")
         return tuple(ids)
+
+    def reference(self, problem: Problem, *, at_most: int | None = None) -> Completion:
+        """Return the completion that SFT imitates: solution and gold answer in their tags, without the tags that end
+        the prompt, then the end. `at_most`: see `token_ids`. Raises ModelError, DataError."""
+        text = wrap_solution(problem.solution or "", problem.gold, tags=self.tags)
+        for tag in re.findall(self._tag, self.opened):
+            text = text.replace(tag, "", 1)
+        completion = completion_of(text, self._tokenizer, at_most=at_most)
+        self._check_ids(completion.token_ids, "a reference")
+        return completion
+
+    @cached_property
+    def opened(self) -> str:
+        """The recipe's tags that end every prompt, such as `<think>`, with the white space after them; else ""."""
+        found = re.search(rf"(?:(?:{self._tag})\s*)*\Z", self.render(_PROBE_QUESTION))
+        return found[0] if found else ""
+
+    @cached_property
+    def _tag(self) -> str:
+        return "|".join(map(re.escape, tag_texts(self.tags)))
+
+    @property
+    def has_special_tags(self) -> bool:
+        """Whether a tag is a special token, which other tools leave out of a text."""
+        special = set(getattr(self._tokenizer, "all_special_tokens", ()))
+        return not special.isdisjoint(tag_texts(self.tags))
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about the prompts and the ends of completions."""
+        if self.uses_plain_format:
+            return ["the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')"]
+        found, prompt = [], self.render(_PROBE_QUESTION)
+        if self.opened:
+            found.append(
+                f"the chat template ends the prompt with {_shown(self.opened)}, which counts as the completion's"
+            )
+        elif (tag := re.search(r"<([A-Za-z][\w.-]*)>\s*\Z", prompt)) and f"</{tag[1]}>" in self.template:
+            found.append(
+                f"the chat template ends the prompt with <{tag[1]}>, which is none of the recipe's tags; if the model "
+                f"reasons in it, set rewards.format.tags.reasoning: {tag[1]}"
+            )
+        end = turn_end(self._tokenizer)
+        if end is not None and end != self._tokenizer.eos_token_id:
+            token = self._tokenizer.convert_ids_to_tokens(end)
+            found.append(f"completions end with {token} too, as turns do in the chat template")
+        if header := self._missing_header:
+            found.append(
+                f"the chat template writes no generation prompt: the model itself must begin its turn with "
+                f"{_shown(header)}; use a tokenizer whose template writes it"
+            )
+        return found
+
+    @property
+    def _missing_header(self) -> str:
+        """What stands between a question and its answer in a chat, if the prompt does not end with it; else ""."""
+        messages = self.messages(_PROBE_QUESTION)
+        prompt, answered = self.render(_PROBE_QUESTION), [*messages, {"role": "assistant", "content": _PROBE_ANSWER}]
+        try:
+            if prompt != self._apply_template(messages, add_generation_prompt=False):
+                return ""
+            chat = self._apply_template(answered, add_generation_prompt=False).rpartition(_PROBE_ANSWER)[0]
+        except ModelError:
+            return ""
+        return chat.removeprefix(prompt).strip() if chat.startswith(prompt) else ""
+
+    @property
+    def template(self) -> str:
+        """The text of the (default) chat template; "" without one."""
+        template = getattr(self._tokenizer, "chat_template", None) or ""
+        return str(template.get("default", "")) if isinstance(template, dict) else str(template)
+
+    def _check_arguments(self) -> None:
+        """Raise DataError for arguments that the template does not read."""
+        unread = [name for name in self.arguments if not re.search(rf"\b{re.escape(name)}\b", self.template)]
+        if unread:
+            why = "it has no chat template" if self.uses_plain_format else "its chat template does not read it"
+            raise DataError(
+                f"data.template_arguments: {unread[0]} would have no effect on {_name_of(self._tokenizer)}, as {why}; "
+                "remove it"
+            )
+
+    def _check_ids(self, ids: Sequence[int], what: str) -> None:
+        """Raise DataError for a token that the model has no embedding for."""
+        if self._embeddings is None or max(ids, default=0) < self._embeddings:
+            return
+        token = max(ids)
+        raise DataError(
+            f"{_name_of(self._tokenizer)}: {what} has the token {self._tokenizer.convert_ids_to_tokens(token)} with id "
+            f"{token}, but the model knows only {self._embeddings} tokens; take it out of the text "
+            "(data.system_prompt, the data), or use a model with an embedding for it"
+        )
 
     def render(self, question: str, turns: Sequence[Turn] = ()) -> str:
         """Return the text of the prompt, as the tokenizer gets it."""
@@ -133,27 +295,19 @@ class PromptEncoder:
         own = [text for role, text in turns if role == "system"]
         return "\n\n".join(own) or self._system, [turn for turn in turns if turn[0] != "system"]
 
-    def _apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        # A template is a program that comes with the model.
-        with guarded(lambda why: self._refused(f"cannot render a question ({why})")):
-            text: str = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, date_string=TEMPLATE_DATE
-            )
-        return text
+    def _apply_template(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
+        return _rendered(self._tokenizer, messages, add_generation_prompt=add_generation_prompt, **self.arguments)
 
     def _check_template_ends(self) -> None:
         """Raise ModelError for a template that takes too much time or memory."""
-        template = self._tokenizer.chat_template
-        if isinstance(template, dict):
-            template = template.get("default")
-        if not isinstance(template, str):
+        if not (template := self.template):
             return
         from gtpo_cli.runs.limited import LIMITS, renders
 
         special = getattr(self._tokenizer, "special_tokens_map", {}).items()
         tokens = tuple((name, token) for name, token in special if isinstance(token, str))
         if not renders(template, (_PROBE_QUESTION, _LONG_QUESTION), self._system or _PROBE_SYSTEM, tokens):
-            raise self._refused(f"does not render a question within {LIMITS}")
+            raise _refused(self._tokenizer, f"does not render a question within {LIMITS}")
 
     @cached_property
     def _takes_system_message(self) -> bool:
@@ -163,12 +317,6 @@ class PromptEncoder:
             return system in self._apply_template(messages)
         except ModelError:  # "System role not supported": the caller tries without it and reports a failure
             return False
-
-    def _refused(self, what_it_does: str) -> ModelError:
-        return ModelError(
-            f"{_name_of(self._tokenizer)}: the chat template {what_it_does}; use another tokenizer, or remove its "
-            "chat_template to get the plain format"
-        )
 
 
 def token_ids(tokenizer: Any, text: str, *, at_most: int | None = None, **options: Any) -> list[int]:
@@ -202,6 +350,10 @@ def count_words(ids: int, at_most: int) -> str:
     return str(ids) if ids <= exact_up_to(at_most) else f"over {exact_up_to(at_most)}"
 
 
+def _shown(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _name_of(tokenizer: Any) -> str:
     return getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
 
@@ -225,7 +377,8 @@ def encode_prompts(
             dropped.append(DroppedRow(problem.source or problem.id, f"chat that the template refuses: {error}"))
             continue
         if len(ids) <= max_prompt_tokens:
-            kept.append((replace(problem, prompt=encoder.prompt(problem.question, problem.turns)), ids))
+            prompt = encoder.prompt(problem.question, problem.turns)
+            kept.append((replace(problem, prompt=prompt, opened=encoder.opened), ids))
         else:
             count = count_words(len(ids), max_prompt_tokens)
             reason = f"prompt too long: {count} tokens, the limit is {max_prompt_tokens}"

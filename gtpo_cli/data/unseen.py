@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gtpo_cli.data import Prompt, usable_prompts
+from gtpo_cli.data import Prompt, PromptEncoder, usable_prompts
 from gtpo_cli.data.problems import holds_nothing_out, sources_with_prefix
 from gtpo_cli.data.reading import has_column, value_in
 from gtpo_cli.errors import DataError
@@ -35,14 +35,14 @@ class Benchmark:
 def load_benchmark(
     recipe: Recipe,
     name: str,
-    tokenizer: Any,
+    encoder: PromptEncoder,
     *,
     max_seq_length: int,
     split: str = "test",
     data_path: Path | None = None,
     by: str | None = None,
 ) -> Benchmark:
-    """Load a sample of `evaluation.limit` problems of a benchmark's split, with the recipe's system prompt.
+    """Load a sample of `evaluation.limit` problems of a benchmark's split, in the form of `encoder`.
 
     With `data.held_out`, the split "test" is the part that was kept from training. Of a mixture, every part with held
     out problems is used. Problems whose prompt is longer than `data.max_prompt_tokens`, or leaves no room within
@@ -67,7 +67,7 @@ def load_benchmark(
         usable = usable_prompts(
             recipe,
             source.model_copy(update=changes),
-            tokenizer,
+            encoder,
             max_seq_length=max_seq_length,
             side="test" if kept else "training",
             id_prefix=prefix,
@@ -76,6 +76,7 @@ def load_benchmark(
         prompts += usable.prompts
         dropped += usable.dropped
         notes += usable.notes
+    notes += encoder.notes
     if not prompts:
         raise DataError(f"benchmark {name}: {'; '.join(notes)}; so no problem is left")
     check_columns(recipe.rewards, [problem for problem, _ in prompts])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from gtpo_cli.data import PromptEncoder
+from gtpo_cli.data.prompts import completion_text
 from gtpo_cli.evaluation.loading import Subject, load_frozen
 from gtpo_cli.policy.policy import Policy
 from gtpo_cli.policy.sampler import SamplingParams, room_after
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import chooser, open_decoder, uniform
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.types import Completion, Turn
+from gtpo_cli.types import Completion, Problem
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
 
@@ -33,7 +33,7 @@ def stream_text(policy: Policy, prompt_ids: Sequence[int], params: SamplingParam
     choose = chooser(params)
     policy.model.eval()
     decoder = open_decoder(policy, [prompt_ids], 1)
-    pieces = TextPieces(policy.tokenizer)
+    pieces = TextPieces(policy.tokenizer, policy.eos_token_ids)
     ids: list[int] = []
     logprobs: list[float] = []
     while True:
@@ -47,7 +47,7 @@ def stream_text(policy: Policy, prompt_ids: Sequence[int], params: SamplingParam
         decoder.advance(token)
     if piece := pieces.rest():
         yield piece
-    text = policy.tokenizer.decode(ids, skip_special_tokens=True)
+    text = completion_text(policy.tokenizer, ids, policy.eos_token_ids)
     return Completion(tuple(ids), tuple(logprobs), "stop" if ids[-1] in policy.eos_token_ids else "length", text)
 
 
@@ -58,8 +58,8 @@ class TextPieces:
     start of a text). So a window is decoded: the tokens of the last piece and all after it.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, ends: Collection[int]) -> None:
+        self._tokenizer, self._ends = tokenizer, ends
         self._given: list[int] = []  # the tokens of the last piece
         self._open: list[int] = []  # later tokens, whose text may still change
 
@@ -78,9 +78,7 @@ class TextPieces:
         return self._decode(self._given + self._open)[len(self._decode(self._given)) :]
 
     def _decode(self, ids: list[int]) -> str:
-        # A clean-up could remove spaces that were already yielded.
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
+        return completion_text(self._tokenizer, ids, self._ends)
 
 
 class Session:
@@ -92,7 +90,7 @@ class Session:
 
     def __init__(self, subject: Subject, params: SamplingParams, *, seed: int) -> None:
         self._policy = load_frozen(subject)
-        self._encoder = PromptEncoder(self._policy.tokenizer, subject.job.recipe.data.system_prompt)
+        self._encoder = subject.job.encoder
         self._params, self._seed, self._answered = params, seed, 0
 
     @property
@@ -100,9 +98,10 @@ class Session:
         """The limit on tokens of question and answer together."""
         return self._policy.max_seq_length
 
-    def prompt(self, question: str) -> str | tuple[Turn, ...]:
-        """Return the question's prompt as in `Problem.prompt`."""
-        return self._encoder.prompt(question)
+    def problem(self, question: str) -> Problem:
+        """Return the question as a problem without a gold answer."""
+        encoder = self._encoder
+        return Problem("question", question, "", prompt=encoder.prompt(question), opened=encoder.opened)
 
     def answer(self, question: str) -> Generator[str, None, Completion]:
         """Yield the answer's text as it comes; the completion is the generator's return value.

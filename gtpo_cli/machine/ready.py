@@ -101,11 +101,10 @@ def resolve(
 
 def _try_rewards(job: TrainingJob, say: Callable[[str], None]) -> None:
     """Call the user's own rewards once, on a made-up right answer, so that a fault shows before weights load."""
-    from gtpo_cli.data import reference_completion
     from gtpo_cli.rewards import try_rewards
 
     problem, rewards = job.data.prompts[0][0], job.recipe.rewards
-    made_up = reference_completion(problem, job.model.tokenizer, rewards.format.tags)
+    made_up = job.encoder.reference(problem)
     with Waiting(say, "trying your own rewards on one made-up answer"):
         try_rewards(rewards, problem, made_up)
 
@@ -239,6 +238,7 @@ def _needs(parts: Parts, *, resumed: bool = False) -> list[Finding]:
             parts.check_columns()
         except RewardError as error:
             found.append(Finding("rewards", "problem", str(error)))
+        found += [Finding("prompts", "note", note) for note in parts.encoder.notes]
     return found
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gtpo_cli.data import Prepared, prepare
+from gtpo_cli.data import Prepared, PromptEncoder, prepare
 from gtpo_cli.errors import CheckpointError, DataError, GtpoError, ModelError, translated
 from gtpo_cli.job import Engines, Job, ModelFiles, TrainingJob
 from gtpo_cli.machine.open_keys import Closed, Machine, close, for_measuring, this_machine
@@ -109,8 +109,20 @@ class Parts:
         return read_model(self.written.model, self.path, self.config)
 
     @cached_property
+    def encoder(self) -> PromptEncoder:
+        """The form of prompts and completions."""
+        data, config = self.written.data, self.model.config.get_text_config()
+        return PromptEncoder(
+            self.model.tokenizer,
+            data.system_prompt,
+            tags=self.written.rewards.format.tags,
+            arguments=data.template_arguments,
+            embeddings=config.vocab_size,
+        )
+
+    @cached_property
     def data(self) -> Prepared:
-        return prepare(self.written, self.model.tokenizer, self.model.context, full_steps=self.by_trl)
+        return prepare(self.written, self.encoder, self.model.context, full_steps=self.by_trl)
 
     @cached_property
     def held_out(self) -> tuple[Benchmark, ...]:
@@ -121,7 +133,7 @@ class Parts:
 
         try:
             return tuple(
-                load_benchmark(self.written, name, self.model.tokenizer, max_seq_length=self.model.context)
+                load_benchmark(self.written, name, self.encoder, max_seq_length=self.model.context)
                 for name in self.written.evaluation.benchmarks
             )
         except DataError as error:
@@ -134,13 +146,15 @@ class Parts:
 
     def job(self) -> Job:
         """Return what loading and sampling need. Raises ModelError."""
-        return Job(self.recipe, self.engines, self.model)
+        return Job(self.recipe, self.engines, self.model, self.encoder)
 
     def training_job(self) -> TrainingJob:
         """Return what training needs. Raises DataError, ModelError or RewardError for a part that cannot be found."""
         check_keep_best(self.written)
         self.check_columns()
-        return TrainingJob(self.recipe, self.engines, self.model, self.data, self.held_out, self.closed.values)
+        return TrainingJob(
+            self.recipe, self.engines, self.model, self.encoder, self.data, self.held_out, self.closed.values
+        )
 
 
 def measuring_job(

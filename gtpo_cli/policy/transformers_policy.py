@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gtpo_cli.data.prompts import turn_end
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.job import ModelFiles
 from gtpo_cli.kernels import token_logprobs_and_entropy
@@ -374,7 +375,7 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids: set[Any] = set(configured) if isinstance(configured, (list, tuple)) else {configured}
-    ids.add(tokenizer.eos_token_id)
+    ids |= {tokenizer.eos_token_id, turn_end(tokenizer)}
     ids.discard(None)
     if not ids:
         raise ModelError("the model has no end-of-sequence token (generation_config.json, tokenizer); add eos_token_id")

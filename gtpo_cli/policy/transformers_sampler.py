@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gtpo_cli.data.prompts import completion_text
 from gtpo_cli.errors import GenerationError, NotFiniteError
 from gtpo_cli.policy.decoder import Decoder, LeanDecoder, ModelDecoder, can_decode
 from gtpo_cli.policy.packing import Budget
@@ -179,11 +180,15 @@ class TransformersSampler:
 
     def _completions(self, ids: list[list[int]], logps: list[list[float]], lengths: list[int]) -> list[Completion]:
         ids = [row[:length] for row, length in zip(ids, lengths, strict=True)]
-        texts = self._policy.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        ends = self._policy.eos_token_ids
+        tokenizer, ends = self._policy.tokenizer, self._policy.eos_token_ids
         return [
-            Completion(tuple(row), tuple(logp[: len(row)]), "stop" if row[-1] in ends else "length", text)
-            for row, logp, text in zip(ids, logps, texts, strict=True)
+            Completion(
+                tuple(row),
+                tuple(logp[: len(row)]),
+                "stop" if row[-1] in ends else "length",
+                completion_text(tokenizer, row, ends),
+            )
+            for row, logp in zip(ids, logps, strict=True)
         ]
 
 

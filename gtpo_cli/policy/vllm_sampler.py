@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from gtpo_cli.data.prompts import completion_text
 from gtpo_cli.errors import GenerationError, install, out_of_memory
 from gtpo_cli.job import Job
 from gtpo_cli.policy.loading import dtype_name
@@ -240,7 +241,7 @@ class VllmSampler:
     def _completion(self, sampled: Any) -> Completion:
         ids = tuple(sampled.token_ids)
         logprobs = tuple(step[token].logprob for step, token in zip(sampled.logprobs, ids, strict=True))
-        text = self._policy.tokenizer.decode(ids, skip_special_tokens=True)
+        text = completion_text(self._policy.tokenizer, ids, self._policy.eos_token_ids)
         # vLLM also stops at end tokens of the model's generation configuration, which may be more than ours.
         return Completion(ids, logprobs, "stop" if sampled.finish_reason == "stop" else "length", text)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from gtpo_cli.recipe.section import Count, NonEmpty, Section
 from gtpo_cli.types import CodeName
@@ -145,6 +145,9 @@ class DataRecipe(SourceRecipe):
     max_prompt_tokens: int = Field(4000, ge=1, description="longer prompts are dropped and counted")
     system_prompt: str | None = Field(
         PAPER_SYSTEM_PROMPT, description="system message, if a row's chat messages have none; null = none"
+    )
+    template_arguments: dict[NonEmpty, JsonValue] = Field(
+        default_factory=dict, description="given to the tokenizer's chat template, such as {enable_thinking: false}"
     )
 
     @property

@@ -260,6 +260,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
         None,
         _SAMPLING,
     ),
+    ("chat_template_kwargs template_kwargs enable_thinking", "data.template_arguments", ""),
     ("chat_template template", None, "the tokenizer's chat template writes the prompts"),
     ("deepspeed deepspeed_config fsdp fsdp_config num_gpus n_gpus n_gpus_per_node nnodes", None, _BY_ACCELERATE),
     ("flash_attention flash_attn attn_implementation sample_packing packing", None, _BY_ENGINE),

@@ -141,7 +141,9 @@ class Scorer:
             dataclasses.replace(
                 group,
                 verdicts=tuple(
-                    self._verdict(completion, grades[pair], {name: next(own) for name, own in scores.items()})
+                    self._verdict(
+                        group.problem, completion, grades[pair], {name: next(own) for name, own in scores.items()}
+                    )
                     for completion, pair in zip(group.completions, row, strict=True)
                 ),
             )
@@ -150,14 +152,14 @@ class Scorer:
 
     def _pair(self, problem: Problem, completion: Completion) -> Pair | None:
         """Return the pair to compare, with the question, whose copies do not count. None without an answer."""
-        answer = self._answer(completion)
+        answer = self._answer(problem.opened + completion.text)
         return None if answer is None else (problem.gold, answer, problem.question)
 
-    def _answer(self, completion: Completion) -> str | None:
-        return extract_answer(completion.text, mode=self._recipe.format.mode, tags=self._recipe.format.tags)
+    def _answer(self, text: str) -> str | None:
+        return extract_answer(text, mode=self._recipe.format.mode, tags=self._recipe.format.tags)
 
-    def _verdict(self, completion: Completion, grade: Equality, own: dict[str, float]) -> Verdict:
-        recipe, text, answer = self._recipe, completion.text, self._answer(completion)
+    def _verdict(self, problem: Problem, completion: Completion, grade: Equality, own: dict[str, float]) -> Verdict:
+        recipe, text = self._recipe, problem.opened + completion.text
         tags = recipe.format.tags
         format_score = format_reward(text, mode=recipe.format.mode, tags=tags)
         accuracy_score = FULL_MARKS if grade.equal else 0.0
@@ -174,7 +176,7 @@ class Scorer:
             strict_format=is_strict_format(text, tags=tags),
             complete_format=format_score == FULL_MARKS,
             correct=grade.equal,
-            extracted=answer,
+            extracted=self._answer(text),
             timed_out=grade.timed_out or grade.crashed,  # crashed: the memory limit
             plugins=own,
         )

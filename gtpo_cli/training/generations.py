@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.data import Prompt, PromptOrder
+from gtpo_cli.data.prompts import completion_text
 from gtpo_cli.objective.batch import pad_rows
 from gtpo_cli.policy.packing import measure_rows
 from gtpo_cli.policy.sampler import SamplingParams, collate, sample
@@ -219,10 +220,15 @@ class Generations:
         if [problem.id for problem, _ in prompts] != [name for _, name in step.problems]:
             raise ValueError(f"its samples for step {step.number} belong to problems that the data no longer has there")
         taken = [[values_T.tolist() for values_T in next(rows)] for _ in step.lengths]
-        texts = self._parts.policy.tokenizer.batch_decode([ids for ids, _, _ in taken], skip_special_tokens=True)
+        policy = self._parts.policy
         completions = [
-            Completion(tuple(ids), tuple(logprobs), "length" if truncated else "stop", text)
-            for (ids, logprobs, _), truncated, text in zip(taken, step.truncated, texts, strict=True)
+            Completion(
+                tuple(ids),
+                tuple(logprobs),
+                "length" if truncated else "stop",
+                completion_text(policy.tokenizer, ids, policy.eos_token_ids),
+            )
+            for (ids, logprobs, _), truncated in zip(taken, step.truncated, strict=True)
         ]
         groups = [
             Group(problem, ids, tuple(completions[b * G : b * G + G]), tuple(step.verdicts[b * G : b * G + G]))

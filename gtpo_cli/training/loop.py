@@ -119,8 +119,8 @@ def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int, *, firs
     if parts.step is None or parts.generations is None:
         from gtpo_cli.training.sft import sft_step
 
-        prompts, tags = job.data.order.step(number), job.recipe.rewards.format.tags
-        return sft_step(parts.policy, parts.updater, parts.budget, prompts, tags=tags, clock=clock)
+        prompts = job.data.order.step(number)
+        return sft_step(parts.policy, parts.updater, parts.budget, prompts, job.encoder, clock=clock)
     try:
         samples = parts.generations.take(number, clock=clock)
         rows = train_step(parts.step, samples, clock=clock, check=trials.check_sampler if first else None)

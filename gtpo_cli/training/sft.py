@@ -1,6 +1,6 @@
 """One step of supervised fine-tuning: next-token cross-entropy on the reference completion only (prompt masked).
 
-The reference solution is wrapped in the recipe's tags and ends with the end-of-sequence token. The loss is the mean
+The reference solution is wrapped in the recipe's tags and ends as the chat template ends a turn. The loss is the mean
 over all reference tokens of the step (docs/objective.md, section 7).
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gtpo_cli.data import Prompt, reference_completion
+from gtpo_cli.data import Prompt, PromptEncoder
 from gtpo_cli.objective import Rows, Unit, mean_entropy
 from gtpo_cli.policy import Policy
 from gtpo_cli.policy.packing import Budget
 from gtpo_cli.policy.sampler import collate
-from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.step_metrics import time_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
@@ -26,12 +25,12 @@ def sft_step(
     updater: Updater,
     budget: Budget,
     prompts: Sequence[Prompt],
+    encoder: PromptEncoder,
     *,
-    tags: TagNames = PAPER_TAGS,
     clock: Stopwatch,
 ) -> dict[str, float]:
     """Update the policy once on the references of these problems, and return the step's metrics."""
-    groups = [Group(problem, ids, (reference_completion(problem, policy.tokenizer, tags),)) for problem, ids in prompts]
+    groups = [Group(problem, ids, (encoder.reference(problem),)) for problem, ids in prompts]
     return imitate(policy, updater, budget, groups, clock=clock)
 
 

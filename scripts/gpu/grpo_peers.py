@@ -98,14 +98,15 @@ def trl_steps(arguments: argparse.Namespace, folder: str) -> tuple[list[float], 
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from gtpo_cli.data import prepare
+    from gtpo_cli.data import PromptEncoder, prepare
     from gtpo_cli.policy.loading import read_model
     from gtpo_cli.rewards import accuracy_reward, format_reward
 
     recipe = recipe_for(arguments, folder)
     model = read_model(recipe.model)
     tokenizer = model.tokenizer
-    prompts = prepare(recipe, tokenizer, model.context).prompts[: arguments.prompts * arguments.steps]
+    encoder = PromptEncoder(tokenizer, recipe.data.system_prompt)
+    prompts = prepare(recipe, encoder, model.context).prompts[: arguments.prompts * arguments.steps]
     rows = [{"prompt": tokenizer.decode(ids), "gold": problem.gold} for problem, ids in prompts]
     marks = [time.perf_counter()]
 

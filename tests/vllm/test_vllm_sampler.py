@@ -22,6 +22,7 @@ from jobs import policy_of, sampler_of, subject_of
 from policy_contract import recipe_for, save_model
 from sampler_contract import CONTEXT, PROMPTS, SamplerContract, gap
 
+from gtpo_cli.data.prompts import PromptEncoder
 from gtpo_cli.data.unseen import load_benchmark
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation
@@ -140,7 +141,7 @@ def test_a_killed_evaluation_continues_to_the_same_completions_each_time_in_one_
     recipe = load_recipe("tiny_arithmetic", ["rollout.engine=vllm", lora, "model.dtype=float32", settings])
     policy = policy_of(recipe)
     subject = PolicyAndSampler(policy, sampler_of(policy, recipe))
-    problems = load_benchmark(recipe, "arithmetic", policy.tokenizer, max_seq_length=512)
+    problems = load_benchmark(recipe, "arithmetic", PromptEncoder(policy.tokenizer, None), max_seq_length=512)
     generate, calls = PlainEngine.generate, []
 
     def counted(engine: PlainEngine, requests: Any) -> Any:

@@ -96,12 +96,13 @@ def export_run(request: Request, *, say: Callable[[str], None]) -> Exported:
     tokenizer = job.model.tokenizer
     if request.format == "gguf":
         gguf.check_tokenizer(tokenizer)
-    encoder = PromptEncoder(tokenizer, recipe.data.system_prompt)
+    encoder = job.encoder
     with stage(say, f"loading step {checkpoint.step} of {run.path}, and sampling greedy answers"):
         policy = _measure_policy(request, job, encoder)
     plain, text = encoder.uses_plain_format, encoder.render("QUESTION")
     questions = [answer.question for answer in policy.answers]
-    prompting = Prompting(text, put_template(tokenizer, encoder, recipe.data.system_prompt, questions), plain)
+    rendered = put_template(encoder, recipe.data.system_prompt, questions)
+    prompting = Prompting(text, rendered, plain, encoder.opened.strip(), encoder.has_special_tags)
     with written_aside(request.out) as aside:
         with stage(say, f"writing {request.out}"):
             written = _write(request, recipe, tokenizer, policy, aside)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gtpo_cli.data import PromptEncoder
-from gtpo_cli.data.prompts import TEMPLATE_DATE
+from gtpo_cli.data.prompts import TEMPLATE_DATE, TEMPLATE_DAY
 from gtpo_cli.policy.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.tools.export.folder import Exported
@@ -129,7 +129,8 @@ _PLAIN = (
     "{{% elif message['role'] == 'assistant' %}}{{{{ message['content'] + eos_token }}}}{{% endif %}}"
     "{{% endfor %}}"
 )
-_DATE = "{{% if date_string is not defined %}}{{% set date_string = {date} %}}{{% endif %}}"
+_DEFAULT = "{{% if {name} is not defined %}}{{% set {name} = {value} %}}{{% endif %}}"
+_CLOCK = re.compile(r"""strftime_now\(\s*(['"])([^'"\\]*)\1\s*\)""")
 _ANSWERED = "{% if messages[-1]['role'] == 'user' %}{% set add_generation_prompt = true %}{% endif %}"
 _SYSTEM = (
     "{{% if messages[0]['role'] != 'system' %}}"
@@ -148,52 +149,62 @@ _FOLDED = (
 @dataclass(frozen=True, slots=True)
 class Prompting:
     """The run's prompt as `text`, with QUESTION in place of the question. `has_template`: the exported tokenizer's chat
-    template renders it. `plain`: the text has no special tokens; the tokenizer adds them."""
+    template renders it. `plain`: the text has no special tokens; the tokenizer adds them. `opened`: the tags that end
+    it. `special_tags`: tags are special tokens."""
 
     text: str
     has_template: bool
     plain: bool
+    opened: str = ""
+    special_tags: bool = False
 
 
-def put_template(tokenizer: Any, encoder: PromptEncoder, system_prompt: str | None, questions: Sequence[str]) -> bool:
+def put_template(encoder: PromptEncoder, system_prompt: str | None, questions: Sequence[str]) -> bool:
     """Make the run's prompt the tokenizer's (default) chat template. If it does not render these questions to the same
     token ids, change nothing and return False."""
+    tokenizer = encoder.tokenizer
     before = tokenizer.chat_template
     expected = [list(encoder.encode(question)) for question in questions]  # with the old template
-    template = _template(tokenizer, encoder, (system_prompt or "").strip(), expected[0])
+    template = _template(encoder, (system_prompt or "").strip(), expected[0])
     if template is None:
         return False
     tokenizer.chat_template = before | {"default": template} if isinstance(before, dict) else template
-    rendered = [_rendered(tokenizer, system_prompt, question) for question in questions]
+    gtpos = PromptEncoder(tokenizer, system_prompt, arguments=encoder.arguments)
+    rendered = [[*_rendered(tokenizer, question), list(gtpos.encode(question))] for question in questions]
     if rendered == [[ids] * 3 for ids in expected]:
         return True
     tokenizer.chat_template = before
     return False
 
 
-def _rendered(tokenizer: Any, system_prompt: str | None, question: str) -> list[list[int]]:
-    """Return the ids of a single user message, with `add_generation_prompt` and without, and of gtpo's own prompt."""
+def _rendered(tokenizer: Any, question: str) -> list[list[int]]:
+    """Return the ids of a single user message, with `add_generation_prompt` and without."""
     messages = [{"role": "user", "content": question}]
     single = [tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=a) for a in (True, False)]
-    return [*(list(ids["input_ids"]) for ids in single), list(PromptEncoder(tokenizer, system_prompt).encode(question))]
+    return [list(ids["input_ids"]) for ids in single]
 
 
-def _template(tokenizer: Any, encoder: PromptEncoder, system: str, ids: Sequence[int]) -> str | None:
+def _template(encoder: PromptEncoder, system: str, ids: Sequence[int]) -> str | None:
     if encoder.uses_plain_format:
+        tokenizer = encoder.tokenizer
         starts = tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id
         bos = "bos_token" if starts else "''"
         return _PLAIN.format(system=_quoted(system), bos=bos, blank=_quoted("\n\n"), newline=_quoted("\n"))
-    before = tokenizer.chat_template
-    if isinstance(before, dict):  # several templates by name
-        before = before.get("default")
-    if not isinstance(before, str):
+    if not (before := encoder.template):
         return None
-    template = _ANSWERED + (_DATE.format(date=_quoted(TEMPLATE_DATE)) if "date_string" in before else "")
+    values = ({"date_string": TEMPLATE_DATE} if "date_string" in before else {}) | encoder.arguments
+    template = _ANSWERED + "".join(_DEFAULT.format(name=name, value=_literal(value)) for name, value in values.items())
+    before = _CLOCK.sub(lambda call: _quoted(TEMPLATE_DAY.strftime(call[2])), before)
     if system and encoder.folds_system_prompt:
         template += _FOLDED.format(system=_quoted(system), blank=_quoted("\n\n"))
     elif system:
         template += _SYSTEM.format(system=_quoted(system))
     return template + before
+
+
+def _literal(value: Any) -> str:
+    """Return a Jinja literal of a JSON value."""
+    return _quoted(value) if isinstance(value, str) else repr(value)
 
 
 def _quoted(text: str) -> str:

@@ -102,6 +102,7 @@ VALUES: Mapping[str, Callable[[Any], Any]] = {
     "training.save_every": _whole,
     "training.keep_last": _whole,
     "data.shuffle": lambda value: bool(value),
+    "data.template_arguments": lambda value: value if isinstance(value, dict) else {"enable_thinking": value},
     "data.system_prompt": lambda value: str(value),
     "run_name": _run_name,
 }

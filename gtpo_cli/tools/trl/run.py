@@ -27,6 +27,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from transformers import PrinterCallback
 
 from gtpo_cli.data import Prompt, PromptOrder
+from gtpo_cli.data.prompts import completion_text
 from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.objective import policy_loss
@@ -354,10 +355,14 @@ class RecipeReward:
 
     def completions(self, token_ids: list[list[int]], logprobs: list[list[float]]) -> list[Completion]:
         """Make records of completions, decoding their texts as gtpo's samplers do."""
-        texts = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
         return [
-            Completion(tuple(ids), tuple(logp), "stop" if ids and ids[-1] in self._eos else "length", text)
-            for ids, logp, text in zip(token_ids, logprobs, texts, strict=True)
+            Completion(
+                tuple(ids),
+                tuple(logp),
+                "stop" if ids and ids[-1] in self._eos else "length",
+                completion_text(self._tokenizer, ids, self._eos),
+            )
+            for ids, logp in zip(token_ids, logprobs, strict=True)
         ]
 
     def groups(

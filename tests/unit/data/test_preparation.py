@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gtpo_cli.data import Prepared, PromptOrder, prepare
+from gtpo_cli.data.prompts import PromptEncoder
 from gtpo_cli.policy.loading import read_model
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.types import Problem
@@ -23,7 +24,7 @@ def order(count: int, *overrides: str, full_steps: bool = False) -> PromptOrder:
 
 def prepared(recipe: Recipe) -> Prepared:
     model = read_model(recipe.model)
-    return prepare(recipe, model.tokenizer, model.context)
+    return prepare(recipe, PromptEncoder(model.tokenizer, recipe.data.system_prompt), model.context)
 
 
 def ids(order: PromptOrder, step: int) -> list[str]:
@@ -86,10 +87,10 @@ def test_the_seed_decides_the_order() -> None:
 def test_only_who_samples_again_says_so() -> None:
     recipe = build_recipe(DOCUMENT, ["objective.name=dapo"], where="r")
     model = read_model(recipe.model)
-    tokenizer, context = model.tokenizer, model.context
+    encoder, context = PromptEncoder(model.tokenizer, recipe.data.system_prompt), model.context
     said = "groups without reward spread are sampled again, 3 times at most (objective.resample)"
-    assert said in prepare(recipe, tokenizer, context).notes
-    assert said not in prepare(recipe, tokenizer, context, full_steps=True).notes  # TRL
+    assert said in prepare(recipe, encoder, context).notes
+    assert said not in prepare(recipe, encoder, context, full_steps=True).notes  # TRL
 
 
 def test_a_context_that_cuts_the_longest_completion_is_told() -> None:

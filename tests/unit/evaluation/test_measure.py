@@ -13,6 +13,7 @@ import pytest
 import torch
 from jobs import policy_of, sampler_of, subject_of
 
+from gtpo_cli.data.prompts import PromptEncoder
 from gtpo_cli.data.unseen import Benchmark, load_benchmark
 from gtpo_cli.errors import DataError, EvaluationError
 from gtpo_cli.evaluation import measure
@@ -31,6 +32,10 @@ SETTINGS = "evaluation={samples: 64, limit: 10, max_completion_tokens: 48}"
 RECIPE = load_recipe("tiny_arithmetic", [SETTINGS])
 
 
+def encoder_of(tokenizer: Any) -> PromptEncoder:
+    return PromptEncoder(tokenizer, RECIPE.data.system_prompt)
+
+
 @pytest.fixture(scope="module")
 def subject() -> PolicyAndSampler:
     policy = policy_of(RECIPE)
@@ -39,7 +44,7 @@ def subject() -> PolicyAndSampler:
 
 @pytest.fixture(scope="module")
 def benchmark_(subject: PolicyAndSampler) -> Benchmark:
-    return load_benchmark(RECIPE, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
+    return load_benchmark(RECIPE, "arithmetic", encoder_of(subject.policy.tokenizer), max_seq_length=512)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +159,7 @@ def test_what_is_sampled_for_a_block_does_not_depend_on_the_limit(
 ) -> None:
     settings = RECIPE.evaluation.model_copy(update={"limit": 4})
     recipe = RECIPE.model_copy(update={"evaluation": settings})
-    first = load_benchmark(recipe, "arithmetic", subject.policy.tokenizer, max_seq_length=512)
+    first = load_benchmark(recipe, "arithmetic", encoder_of(subject.policy.tokenizer), max_seq_length=512)
     stored = find_evaluation(RunFolder(tmp_path), first, subject_of(recipe))
     assert stored.path.name != whole[0].path.name
     evaluated(recipe, lambda: subject, first, stored, scorer)
@@ -283,8 +288,8 @@ def local_recipe(path: Path | None) -> Recipe:
 
 
 def questions(recipe: Recipe, name: str = "local", data_path: Path | None = None, split: str = "test") -> list[str]:
-    tokenizer, longest = read_model(RECIPE.model).tokenizer, RECIPE.model.max_seq_length
-    loaded = load_benchmark(recipe, name, tokenizer, max_seq_length=longest, split=split, data_path=data_path)
+    encoder, longest = encoder_of(read_model(RECIPE.model).tokenizer), RECIPE.model.max_seq_length
+    loaded = load_benchmark(recipe, name, encoder, max_seq_length=longest, split=split, data_path=data_path)
     assert loaded.split == split
     return [problem.question for problem, _ in loaded.prompts]
 
@@ -316,12 +321,12 @@ def test_columns_and_gold_of_own_data_are_not_those_of_a_benchmark(tmp_path: Pat
 def test_a_source_of_a_mixture_has_the_ids_of_other_runs_unless_sources_share_a_benchmark(tmp_path: Path) -> None:
     for name in ("one", "two"):
         rows(tmp_path / name / "test.jsonl", "1+1")
-    tokenizer, longest = read_model(RECIPE.model).tokenizer, RECIPE.model.max_seq_length
+    encoder, longest = encoder_of(read_model(RECIPE.model).tokenizer), RECIPE.model.max_seq_length
 
     def ids(*sources: Path, data_path: Path | None = None) -> list[str]:
         mixture = {"arithmetic": 1, **{str(source): 1 for source in sources}}
         recipe = load_recipe("tiny_arithmetic", ["data={benchmark: mixture, limit: null}", f"data.mixture={mixture}"])
-        loaded = load_benchmark(recipe, "local", tokenizer, max_seq_length=longest, data_path=data_path)
+        loaded = load_benchmark(recipe, "local", encoder, max_seq_length=longest, data_path=data_path)
         return [problem.id for problem, _ in loaded.prompts]
 
     assert ids(tmp_path / "one") == ["local/test/1"]

@@ -204,7 +204,7 @@ def test_a_lone_user_message_gets_the_ids_of_training(kind: str, system: str | N
     else:
         folder = request.getfixturevalue("shared") / "models" / kind
         tokenizer, fresh = AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    assert put_template(tokenizer, PromptEncoder(tokenizer, system), system, QUESTIONS[:1])
+    assert put_template(PromptEncoder(tokenizer, system), system, QUESTIONS[:1])
     encoder = PromptEncoder(fresh, system)
     for question in QUESTIONS:
         messages = [{"role": "user", "content": question}]

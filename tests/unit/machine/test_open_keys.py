@@ -116,7 +116,7 @@ def test_another_machine_decides_anew_what_changes_no_step() -> None:
     nothing: Any = None
     large = close(asked, card("80GiB"), LLAMA)
     assert isinstance(large.engines, Engines)
-    kept = TrainingJob(large.recipe, large.engines, nothing, nothing, (), large.values).kept
+    kept = TrainingJob(large.recipe, large.engines, nothing, nothing, nothing, (), large.values).kept
     small = close(kept, card("24GiB"), LLAMA).values
     share, standby = "rollout.gpu_memory_utilization", "rollout.standby"
     assert (large.values[share], large.values[standby]) == (0.4, "never")

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import policy_of
+from sampler_contract import text_without_frame
 from small_models import random_model
 
 from gtpo_cli.errors import GenerationError
@@ -71,7 +72,7 @@ def test_greedy_is_the_argmax_of_every_step(architecture: str) -> None:
     expected = greedy_by_definition(policy, PROMPT, 40)
     pieces, completion = read(stream_text(policy, PROMPT, SamplingParams(0.0, max_completion_tokens=40)))
     assert list(completion.token_ids) == expected
-    assert "".join(pieces) == completion.text == policy.tokenizer.decode(expected, skip_special_tokens=True)
+    assert "".join(pieces) == completion.text == text_without_frame(policy, expected)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8}], ids=["plain", "adapter"])
@@ -163,7 +164,7 @@ def byte_fallback() -> Any:
 
 
 def pieces_of(tokenizer: Any, ids: list[int]) -> list[str]:
-    pieces = TextPieces(tokenizer)
+    pieces = TextPieces(tokenizer, ())
     return [*(pieces.add(token) for token in ids), pieces.rest()]
 
 
@@ -181,7 +182,7 @@ def test_the_text_of_a_stream_is_whole_when_the_limit_cuts_a_character() -> None
     cut = 0
     for seed in range(20):
         pieces, completion = read(stream_text(policy, PROMPT, SamplingParams(max_completion_tokens=9, seed=seed)))
-        assert "".join(pieces) == completion.text == tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        assert "".join(pieces) == completion.text == text_without_frame(policy, completion.token_ids)
         cut += completion.text.endswith("\ufffd")
     assert cut > 3
 

@@ -10,7 +10,8 @@ import torch
 from small_models import random_model
 from small_steps import recorded_gradients
 
-from gtpo_cli.data.preparation import drop_long_references, reference_completion
+from gtpo_cli.data.preparation import drop_long_references
+from gtpo_cli.data.prompts import PromptEncoder
 from gtpo_cli.errors import DataError
 from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
@@ -37,7 +38,7 @@ def test_loss_and_gradient_equal_torchs_cross_entropy(micro: int) -> None:
     before = copy.deepcopy(model)
     size = training_budget(micro, longest_row=100, warn=print)
     gradients = recorded_gradients(updater)
-    metrics = sft_step(policy, updater, size, PROMPTS, clock=Stopwatch())
+    metrics = sft_step(policy, updater, size, PROMPTS, PromptEncoder(tokenizer, None), clock=Stopwatch())
 
     logits, targets = [], []
     for problem, prompt in PROMPTS:
@@ -56,12 +57,11 @@ def test_loss_and_gradient_equal_torchs_cross_entropy(micro: int) -> None:
 
 
 def test_without_a_reasoning_tag_no_worked_solution_is_needed() -> None:
-    tokenizer = random_model()[1]
+    encoder = PromptEncoder(random_model()[1], None, tags=Tags(reasoning=None, answer="json"))
     prompts = [(Problem("d", "q", "1", None), (1, 2))]
-    tags = Tags(reasoning=None, answer="json")
-    kept, dropped = drop_long_references(prompts, tokenizer, max_completion_tokens=30, max_seq_length=64, tags=tags)
+    kept, dropped = drop_long_references(prompts, encoder, max_completion_tokens=30, max_seq_length=64)
     assert (len(kept), dropped) == (1, [])
-    assert reference_completion(prompts[0][0], tokenizer, tags).text == "<json>1</json>"
+    assert encoder.reference(prompts[0][0]).text == "<json>1</json>"
 
 
 def test_problems_without_a_worked_solution_are_named_once_with_the_two_ways_out(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_problems_without_a_worked_solution_are_named_once_with_the_two_ways_out
     keys = {"model": {"name": "builtin:tiny"}, "data": {"path": str(file)}, "objective": {"name": "sft"}}
     recipe = build_recipe(keys, where="here")
     with pytest.raises(DataError, match=r"data\.columns\.solution.*rewards\.format\.tags\.reasoning: null") as error:
-        prepare(recipe, load_tokenizer(recipe.model, resolve_name("builtin:tiny")), 512)
+        prepare(recipe, PromptEncoder(load_tokenizer(recipe.model, resolve_name("builtin:tiny")), None), 512)
     assert "own.jsonl:2" not in str(error.value)
