@@ -184,6 +184,7 @@ def make_trainer(
     from datasets import Dataset  # required by TRL; if TRL is missing, tools/trl/trainer.py has reported it
 
     policy.model.set_attn_implementation("sdpa")  # the policy's own attention needs rows without padding
+    policy.model.generation_config.eos_token_id = sorted(policy.eos_token_ids)  # TRL stops at these
     data = Dataset.from_dict({"prompt": [list(ids) for _, ids in prompts], "problem": range(len(prompts))})
     try:
         args = GRPOConfig(**arguments, use_cpu=not torch.cuda.is_available())
