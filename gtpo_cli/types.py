@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length"]
+Place = Literal["tags", "boxed", "last_line", "hashes"]  # of an answer in a completion
 Turn = tuple[str, str]  # a chat message: role (system, user, assistant) and text
 
 
@@ -18,6 +19,16 @@ class CodeName(str):
     """
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """Where an answer stands, and the names of the tags, without angle brackets. `reasoning`: None if completions have
+    no such block. `answer` counts only if the answer stands in tags. A recipe's are `RewardsRecipe.tags`."""
+
+    reasoning: str | None = "reasoning"
+    answer: str = "answer"
+    place: Place = "tags"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from gtpo_cli.runs.folder import RunFolder, Trust
 from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.terminal.streams import output_is_extra
 from gtpo_cli.text import counted
+from gtpo_cli.types import Place
 
 if TYPE_CHECKING:
     from gtpo_cli.data.unseen import Benchmark
@@ -67,6 +68,10 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(min=0.0, max=100.0, help="Softmax temperature; 0 = greedy, one completion each.")
     ] = None,
+    answer: Annotated[
+        Place | None,
+        typer.Option(help="Read answers there, and the last one counts, as papers on published models do."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(help="A sample of N problems, always the same.", metavar="N", min=1)
     ] = None,
@@ -95,10 +100,13 @@ def evaluate(
     gtpo eval --base
 
     gtpo eval runs/my-run --benchmark aime24 --benchmark amc23 --pass-k 64
+
+    gtpo eval Qwen/Qwen2.5-Math-1.5B-Instruct --benchmark math500 --answer boxed --temperature 0
     """
     words: str | None = None
     own: Recipe | None
-    keys = overridden(set_ or [])
+    set_ = [*([] if answer is None else [f"rewards.answer={answer}", "rewards.format.mode=presence"]), *(set_ or [])]
+    keys = overridden(set_)
     options = {
         "benchmarks": benchmark,
         "pass_k": pass_k,
@@ -111,7 +119,7 @@ def evaluate(
         if recipe is not None:
             raise typer.BadParameter("a run has its own recipe; leave --recipe out, or override keys with --set")
         run, loaded, chosen = find_trained(
-            target, checkpoint, what="eval", overrides=set_ or [], trust=Trust(trust_remote_code, trust_run_code)
+            target, checkpoint, what="eval", overrides=set_, trust=Trust(trust_remote_code, trust_run_code)
         )
         if chosen is not None:
             words = f"{run.path}, step {chosen.step} of {loaded.model.before_training}"
@@ -122,7 +130,7 @@ def evaluate(
         if checkpoint != "best":
             raise typer.BadParameter(f"{model} is not a run folder: only a run has checkpoints")
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
-        loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_ or [])
+        loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_)
         run, own = _folder_of(model, loaded), None
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
     _introduce(words, loaded.model, subjects)

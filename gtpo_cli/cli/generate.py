@@ -141,7 +141,7 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
         raise typer.BadParameter(f"--gold {gold!r}: is not an answer that can be compared")
     rewards, asked = recipe.rewards, Problem("question", question, gold, source="--gold")
     try:
-        right = wrap_solution("", gold, tags=rewards.format.tags)
+        right = wrap_solution("", gold, tags=rewards.tags)
         try_rewards(rewards, asked, Completion((0,) * len(right), (0.0,) * len(right), "stop", right))
     except RewardError as error:  # one may need columns of the data, which a typed question does not have
         print(f"your own rewards are left out: {error}")

@@ -12,7 +12,7 @@ import typer
 
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
-from gtpo_cli.recipe.schema import PAPER_SYSTEM_PROMPT, Benchmark
+from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT, PRESETS, Benchmark
 from gtpo_cli.runs.folder import RECIPE_FILE, RUNS, RunFolder, Trust, latest_run
 from gtpo_cli.terminal.streams import keep_output_for_json
 
@@ -214,7 +214,8 @@ def find_model(
         words = f"{model}: export of the run {export.run}, step {export.step}{on}; with the run's prompts and rewards"
         return export.recipe, export.checkpoint, words
     loaded = plain_recipe(model, benchmark, overrides)
-    known = {None: "no system prompt", PAPER_SYSTEM_PROMPT: "gtpo's default system prompt"}
+    known: dict[str | None, str] = {text: f"the system prompt {name}" for name, text in PRESETS.items() if text}
+    known |= {None: "no system prompt", PAPER_SYSTEM_PROMPT: "gtpo's default system prompt"}
     prompt = known.get(loaded.data.system_prompt, "your system prompt")
     return loaded, None, f"{model}: not an export of gtpo, so it gets {prompt}, in the model's own chat template"
 

@@ -173,13 +173,12 @@ def print_answer(completion: Completion, recipe: Recipe, *, opened: str, most: i
     from gtpo_cli.rewards import extract_answer
     from gtpo_cli.rewards.extract import NO_ANSWER, tag_texts
 
-    form = recipe.rewards.format
-    answer = extract_answer(opened + completion.text, mode=form.mode, tags=form.tags)
-    if answer is None:
-        count = {4: "four", 2: "two"}[len(tag_texts(form.tags))]
-        missing = f"none: the {count} tags do not appear exactly once each and in order"
-        answer = missing if form.mode == "strict" else NO_ANSWER
-    print_line("answer", answer)
+    mode, tags = recipe.rewards.format.mode, recipe.rewards.tags
+    answer = extract_answer(opened + completion.text, mode=mode, tags=tags)
+    if answer is None and mode == "strict" and tags.place == "tags":
+        count = {4: "four", 2: "two"}[len(tag_texts(tags))]
+        answer = f"none: the {count} tags do not appear exactly once each and in order"
+    print_line("answer", NO_ANSWER if answer is None else answer)
     if not completion.truncated:
         end = "ended by itself"
     elif len(completion.token_ids) == most:

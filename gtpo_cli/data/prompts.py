@@ -25,9 +25,9 @@ from typing import Any
 
 from gtpo_cli.data.problems import DroppedRow, summarise_dropped
 from gtpo_cli.errors import DataError, ModelError
-from gtpo_cli.rewards.extract import PAPER_TAGS, TagNames, tag_pair, tag_texts
+from gtpo_cli.rewards.extract import PAPER_TAGS, extract_answer, tag_pair, tag_texts
 from gtpo_cli.runs.files import guarded
-from gtpo_cli.types import Completion, Problem, Turn
+from gtpo_cli.types import Completion, Problem, Tags, Turn
 
 Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its prompt
 
@@ -44,18 +44,25 @@ _CHARACTERS_A_TOKEN = 16
 _MARGIN = 1024
 
 
-def wrap_solution(solution: str, answer: str, *, tags: TagNames = PAPER_TAGS) -> str:
+def wrap_solution(solution: str, answer: str, *, tags: Tags = PAPER_TAGS) -> str:
     """Return the completion that SFT teaches: `<reasoning>{solution}</reasoning><answer>{answer}</answer>`.
 
-    Tags without reasoning give only the answer's block. There are no line breaks around the tags, which would cost a
-    character-level model tokens. The rewards ignore white space between tags.
+    Without a reasoning tag the solution is left out before answer tags, and stands as it is before a box, hashes or
+    `Answer:`. If it gives the answer there itself, nothing is added. There are no line breaks around the tags, which
+    would cost a character-level model tokens. The rewards ignore white space between tags.
     """
-    opening, closing = tag_pair(tags.answer)
-    answer_block = f"{opening}{answer}{closing}"
-    if tags.reasoning is None:
-        return answer_block
-    opening, closing = tag_pair(tags.reasoning)
-    return f"{opening}{solution}{closing}{answer_block}"
+    if tags.place != "tags":
+        if extract_answer(solution, tags=Tags(None, place=tags.place)) == answer:
+            written = ""
+        else:
+            written = {"boxed": f"\\boxed{{{answer}}}", "hashes": f"#### {answer}"}.get(tags.place, f"Answer: {answer}")
+    else:
+        opening, closing = tag_pair(tags.answer)
+        written = f"{opening}{answer}{closing}"
+    if tags.reasoning is not None:
+        opening, closing = tag_pair(tags.reasoning)
+        return f"{opening}{solution}{closing}{written}"
+    return written if tags.place == "tags" else "\n".join(filter(None, (solution, written)))
 
 
 def completion_of(text: str, tokenizer: Any, *, at_most: int | None = None) -> Completion:
@@ -137,7 +144,7 @@ class PromptEncoder:
         tokenizer: Any,
         system_prompt: str | None,
         *,
-        tags: TagNames = PAPER_TAGS,
+        tags: Tags = PAPER_TAGS,
         arguments: Mapping[str, Any] | None = None,
         embeddings: int | None = None,
     ) -> None:

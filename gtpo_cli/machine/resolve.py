@@ -115,7 +115,7 @@ class Parts:
         return PromptEncoder(
             self.model.tokenizer,
             data.system_prompt,
-            tags=self.written.rewards.format.tags,
+            tags=self.written.rewards.tags,
             arguments=data.template_arguments,
             embeddings=config.vocab_size,
         )

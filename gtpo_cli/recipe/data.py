@@ -17,6 +17,20 @@ Given a question, first think step by step between <reasoning> and </reasoning>.
 Then, give the final answer between <answer> and </answer>.
 """
 
+# System prompts by name, with who uses them. `none` is no system prompt.
+PRESETS: dict[str, str | None] = {
+    "none": None,
+    "gtpo": PAPER_SYSTEM_PROMPT,  # arXiv 2508.03772
+    # the model cards of Qwen2.5-Math, QwQ and DeepSeek-R1
+    "qwen_boxed": "Please reason step by step, and put your final answer within \\boxed{}.",
+    # the data set of DAPO (arXiv 2503.14476), after OpenAI's simple-evals
+    "dapo": "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.",
+    # verl's GSM8K example
+    "verl_hashes": 'Let\'s think step by step and output the final answer after "####".',
+}
+Preset = Literal["none", "gtpo", "qwen_boxed", "dapo", "verl_hashes"]
+
 Benchmark = Literal[
     "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "word_problems", "local", "hub", "mixture"
 ]  # fmt: skip
@@ -146,6 +160,9 @@ class DataRecipe(SourceRecipe):
     system_prompt: str | None = Field(
         PAPER_SYSTEM_PROMPT, description="system message, if a row's chat messages have none; null = none"
     )
+    system_prompt_preset: Preset | None = Field(
+        None, description="a known prompt in its place; null = the one that asks for rewards.answer"
+    )
     template_arguments: dict[NonEmpty, JsonValue] = Field(
         default_factory=dict, description="given to the tokenizer's chat template, such as {enable_thinking: false}"
     )
@@ -165,6 +182,8 @@ class DataRecipe(SourceRecipe):
 
     def problems(self, key: str = "data") -> list[str]:
         found = super().problems(key)
+        if self.system_prompt_preset is not None and self.system_prompt != PRESETS[self.system_prompt_preset]:
+            found.append(f"{key}.system_prompt_preset: {key}.system_prompt has a text of its own; remove one of them")
         if not self.mixture:
             if self.benchmark == "mixture":
                 found.append(f"{key}.mixture: benchmark: mixture needs sources, e.g. {{gsm8k: 2, mine.jsonl: 1}}")

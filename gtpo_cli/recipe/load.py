@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe.data import implied_benchmark
-from gtpo_cli.recipe.methods import METHODS
+from gtpo_cli.recipe.data import PRESETS, implied_benchmark
+from gtpo_cli.recipe.methods import ANSWERS, METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, Benchmark, Recipe, default_ks
 from gtpo_cli.recipe.section import LARGEST, fields_of
 from gtpo_cli.recipe.yaml_text import parse_yaml
@@ -169,11 +169,13 @@ def _is_file(path: Path) -> bool:
 
 
 def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults that depend on `model.name`, `objective.name` and the data."""
-    model, objective = (_section(written, name) for name in ("model", "objective"))
-    chosen: dict[str, Any] = {}
+    """Return the defaults that depend on `model.name`, `objective.name`, `rewards.answer` and the data."""
+    model, objective, data, rewards = (_section(written, name) for name in ("model", "objective", "data", "rewards"))
+    chosen: dict[str, Any] = dict(ANSWERS.get(str(rewards.get("answer", "tags")), {}))
     if str(model.get("name", "")).startswith("builtin:"):
         chosen |= BUILTIN_DEFAULTS
+    if (preset := data.get("system_prompt_preset")) in PRESETS:
+        chosen["data.system_prompt"] = PRESETS[preset]
     chosen |= METHODS.get(str(objective.get("name", "gtpo")), {})
     if "clip_epsilon" in objective:  # sets both
         ends = ("objective.clip.low", "objective.clip.high")

@@ -1,4 +1,5 @@
-"""The methods of `objective.name`: paper, equation, and the default switches of each.
+"""Defaults that follow from another key: the methods of `objective.name`, with paper and equation, and where an answer
+stands (`rewards.answer`).
 
 A recipe can override every switch. So GTPO's three corrections (`objective.conflict.enabled`,
 `objective.filter.enabled`, `objective.entropy_coef`) work with every method: c = delta (A - gamma <H>) lambda then
@@ -10,11 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gtpo_cli.recipe.data import PRESETS
+
 _NO_CORRECTIONS = {
     "objective.conflict.enabled": False,
     "objective.filter.enabled": "never",
     "objective.entropy_coef": 0.0,
     "optimizer.betas": [0.9, 0.95],
+}
+
+# What `rewards.answer` means for keys that the recipe leaves open.
+ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    "tags": {},
+    "boxed": {"rewards.format.tags.reasoning": None, "data.system_prompt": PRESETS["qwen_boxed"]},
+    "last_line": {"rewards.format.tags.reasoning": None, "data.system_prompt": PRESETS["dapo"]},
+    "hashes": {"rewards.format.tags.reasoning": None, "data.system_prompt": PRESETS["verl_hashes"]},
 }
 
 METHODS: Mapping[str, Mapping[str, Any]] = {

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from gtpo_cli.recipe.section import Section
-from gtpo_cli.types import CodeName
+from gtpo_cli.types import CodeName, Place, Tags
 
 TagName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 
@@ -49,12 +49,22 @@ class PluginRewardRecipe(Section):
 
 
 class RewardsRecipe(Section):
-    format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="for the tags: 0, 1 or 10")
+    answer: Place = Field(
+        "tags",
+        description="where the answer stands: tags; boxed (the last \\boxed{}); hashes (after ####); last_line (after "
+        "Answer:, or the last line)",
+    )
+    format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="for the form: 0, 1 or 10")
     accuracy: AccuracyRewardRecipe = Field(
         default_factory=AccuracyRewardRecipe, description="for the right answer: 0 or 10"
     )
     length: LengthRewardRecipe = Field(default_factory=LengthRewardRecipe, description="for the length: 0 to -1")
     plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")
+
+    @property
+    def tags(self) -> Tags:
+        """Where the answer stands, and the names of the tags."""
+        return Tags(self.format.tags.reasoning, self.format.tags.answer, self.answer)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -72,7 +82,7 @@ class RewardsRecipe(Section):
         """List contradictions between keys, one line each that begins with the key."""
         found = []
         tags = self.format.tags
-        if tags.reasoning == tags.answer:
+        if self.answer == "tags" and tags.reasoning == tags.answer:
             found.append(f"rewards.format.tags: reasoning and answer are both {tags.answer}; name two different tags")
         names = [plugin.name for plugin in self.plugins]
         for number, name in enumerate(names):

@@ -18,9 +18,9 @@ from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT as PAPER_SYSTEM_PROMPT
 from gtpo_cli.recipe.data import Benchmark as Benchmark
 from gtpo_cli.recipe.data import DataRecipe as DataRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
-from gtpo_cli.recipe.rewards import TagsRecipe
 from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, flatten
 from gtpo_cli.text import did_you_mean, one_line
+from gtpo_cli.types import Tags
 
 LEAST_TEMPERATURE = 1e-6
 PAPER_SHARE = 0.4  # vLLM's share of GPU memory in the paper
@@ -426,7 +426,8 @@ class Recipe(Section):
     def decisive(self) -> dict[str, Any]:
         """The values, by dotted key, on which the scores of an evaluation depend, besides weights and problems."""
         sections = self.model_dump(mode="json", include={"model", "rewards", "evaluation"}, exclude=_NO_SCORE)
-        keys = dict(flatten(sections)) | {"data.system_prompt": self.data.system_prompt}
+        keys = dict(flatten(sections))
+        keys |= {f"data.{name}": getattr(self.data, name) for name in ("system_prompt", "template_arguments")}
         if self.rewards.length.weight:
             keys["rollout.max_completion_tokens"] = self.rollout.max_completion_tokens
         return keys
@@ -452,10 +453,10 @@ class Recipe(Section):
         rewards = self.rewards
         problems += rewards.problems()
         problems += self.evaluation.problems()
-        if self.rewards.format.tags != TagsRecipe() and self.data.system_prompt == PAPER_SYSTEM_PROMPT:
+        if self.rewards.tags != Tags() and self.data.system_prompt == PAPER_SYSTEM_PROMPT:
             problems.append(
-                "data.system_prompt: the default asks for <reasoning> and <answer>, but rewards.format.tags has other "
-                "tags; write a prompt that names them, or set it to null"
+                "data.system_prompt: the default asks for <reasoning> and <answer>, but the rewards look for something "
+                "else (rewards.answer, rewards.format.tags); write a prompt that asks for it, or set it to null"
             )
         if not any(rewards.weights.values()):
             problems.append("rewards: all weights are 0, so nothing can be learned; give one of them a weight")

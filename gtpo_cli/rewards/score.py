@@ -14,12 +14,11 @@ from gtpo_cli.rewards.extract import (
     FULL_MARKS,
     PAPER_TAGS,
     FormatMode,
-    TagNames,
     extract_answer,
     format_reward,
     is_strict_format,
 )
-from gtpo_cli.types import Completion, Group, Problem, Verdict
+from gtpo_cli.types import Completion, Group, Problem, Tags, Verdict
 
 if TYPE_CHECKING:
     from gtpo_cli.recipe.rewards import RewardsRecipe
@@ -52,7 +51,7 @@ def accuracy_reward(
     gold: str,
     *,
     mode: FormatMode = "strict",
-    tags: TagNames = PAPER_TAGS,
+    tags: Tags = PAPER_TAGS,
     equality: Literal["mathematics", "text"] = "mathematics",
     question: str | None = None,
 ) -> float:
@@ -156,11 +155,11 @@ class Scorer:
         return None if answer is None else (problem.gold, answer, problem.question)
 
     def _answer(self, text: str) -> str | None:
-        return extract_answer(text, mode=self._recipe.format.mode, tags=self._recipe.format.tags)
+        return extract_answer(text, mode=self._recipe.format.mode, tags=self._recipe.tags)
 
     def _verdict(self, problem: Problem, completion: Completion, grade: Equality, own: dict[str, float]) -> Verdict:
         recipe, text = self._recipe, problem.opened + completion.text
-        tags = recipe.format.tags
+        tags = recipe.tags
         format_score = format_reward(text, mode=recipe.format.mode, tags=tags)
         accuracy_score = FULL_MARKS if grade.equal else 0.0
         if recipe.length.weight:

@@ -16,12 +16,19 @@ from gtpo_cli.data.benchmarks import hub_source
 from gtpo_cli.evaluation.store import Conditions, Score, largest_evaluations
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED, OWN, SourceRecipe
+from gtpo_cli.rewards.extract import tag_texts
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import counted, markdown_sentence, markdown_text, printable
 from gtpo_cli.tools.export.folder import Exported
 from gtpo_cli.tools.export.using import HUB_ID, Prompting, Use, literal, public_name
 from gtpo_cli.tracking import changes, read_metrics
 
+_PLACES = {
+    "tags": "in the tags {tags}",
+    "boxed": "in a `\\boxed{{}}`",
+    "hashes": "behind `####`",
+    "last_line": "behind `Answer:` or in the last line",
+}
 _SCORES = ("accuracy", "pass@", "maj@", "strict_format_rate", "truncated_share", "mean_length")
 
 
@@ -43,7 +50,6 @@ def model_card(
         "literal": literal, "counted": counted,
     }  # fmt: skip
     metrics = read_metrics(run.metrics_file) if run.metrics_file.exists() else []
-    tags = recipe.rewards.format.tags
     use = Use.on_hub(exported, recipe.model, hub_name) if hub_name else Use.here(exported, recipe.model, folder)
     return environment.get_template("card.md.j2").render(
         recipe=recipe, exported=exported, prompting=prompting, hub_name=hub_name, use=use,
@@ -53,7 +59,9 @@ def model_card(
             [row for row in metrics if row["step"] <= exported.step], completions=recipe.completions_per_step
         ),
         evaluations=list(_evaluations(run, exported.step)), shown_scores=_SCORES,
-        tags=" and ".join(f"`<{tag}>`" for tag in (tags.reasoning, tags.answer) if tag is not None),
+        place=_PLACES[recipe.rewards.answer].format(
+            tags=" and ".join(f"`{tag}`" for tag in tag_texts(recipe.rewards.tags) if not tag.startswith("</"))
+        ),
         plugins=", ".join(f"`{plugin.name}`" for plugin in recipe.rewards.plugins),
         shown_recipe=shown_recipe(recipe),
     )  # fmt: skip

@@ -35,7 +35,7 @@ RECORD = "export.json"
 _FORMATS = ("adapter", "merged")  # gtpo can load these
 _MODEL = ("revision", "dtype", "load_in_4bit", "lora", "max_seq_length")
 _DATA = ("benchmark", "columns", "max_prompt_tokens", "system_prompt", "template_arguments")
-_REWARDS = ("format", "accuracy", "length")
+_REWARDS = ("answer", "format", "accuracy", "length")
 _SELF_CONTAINED = (*BENCHMARKS, *GENERATED)  # found by name; other data are local files
 
 
