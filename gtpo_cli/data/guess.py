@@ -13,6 +13,7 @@ from gtpo_cli.data.local import Row, Table
 from gtpo_cli.data.reading import UnusableRowError, last_boxed, own_gold, text_in
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
+from gtpo_cli.rewards.places import hashes
 from gtpo_cli.rewards.same_answer import is_text
 
 ROWS = 20
@@ -71,7 +72,7 @@ def _gold_kind(rows: list[Row], column: str) -> str:
     except UnusableRowError:
         return "auto"
     counts = {
-        "hashes": sum(text.rpartition("\n")[2].lstrip().startswith("####") for text in texts),
+        "hashes": sum(bool(hashes(text.rpartition("\n")[2])) for text in texts),
         "boxed": sum(bool(last_boxed(text)) for text in texts),
     }
     most = max(counts, key=lambda kind: counts[kind])

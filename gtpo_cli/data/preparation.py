@@ -23,9 +23,11 @@ from gtpo_cli.data.problems import (
 from gtpo_cli.data.prompts import Prompt, PromptEncoder, count_words, encode_prompts
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import SourceRecipe
+from gtpo_cli.recipe.data import GENERATED, SourceRecipe
+from gtpo_cli.rewards.same_answer import is_text
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.text import counted
+from gtpo_cli.text import counted, shown
+from gtpo_cli.types import Problem
 
 _SFT_REMEDY = (
     "name the column of the worked solution (data.columns.solution), or imitate the answer alone "
@@ -212,10 +214,34 @@ def usable_prompts(
     if loaded.held_out:
         use = "held out" if side == "training" else "for the test, held out from training"
         notes.insert(0, f"{source.name}: {counted(len(loaded.held_out), 'question')} {use} (data.held_out)")
+    if source.benchmark not in GENERATED:
+        notes += _notes_on_golds(loaded.problems, as_mathematics=not recipe.rewards.takes_any_gold)
     own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])
     if own and data.system_prompt:
         notes.append(f"{counted(own, 'prompt')} with its own system message, which replaces data.system_prompt")
     return Usable(prompts, len(loaded.dropped) + len(too_long), notes, loaded.held_out)
+
+
+def _notes_on_golds(problems: Sequence[Problem], *, as_mathematics: bool) -> list[str]:
+    """Say how many gold answers are prose, which is compared word by word, and which questions have two."""
+    notes = []
+    prose = [problem for problem in problems if as_mathematics and is_text(problem.gold)]
+    if prose:
+        notes.append(
+            f"{len(prose)} of {counted(len(problems), 'gold answer')} in words, which only the same words equal; the "
+            f"first is {shown(prose[0].gold)} ({prose[0].source or prose[0].id})"
+        )
+    first: dict[str, Problem] = {}
+    for problem in problems:
+        first.setdefault(normalized_question(problem.question), problem)
+    others = [problem for problem in problems if first[normalized_question(problem.question)].gold != problem.gold]
+    if others:
+        one = first[normalized_question(others[0].question)]
+        notes.append(
+            f"{counted(len(others), 'question')} again with another gold answer; the first: {shown(one.gold)} "
+            f"({one.source or one.id}) and {shown(others[0].gold)} ({others[0].source or others[0].id})"
+        )
+    return notes
 
 
 def drop_long_references(

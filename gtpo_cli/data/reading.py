@@ -9,10 +9,12 @@ A column of a row holds text, a number or chat messages.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ from gtpo_cli.data.columns import suggestion
 from gtpo_cli.data.local import MAX_LINE_BYTES, Row, SourcedRow, Table
 from gtpo_cli.data.problems import DroppedRow, LoadedProblems, Side, UsableCheck, normalized_question, summarise_dropped
 from gtpo_cli.errors import DataError
+from gtpo_cli.rewards.equality import answers_equal
+from gtpo_cli.rewards.places import bare_box, boxes, hashes
 from gtpo_cli.runs.user_code import import_function, running
 from gtpo_cli.text import shown, some
 from gtpo_cli.types import CodeName, Problem, Turn
@@ -114,7 +118,7 @@ def _column(text: str, column: str) -> tuple[str, str | None]:
 
 
 def _auto(text: str, column: str) -> tuple[str, str | None]:
-    if text.rpartition("\n")[2].lstrip().startswith("####"):
+    if hashes(text.rpartition("\n")[2]):
         return _hashes(text, column)
     return _boxed(text, column) if (last_boxed(text) or "").strip() else (text, None)
 
@@ -125,22 +129,27 @@ _READERS: dict[str, Callable[[str, str], tuple[str, str | None]]] = {
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}` or `\fbox{...}` with balanced braces (`\{` and `\}` do not count),
-    or the word after `\boxed ` without braces. None if there is no box or its braces never close; "" for an empty box.
-    """
-    boxes = list(re.finditer(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*", text))
-    if not boxes:
-        return None
-    start = boxes[-1].end()
-    if not text.startswith("{", start):
-        word = re.match(r"[^\s$]+", text[start:])
-        return word.group().rstrip(".,") if word else None
-    depth = 0
-    for token in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(token.group(), 0)
-        if depth == 0 and token.group() == "}":
-            return text[start + 1 : start + token.start()]
-    return None
+    r"""Return the content of the last complete `\boxed{...}`, or else the word after the last `\boxed` without braces.
+    None if there is neither; "" for an empty box. Joined boxes are one answer, unless they give the same one twice."""
+    if not (found := boxes(text)):
+        return bare_box(text)
+    *others, last = found[-1].parts or (found[-1].answer,)
+    return last if any(answers_equal(last, other) for other in others) else found[-1].answer
+
+
+def _cleaned(gold: str) -> str:
+    """Return a gold answer without tags around it, invisible characters and full-width forms."""
+    if tagged := _TAGGED.fullmatch(gold):
+        gold = tagged[2]
+    gold = gold.translate(_PLAIN_CHARACTERS).strip()
+    if not gold:
+        raise UnusableRowError("empty gold answer")
+    return gold
+
+
+_TAGGED = re.compile(r"<([A-Za-z][\w.-]*)>(.*)</\1>", re.DOTALL)
+_INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
+_PLAIN_CHARACTERS = dict.fromkeys(map(ord, _INVISIBLE)) | {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 
 
 # Role names of OpenAI, the hub and ShareGPT.
@@ -168,6 +177,8 @@ def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | No
     """
     for name in names:
         value = value_in(row, name)
+        if number:
+            value = _alone(value)
         if _is_chat(value):
             (*_, (role, last)) = turns_in(row, name)
             value = last if role == "assistant" else None
@@ -178,6 +189,16 @@ def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | No
         if stripped := _text(name, value):
             return stripped
     return None
+
+
+def _alone(value: Any) -> Any:
+    """Return the one element of a list of one text or number, also if the list of a text is written as text."""
+    if isinstance(value, str) and re.fullmatch(r"\s*\[\s*\".*\"\s*\]\s*", value):
+        with suppress(ValueError):
+            written = json.loads(value)
+            return written[0] if len(written) == 1 else value
+    alone = isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, int, float))
+    return value[0] if alone else value
 
 
 def turns_in(row: Row, name: str) -> list[Turn]:
@@ -362,10 +383,11 @@ def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str)
         if found is None:
             raise UnusableRowError("no question")
         question, turns, reply = found
-        gold, solution = spec.read_gold(row)
+        written, solution = spec.read_gold(row)
+        gold = _cleaned(written)
     except UnusableRowError as error:
         return DroppedRow(source, str(error))
-    if solution is None and reply != gold:
+    if solution is None and reply != written:
         solution = reply
     return Problem(problem_id, question, gold, solution, source, turns)
 

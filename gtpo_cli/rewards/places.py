@@ -25,11 +25,12 @@ _ANSWER = re.compile(r"(?im)^[ \t>*_#]*(?:the\s+)?(?:final\s+)?answer(?:\s+is)?[
 
 
 class Found(NamedTuple):
-    """An answer, and where in the text what holds it begins and ends."""
+    """An answer, where in the text what holds it begins and ends, and the answers of joined boxes."""
 
     answer: str
     start: int
     end: int
+    parts: tuple[str, ...] = ()
 
 
 def boxes(text: str) -> list[Found]:
@@ -39,7 +40,8 @@ def boxes(text: str) -> list[Found]:
         between = text[found[-1].end : box.start] if found else ""
         if found and len(between) < _MOST_BETWEEN and re.search(r"[,;]|and|or", between) and _JOINED.fullmatch(between):
             last = found.pop()
-            box = Found(f"{last.answer}, {box.answer}", last.start, box.end)
+            parts = (*(last.parts or (last.answer,)), box.answer)
+            box = Found(", ".join(parts), last.start, box.end, parts)
         found.append(box)
     return found
 

@@ -191,11 +191,16 @@ def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None =
         return False
 
 
+_NO_ANSWERS = frozenset({"proof", "notfound"})  # of NuminaMath
+
+
 def usable(gold: str, parses: Callable[[str], bool]) -> bool:
     """Return whether anything can equal this gold answer. `parses(part)` tells whether LaTeX is mathematics."""
     text = canonical(gold)
-    if not text or is_oversized(text):
-        return bool(text) and _is_plain(text)
+    if not text or text.casefold() in _NO_ANSWERS:
+        return False
+    if is_oversized(text):
+        return _is_plain(text)
     try:
         return _usable(text, parses)
     except RecursionError:

@@ -16,7 +16,7 @@ import forks
 import pytest
 from commands import GTPO, Prepared, Run, environment
 
-from gtpo_cli.tools.export.using import SCRIPT
+from gtpo_cli.tools.export.gguf import SCRIPT
 
 TOKEN = "hf_thisIsNoTokenButASecret"
 QUESTIONS = ["3+8-2+5", "9-9+9-1", "2+2+2+2", "9+9+9+9", "1-8-7+4", "7+7-3-3"]

@@ -47,6 +47,9 @@ def test_samples_evaluations_config_and_summary_are_in_the_record(gtpo: Run, tmp
     started, config = wandb_records.started(file)
     assert (started.project, started.display_name) == ("gtpo", "one")
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    for key, value in json.loads((run / "environment.json").read_text())["decided"].items():
+        section, _, name = key.partition(".")
+        recipe[section][name] = value
     assert {key: config[key] for key in recipe} == recipe
 
     logged = wandb_records.history(file)

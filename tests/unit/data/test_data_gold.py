@@ -21,7 +21,12 @@ from gtpo_cli.data.reading import UnusableRowError, boxed_gold, column_gold, gsm
         (r"we get \boxed 12. Done", "12"),
         (r"\boxed {7}", "7"),
         (r"\boxed{}", ""),
-        (r"\boxed{ }", " "),
+        (r"\boxed{ }", ""),
+        (r"$x = \boxed{5}$ or $x = \boxed{-3}.$", "5, -3"),
+        (r"$\boxed{-2}$ and $\boxed{1}$", "-2, 1"),
+        (r"$\boxed{-b+2}$, or $\boxed{2 - b}$.", "2 - b"),  # the same answer twice
+        (r"It is \boxed{5}. In \boxed notation", "5"),
+        (r"It is \boxed{5}, not \boxed{6", "5"),
         ("\\boxed{two\nlines}", "two\nlines"),
         (r"\boxed{never closed", None),
         (r"\boxed", None),
@@ -43,7 +48,7 @@ balanced = st.recursive(
 
 @given(before=balanced, inside=balanced, after=balanced, macro=st.sampled_from([r"\boxed{", r"\fbox{"]))
 def test_last_boxed_returns_what_was_put_in(before: str, inside: str, after: str, macro: str) -> None:
-    assert last_boxed(f"{before}{macro}{inside}}}{after}") == inside
+    assert last_boxed(f"{before}{macro}{inside}}}{after}") == inside.strip()
 
 
 def test_gsm8k_gold_is_what_follows_the_last_mark() -> None:
@@ -74,7 +79,7 @@ def test_boxed_gold_prefers_the_box_and_falls_back_to_the_answer() -> None:
             boxed_gold(row)
 
 
-@pytest.mark.parametrize("value", [True, float("nan"), float("inf"), ["1"], {"a": 1}, b"1"])
+@pytest.mark.parametrize("value", [True, float("nan"), float("inf"), ["1", "2"], [["1"]], {"a": 1}, b"1"])
 def test_other_values_are_no_gold_answer(value: object) -> None:
     with pytest.raises(UnusableRowError, match="answer is not text"):
         column_gold({"answer": value})

@@ -66,12 +66,15 @@ def test_the_rewards_can_use_every_gold_answer(shared: Path, name: str, split: s
     assert len(loaded.problems) == rows
 
 
-def test_last_boxed_agrees_with_the_answer_column_of_all_of_math(shared: Path) -> None:
-    compared = 0
+def test_last_boxed_agrees_with_the_answer_column_of_all_of_math_but_for_the_joined_ones(shared: Path) -> None:
+    """In 18 solutions two boxes give one answer, of which the column has the second part (one of them: 28 or 28_9)."""
+    compared, joined = 0, 0
     for split in ("train", "test"):
         with (shared / "data" / "math" / f"{split}.jsonl").open(encoding="utf-8") as file:
             for line in file:
                 row = json.loads(line)
-                assert last_boxed(row["solution"]) == row["answer"], row["unique_id"]
-                compared += 1
-    assert compared == 12_500
+                gold, part = last_boxed(row["solution"]), row["answer"].strip()
+                assert gold is not None
+                assert gold == part or gold.endswith(f", {part}"), row["unique_id"]
+                compared, joined = compared + 1, joined + (gold != part)
+    assert (compared, joined) == (12_500, 18)
