@@ -16,9 +16,13 @@ MAX_DEPTH = 30  # nested brackets (3 in MATH; 50 would take seconds); deeper ans
 _MAX_PEELS = 8  # wrappers around an answer to remove, which bounds the work on "((((((...))))))"
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, halves of surrogate pairs
 
+_BMP = [chr(code) for code in range(0x80, 0x10000) if not 0xD800 <= code < 0xE000]
 _SYMBOLS = str.maketrans(
-    {
+    {sign: "-" for sign in _BMP if unicodedata.category(sign) == "Pd"}  # every dash
+    | {sign: "" for sign in _BMP if unicodedata.category(sign) == "Cf"}  # invisible characters
+    | {
         "\N{MINUS SIGN}": "-",
+        "\N{HYPHEN BULLET}": "-",
         "\N{MULTIPLICATION SIGN}": r"\times ",
         "\N{MIDDLE DOT}": r"\cdot ",
         "\N{DIVISION SIGN}": "/",
@@ -58,7 +62,7 @@ _SYMBOLS = str.maketrans(
         "\N{IDEOGRAPHIC COMMA}": ",",
     }
     | {sign: rf"\mathbb{{{unicodedata.normalize('NFKC', sign)}}}" for sign in "\u2102\u2115\u2119\u211a\u211d\u2124"}
-    | {chr(ord(sign) + 0xFEE0): sign for sign in "%()*+,-/:;<=>[]{}|"}  # fullwidth; digits and letters are ASCII only
+    | {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F) if chr(code - 0xFEE0) not in "\"'`$#@?~!&\\_^."}
     | {
         unicodedata.lookup(name): rf"\{command} "
         for command, name in (
@@ -124,11 +128,17 @@ _UNIT_LETTERS |= {"J": "joule", "W": "watt", "V": "volt"}
 _FUNCTIONS = "(?:arc)?(?:sin|cos|tan|cot|sec|csc)|(?:sin|cos|tan)h|ln|log|exp"
 _TEXT_COMMANDS = "text|textnormal|textrm|textbf|textit|mbox|hbox|mathrm|mathbf|mathit"
 _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"\N{SUPERSCRIPT MINUS}(?= ?[\w\\])(?<![\w)}\]]\N{SUPERSCRIPT MINUS})|(?<= )\N{SUPERSCRIPT MINUS}(?= )", "-"),
     (f"[{''.join(_SMALL['super'])}]+", lambda match: "^{" + "".join(_SMALL["super"][sign] for sign in match[0]) + "}"),
     (f"[{''.join(_SMALL['sub'])}]+", lambda match: "_{" + "".join(_SMALL["sub"][sign] for sign in match[0]) + "}"),
     *(
         (f"{sign} ?{argument}", rf"\\sqrt{degree}{{\1}}")
-        for sign, degree in (("\N{SQUARE ROOT}", ""), ("\N{CUBE ROOT}", "[3]"), ("\N{FOURTH ROOT}", "[4]"))
+        for sign, degree in (
+            ("\N{SQUARE ROOT}", ""),
+            ("\N{CUBE ROOT}", "[3]"),
+            ("\N{FOURTH ROOT}", "[4]"),
+            (r"(?:\\|(?<![A-Za-z\\]))sqrt(?= ?[(0-9])", ""),
+        )
         for argument in (
             r"([0-9]+(?:\.[0-9]+)?|[A-Za-z]|\\[a-z]+(?![A-Za-z{]))",
             r"[(]((?:[^()]|[(][^()]*[)])*)[)]",
@@ -136,7 +146,11 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         )
     ),
     (r"^[1-9][0-9]{0,2}(?: [0-9]{3})+$", lambda match: match[0].replace(" ", "")),  # 1 319
-    (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac"),
+    (r"\\div(?![A-Za-z])", "/"),
+    (r"\\\\ ?\[[0-9.]+ ?[a-z]{2}\]", r"\\\\"),  # space below a row
+    (r"(?<=[0-9])\^ ?\{? ?o ?\}?(?![A-Za-z])", r"^\\circ "),
+    (r"\\text ?\{ ?: ?\}", ":"),
     (r"\\frac ?(\\[A-Za-z]+(?![A-Za-z{])) ?(\\[A-Za-z]+(?![A-Za-z{])|[0-9A-Za-z])", r"\\frac{\1}{\2}"),
     (r"\\frac ?([0-9A-Za-z]) ?(\\[A-Za-z]+(?![A-Za-z{]))", r"\\frac{\1}{\2}"),
     (r"\\frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}"),
@@ -155,8 +169,11 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     ),
     (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),
     (rf"\\(?:{_TEXT_COMMANDS})\s*\{{([^{{}}]*)\}}", r" \1"),  # once more, for \textbf{\text{A}}
-    (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
-    (r"(?i)(?<![\\A-Za-z])infinity(?![A-Za-z])", r"\\infty "),
+    (r"_ +(?=[0-9{])", "_"),
+    (r"(?<![A-Za-z])(?:US|USD|AU?|CAD?|NZ|HK) ?\\?\$(?= ?[0-9.])|\\textdollar(?![A-Za-z])|^USD ?(?=[0-9])", "$"),
+    (r"(?<![\\A-Za-z])(?:pi|PI|Pi)(?![A-Za-z])", r"\\pi "),
+    (r"(?i)(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
+    (r"\^ ?(-[0-9]+)(?![0-9.])", r"^{\1}"),
     (rf"(?<![\\A-Za-z])({_FUNCTIONS})(?= ?[(_^0-9\\{{]| [A-Za-z](?![A-Za-z]))", r"\\\1"),  # ln(2)
     (r"(?<=[0-9]) ?[xX] ?(?=10 ?\^)", r" \\times "),  # 1.5x10^3
     (r"\\big(cup|cap)(?![A-Za-z])(?! ?(?:[_^]|\\limits))", r"\\\1 "),
@@ -191,6 +208,26 @@ _BRACKETS = re.compile(
 _BREAKS_OFF = re.compile(r"(?<!\\)[,;](?:\s|\\[,;:! ]|\\q?quad(?![A-Za-z]))*\\?[)\]}]")
 
 
+# In front of an answer: a sign, a size or a colour, "Answer:".
+_LEADING = re.compile(
+    r"^(?:(?:\\approx|=|#+|⇒|∴|\\(?:Rightarrow|implies|therefore|tiny|small|normalsize|large|huge|color ?\{[a-z]+\}))"
+    r"(?![A-Za-z]) ?|(?:(?:the )?(?:final )?answer(?: is)?|答案) ?[:\uff1a] ?)",
+    re.IGNORECASE,
+)
+_PERCENT = re.compile(r" ?\\?%$")
+_QUOTES = (
+    ("```", "```"), ("``", "``"), ("``", "''"), ("`", "`"), ("***", "***"), ("**", "**"), ("__", "__"), ("*", "*"),
+    ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019"), ("「", "」"), ("『", "』"), ("«", "»"),
+)  # fmt: skip
+_ENVIRONMENT = re.compile(
+    r"\\begin ?\{((?:equation|align|aligned|gather|gathered|displaymath|math|center)\*?)\}(.*)\\end ?\{\1\}"
+)
+_STYLE = re.compile(  # commands that change how their one argument looks
+    r"\\(?:math(?!bb|cal|frak|scr)[a-z]+|text[a-z]*|boldsymbol|bm|pmb|emph|under(?:line|brace)|overbrace|operatorname"
+    r"|[mh]box|bbox ?(?:\[[^\]]*\])?) ?(?=\{)"
+)
+
+
 def canonical(answer: str) -> str:
     r"""Return the canonical spelling of an answer.
 
@@ -206,10 +243,7 @@ def canonical(answer: str) -> str:
 
 @functools.lru_cache(maxsize=4096)  # every completion of a group is compared with one gold answer
 def _canonical(text: str) -> str:
-    text = peel(text.translate(_SYMBOLS))
-    if text.startswith("**") and text.endswith("**") and text.count("**") == 2:  # Markdown bold
-        text = text[2:-2]
-    return peel(" ".join(spelled(text).split()))
+    return peel(" ".join(spelled(peel(text.translate(_SYMBOLS))).split()))
 
 
 def spelled(text: str) -> str:
@@ -231,8 +265,22 @@ def peel(text: str) -> str:
 
 
 def _peel_once(text: str) -> str:
-    text = re.sub(r"(?:(?<![.,;:\\])[.,;:]|(?<!\\)\\)$", "", text)
-    text = re.sub(r"^(?:\\approx|=)(?![A-Za-z]) ?", "", text)
+    text = re.sub(r"(?:(?<![.,;:\\])[.,;:\u3002\uff0e✓✔✅]|(?<!\\)\\|\\\\)$", "", text).rstrip()
+    text = _LEADING.sub("", text)
+    if (percent := _PERCENT.search(text)) and percent.start():
+        inner = _peel_once(text[: percent.start()])
+        if inner != text[: percent.start()]:
+            return f"{inner}{percent[0].strip()}"
+    for start, end in _QUOTES:
+        inner = text[len(start) : len(text) - len(end)]
+        if inner and text.startswith(start) and text.endswith(end) and start not in inner and end not in inner:
+            return re.sub(r"^(?:latex|tex|math|text) (?=.)", "", inner.strip()) if start == "```" else inner
+    if environment := _ENVIRONMENT.fullmatch(text):
+        return environment[2]
+    if tagged := re.fullmatch(r"<(b|strong|i|em|u|code)>(.*)</\1>", text):
+        return tagged[2]
+    if (style := _STYLE.match(text)) and is_enclosed(text[style.end() :]):
+        return text[style.end() + 1 : -1]
     for start, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         inner = text[len(start) : len(text) - len(end)]
         unescaped = inner.replace(r"\$", "")
@@ -243,6 +291,8 @@ def _peel_once(text: str) -> str:
         boxed = text.removeprefix(start).lstrip()
         if text.startswith(start) and is_enclosed(boxed) and boxed[0] == "{":
             return boxed[1:-1]
+        if text.startswith(start) and boxed[:1].isdigit():
+            return boxed
     if is_enclosed(text) and text[0] + text[-1] in ("()", "{}") and len(split_top_level(text[1:-1])) == 1:
         return text if _BREAKS_OFF.search(text) else text[1:-1]
     return text

@@ -97,10 +97,12 @@ _DOTTED = r"\\dot ?\{?(?P<first>[0-9])\}?(?:(?P<between>[0-9]*) ?\\dot ?\{?(?P<l
 _REPEATING = re.compile(rf"(?P<sign>[+-]?) ?(?P<before>[0-9]*)\.(?P<once>[0-9]*) ?(?:{_REPEATED}|{_DOTTED})")
 _MIXED = re.compile(r"([+-]?)([0-9]+) ([0-9]+) ?/ ?([0-9]+)")
 
-_PERCENT = re.compile(r"^(.*[^ ]) ?(?:%|(?<![A-Za-z])(?:percent|pct))$")
+_PERCENT = re.compile(r"^(.*[^ ]) ?(?:%|(?<![A-Za-z])(?:per ?cent|pct))$")
 _DEGREES = re.compile(r"^(.*[^ ]) ?\^\\circ ?([CF]?)$")
 _MONEY_BEFORE = re.compile(r"^([+-]?) ?\$ ?(?=[^ $])")
 _MONEY_BEHIND = re.compile(r"(?<=[^ $]) ?\$$")
+_CURRENCIES = {"€": "euro", "£": "sterling", "¥": "yuan", "₹": "rupee", "¢": "cent"}
+_CURRENCY = re.compile(r"(?P<before>[+-]?) ?(?P<first>[€£¥₹])? ?(?P<value>[0-9.,]+) ?(?P<last>[€£¥₹¢])?")
 _ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _POWERS = {"2": ("square",), "3": ("cubic",)}
 _POWER_WORD = {"squared": "square", "cubed": "cubic"}
@@ -209,6 +211,8 @@ def split_percent(text: str) -> tuple[str, bool]:
 def split_label(text: str) -> Quantity:
     """Split a quantity from its label: a currency sign, a degree sign, units, or any words after a plain number."""
     money: tuple[str, ...] = ()
+    if (sign := _CURRENCY.fullmatch(text)) and bool(sign["first"]) != bool(sign["last"]):
+        return Quantity(sign["before"] + sign["value"], (_CURRENCIES[sign["first"] or sign["last"]],))
     if "$" in text:
         bare = _MONEY_BEHIND.sub("", _MONEY_BEFORE.sub(r"\1", text))
         if bare != text and "$" not in bare:

@@ -116,9 +116,10 @@ _GREEK = (
     "alpha|beta|gamma|delta|(?:var)?epsilon|zeta|eta|(?:var)?theta|iota|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|upsilon|"
     "(?:var)?phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega|ell"
 )
+_VARIABLE = rf"(?:[A-Za-z]|\\(?:{_GREEK})) ?(?:_\{{?\w+\}}?)?"
 _NAME = re.compile(  # no other LaTeX command, and not the word "not": \neq = 5 names nothing
     rf"((?!not ?=)(?:[A-Za-z]+|\\(?:{_GREEK}))'?(?:_\{{?\w+\}}?)?(?:\([A-Za-z](?:, ?[A-Za-z])*\))?"
-    r"|\([A-Za-z](?:, ?[A-Za-z])+\)"
+    rf"|\\vec ?\{{? ?[A-Za-z] ?\}}?|\({_VARIABLE}(?:, ?{_VARIABLE})+\)"
     r"|(?:\\(?:angle|frac) ?|[A-Z](?:_\{?[A-Z0-9]++\}?+)?+|[:|/{} ])++"  # \angle ABC, |AB|, S_1:S_2
     r") ?=+ ?(.+)"
 )
@@ -185,6 +186,8 @@ def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None =
     judge = _Judge(algebra, question)
     if "=" in predicted and "=" not in gold and judge.is_copy(predicted):
         return False  # `g(x) = 3` out of the question
+    if ("=" in gold) != ("=" in predicted):
+        gold, predicted = _solutions(gold), _solutions(predicted)
     try:
         return _same(gold, predicted, judge)
     except RecursionError:  # signs or exponents nested hundreds deep
@@ -292,6 +295,15 @@ def _same_connectives(gold: str, predicted: str) -> bool:
         for text in (gold, predicted)
     )
     return not one or not other or one == other
+
+
+def _solutions(text: str) -> str:
+    """Return the list `2, -3` of `x = 2 or x = -3`; a text without such named solutions stays."""
+    _, parts = _structure(text)
+    names = [_NAME.fullmatch(part) for part in parts]
+    found = [name for name in names if name is not None]
+    alike = len({re.sub(r" ?_\{?\w+\}?$", "", name[1]) for name in found}) == 1
+    return ", ".join(name[2] for name in found) if len(parts) > 1 and len(found) == len(parts) and alike else text
 
 
 def _without_names(gold: str, predicted: str) -> tuple[str, str]:

@@ -220,7 +220,7 @@ def _raised(error: BaseException) -> str:
     return (own or installed) + describe(error)
 
 
-_GTPO = str(Path(__file__).parent)
+_GTPO = str(Path(__file__).parents[1])
 _INSTALLED = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
 _PYTHON = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
 
