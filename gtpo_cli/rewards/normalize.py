@@ -17,9 +17,9 @@ _MAX_PEELS = 8  # wrappers around an answer to remove, which bounds the work on 
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, halves of surrogate pairs
 
 _BMP = [chr(code) for code in range(0x80, 0x10000) if not 0xD800 <= code < 0xE000]
+_TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _SYMBOLS = str.maketrans(
     {sign: "-" for sign in _BMP if unicodedata.category(sign) == "Pd"}  # every dash
-    | {sign: "" for sign in _BMP if unicodedata.category(sign) == "Cf"}  # invisible characters
     | {
         "\N{MINUS SIGN}": "-",
         "\N{HYPHEN BULLET}": "-",
@@ -62,7 +62,7 @@ _SYMBOLS = str.maketrans(
         "\N{IDEOGRAPHIC COMMA}": ",",
     }
     | {sign: rf"\mathbb{{{unicodedata.normalize('NFKC', sign)}}}" for sign in "\u2102\u2115\u2119\u211a\u211d\u2124"}
-    | {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F) if chr(code - 0xFEE0) not in "\"'`$#@?~!&\\_^."}
+    | {chr(ord(sign) + 0xFEE0): sign for sign in "0123456789%()*+,-/:;<=>[]{}|"}  # fullwidth
     | {
         unicodedata.lookup(name): rf"\{command} "
         for command, name in (
@@ -113,6 +113,9 @@ _SYMBOLS = str.maketrans(
         for above, below in [unicodedata.normalize("NFKC", sign).split("\N{FRACTION SLASH}")]
     }
 )
+# Invisible characters, but those that turn the direction of writing. Between two digits they may hide what is written.
+_UNSEEN = "[" + "".join(sign for sign in _BMP if unicodedata.category(sign) == "Cf" and sign not in _TURNING) + "]"
+_INVISIBLE = re.compile(f"(?<![0-9]){_UNSEEN}+|{_UNSEEN}+(?![0-9])")
 _SMALL = {  # raised and lowered signs: 2, +, n
     style: {
         sign: unicodedata.normalize("NFKC", sign).replace("\N{MINUS SIGN}", "-")
@@ -147,7 +150,6 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     ),
     (r"^[1-9][0-9]{0,2}(?: [0-9]{3})+$", lambda match: match[0].replace(" ", "")),  # 1 319
     (r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac"),
-    (r"\\div(?![A-Za-z])", "/"),
     (r"\\\\ ?\[[0-9.]+ ?[a-z]{2}\]", r"\\\\"),  # space below a row
     (r"(?<=[0-9])\^ ?\{? ?o ?\}?(?![A-Za-z])", r"^\\circ "),
     (r"\\text ?\{ ?: ?\}", ":"),
@@ -210,8 +212,8 @@ _BREAKS_OFF = re.compile(r"(?<!\\)[,;](?:\s|\\[,;:! ]|\\q?quad(?![A-Za-z]))*\\?[
 
 # In front of an answer: a sign, a size or a colour, "Answer:".
 _LEADING = re.compile(
-    r"^(?:(?:\\approx|=|#+|⇒|∴|\\(?:Rightarrow|implies|therefore|tiny|small|normalsize|large|huge|color ?\{[a-z]+\}))"
-    r"(?![A-Za-z]) ?|(?:(?:the )?(?:final )?answer(?: is)?|答案) ?[:\uff1a] ?)",
+    r"^(?:(?:\\approx|=|#+ |####|⇒|∴|\\(?:Rightarrow|implies|therefore|tiny|small|normalsize|large|huge)"
+    r"|\\color ?\{(?!white)[a-z]+\})(?![A-Za-z]) ?|(?:(?:the )?(?:final )?answer(?: is)?|答案) ?[:\uff1a] ?)",
     re.IGNORECASE,
 )
 _PERCENT = re.compile(r" ?\\?%$")
@@ -235,7 +237,7 @@ def canonical(answer: str) -> str:
     are removed, and LaTeX commands with the same meaning are unified. The result is "" for an empty answer or one with
     unreadable characters (NUL, halves of surrogate pairs). Above `MAX_LENGTH` only white space is collapsed.
     """
-    text = " ".join(answer.split())
+    text = _INVISIBLE.sub("", " ".join(answer.split()))
     if _UNREADABLE.search(text):
         return ""
     return text if len(text) > MAX_LENGTH else _canonical(text)

@@ -207,9 +207,9 @@ DEEP = [
     ),
 ]
 
-# Digits of other alphabets and what looks like digits: a number is written in ASCII digits (docs/rewards.md).
+# Digits of other alphabets and what looks like digits: a number is written in ASCII digits, or full-width ones.
 _DIGIT_ZEROS = (
-    "0660 06F0 07C0 0966 09E6 0A66 0AE6 0B66 0BE6 0C66 0CE6 0D66 0E50 0ED0 0F20 1040 17E0 1810 A8D0 FF10 104A0 11066 "
+    "0660 06F0 07C0 0966 09E6 0A66 0AE6 0B66 0BE6 0C66 0CE6 0D66 0E50 0ED0 0F20 1040 17E0 1810 A8D0 104A0 11066 "
     "1D7CE 1D7D8 1D7E2 1D7EC 1D7F6 1E950 1FBF0"
 ).split()
 DIGITS = [
@@ -232,11 +232,15 @@ DIGITS += wrong(
     "digits", "3", "\N{CYRILLIC CAPITAL LETTER ZE}", "\N{LATIN CAPITAL LETTER OPEN E}", "\N{VULGAR FRACTION ONE THIRD}"
 )
 DIGITS += wrong("digits", "1/2", "1\N{COMBINING SHORT SOLIDUS OVERLAY}2", "1\\2", "1|2", "\N{FRACTION NUMERATOR ONE}2")
-DIGITS += right("digits", "-3", "\N{MINUS SIGN}3", "- 3")
+DIGITS += right(
+    "digits", "-3", "\N{MINUS SIGN}3", "- 3", *(f"{dash}3" for dash in "\u2010\u2011\u2012\u2013\u2014\u207b")
+)
+DIGITS += right("digits", "18", "\uff11\uff18", "1\uff18")
+EMBEDDED_RIGHT = right("embedded", "18", "'18'", '"18"', "`18`", "**18**", "```18```", r"\mathsf{18}", "#### 18")
 DIGITS += wrong(
     "digits",
     "-3",
-    *("\N{EN DASH}3", "\N{EM DASH}3", "\N{HYPHEN}3", "\N{SUPERSCRIPT MINUS}3", "\N{HEAVY MINUS SIGN}3", "_3", "~3"),
+    *("\N{HEAVY MINUS SIGN}3", "_3", "~3"),
     *("3-", "\N{MINUS SIGN}\N{MINUS SIGN}3", "--3", "3"),
 )
 
@@ -473,7 +477,7 @@ EMBEDDED = wrong(
     "18",
     *("118", "181", "180", "18.5", "1.8", "0.18", "18e1", "1e18", "-18", "18/19", "18%%", "18.0.0", "1.8.", "1,8"),
     *("18,0", "18,000", "18 000", "18th", "No. 18", "#18", "18L", "18f", "18j", "18i", "1_8", "18-", "-18-", "18*"),
-    *("'18'", '"18"', "`18`", "18;;", "18,,", "18..", "(18", "18)", "((18)", "18))", "[18", "18]", "{18", "18}"),
+    *("18;;", "18,,", "18..", "(18", "18)", "((18)", "18))", "[18", "18]", "{18", "18}"),
     *(r"\{18", "18 million", "18 thousand", "18k", "18 hundred", "18 dozen", "18 pairs", "18 halves", "18 squared"),
     *("18 cubed", "18 apples", "18 wrong", "18 times", "18 percent percent", "18 of 19", "18 out of 19", "18 less"),
     *("18 pi", "$18$19", "$18 $19", "$$18$", r"\$18\$ 19", "18$ or $19", "18 cm 19", "18 cm 19 mm", "5 feet 18 inches"),
@@ -611,6 +615,7 @@ CASES = [
     *MEGABYTES,
     *DEEP,
     *DIGITS,
+    *EMBEDDED_RIGHT,
     *LETTERS,
     *INVISIBLE,
     *HEDGES,
