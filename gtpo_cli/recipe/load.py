@@ -174,7 +174,7 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = dict(ANSWERS.get(str(rewards.get("answer", "tags")), {}))
     if str(model.get("name", "")).startswith("builtin:"):
         chosen |= BUILTIN_DEFAULTS
-    if (preset := data.get("system_prompt_preset")) in PRESETS:
+    if (preset := str(data.get("system_prompt_preset"))) in PRESETS:
         chosen["data.system_prompt"] = PRESETS[preset]
     chosen |= METHODS.get(str(objective.get("name", "gtpo")), {})
     if "clip_epsilon" in objective:  # sets both

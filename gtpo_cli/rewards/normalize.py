@@ -221,6 +221,7 @@ _QUOTES = (
     ("```", "```"), ("``", "``"), ("``", "''"), ("`", "`"), ("***", "***"), ("**", "**"), ("__", "__"), ("*", "*"),
     ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", "\u2019"), ("「", "」"), ("『", "』"), ("«", "»"),
 )  # fmt: skip
+_CLOSING = tuple({end for _, end in _QUOTES})
 _ENVIRONMENT = re.compile(
     r"\\begin ?\{((?:equation|align|aligned|gather|gathered|displaymath|math|center)\*?)\}(.*)\\end ?\{\1\}"
 )
@@ -269,11 +270,11 @@ def peel(text: str) -> str:
 def _peel_once(text: str) -> str:
     text = re.sub(r"(?:(?<![.,;:\\])[.,;:\u3002\uff0e✓✔✅]|(?<!\\)\\|\\\\)$", "", text).rstrip()
     text = _LEADING.sub("", text)
-    if (percent := _PERCENT.search(text)) and percent.start():
+    if text.endswith("%") and (percent := _PERCENT.search(text)) and percent.start():
         inner = _peel_once(text[: percent.start()])
         if inner != text[: percent.start()]:
             return f"{inner}{percent[0].strip()}"
-    for start, end in _QUOTES:
+    for start, end in _QUOTES if text.endswith(_CLOSING) else ():
         inner = text[len(start) : len(text) - len(end)]
         if inner and text.startswith(start) and text.endswith(end) and start not in inner and end not in inner:
             return re.sub(r"^(?:latex|tex|math|text) (?=.)", "", inner.strip()) if start == "```" else inner
