@@ -148,7 +148,7 @@ class Campaign:
     def tests(self, *words: str) -> None:
         """pytest, and its last line."""
         pytest = Path(importlib.util.find_spec("pytest").origin).with_name("__main__.py")  # type: ignore[union-attr,arg-type]
-        limit = ["--timeout", "100"] if importlib.util.find_spec("pytest_timeout") else []
+        limit = ["--timeout", "240"] if importlib.util.find_spec("pytest_timeout") else []
         command = self.program(pytest, "-rs", "-p", "no:cacheprovider", *limit, *words)
         try:
             self.run(command, words=" ".join(["pytest", *words]).replace(f"{ROOT}/", ""))
