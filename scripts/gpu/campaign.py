@@ -45,7 +45,7 @@ class Stage(NamedTuple):
 
 STAGES = (
     Stage("contracts", 5, "gtpo doctor, and make test-gpu: samplers and gradients against the CPU's"),
-    Stage("learns", 12, "SmolLM2-135M in 4 bits, SFT then GTPO: accuracy before and after; stopped, resumed, exported"),
+    Stage("learns", 15, "SmolLM2-135M in 4 bits, SFT then GTPO: accuracy before and after; stopped, resumed, exported"),
     Stage("decode", 11, "LLaMA-3.1-8B's shape: ms a token by base weights, batch and adapter; sleep; a profile"),
     Stage(
         "full",

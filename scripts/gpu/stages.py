@@ -263,7 +263,8 @@ def contracts(campaign: Campaign) -> None:
 def learns(campaign: Campaign) -> None:
     sizes = campaign.sizes
     model = [f"model.name={campaign.model}", "model.load_in_4bit=true", "model.backend=unsloth"]
-    engines = [*model, "rollout.engine=vllm", f"objective.probe.num_prompts={sizes.probe}"]
+    engines = [*model, "rollout.engine=vllm", "training.micro_batch_size=auto",
+               f"objective.probe.num_prompts={sizes.probe}"]  # fmt: skip
     evaluation = f"evaluation={{limit: {sizes.problems}, samples: 8, pass_k: [1, 8], majority_k: [8]}}"
 
     def curve() -> list[dict[str, Any]]:
