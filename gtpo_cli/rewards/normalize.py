@@ -186,6 +186,8 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\\mathbb ?R(?![A-Za-z])|\\(?:R|reals|Reals|Bbb ?\{R\})(?![A-Za-z])", r"\\mathbb{R}"),
     (r"\( ?- ?\\infty ?, ?\+? ?\\infty ?\)", r"\\mathbb{R}"),
     (r"(?i)^ *(?:the set of )?(?:all|any) real(?: number)?s? *$", r"\\mathbb{R}"),
+    (r"(?i) ?(?<![A-Za-z])(?:per ?cent|pct)$", "%"),
+    (r"\\[lc]?dots[bcimo]?(?![A-Za-z])", "..."),
     (r"\\land(?![A-Za-z])", " and "),
     (r"\\lor(?![A-Za-z])", " or "),
     (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
@@ -268,7 +270,9 @@ def peel(text: str) -> str:
 
 
 def _peel_once(text: str) -> str:
-    text = re.sub(r"(?:(?<![.,;:\\])[.,;:\u3002\uff0e✓✔✅]|(?<!\\)\\|\\\\)$", "", text).rstrip()
+    text = re.sub(
+        r"(?:(?<![.,;:\\])[.,;:\u3002\uff0e✓✔✅]|(?<!\\)\\|\\\\|\\checkmark|(?<=^[A-Z])\))$", "", text
+    ).rstrip()
     text = _LEADING.sub("", text)
     if text.endswith("%") and (percent := _PERCENT.search(text)) and percent.start():
         inner = _peel_once(text[: percent.start()])

@@ -97,13 +97,14 @@ _DOTTED = r"\\dot ?\{?(?P<first>[0-9])\}?(?:(?P<between>[0-9]*) ?\\dot ?\{?(?P<l
 _REPEATING = re.compile(rf"(?P<sign>[+-]?) ?(?P<before>[0-9]*)\.(?P<once>[0-9]*) ?(?:{_REPEATED}|{_DOTTED})")
 _MIXED = re.compile(r"([+-]?)([0-9]+) ([0-9]+) ?/ ?([0-9]+)")
 
-_PERCENT = re.compile(r"^(.*[^ ]) ?(?:%|(?<![A-Za-z])(?:per ?cent|pct))$")
+_PERCENT = re.compile(r"^(.*[^ ]) ?%$")
 _DEGREES = re.compile(r"^(.*[^ ]) ?\^\\circ ?([CF]?)$")
 _MONEY_BEFORE = re.compile(r"^([+-]?) ?\$ ?(?=[^ $])")
 _MONEY_BEHIND = re.compile(r"(?<=[^ $]) ?\$$")
 _CURRENCIES = {"€": "euro", "£": "sterling", "¥": "yuan", "₹": "rupee", "¢": "cent"}
 _CURRENCY = re.compile(r"(?P<before>[+-]?) ?(?P<first>[€£¥₹])? ?(?P<value>[0-9.,]+) ?(?P<last>[€£¥₹¢])?")
 _ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_RATE = re.compile(r"(?<=[0-9]) ?/ ?(?=[A-Za-z]{2})")  # 12/hour
 _POWERS = {"2": ("square",), "3": ("cubic",)}
 _POWER_WORD = {"squared": "square", "cubed": "cubic"}
 _POWER_WORDS = re.compile(r"(?<![A-Za-z])([A-Za-z]+\.?) (squared|cubed)(?![A-Za-z])", re.IGNORECASE)
@@ -115,7 +116,7 @@ _UNIT_NAMES = (
     "ft foot feet, yd yard, mi mile, mg milligram, g gm gram, kg kilogram, lb lbs pound, oz ounce, ton tonne, "
     "second sec, minute min, hour hr hrs, day, week, month, year yr yrs, dollar usd, cent, euro eur, yuan, rupee, "
     "ml milliliter millilitre, liter litre, gallon gal, quart, pint, acre, hectare, degree deg, radian rad, celsius, "
-    "fahrenheit, kelvin, newton, joule, watt, volt, unit, square sq, cubic cu, per"
+    "fahrenheit, kelvin, newton, joule, watt, volt, unit, square sq, cubic cu, per, each, more, total"
 )
 _UNITS: dict[str, tuple[str, ...]] = {
     word + plural: (words.split()[0],)
@@ -203,7 +204,7 @@ def in_powers_of_ten(text: str, *, beside: str = "") -> str:
 
 
 def split_percent(text: str) -> tuple[str, bool]:
-    """Return the text without its percent sign or word, and whether it had one."""
+    """Return the text without its percent sign, and whether it had one."""
     match = _PERCENT.match(text)
     return (match[1], True) if match else (text, False)
 
@@ -221,12 +222,13 @@ def split_label(text: str) -> Quantity:
     if match and not _ANGLE_FUNCTION.search(match[1]):
         scale = {"C": ("celsius",), "F": ("fahrenheit",), "": ()}[match[2]]
         return Quantity(match[1], ("degree", *scale))
+    text = _RATE.sub(" per ", text)
     words = re.sub(r"(?<=[0-9})\]])(?![eE][+-]?[0-9])(?=[A-Za-z])", " ", _POWER_WORDS.sub(_power_before, text)).split(
         " "
     )
     start = len(words)
     label: tuple[str, ...] = ()
-    while start > 1 and (unit := _unit(words[start - 1])):
+    while start > 1 and (unit := _unit(words[start - 1], behind=words[start - 2])):
         start -= 1
         label = unit + label
     value = " ".join(words[:start])
@@ -242,8 +244,10 @@ def _power_before(match: re.Match[str]) -> str:
     return f"{_POWER_WORD[match[2].lower()]} {match[1]}" if _unit(match[1]) else match[0]
 
 
-def _unit(word: str) -> tuple[str, ...]:
-    """Return the names of a unit word, including `cm^2` and `km/hour`; () for any other word."""
+def _unit(word: str, *, behind: str = "") -> tuple[str, ...]:
+    """Return the names of a unit word, including `cm^2` and `km/hour`; () for any other word not behind `per`."""
+    if behind.lower() == "per" and _LABEL_WORD.fullmatch(word) and word.lower() not in _UNITS:
+        return (word.lower(),)
     names: tuple[str, ...] = ()
     parts = word.split("/")
     for index, part in enumerate(parts):

@@ -6,9 +6,9 @@ that need algebra. In doubt answers are not equal. They are compared as a whole,
 several numbers, or a substring is never the answer.
 
 - Numbers are exact: 0.3333 is not 1/3. A gold answer's percent sign may be omitted or evaluated (50% = 50 = 0.5).
-- One side may omit units, money, degrees or percent, but two different ones are not equal. Words that are not units may
-  be omitted only from the gold answer (gold `21\text{ dogs}` = 21, but gold 5 is not "5 apples"). An angle may be in
-  degrees or radians.
+- One side may omit units, money, degrees or percent, but two different ones are not equal. Other words after a number
+  may be omitted from the gold answer (gold `21\text{ dogs}` = 21). They may follow in the other answer only if the
+  question has them: gold 5 is "5 apples" where apples are asked for. An angle may be in degrees or radians.
 - `and` is not `or`. Inside a set or a tuple {1} is not 1; (3,) is an unfinished list, not 3.
 - `x = 5` is 5, but not `y = 5`.
 - A gold answer that is a code (a date, a score, a telephone number, `B2-C3`) is text: it is never computed.
@@ -91,7 +91,7 @@ def stands_in(question: str, text: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    text = text.lstrip("+- ")
+    text = peel(text.lstrip("+- "))
     return exact_number(text) is not None or _SCIENTIFIC.fullmatch(text) is not None
 
 
@@ -130,12 +130,13 @@ _SET = re.compile(r"\\emptyset *|\\\{.*\\\}", re.DOTALL)
 _CROSS = re.compile(  # what stands on both sides of a \times that is no multiplication of numbers
     r"([A-Za-z]|\\[a-z]+ ?\{[^{}]*\}|[)\]])(?= ?\\times(?![A-Za-z]) ?([A-Za-z(\[]|\\[a-z]+(?: ?\{[^{}]*\})?))"
 )
-# Cases in which the LaTeX parser would guess: numbers side by side, bases and other subscripts without a name (it drops
-# them), dots, quotes, unknown relations (it drops one side), text that is not printed (it reads it), the power T (it
-# transposes), double factorials (it takes two single ones), small words between two numbers (it multiplies their
-# letters: 3 to 4 would be 4 to 3), signs without a meaning in LaTeX.
+# Cases in which the LaTeX parser would guess: numbers side by side, 1\frac{11}{10} (it multiplies), bases and other
+# subscripts without a name (it drops them), dots, quotes, unknown relations (it drops one side), text that is not
+# printed (it reads it), the power T (it transposes), double factorials (it takes two single ones), small words between
+# two numbers (it multiplies their letters: 3 to 4 would be 4 to 3), signs without a meaning in LaTeX.
 _GUESSWORK = re.compile(
-    r"(?<!_)[0-9] +[.0-9]|[0-9]\.[0-9]*\.|\.\.|\\[lcv]?dots|[0-9)] ?_|\^ ?(?:\{[^{}]*\}|[^{}\\]) ?_|[0-9][eE][+-]?[0-9]"
+    r"^-?[0-9]+ ?\\frac ?\{[0-9]+\} ?\{[0-9]+\}$|(?<!_)[0-9] +[.0-9]|[0-9]\.[0-9]*\.|\.\.|\\[vd]dots"
+    r"|[0-9)] ?_|\^ ?(?:\{[^{}]*\}|[^{}\\]) ?_|[0-9][eE][+-]?[0-9]"
     r"|\\p?mod|\\bmod|\\equiv|\\approx|\\sim|\\ne(?![A-Za-z])|\\(?:log|ln) ?\^|\\[hv]?phantom|\\[hv](?:space|skip)"
     r"|\^ ?\{? ?(?:T|\\top)(?![A-Za-z])|! ?!| (?:to|in|of|is|by|at|on|if|as|vs) |[\"'`$#@?~]"
 )
@@ -167,9 +168,18 @@ class _Judge:
     def is_copy(self, predicted: str) -> bool:
         return self.question is not None and stands_in(self.question, predicted)
 
+    def asks_for(self, label: Sequence[str]) -> bool:
+        """Return whether each word of a label is one of the question's, in singular or plural."""
+        return self.question is not None and _stems(" ".join(label)) <= _stems(self.question)
+
     def same_mathematics(self, gold: str, predicted: str) -> bool:
         worked_out = self.question is None or is_worked_out(gold, predicted, self.question)
         return worked_out and self.algebra(gold, predicted)
+
+
+@functools.lru_cache(maxsize=256)
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(word.casefold().removesuffix("s") for word in re.findall("[A-Za-z'-]+", text))
 
 
 def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None = None) -> bool:
@@ -243,7 +253,9 @@ def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> 
         return not judge.is_copy(angle) and _same(*turned, judge)
     if gold_quantity.label != quantity.label and (split_percent(gold)[1] or split_percent(predicted)[1]):
         return False  # 5% and 5 cm
-    if gold_quantity.label == quantity.label or (not gold_quantity.label and quantity.known):
+    if gold_quantity.label == quantity.label or (
+        not gold_quantity.label and (quantity.known or judge.asks_for(quantity.label))
+    ):
         gold, predicted = peel(gold_quantity.value), peel(quantity.value)
     elif not quantity.label:
         gold = peel(gold_quantity.value)
@@ -267,7 +279,7 @@ def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> 
     if any(whole == [text] and _SET.fullmatch(text) for text, whole in ((gold, gold_parts), (predicted, parts))):
         return False  # the empty set, and a set that holds it
     one_side_named = ("=" in gold) != ("=" in predicted)  # x=1, y=2 against 1, 2: there the order counts
-    if kind in ("list", "union") and not one_side_named:
+    if kind in ("list", "union") and not one_side_named and "..." not in parts:
         return _same_in_any_order(gold_parts, parts, judge)
     return all(_same(g, p, judge, inside=True) for g, p in zip(gold_parts, parts, strict=True))
 

@@ -140,6 +140,28 @@ def test_training_and_evaluation_refuse_copies() -> None:
     assert trained == [completion.correct for completion in evaluated.completions] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("answer", "question", "equal"),
+    [
+        ("5 apples", "How many apples are left?", True),
+        ("5 apples", "Is there one apple for each child? How many are left?", True),
+        ("5 red apples", "How many of the red apples are left?", True),
+        ("5 pears", "How many apples are left?", False),
+        ("5 red apples", "How many apples are left?", False),
+        ("6 apples", "How many apples are left?", False),
+        ("5 dozen apples", "How many dozen apples are left?", False),
+        ("5 or 6 apples", "How many apples are left?", False),
+    ],
+)
+def test_a_noun_of_the_question_may_follow_the_number(answer: str, question: str, equal: bool) -> None:
+    assert answers_equal("5", answer, question=question) is equal
+
+
+@pytest.mark.parametrize("answer", ["-(7/4)", r"-\left(1\frac34\right)", r"-(1\frac{3}{4})"])
+def test_a_negative_fraction_in_brackets_is_a_number(answer: str) -> None:
+    assert answers_equal(r"-\frac{7}{4}", answer, question="What is it?")
+
+
 def test_the_accuracy_reward_takes_the_question() -> None:
     text = "<reasoning>r</reasoning><answer>9+9</answer>"
     assert accuracy_reward(text, "18") == 10.0

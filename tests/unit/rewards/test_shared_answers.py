@@ -1,6 +1,5 @@
 """Gold answers of GSM8K and MATH, where the data lies beside the checkout: each usable one equals itself."""
 
-import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rewritings import REWRITINGS
+from wrong_answers import WRONG, wrong_answers
 
 from gtpo_cli.rewards import EqualityWorkers
 from gtpo_cli.rewards.equality import equal_without_algebra
@@ -100,6 +100,12 @@ def test_every_usable_math_gold_equals_itself_and_all_its_rewritings(
 
 
 @pytest.mark.slow
-def test_math_golds_do_not_equal_the_next_one(workers: EqualityWorkers, math_golds: list[str]) -> None:
-    pairs = list(itertools.pairwise(math_golds[:150]))
-    assert unequal(workers, pairs) == pairs
+def test_of_36000_wrong_answers_made_from_math_golds_two_at_most_are_accepted(
+    workers: EqualityWorkers, math_golds: list[str]
+) -> None:
+    made = list(wrong_answers(math_golds))
+    assert {name for name, _, _ in made} == {*WRONG, "a neighbour's gold"}
+    assert len(made) > 36_000
+    grades = workers.equal_many([(gold, wrong) for _, gold, wrong in made])
+    accepted = [row for row, grade in zip(made, grades, strict=True) if grade.equal]
+    assert len(accepted) <= 2, accepted
