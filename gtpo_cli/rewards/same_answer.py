@@ -126,6 +126,7 @@ _NAME = re.compile(  # no other LaTeX command, and not the word "not": \neq = 5 
 _NOT_EQUAL = re.compile(r" ?\\ne(?![A-Za-z]) ?")
 _PI = re.compile(r"\\pi(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\(?:[lg]eq?|[lg]t|ne)(?![A-Za-z])")
+_INTERVALS = ("()", "(]", "[)", "[]")
 _SET = re.compile(r"\\emptyset *|\\\{.*\\\}", re.DOTALL)
 _CROSS = re.compile(  # what stands on both sides of a \times that is no multiplication of numbers
     r"([A-Za-z]|\\[a-z]+ ?\{[^{}]*\}|[)\]])(?= ?\\times(?![A-Za-z]) ?([A-Za-z(\[]|\\[a-z]+(?: ?\{[^{}]*\})?))"
@@ -268,6 +269,10 @@ def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> 
         return False
     gold_kind, gold_parts = _structure(gold)
     kind, parts = _structure(predicted)
+    if gold_kind in _INTERVALS and parts == [predicted] and _INEQUALITY.search(predicted):
+        return judge.same_mathematics(gold, predicted)
+    if gold_kind == "union" and connectives(predicted) == {"or"}:
+        kind = "union"
     if gold_parts == [gold] and parts == [predicted]:
         return _same_atom(gold, predicted, judge)
     if len(gold_parts) == 1 != len(parts) and gold_parts != [gold]:  # {(1,2)} and (1,2)

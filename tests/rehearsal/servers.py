@@ -173,20 +173,43 @@ QWEN = {
                      "rollout.max_completion_tokens=80", "model.max_seq_length=180")],
 }  # fmt: skip
 SYSTEM_PROMPT = "Give the number."
-# A few tokens, since the kernels are interpreted for 30 layers; answers that short end with the real end token.
-REAL_SETTINGS = changed(
-    f"model.name={REAL}", "model.load_in_4bit=true", "model.dtype=float16", "model.max_seq_length=96",
-    "model.gradient_checkpointing=false", "model.lora={rank: 8, alpha: 16}", "optimizer.learning_rate=2e-3",
-    f"data.system_prompt={SYSTEM_PROMPT}", "data.max_prompt_tokens=64", "objective.initial_entropy=1",
-    "rollout.prompts_per_step=1", "rollout.group_size=4", "rollout.max_completion_tokens=8", "rollout.standby=always",
-    "training.max_steps=2", "training.save_every=2", "tracking.log_completions_every=1",
-    "evaluation={limit: 2, samples: 4, pass_k: [1], majority_k: [4], max_completion_tokens: 8}",
+# The real model repeats a number in tags, as two turns before it do. The template opens the reasoning, as those of
+# models that think. A few tokens, since the kernels are interpreted for 30 layers; most answers end with the end token.
+TURNS = "".join(
+    f"<|im_start|>user\n{number}<|im_end|>\n<|im_start|>assistant\n<think>{number}</think><answer>{number}</answer>"
+    "<|im_end|>\n" for number in (5, 2)
 )  # fmt: skip
+REAL_SETTINGS = changed(
+    "model.name=thinker", "model.load_in_4bit=true", "model.dtype=float16", "model.max_seq_length=96",
+    "model.gradient_checkpointing=false", "model.lora={rank: 8, alpha: 16}", "optimizer.learning_rate=2e-3",
+    f"data={{benchmark: local, path: numbers, system_prompt: {SYSTEM_PROMPT}, max_prompt_tokens: 80}}",
+    "rewards.format.tags.reasoning=think", "objective.initial_entropy=1",
+    "rollout.prompts_per_step=1", "rollout.group_size=4", "rollout.max_completion_tokens=12", "rollout.standby=always",
+    "training.max_steps=2", "training.save_every=2", "tracking.log_completions_every=1",
+    "evaluation={limit: 2, samples: 4, pass_k: [1], majority_k: [4], max_completion_tokens: 12}",
+)  # fmt: skip
+
+
+def save_thinker(folder: Path) -> None:
+    """The real model with a template that opens `<think>`, and its problems."""
+    (folder / "thinker").mkdir()
+    for file in REAL.iterdir():
+        (folder / "thinker" / file.name).symlink_to(file)
+    template = folder / "thinker/chat_template.jinja"
+    template.unlink()
+    opened = (REAL / template.name).read_text() + "{% if add_generation_prompt %}<think>{% endif %}"
+    template.write_text(TURNS + opened)
+    (folder / "numbers").mkdir()
+    for split, numbers in (("train", (3, 4, 6, 7)), ("test", (8, 9))):
+        rows = [json.dumps({"question": str(number), "answer": str(number)}) for number in numbers]
+        (folder / f"numbers/{split}.jsonl").write_text("\n".join(rows))
+
+
 SMOLLM = {
     "train": ["train", "--recipe", "tiny_arithmetic", *changed("run_name=real")],
     "export": ["export", "runs/real", "--format", "merged"],
     "eval": ["eval", "runs/real", "--base"],
-    "eval merged": ["eval", "runs/real/export/merged"],
+    "eval merged": ["eval", "runs/real/export/merged", "--data-path", "numbers"],
 }  # fmt: skip
 COMMANDS = {"llama": LLAMA, "qwen": QWEN, "smollm": SMOLLM}
 FATES: dict[str, dict[str, Any]] = {
@@ -220,6 +243,8 @@ def start(new_folder: Callable[[str], Path]) -> Iterator[dict[str, Server]]:
         if family in FAMILIES:
             save_family(family, server.folder)
             write_files(server.folder)
+        else:
+            save_thinker(server.folder)
     threading.Thread(target=_work, args=(made,), daemon=True).start()
     yield made
     os.killpg(process.pid, signal.SIGKILL)  # with the command that it is at

@@ -1,6 +1,7 @@
 """A real pre-trained model, SmolLM2-135M, as typed: NF4 in Unsloth's CUDA code, its shared vLLM engine, the export.
 
-Real chat template and end token, tied head, 30 layers, heads of 64, nine of them on three of keys and values.
+A template that opens the reasoning, the real end token, tied head, 30 layers, heads of 64, nine of them on three of
+keys and values.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from commands import environment, metrics
-from servers import REAL, REAL_IS_HERE, SYSTEM_PROMPT, Server, ended, engine_of
+from servers import REAL_IS_HERE, SYSTEM_PROMPT, Server, ended, engine_of
 
 pytestmark = pytest.mark.skipif(not REAL_IS_HERE, reason="build/smollm2-135m is not here: make real-model makes it")
 END = 2  # <|im_end|>
@@ -34,7 +35,13 @@ def plain(servers: dict[str, Server]) -> dict[str, torch.Tensor]:
     ended(server, "export")
     file, rows = samples(server, 1)
     run = server.folder / "runs/real"
-    arguments = (file, SYSTEM_PROMPT, REAL, run / "checkpoints/step-000002/model", run / "export/merged")
+    arguments = (
+        file,
+        SYSTEM_PROMPT,
+        server.folder / "thinker",
+        run / "checkpoints/step-000002/model",
+        run / "export/merged",
+    )
     program = [sys.executable, str(Path(__file__).with_name("plain.py")), *map(str, arguments)]
     done = subprocess.run(program, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
     found = {name: torch.tensor(values) for name, values in json.loads(done.stdout).items()}
@@ -47,12 +54,23 @@ def test_train_on_a_real_model(servers: dict[str, Server]) -> None:
     assert (options["quantization"], options["max_model_len"]) == ("bitsandbytes", "96")
     rows = metrics(server.folder / "runs/real")
     assert [row["step"] for row in rows] == [1, 2]
-    assert all(0.01 < row["optim/grad_norm"] < 1000 for row in rows)
+    assert all(0 < row["optim/grad_norm"] < 1000 for row in rows)
     for row in rows:  # of the second an adapter that was trained
         assert 0 < row["sampler/gap_mean"] < 0.02
         assert row["sampler/gap_max"] < 0.2
     facts = json.loads((server.folder / "runs/real/environment.json").read_text())
     assert (facts["backend"], facts["engine"]) == ("unsloth", "vllm")
+
+
+def test_what_a_template_that_thinks_opens_is_paid(servers: dict[str, Server]) -> None:
+    server = servers["smollm"]
+    said = ended(server, "train").out
+    assert "the chat template ends the prompt with <think>, which counts as the completion's" in said
+    rows = [row for step in (1, 2) for row in samples(server, step)[1]]
+    assert all("<think>" not in row["text"] for row in rows)
+    rates = metrics(server.folder / "runs/real")
+    assert sum(row["train/accuracy_rate"] for row in rates) > 0.5
+    assert sum(row["train/strict_format_rate"] for row in rates) > 0.5
 
 
 def test_the_models_own_end_token_ends_a_completion(servers: dict[str, Server]) -> None:
@@ -95,7 +113,7 @@ def test_the_run_and_its_export_are_evaluated(servers: dict[str, Server]) -> Non
     server = servers["smollm"]
     engine_of(ended(server, "eval").calls)
     ended(server, "eval merged")  # a model in 16 bits without an adapter, by transformers
-    stored = sorted((server.folder / "runs").rglob("evaluation/arithmetic/*/samples.jsonl"))
+    stored = sorted((server.folder / "runs").rglob("evaluation/local/*/samples.jsonl"))
     assert len(stored) == 3  # base, trained, merged
     for file in stored:
         rows = [json.loads(line) for line in file.read_text().splitlines()]
