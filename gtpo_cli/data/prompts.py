@@ -195,6 +195,12 @@ class PromptEncoder:
         found = re.search(rf"(?:(?:{self._tag})\s*)*\Z", self.render(_PROBE_QUESTION))
         return found[0] if found else ""
 
+    @property
+    def other_tag(self) -> str | None:
+        """The name of the tag that ends every prompt and is none of the recipe's; None without one."""
+        tag = None if self.opened else re.search(r"<([A-Za-z][\w.-]*)>\s*\Z", self.render(_PROBE_QUESTION))
+        return tag[1] if tag and f"</{tag[1]}>" in self.template else None
+
     @cached_property
     def _tag(self) -> str:
         return "|".join(map(re.escape, tag_texts(self.tags)))
@@ -210,15 +216,15 @@ class PromptEncoder:
         """What a user should know about the prompts and the ends of completions."""
         if self.uses_plain_format:
             return ["the tokenizer has no chat template: prompts are plain text ('Question: ...' then 'Answer:')"]
-        found, prompt = [], self.render(_PROBE_QUESTION)
+        found = []
         if self.opened:
             found.append(
                 f"the chat template ends the prompt with {_shown(self.opened)}, which counts as the completion's"
             )
-        elif (tag := re.search(r"<([A-Za-z][\w.-]*)>\s*\Z", prompt)) and f"</{tag[1]}>" in self.template:
+        elif tag := self.other_tag:
             found.append(
-                f"the chat template ends the prompt with <{tag[1]}>, which is none of the recipe's tags; if the model "
-                f"reasons in it, set rewards.format.tags.reasoning: {tag[1]}"
+                f"the chat template ends the prompt with <{tag}>, which is none of the recipe's tags; if the model "
+                f"reasons in it, set rewards.format.tags.reasoning: {tag}"
             )
         end = turn_end(self._tokenizer)
         if end is not None and end != self._tokenizer.eos_token_id:

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import yaml
 
 from gtpo_cli.data.guess import columns_of, golds_are_text, guessed_data
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import GtpoError, RecipeError
 from gtpo_cli.machine.fit import Plan, make_plan
 from gtpo_cli.machine.installed import GIB, Card
 from gtpo_cli.machine.memory import best_memory, memory_of
 from gtpo_cli.machine.open_keys import LARGE, close, machine_with, main_memory
 from gtpo_cli.machine.ready import check_data
+from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.policy.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.recipe.data import OWN, PAPER_SYSTEM_PROMPT, SourceRecipe
@@ -62,6 +63,7 @@ _NOTES = {
     "data.held_out": "share of the questions kept from training, for gtpo eval",
     "data.max_prompt_tokens": "longer prompts are dropped, and counted",
     "data.system_prompt": "say here what your task is; the tags are those of rewards.format.tags",
+    "rewards.format": "the tag that the model's chat template opens",
     "rewards.accuracy": "text: as written; mathematics: 0.5 is 1/2",
     "rollout.group_size": "completions of a prompt, which are compared with each other",
     "rollout.prompts_per_step": "prompts in one update",
@@ -104,6 +106,10 @@ def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) 
         if "system_prompt" in document["data"]:
             document["data"]["system_prompt"] = _TEXT_PROMPT
         document["rewards"] = {"accuracy": {"equality": "text"}}
+    if tag := _opened_tag(model, known):
+        prompt = document["data"].get("system_prompt", PAPER_SYSTEM_PROMPT)
+        document["data"]["system_prompt"] = prompt.replace("reasoning>", f"{tag}>")
+        document.setdefault("rewards", {})["format"] = {"tags": {"reasoning": tag}}
     recipe = _recipe(document)
     if recipe.data.path is not None or recipe.data.dataset is not None:
         check_data(recipe)  # also where the plan cannot, without a tokenizer
@@ -129,6 +135,14 @@ def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) 
         used = {name.partition(".")[0] for name in known["columns"].values()} | set(known["columns"].values())
         left_out = tuple(name for name in columns_of(SourceRecipe.model_validate(data)) if name not in used)
     return FirstRecipe(text, plan, needs, estimates, left_out)
+
+
+def _opened_tag(model: str, data: Mapping[str, Any]) -> str | None:
+    """Return the tag of a model that thinks, which its chat template opens; None without one, or if unknown here."""
+    try:
+        return Parts(_recipe({"model": {"name": model}, "data": dict(data)})).encoder.other_tag
+    except GtpoError:  # the plan says why
+        return None
 
 
 def _engines_and_hours(plan: Plan) -> str:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import Run
 from transformers import AutoTokenizer
 
@@ -60,3 +61,14 @@ def test_sft_does_not_teach_the_opened_tag_again(gtpo: Run, thinker: Path, tmp_p
     for step, usual in zip(opened, whole, strict=True):
         assert usual["completions/length_mean"] - step["completions/length_mean"] == 3  # the tokens of <reasoning>
         assert step["optim/loss"] < 0.2
+
+
+def test_init_takes_over_the_tag_that_the_template_opens(gtpo: Run, thinker: Path, tmp_path: Path) -> None:
+    template = thinker / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<reasoning>", "<think>") + "{# until </think> #}")
+    gtpo("init", "mine.yaml", "--model", "./thinker", "--benchmark", "arithmetic")
+    written = yaml.safe_load((tmp_path / "mine.yaml").read_text())
+    assert written["rewards"]["format"]["tags"] == {"reasoning": "think"}
+    assert "between <think> and </think>" in written["data"]["system_prompt"]
+    said = gtpo("train", "--recipe", "mine.yaml", "--dry-run").stdout
+    assert NOTE.replace("<reasoning>", "<think>") in said
