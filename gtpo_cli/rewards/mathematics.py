@@ -86,8 +86,9 @@ def same_mathematics(gold: str, predicted: str) -> bool:
             return bool(left == right)
         if any(_matrices(side) for side in (left, right)):
             return _same_products(*values)
-        if isinstance(left, sympy.Set) and isinstance(right, _INEQUALITIES):
-            return len(right.free_symbols) == 1 and bool(right.as_set() == left)  # [2, 5] and 2 <= x <= 5
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, sympy.Set) and isinstance(other, _INEQUALITIES):  # [2, 5] and 2 <= x <= 5
+                return len(other.free_symbols) == 1 and bool(other.as_set() == one)
         if isinstance(left, _INEQUALITIES) and isinstance(right, _INEQUALITIES):
             return _same_inequalities(left, right)
         exact = all(isinstance(value, sympy.Rational) for value in values)  # verify compares to _DECIMAL_PLACES

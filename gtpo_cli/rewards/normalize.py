@@ -215,7 +215,8 @@ _BREAKS_OFF = re.compile(r"(?<!\\)[,;](?:\s|\\[,;:! ]|\\q?quad(?![A-Za-z]))*\\?[
 # In front of an answer: a sign, a size or a colour, "Answer:".
 _LEADING = re.compile(
     r"^(?:(?:\\approx|=|#+ |####|⇒|∴|\\(?:Rightarrow|implies|therefore|tiny|small|normalsize|large|huge)"
-    r"|\\color ?\{(?!white)[a-z]+\})(?![A-Za-z]) ?|(?:(?:the )?(?:final )?answer(?: is)?|答案) ?[:\uff1a] ?)",
+    r"|\\color ?\{(?!white)[a-z]+\})(?![A-Za-z]) ?|(?:(?:the )?(?:final )?answer(?: is)?|答案) ?[:\uff1a] ?"
+    r"|(?:option|choice) (?=\(?[a-z][).]?$))",
     re.IGNORECASE,
 )
 _PERCENT = re.compile(r" ?\\?%$")

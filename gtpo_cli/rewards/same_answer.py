@@ -269,7 +269,10 @@ def _same(gold: str, predicted: str, judge: _Judge, *, inside: bool = False) -> 
         return False
     gold_kind, gold_parts = _structure(gold)
     kind, parts = _structure(predicted)
-    if gold_kind in _INTERVALS and parts == [predicted] and _INEQUALITY.search(predicted):
+    if any(
+        one_kind in _INTERVALS and other_parts == [other] and _INEQUALITY.search(other)
+        for one_kind, other, other_parts in ((gold_kind, predicted, parts), (kind, gold, gold_parts))
+    ):
         return judge.same_mathematics(gold, predicted)
     if gold_kind == "union" and connectives(predicted) == {"or"}:
         kind = "union"

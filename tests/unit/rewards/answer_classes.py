@@ -516,7 +516,7 @@ CLASSES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
             ("1", "\N{VULGAR FRACTION ONE HALF}\N{VULGAR FRACTION ONE HALF}"),
         ],
     ),
-    "lists of one, and lists that break off": (
+    "lists, intervals and choices": (
         [
             ("3", "(3)"),
             ("3", "3,"),
@@ -528,12 +528,21 @@ CLASSES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
             ("3", "(3.)"),
             ("x+1", "(x+1)"),
             ("3", "{3}"),
+            ("[2,5]", r"2 \leq x \leq 5"),
+            ("-793 < a < 10", "(-793, 10)"),
+            (r"(-\infty,-5)\cup(5,\infty)", "x < -5 or x > 5"),
+            (r"(-\infty,-5)\cup(5,\infty)", r"(-\infty,-5) \text{ or } (5,\infty)"),
             (r"1, 2, \ldots, n", "1,2,...,n"),
             (r"1, 2, \dotsc, n", "1, 2, \N{HORIZONTAL ELLIPSIS}, n"),
             ("A", "A)"),
+            ("A", "Option A"),
             (r"\text{(A)}", "A)"),
         ],
         [
+            ("[2,5]", r"2 < x \leq 5"),
+            ("[2,5]", r"2 \leq x \leq y"),
+            ("2 < x < 5", "[2,5]"),
+            (r"(-\infty,-5)\cup(5,\infty)", "x < -5 and x > 5"),
             ("1, 2, ..., n", "n, 2, ..., 1"),
             ("1, 2, ..., n", "1, 3, ..., n"),
             ("A", "B)"),

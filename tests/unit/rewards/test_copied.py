@@ -216,8 +216,8 @@ def test_a_copy_is_none_however_it_is_spaced_or_bracketed(change: str, question:
 
 @pytest.fixture(scope="module")
 def worth_the_gold(workers: EqualityWorkers, problems: list[dict[str, str]]) -> list[tuple[str, str, str]]:
-    """(gold answer, formula of the question that is worth as much and is not written so, question)."""
-    found = [(row["answer"], formula, row["problem"]) for row in problems for formula in formulas(row["problem"])]
+    """(gold answer, formula of the question that is worth as much and is not written so, question), of a third."""
+    found = [(row["answer"], formula, row["problem"]) for row in problems[::3] for formula in formulas(row["problem"])]
     found = [triple for triple in found if not is_own_text_or_number(*triple[:2])]
     grades = workers.equal_many([triple[:2] for triple in found])
     return [triple for triple, grade in zip(found, grades, strict=True) if grade.equal]
@@ -232,8 +232,8 @@ def test_copies_of_math_that_are_accepted(
     asked = [(gold, text, question) for gold, formula, question in worth_the_gold for text in CHANGES[change](formula)]
     grades = workers.equal_many(asked)
     accepted = {pair[2]: pair[1] for pair, grade in zip(asked, grades, strict=True) if grade.equal}
-    assert len(worth_the_gold) > 300
-    assert len(accepted) <= (0 if change in THE_SAME_TEXT else 150), accepted
+    assert len(worth_the_gold) > 100
+    assert len(accepted) <= (0 if change in THE_SAME_TEXT else 55), accepted
 
 
 @needs_math
