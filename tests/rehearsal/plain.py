@@ -1,6 +1,6 @@
 """Log-probabilities by transformers alone, in a process in which Unsloth has replaced nothing.
 
-python plain.py SAMPLES SYSTEM_PROMPT BASE ADAPTER MERGED    prints a JSON object: for each way to the model the
+python plain.py SAMPLES BASE ADAPTER MERGED    prints a JSON object: for each way to the model the
 log-probabilities of all tokens of the completions in SAMPLES (samples/step-*.jsonl), one after the other, float32
 """
 
@@ -39,12 +39,12 @@ def linear(weight: torch.Tensor) -> torch.nn.Linear:
     return layer
 
 
-def main(samples: str, system: str, base: str, adapter: str, merged: str) -> None:
+def main(samples: str, base: str, adapter: str, merged: str) -> None:
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(base)
     rows = []
     for line in map(json.loads, Path(samples).read_text().splitlines()):
-        chat = [{"role": "system", "content": system}, {"role": "user", "content": line["question"]}]
+        chat = [{"role": "user", "content": line["question"]}]
         text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         rows.append((tokenizer.encode(text, add_special_tokens=False), line["token_ids"]))
 

@@ -172,17 +172,22 @@ QWEN = {
                      "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]", "training.keep_best=optim/loss",
                      "rollout.max_completion_tokens=80", "model.max_seq_length=180")],
 }  # fmt: skip
-SYSTEM_PROMPT = "Give the number."
-# The real model repeats a number in tags, as two turns before it do. The template opens the reasoning, as those of
-# models that think. A few tokens, since the kernels are interpreted for 30 layers; most answers end with the end token.
-TURNS = "".join(
-    f"<|im_start|>user\n{number}<|im_end|>\n<|im_start|>assistant\n<think>{number}</think><answer>{number}</answer>"
-    "<|im_end|>\n" for number in (5, 2)
-)  # fmt: skip
+# The real model repeats a number in tags, as one turn before it does, which half of its answers get right. The template
+# opens the reasoning, as those of models that think. Few tokens, since the kernels are interpreted for 30 layers.
+THINKS = """<|im_start|>system
+Give the number.<|im_end|>
+<|im_start|>user
+5<|im_end|>
+<|im_start|>assistant
+<think>5</think><answer>5</answer><|im_end|>
+{% for message in messages %}<|im_start|>{{ message['role'] }}
+{{ message['content'] }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>{% endif %}"""
 REAL_SETTINGS = changed(
     "model.name=thinker", "model.load_in_4bit=true", "model.dtype=float16", "model.max_seq_length=96",
     "model.gradient_checkpointing=false", "model.lora={rank: 8, alpha: 16}", "optimizer.learning_rate=2e-3",
-    f"data={{benchmark: local, path: numbers, system_prompt: {SYSTEM_PROMPT}, max_prompt_tokens: 80}}",
+    "data={benchmark: local, path: numbers, system_prompt: null, max_prompt_tokens: 64}",
     "rewards.format.tags.reasoning=think", "objective.initial_entropy=1",
     "rollout.prompts_per_step=1", "rollout.group_size=4", "rollout.max_completion_tokens=12", "rollout.standby=always",
     "training.max_steps=2", "training.save_every=2", "tracking.log_completions_every=1",
@@ -197,8 +202,7 @@ def save_thinker(folder: Path) -> None:
         (folder / "thinker" / file.name).symlink_to(file)
     template = folder / "thinker/chat_template.jinja"
     template.unlink()
-    opened = (REAL / template.name).read_text() + "{% if add_generation_prompt %}<think>{% endif %}"
-    template.write_text(TURNS + opened)
+    template.write_text(THINKS)
     (folder / "numbers").mkdir()
     for split, numbers in (("train", (3, 4, 6, 7)), ("test", (8, 9))):
         rows = [json.dumps({"question": str(number), "answer": str(number)}) for number in numbers]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from commands import environment, metrics
-from servers import REAL_IS_HERE, SYSTEM_PROMPT, Server, ended, engine_of
+from servers import REAL_IS_HERE, Server, ended, engine_of
 
 pytestmark = pytest.mark.skipif(not REAL_IS_HERE, reason="build/smollm2-135m is not here: make real-model makes it")
 END = 2  # <|im_end|>
@@ -35,13 +35,8 @@ def plain(servers: dict[str, Server]) -> dict[str, torch.Tensor]:
     ended(server, "export")
     file, rows = samples(server, 1)
     run = server.folder / "runs/real"
-    arguments = (
-        file,
-        SYSTEM_PROMPT,
-        server.folder / "thinker",
-        run / "checkpoints/step-000002/model",
-        run / "export/merged",
-    )
+    thinker, adapter, merged = server.folder / "thinker", run / "checkpoints/step-000002/model", run / "export/merged"
+    arguments = (file, thinker, adapter, merged)
     program = [sys.executable, str(Path(__file__).with_name("plain.py")), *map(str, arguments)]
     done = subprocess.run(program, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
     found = {name: torch.tensor(values) for name, values in json.loads(done.stdout).items()}
@@ -54,7 +49,7 @@ def test_train_on_a_real_model(servers: dict[str, Server]) -> None:
     assert (options["quantization"], options["max_model_len"]) == ("bitsandbytes", "96")
     rows = metrics(server.folder / "runs/real")
     assert [row["step"] for row in rows] == [1, 2]
-    assert all(0 < row["optim/grad_norm"] < 1000 for row in rows)
+    assert 0.01 < rows[1]["optim/grad_norm"] < 1000  # the first step's rate is 0
     for row in rows:  # of the second an adapter that was trained
         assert 0 < row["sampler/gap_mean"] < 0.02
         assert row["sampler/gap_max"] < 0.2

@@ -232,7 +232,7 @@ def test_copies_of_math_that_are_accepted(
     asked = [(gold, text, question) for gold, formula, question in worth_the_gold for text in CHANGES[change](formula)]
     grades = workers.equal_many(asked)
     accepted = {pair[2]: pair[1] for pair, grade in zip(asked, grades, strict=True) if grade.equal}
-    assert len(worth_the_gold) > 100
+    assert len(worth_the_gold) > 80
     assert len(accepted) <= (0 if change in THE_SAME_TEXT else 55), accepted
 
 
