@@ -106,7 +106,7 @@ def _translate(
         )
     if benchmark is not None:
         _check_benchmark(benchmark, data)
-    from gtpo_cli.tools.translate.recipe import translated_recipe
+    from gtpo_cli.tools.translate.translation import translated_recipe
 
     written = translated_recipe(source, model=model, data=_data_section(benchmark, data) or None)
     write_aside(file, written.text.encode())

@@ -56,7 +56,7 @@ def print_table(
 ) -> None:
     """Print a table: as wide as the terminal, or elsewhere as wide as it needs to be."""
     from gtpo_cli.terminal.console import Console
-    from gtpo_cli.terminal.tables import print_table as print_it
+    from gtpo_cli.terminal.console import print_table as print_it
 
     print_it(Console(), header, rows, numbers=numbers, title=title)
 

@@ -8,12 +8,11 @@ from itertools import islice
 from typing import Any
 
 from gtpo_cli.data.benchmarks import open_source
-from gtpo_cli.data.columns import guessed_columns
 from gtpo_cli.data.local import Row, Table
-from gtpo_cli.data.reading import UnusableRowError, last_boxed, own_gold, text_in
+from gtpo_cli.data.reading import UnusableRowError, guessed_columns, last_boxed, own_gold, text_in
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
-from gtpo_cli.rewards.places import hashes
+from gtpo_cli.rewards.extract import hashes
 from gtpo_cli.rewards.same_answer import is_text
 
 ROWS = 20

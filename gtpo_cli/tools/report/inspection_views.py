@@ -18,8 +18,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import ConflictRecipe
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.runs.files import own_folder, write_aside, writing
-from gtpo_cli.terminal.console import print_line
-from gtpo_cli.terminal.tables import print_table
+from gtpo_cli.terminal.console import print_line, print_table
 from gtpo_cli.text import counted
 from gtpo_cli.tools.report.inspection import InspectedGroup, InspectedStep, StoredCompletion, Token
 from gtpo_cli.tracking import reward_words

@@ -17,9 +17,8 @@ from gtpo_cli.cli.export import _print
 from gtpo_cli.cli.generate import _show
 from gtpo_cli.cli.printing import say
 from gtpo_cli.recipe.schema import ModelRecipe
-from gtpo_cli.terminal.console import Console
+from gtpo_cli.terminal.console import Console, print_table
 from gtpo_cli.terminal.streams import CleanStream, print_whole
-from gtpo_cli.terminal.tables import print_table
 from gtpo_cli.tools.export.check import LogprobGap
 from gtpo_cli.tools.export.folder import Exported, RecipeSections
 

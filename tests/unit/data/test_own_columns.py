@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gtpo_cli.data import load_problems
-from gtpo_cli.data.columns import guessed_columns, nearest_column
-from gtpo_cli.data.reading import held_out_questions
+from gtpo_cli.data.reading import guessed_columns, held_out_questions, nearest_column
 from gtpo_cli.errors import DataError, RecipeError
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.data import SourceRecipe

@@ -10,7 +10,7 @@ import pytest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.machine.ready import check_recipe
 from gtpo_cli.recipe import Recipe, load_recipe
-from gtpo_cli.tools.translate.recipe import TranslatedRecipe, translated_recipe
+from gtpo_cli.tools.translate.translation import TranslatedRecipe, translated_recipe
 
 UNSLOTH = """
 from unsloth import FastLanguageModel, is_bfloat16_supported

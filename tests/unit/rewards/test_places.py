@@ -8,7 +8,7 @@ from gtpo_cli.data import wrap_solution
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT, PRESETS
 from gtpo_cli.rewards import Tags, extract_answer, format_reward, is_strict_format
-from gtpo_cli.rewards.places import boxes
+from gtpo_cli.rewards.extract import boxes
 from gtpo_cli.types import Place
 
 # text, answer in strict mode, answer in presence mode, format in strict mode, format in presence mode
