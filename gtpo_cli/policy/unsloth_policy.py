@@ -12,6 +12,7 @@ import gc
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -213,7 +214,11 @@ def _checkpointing(recipe: ModelRecipe) -> str | bool:
 
 
 def _fast_language_model(engine: RolloutRecipe | None = None) -> Any:
-    """Import Unsloth's entry point. It patches transformers and PEFT, and should be imported before them."""
+    """Import Unsloth's entry point, which patches the models of transformers and PEFT.
+
+    It warns if transformers was imported before it, which reads the tokenizer. On an H100 its kernels ran all the same.
+    """
+    warnings.filterwarnings("ignore", "WARNING: Unsloth should be imported before", UserWarning)
     # By default Unsloth writes generated kernels into the working folder.
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path.home() / ".cache" / "gtpo" / "unsloth_compiled_cache"))
     os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"  # otherwise it fetches a file from the hub to be counted
