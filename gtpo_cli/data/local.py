@@ -1,6 +1,7 @@
 """Find the files of `data.path`, and stream their rows, each with its file and line.
 
-`data.path` is one file, a folder with a split's file or shards, or a pattern. Files are JSON Lines, CSV or Parquet.
+`data.path` is one file, a folder with a split's file or shards, one that `datasets.save_to_disk` wrote, or a pattern.
+Files are JSON Lines, CSV, Parquet or Arrow.
 
 A row that cannot be read is not an error. It is returned as the reason, so that one broken line does not cost the other
 million. A file that cannot be opened is a `DataError`.
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, AnyStr, NamedTuple, TextIO
 
 from gtpo_cli.errors import DataError, translated
-from gtpo_cli.text import nearest_of, one_line, some
+from gtpo_cli.text import nearest_of, one_line, shown, some
 
 Row = Mapping[str, Any]
 
@@ -73,7 +74,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 def open_table(path: Path) -> Table:
     """Open a file by its suffix. .jsonl, .jsonlines and .ndjson have an object per line; .json may also be a list; .csv
-    is separated by commas, semicolons, tabs or bars, like its header; .tsv and .parquet are read too.
+    is separated by commas, semicolons, tabs or bars, like its header; .tsv, .parquet and .arrow are read too.
 
     Only a header is read here; rows are read on demand. Raises DataError, here or while rows are read, for a file that
     cannot be opened or is not of its kind.
@@ -167,6 +168,10 @@ def _object(value: Any) -> Row | str:
 
 def _csv_table(path: Path, *, separators: str = ",;\t|") -> Table:
     """Open a CSV file. Its separator is the one that splits the header into most columns; the first in a tie."""
+    with explained(path), _open_csv(path) as file:
+        first = file.readline(MAX_LINE_BYTES).strip()
+    if re.fullmatch(r"sep=.|#[^,;|\t]*", first):
+        raise DataError(f"{path}:1: {shown(first)} is no header; remove the lines before the names of the columns")
     headers = {separator: _csv_header(path, separator) for separator in separators}
     found = {separator: header for separator, header in headers.items() if not isinstance(header, str)}
     if not found:
@@ -241,25 +246,45 @@ def _parquet_table(path: Path) -> Table:
                 f"{path}: is not a Parquet file, or is damaged ({one_line(str(error))}); download it again"
             ) from error
     names = tuple(file.schema_arrow.names)
-    return Table(str(path), names, _parquet_rows(path, file), partial(_parquet_rows, path, file))
+
+    def rows(columns: Sequence[str] | None = None) -> Iterator[SourcedRow]:
+        return _rows_of_batches(path, file, file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns))
+
+    return Table(str(path), names, rows(), rows)
 
 
-def _parquet_rows(path: Path, file: Any, columns: Sequence[str] | None = None) -> Iterator[SourcedRow]:
+def _arrow_table(path: Path) -> Table:
+    """Open an Arrow file: a stream, as `datasets` writes it, or a file with an index (Feather)."""
+    import pyarrow as pa
+
+    with explained(path):
+        file = pa.memory_map(str(path))
+        try:
+            is_stream = file.read(6) != b"ARROW1"
+            file.seek(0)
+            reader = pa.ipc.open_stream(file) if is_stream else pa.ipc.open_file(file)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: is not an Arrow file, or is damaged ({one_line(str(error))})") from error
+    batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
+    return Table(str(path), tuple(reader.schema.names), _rows_of_batches(path, file, batches))
+
+
+def _rows_of_batches(path: Path, file: AbstractContextManager[Any], batches: Iterable[Any]) -> Iterator[SourcedRow]:
     import pyarrow as pa
 
     number = 0
     with explained(path), file:
         try:
-            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns):
+            for batch in batches:
                 for index in range(batch.num_rows):
                     number += 1
-                    yield f"{path}:{number}", _parquet_row(batch, index)
+                    yield f"{path}:{number}", _row_of_batch(batch, index)
         except (pa.ArrowException, OSError) as error:
             reason = one_line(str(error))
             raise DataError(f"{path}: is damaged after row {number} ({reason}); download it again") from error
 
 
-def _parquet_row(batch: Any, index: int) -> Row | str:
+def _row_of_batch(batch: Any, index: int) -> Row | str:
     try:
         return {name: _cell(column[index]) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
     except UnicodeDecodeError as error:
@@ -293,6 +318,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     ".csv": _csv_table,
     ".tsv": partial(_csv_table, separators="\t"),
     ".parquet": _parquet_table,
+    ".arrow": _arrow_table,
 }
 
 
@@ -309,17 +335,31 @@ def find_files(path: Path, split: str) -> tuple[str, tuple[Path, ...]]:
     """
     with explained(path):  # for example a name that is too long, or a folder without permission
         if path.is_file():
-            if (shard := _SHARD.fullmatch(path.stem)) is None:
+            shard = _SHARD.fullmatch(path.stem)
+            if shard is None or path.suffix.lower() not in READERS:
                 return path.stem, (path,)
             siblings = [file for file in _readable(path.parent) if file.suffix == path.suffix]
             return shard["split"], _all_shards([file for file in siblings if _split_of(file) == shard["split"]])
         if path.is_dir():
-            return split, _files_of_split(path, split)
+            if files := _saved_files(path):
+                return path.name, files
+            return split, _saved_files(path / split) or _files_of_split(path, split)
         if glob.has_magic(str(path)):
-            if files := sorted(file for file in _matches(path) if file.is_file()):
-                return path.stem, tuple(files)
+            if matching := sorted(file for file in _matches(path) if file.is_file()):
+                return path.stem, tuple(matching)
             raise DataError(f"{path}: no file matches this pattern (data.path is relative to {Path.cwd()})")
+    if re.match(r"[a-z0-9]+:/", str(path)):
+        raise DataError(f"{path}: data.path takes no address; download it, or name a data set of the hub: data.dataset")
     raise DataError(f"{path}: no such file or folder (data.path is relative to {Path.cwd()})")
+
+
+def _saved_files(folder: Path) -> tuple[Path, ...]:
+    """Return the files of a folder that `datasets.save_to_disk` wrote, in order; none for any other folder."""
+    try:
+        listed = json.loads((folder / "state.json").read_bytes())["_data_files"]
+        return tuple(folder / Path(file["filename"]).name for file in listed)
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        return ()
 
 
 def _matches(pattern: Path) -> Iterator[Path]:
@@ -360,6 +400,8 @@ def open_files(where: str, files: Sequence[Path]) -> Table:
 
 def _files_of_split(folder: Path, split: str) -> tuple[Path, ...]:
     readable = _readable(folder)
+    if saved := sorted(state.parent.name for state in folder.glob("*/state.json")):
+        raise DataError(f"{folder}: no split {split} (data.split); found {some(saved)}{nearest(split, saved)}")
     if not readable:
         raise DataError(f"{folder}: contains no data file; expected {split}.jsonl, {split}.parquet or {split}.csv")
     whole = [file for file in readable if file.stem == split]

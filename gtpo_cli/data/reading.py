@@ -8,6 +8,7 @@ A column of a row holds text, a number or chat messages.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -183,8 +185,8 @@ def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | No
             value = last if role == "assistant" else None
         elif number and isinstance(value, float) and math.isfinite(value):
             value = repr(int(value) if value.is_integer() else value)
-        elif number and isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
+        elif number and isinstance(value, int | Decimal) and not isinstance(value, bool):
+            value = format(value, "f") if isinstance(value, Decimal) else str(value)
         if stripped := _text(name, value):
             return stripped
     return None
@@ -224,10 +226,21 @@ def turns_in(row: Row, name: str) -> list[Turn]:
 def value_in(row: Row, name: str) -> Any:
     """Return the value of a column; for `a.b` where there is no such column, that of `b` within `a`. None if absent."""
     if name in row or "." not in name:
-        return row.get(name)
+        return _chat_in(row.get(name))
     value: Any = row
     for key in name.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
+    return _chat_in(value)
+
+
+def _chat_in(value: Any) -> Any:
+    """Return the messages of a chat that is stored as text, in JSON or as Python prints it; else the value itself."""
+    if not isinstance(value, str) or not re.match(r"\s*\[\s*\{\s*[\"'](?:role|content|from|value)[\"']", value):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            if _is_chat(chat := read(value.strip())):
+                return chat
     return value
 
 
