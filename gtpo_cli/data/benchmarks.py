@@ -30,13 +30,15 @@ class HubSource:
 class BenchmarkSpec:
     """The definition of a benchmark.
 
-    `columns` maps a meaning ("question", "answer", "solution") to column names, of which one must be there. The
-    question is in the first column with text. `hub` is None for benchmarks that exist only as files.
+    `columns` maps a meaning ("question", "answer", "solution", "choices") to column names, of which one must be
+    there. The question is in the first column with text, or in all of them, if they are `joined`: then all must be
+    there. `hub` is None for benchmarks that exist only as files.
     """
 
     columns: Mapping[str, tuple[str, ...]]
     read_gold: GoldReader
     hub: HubSource | None = None
+    joined: bool = False
 
 
 def read_source(
@@ -86,12 +88,13 @@ def _expand_user(path: str) -> Path:
 
 def _own_spec(data: SourceRecipe) -> BenchmarkSpec:
     columns = data.columns
-    names = {"question": columns.question, "answer": columns.answer, "solution": columns.solution}
+    names = columns.model_dump(exclude_none=True)
     if isinstance(data.gold, CodeName):
         del names["answer"]
     return BenchmarkSpec(
-        {meaning: (name,) for meaning, name in names.items() if name is not None},
+        {meaning: name if isinstance(name, tuple) else (name,) for meaning, name in names.items()},
         own_gold(data.gold, answer=columns.answer, solution=columns.solution),
+        joined=isinstance(columns.question, tuple),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gtpo_cli.data.benchmarks import open_source
 from gtpo_cli.data.local import Row, Table
-from gtpo_cli.data.reading import UnusableRowError, guessed_columns, last_boxed, own_gold, text_in
+from gtpo_cli.data.reading import UnusableRowError, guessed_columns, last_boxed, own_gold, text_in, value_in
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.rewards.extract import hashes
@@ -27,8 +27,11 @@ def guessed_data(source: SourceRecipe) -> dict[str, Any]:
     """
     table, rows = _first_rows(source)
     columns = columns_of(source)
-    named = source.columns.model_dump(exclude_none=True, exclude_unset=True)
+    named = source.columns.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     found = named if {"question", "answer"} <= named.keys() else guessed_columns(columns) | named
+    answer = value_in(rows[0], found["answer"]) if rows and "answer" in found else None
+    if isinstance(answer, Mapping) and "text" in answer and "answer" not in named:
+        found |= {"answer": f"{found['answer']}.text"}  # SQuAD's
     guessed: dict[str, Any] = {"columns": found, "gold": _gold_kind(rows, found.get("answer", "answer"))}
     try:
         test_source = open_source(source.model_copy(update={"split": "test"}))[0].where

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import re
+import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -379,7 +380,7 @@ def _rank(question: str, seed: int | str) -> bytes:
 def _comparable_question(row: Row | str, spec: BenchmarkSpec) -> str | None:
     """Return the row's question as `normalized_question` writes it; None if it has none."""
     try:
-        found = None if isinstance(row, str) else _read_question(row, spec.columns["question"])
+        found = None if isinstance(row, str) else _read_question(row, spec)
     except UnusableRowError:
         return None
     return None if found is None else normalized_question(found[0])
@@ -391,12 +392,14 @@ def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str)
     try:
         if fault := _missing_column(spec, row):
             raise UnusableRowError(fault)
-        found = _read_question(row, spec.columns["question"])
+        found = _read_question(row, spec)
         if found is None:
             raise UnusableRowError("no question")
         question, turns, reply = found
         written, solution = spec.read_gold(row)
         gold = _cleaned(written)
+        if choices := _choices_in(row, spec):
+            gold = _letter(gold, value_in(row, spec.columns.get("answer", ("",))[0]), choices)
     except UnusableRowError as error:
         return DroppedRow(source, str(error))
     if solution is None and reply != written:
@@ -404,28 +407,73 @@ def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str)
     return Problem(problem_id, question, gold, solution, source, turns)
 
 
-def _read_question(row: Row, columns: Sequence[str]) -> tuple[str, tuple[Turn, ...], str | None] | None:
+def _read_question(row: Row, spec: BenchmarkSpec) -> tuple[str, tuple[Turn, ...], str | None] | None:
     """Return the question, its chat if that has more than the question, and the assistant's reply in the chat.
 
     None if there is no question.
     """
-    for name in columns:
-        turns = turns_in(row, name)
-        if not turns:
-            continue
+    columns, reply = spec.columns["question"], None
+    turns = next((turns for name in columns if (turns := turns_in(row, name))), [])
+    if turns:
         reply = turns.pop()[1] if turns[-1][0] == "assistant" else None
         if not turns or turns[-1][0] != "user":
-            raise UnusableRowError(f"no user message to answer in {name}")
-        question = "\n\n".join(text for role, text in turns if role != "system")
-        return question, tuple(turns) if len(turns) > 1 else (), reply
-    text = text_in(row, columns)
-    return None if text is None else (text, (), None)
+            raise UnusableRowError(f"no user message to answer in {' or '.join(columns)}")
+    else:
+        texts = [text_in(row, (name,)) for name in columns] if spec.joined else [text_in(row, columns)]
+        text = "\n\n".join(filter(None, texts))
+        if not text:
+            return None
+        turns = [("user", text)]
+    if choices := _choices_in(row, spec):
+        listed = "\n".join(f"{letter}. {text}" for letter, text in choices.items())
+        turns[-1] = ("user", f"{turns[-1][1]}\n\n{listed}")
+    question = "\n\n".join(text for role, text in turns if role != "system")
+    return question, tuple(turns) if len(turns) > 1 else (), reply
+
+
+def _choices_in(row: Row, spec: BenchmarkSpec) -> dict[str, str]:
+    """Return the answers to choose from by their letters: of a list of texts, of letters with texts (`{"A": ...}`), or
+    of `{"label": [...], "text": [...]}`; none without such a column."""
+    if "choices" not in spec.columns:
+        return {}
+    (name,) = spec.columns["choices"]
+    value = value_in(row, name)
+    if isinstance(value, Mapping) and isinstance(value.get("label"), list) and isinstance(value.get("text"), list):
+        value = dict(zip(value["label"], value["text"], strict=False))
+    if isinstance(value, list) and len(value) <= len(string.ascii_uppercase):
+        value = dict(zip(string.ascii_uppercase, value, strict=False))
+    if not isinstance(value, Mapping):
+        raise UnusableRowError(f"{name} is no list of answers to choose from: {shown(value)}")
+    found = {str(letter): text_in({name: text}, (name,), number=True) for letter, text in value.items()}
+    choices = {letter: text for letter, text in found.items() if text is not None}
+    if len(choices) < 2:
+        raise UnusableRowError(f"{name} has fewer than two answers to choose from")
+    return choices
+
+
+def _letter(gold: str, stored: Any, choices: Mapping[str, str]) -> str:
+    """Return the letter of the gold answer, which is stored as a letter, as the text of a choice, or as its number from
+    0."""
+    letters = list(choices)
+    number = int(gold) if gold.isdecimal() and len(gold) < 3 else len(letters)
+    if isinstance(stored, int) and number < len(letters):
+        return letters[number]
+    if gold in choices:
+        return gold
+    named = [letter for letter, text in choices.items() if text == gold]
+    if len(named) != 1 and number < len(letters):
+        named = [letters[number]]
+    if len(named) != 1:
+        raise UnusableRowError(f"gold answer is none of the choices: {shown(gold)}")
+    return named[0]
 
 
 def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:
     present = list(columns)
     found = {meaning: [n for n in names if has_column(present, n)] for meaning, names in spec.columns.items()}
     missing = {meaning: " or ".join(spec.columns[meaning]) for meaning, names in found.items() if not names}
+    if spec.joined and (lacking := [name for name in spec.columns["question"] if name not in found["question"]]):
+        missing["question"] = " and ".join(lacking)
     if not missing:
         return None
     known = {meaning: names[0] for meaning, names in found.items() if names}
@@ -500,9 +548,12 @@ def nearest_column(meaning: str, columns: Sequence[str]) -> str | None:
     return None
 
 
-def guessed_columns(columns: Sequence[str]) -> dict[str, str]:
-    """Guess the columns of question and answer, and of the solution if it is a third one, for `gtpo init`."""
-    found: dict[str, str] = {}
+def guessed_columns(columns: Sequence[str]) -> dict[str, Any]:
+    """Guess the columns of question and answer for `gtpo init`, and those of a solution and choices, if there are some.
+
+    What belongs to the question is joined with it: an `input` behind it, a `system` or a `context` before it.
+    """
+    found: dict[str, Any] = {}
     for meaning in MEANINGS:
         left = [column for column in columns if column not in found.values()]
         column = nearest_column(meaning, left)
@@ -510,6 +561,14 @@ def guessed_columns(columns: Sequence[str]) -> dict[str, str]:
             column = nearest_column(meaning, columns)  # a chat that ends in the answer
         if column is not None:
             found[meaning] = column
+    plain = {"_".join(_words(column)): column for column in columns if column not in found.values()}
+    if choices := [plain[name] for name in ("choices", "options") if name in plain]:
+        found["choices"] = choices[0]
+    if found.get("question") not in (None, "messages", "conversations", "conversation", "chat"):
+        before = [plain[name] for name in ("system", "system_prompt", "context", "passage") if name in plain]
+        behind = [plain["input"]] if found["question"] == "instruction" and "input" in plain else []
+        if before or behind:
+            found["question"] = [*before, found["question"], *behind]
     return found
 
 

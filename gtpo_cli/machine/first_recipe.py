@@ -132,7 +132,9 @@ def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) 
     text = "\n".join([*_heading(recipe, needs, estimates), *recipe_lines(document)]) + "\n"
     left_out: tuple[str, ...] = ()
     if data["benchmark"] in OWN:
-        used = {name.partition(".")[0] for name in known["columns"].values()} | set(known["columns"].values())
+        named = [known["columns"][key] for key in known["columns"]]
+        names = [name for each in named for name in (each if isinstance(each, list) else [each])]
+        used = {name.partition(".")[0] for name in names} | set(names)
         left_out = tuple(name for name in columns_of(SourceRecipe.model_validate(data)) if name not in used)
     return FirstRecipe(text, plan, needs, estimates, left_out)
 

@@ -82,9 +82,17 @@ def _dataset(written: str | None) -> str | None:
 
 
 class ColumnsRecipe(Section):
-    question: NonEmpty = Field("question", description="question, as text or chat messages; a.b: b within a")
+    question: NonEmpty | Annotated[tuple[NonEmpty, ...], Field(min_length=1)] = Field(
+        "question",
+        description="question, as text or chat messages; a.b: b within a; several columns are joined: "
+        "[instruction, input]",
+    )
     answer: NonEmpty = Field("answer", description="gold answer; in chat messages the assistant's last")
     solution: NonEmpty | None = Field(None, description="worked solution, for SFT; null = the answer's column")
+    choices: NonEmpty | None = Field(
+        None,
+        description="answers to choose from; they follow the question with letters, and the gold answer is a letter",
+    )
 
 
 class SourceRecipe(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
+from gtpo_cli.data import load_problems
 from gtpo_cli.data.local import find_files, open_files
-from gtpo_cli.data.reading import column_gold, turns_in
+from gtpo_cli.data.reading import column_gold, guessed_columns, turns_in
 from gtpo_cli.errors import DataError
+from gtpo_cli.recipe.data import SourceRecipe
 
 ROWS = {"question": ["a", "b", "c"], "answer": ["1", "2", "3"]}
 
@@ -34,7 +37,9 @@ def test_folders_of_save_to_disk_and_their_files(tmp_path: Path) -> None:
     assert read(tmp_path / "both") == ("train", rows)
     assert read(tmp_path / "both", "test") == ("test", rows[1:2])
     assert read(tmp_path / "both/train/data-00000-of-00001.arrow") == ("data", rows)
-    with pytest.raises(DataError, match=r"both: no split tests \(data.split\); found test and train; did you mean test"):
+    with pytest.raises(
+        DataError, match=r"both: no split tests \(data.split\); found test and train; did you mean test"
+    ):
         read(tmp_path / "both", "tests")
     feather.write_feather(pa.table(ROWS), tmp_path / "feather.arrow", compression="uncompressed")
     assert read(tmp_path / "feather.arrow") == ("feather", rows)
@@ -92,3 +97,83 @@ def test_other_text_stays_text(text: str) -> None:
 @pytest.mark.parametrize(("value", "gold"), [("2.50", "2.50"), ("7", "7"), ("1E+2", "100")])
 def test_a_decimal_is_a_number(value: str, gold: str) -> None:
     assert column_gold({"answer": Decimal(value)}) == (gold, None)
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def load(tmp_path: Path, columns: dict[str, Any], *rows: dict[str, Any]) -> Any:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = SourceRecipe.model_validate({"benchmark": "local", "path": str(path), "columns": columns})
+    return load_problems(data, seed=0, is_usable=lambda golds: [True] * len(golds))
+
+
+def test_the_columns_of_a_question_are_joined(tmp_path: Path) -> None:
+    columns = {"question": ["instruction", "input"], "answer": "output"}
+    rows = [
+        {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+        {"instruction": "1+1?", "input": "", "output": "2"},
+    ]
+    problems = load(tmp_path, columns, *rows).problems
+    assert [(problem.question, problem.gold, problem.turns) for problem in problems] == [
+        ("Add.\n\n1 and 2", "3", ()),
+        ("1+1?", "2", ()),
+    ]
+    with pytest.raises(DataError, match=r"no column inputs: found instruction, input, output; did you mean input\?"):
+        load(tmp_path, columns | {"question": ["instruction", "inputs"]}, *rows)
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "gold"),
+    [
+        (["7", "8", "1"], 1, "B"),  # a number counts from 0, as in MMLU
+        (["7", "8", "1"], "1", "C"),  # the text of a choice
+        (["cat", "dog"], "1", "B"),
+        (["cat", "dog"], "cat", "A"),
+        (["cat", "dog"], "B", "B"),
+        ({"A": "cat", "B": "dog"}, "dog", "B"),
+        ({"label": ["1", "2"], "text": ["cat", "dog"]}, "2", "2"),  # ARC's
+    ],
+)
+def test_choices_follow_the_question_and_the_gold_answer_is_a_letter(
+    tmp_path: Path, choices: Any, answer: Any, gold: str
+) -> None:
+    columns = {"question": "q", "answer": "a", "choices": "c"}
+    (problem,) = load(tmp_path, columns, {"q": "Which?", "c": choices, "a": answer}).problems
+    listed = 3 if choices == ["7", "8", "1"] else 2
+    assert problem.gold == gold
+    assert problem.question.startswith(f"Which?\n\n{'1' if gold == '2' else 'A'}. ")
+    assert problem.question.count("\n") == 1 + listed
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "why"),
+    [
+        (["cat", "dog"], "bird", "gold answer is none of the choices: 'bird'"),
+        (["cat", "cat"], "cat", "gold answer is none of the choices: 'cat'"),
+        (["cat", "dog"], 2, "gold answer is none of the choices: '2'"),
+        (["cat"], "cat", "c has fewer than two answers to choose from"),
+        ("cat or dog", "cat", "c is no list of answers to choose from: 'cat or dog'"),
+        ([str(n) for n in range(27)], "3", "c is no list of answers to choose from"),
+    ],
+)
+def test_a_row_whose_choices_cannot_be_used_is_dropped(tmp_path: Path, choices: Any, answer: Any, why: str) -> None:
+    columns = {"question": "q", "answer": "a", "choices": "c"}
+    with pytest.raises(DataError, match=re.escape(why)):
+        load(tmp_path, columns, {"q": "Which?", "c": choices, "a": answer})
+
+
+@pytest.mark.parametrize(
+    ("columns", "guessed"),
+    [
+        ("instruction input output", {"question": ["instruction", "input"], "answer": "output"}),
+        ("context question answers", {"question": ["context", "question"], "answer": "answers"}),
+        ("question choices answer subject", {"question": "question", "answer": "answer", "choices": "choices"}),
+        ("question options answer", {"question": "question", "answer": "answer", "choices": "options"}),
+        ("system prompt response", {"question": ["system", "prompt"], "answer": "response"}),
+        ("input output", {"question": "input", "answer": "output"}),
+    ],
+)
+def test_init_finds_what_belongs_to_the_question(columns: str, guessed: dict[str, Any]) -> None:
+    assert guessed_columns(columns.split()) == guessed
