@@ -91,8 +91,9 @@ def stands_in(question: str, text: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    text = peel(text.lstrip("+- "))
-    return exact_number(text) is not None or _SCIENTIFIC.fullmatch(text) is not None
+    text = peel(text.lstrip("+- "))  # -(7/4)
+    is_number = exact_number(text) is not None or _SCIENTIFIC.fullmatch(text) is not None
+    return is_number and text[0] not in "+-"  # but -(-7) is an expression
 
 
 def _letters(text: str) -> str:
