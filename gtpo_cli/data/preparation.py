@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -219,7 +220,33 @@ def usable_prompts(
     own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])
     if own and data.system_prompt:
         notes.append(f"{counted(own, 'prompt')} with its own system message, which replaces data.system_prompt")
+    notes += _notes_on_what_is_asked([problem for problem, _ in prompts], recipe.rewards.answer)
     return Usable(prompts, len(loaded.dropped) + len(too_long), notes, loaded.held_out)
+
+
+# How prompts ask for an answer, by where it then stands (`rewards.answer`).
+_ASKS = {
+    "tags": (re.compile("<answer>"), "in <answer> tags"),
+    "boxed": (re.compile(r"\\boxed(?![a-z])"), r"in \boxed{}"),
+    "hashes": (re.compile("####"), "behind ####"),
+    "last_line": (re.compile(r"(?i)\banswer: ?[\"'`*]*[$<\[{]"), "behind Answer:"),
+}
+
+
+def _notes_on_what_is_asked(problems: Sequence[Problem], place: str) -> list[str]:
+    """Say where most prompts of the data ask for the answer, if the recipe does not look there."""
+    texts = [" ".join(text for _, text in problem.turns) or problem.question for problem in problems]
+    for asked, (pattern, where) in _ASKS.items():
+        asking = sum(pattern.search(text) is not None for text in texts)
+        if 2 * asking > len(texts) and asked == place:
+            return []
+        if 2 * asking > len(texts):
+            many = f"{asking} of {counted(len(texts), 'prompt')} in the data ask for the answer {where}"
+            return [
+                f"{many}, but rewards.answer is {place}, and only what stands there counts; set rewards.answer: "
+                f"{asked}, or take that out of the data"
+            ]
+    return []
 
 
 def _notes_on_golds(problems: Sequence[Problem], *, as_mathematics: bool) -> list[str]:

@@ -16,9 +16,9 @@ from gtpo_cli.recipe import build_recipe
 BASE = {"model": {"name": "builtin:tiny"}}
 
 
-def prepared(tmp_path: Path, golds: list[Any], *overrides: str) -> tuple[list[str], list[str]]:
+def prepared(tmp_path: Path, golds: list[Any], *overrides: str, question: str = "{}+1") -> tuple[list[str], list[str]]:
     """The gold answers that are kept, and the notes. Question i is i + 1."""
-    rows = [{"question": f"{number}+1", "answer": gold} for number, gold in enumerate(golds)]
+    rows = [{"question": question.format(number), "answer": gold} for number, gold in enumerate(golds)]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = build_recipe(BASE | {"data": {"path": str(tmp_path / "own.jsonl")}}, overrides, where="r")
     model = read_model(recipe.model)
@@ -80,3 +80,35 @@ def test_words_and_second_answers_are_said(tmp_path: Path) -> None:
         f"1 question again with another gold answer; the first: '2' ({tmp_path}/twice.jsonl:1) and '3' "
         f"({tmp_path}/twice.jsonl:2)"
     ]
+
+
+DAPO = "Solve it. The last line of your response should be of the form Answer: $Answer (without quotes).\n\n{}+1?"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "asked"),
+    [
+        (DAPO, "tags", "behind Answer:"),
+        (DAPO, "boxed", "behind Answer:"),
+        (DAPO, "last_line", None),
+        ("{}+1? Put your final answer within \\boxed{{}}.", "tags", "in \\boxed{}"),
+        ("{}+1? Put your final answer within \\boxed{{}}.", "boxed", None),
+        ("{}+1? End with #### and the number.", "last_line", "behind ####"),
+        ("{}+1? End with #### and the number.", "hashes", None),
+        ("{}+1? Write <answer>number</answer>.", "boxed", "in <answer> tags"),
+        ("{}+1? What is the answer: more or less?", "tags", None),
+        ("{}+1?", "boxed", None),
+    ],
+)
+def test_prompts_that_ask_for_another_form_are_pointed_out(
+    tmp_path: Path, question: str, answer: str, asked: str | None
+) -> None:
+    changes = (f"rewards.answer={answer}", "data.system_prompt=null")
+    _, notes = prepared(tmp_path, [1, 2, 3], *changes, question=question)
+    said = [note for note in notes if "ask for the answer" in note]
+    if asked is None:
+        assert said == []
+    else:
+        assert said[0].startswith(
+            f"3 of 3 prompts in the data ask for the answer {asked}, but rewards.answer is {answer}"
+        )
