@@ -29,6 +29,7 @@ from gtpo_cli.cli.options import (
 from gtpo_cli.cli.printing import count_progress, print_audit, print_json, print_parts, print_scores, say, suggest
 from gtpo_cli.errors import DataError, ended_with
 from gtpo_cli.recipe import Recipe, dump_recipe
+from gtpo_cli.recipe.methods import ANSWERS
 from gtpo_cli.runs.files import own_folder, write_aside
 from gtpo_cli.runs.folder import RunFolder, Trust
 from gtpo_cli.terminal.signals import Waiting
@@ -311,7 +312,14 @@ def _print(
     print_scores(scores)
     if by is not None:
         print_parts(by, benchmark.parts, scores)
-    for subject, (stored, _) in finished.items():
+    for subject, (stored, results) in finished.items():
+        if results.scores["unparsable_share"].interval.estimate == 1:
+            others = " or ".join(place for place in ANSWERS if place != recipe.rewards.answer)
+            print(
+                f"{subject}: no completion has an answer where it counts (rewards.answer: {recipe.rewards.answer}), so "
+                f"none can be right; to look elsewhere: gtpo eval ... --answer {others}; what was written is in "
+                "samples.jsonl"
+            )
         if audit:
             print_audit(subject, stored.problems())
         print(f"{subject}: {stored.path}")

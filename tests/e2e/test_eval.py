@@ -161,3 +161,13 @@ def test_a_test_file_beside_the_training_file_and_scores_by_a_column(gtpo: Run, 
         assert found["parts"][kind]["problems"] == len(right) // 4
     missing = gtpo("eval", "--pass-k", "4", "--by", "kind", code=2).stderr
     assert "--by kind: local has no such column; found question, answer and about" in missing
+
+
+def test_where_no_completion_has_an_answer_that_is_said_with_the_ways_out(gtpo: Run) -> None:
+    asked = ("eval", "builtin:tiny", "--benchmark", "arithmetic", "--limit", "2", "--pass-k", "2")
+    said = "base: no completion has an answer where it counts (rewards.answer: hashes), so none can be right; to look"
+    assert (
+        f"{said} elsewhere: gtpo eval ... --answer tags or boxed or last_line"
+        in gtpo(*asked, "--answer", "hashes").stdout
+    )
+    assert "no completion has an answer" not in gtpo(*asked).stdout
