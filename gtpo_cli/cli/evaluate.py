@@ -127,11 +127,11 @@ def evaluate(
         own = run.recipe()
         check_split(own, loaded)
     else:
-        model, named = str(target), (benchmark or ["gsm8k"])[0]
+        model, named = str(target), benchmark[0] if benchmark else None
         if checkpoint != "best":
             raise typer.BadParameter(f"{model} is not a run folder: only a run has checkpoints")
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
-        loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, overrides=set_)
+        loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, data_path=data_path, overrides=set_)
         run, own = _folder_of(model, loaded), None
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
     _introduce(words, loaded.model, subjects)

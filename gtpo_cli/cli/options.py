@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from gtpo_cli.errors import CheckpointError
+from gtpo_cli.errors import CheckpointError, RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
 from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT, PRESETS, Benchmark
 from gtpo_cli.runs.folder import RECIPE_FILE, RUNS, RunFolder, Trust, latest_run
@@ -197,10 +197,16 @@ def find_trained(
 
 
 def find_model(
-    model: str, *, recipe: str | None = None, benchmark: str = "gsm8k", overrides: Sequence[str] = ()
+    model: str,
+    *,
+    recipe: str | None = None,
+    benchmark: str | None = "gsm8k",
+    data_path: Path | None = None,
+    overrides: Sequence[str] = (),
 ) -> tuple[Recipe, Checkpoint | None, str]:
     """Return a recipe for a model that is no run, a checkpoint if it is an exported adapter, and words for the user
-    about the model and its prompt. `benchmark` is for a model that is not an export of gtpo.
+    about the model and its prompt. `benchmark` and `data_path` are for a model that is not an export of gtpo, and one
+    of them must be there.
 
     Raises RecipeError, ExportError.
     """
@@ -213,7 +219,14 @@ def find_model(
         on = f", an adapter on {export.recipe.model.name}" if export.checkpoint else ""
         words = f"{model}: export of the run {export.run}, step {export.step}{on}; with the run's prompts and rewards"
         return export.recipe, export.checkpoint, words
-    loaded = plain_recipe(model, benchmark, overrides)
+    if benchmark is None and data_path is not None:
+        benchmark, overrides = "local", [f"data.path={json.dumps(str(data_path))}", *overrides]
+    elif benchmark is None and not any(key.startswith(("data.", "evaluation.benchmarks")) for key in overrides):
+        raise RecipeError(
+            f"{model}: is no run and no export of gtpo, so it has no problems of its own; name some: --benchmark gsm8k "
+            "(or math500, aime24, ...), or --data-path FILE"
+        )
+    loaded = plain_recipe(model, benchmark or "gsm8k", overrides)
     known: dict[str | None, str] = {text: f"the system prompt {name}" for name, text in PRESETS.items() if text}
     known |= {None: "no system prompt", PAPER_SYSTEM_PROMPT: "gtpo's default system prompt"}
     prompt = known.get(loaded.data.system_prompt, "your system prompt")

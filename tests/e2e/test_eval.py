@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import forks
 import pytest
 from commands import GTPO, Prepared, Run, environment
 
+from gtpo_cli.policy.tiny import resolve_name
 from gtpo_cli.recipe import load_recipe
 
 TRAIN = [
@@ -171,3 +173,18 @@ def test_where_no_completion_has_an_answer_that_is_said_with_the_ways_out(gtpo: 
         in gtpo(*asked, "--answer", "hashes").stdout
     )
     assert "no completion has an answer" not in gtpo(*asked).stdout
+
+
+def test_a_model_that_was_never_trained_is_asked_which_problems(gtpo: Run, tmp_path: Path) -> None:
+    shutil.copytree(resolve_name("builtin:tiny"), tmp_path / "mine")
+    refused = gtpo("eval", "./mine", "--limit", "2", code=2).stderr
+    assert (
+        "./mine: is no run and no export of gtpo, so it has no problems of its own; name some: --benchmark" in refused
+    )
+    (tmp_path / "mine.jsonl").write_text(
+        '{"question": "1+1", "answer": "2"}\n{"question": "1+2", "answer": "#### 3"}\n'
+    )
+    done = gtpo(
+        "eval", "./mine", "--data-path", "mine.jsonl", "--pass-k", "2", "--set", "data.system_prompt=null"
+    ).stdout
+    assert "local test: 2 problems, 2 completions each" in done

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import shutil
 import sys
-import time
 from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
 from pathlib import Path
@@ -120,10 +119,8 @@ def test_the_built_in_model_has_no_problem() -> None:
 @pytest.mark.usefixtures("offline")
 def test_all_that_is_missing_is_told_at_once_each_with_its_remedy() -> None:
     overrides = ["training.max_steps=1", "rewards.plugins=[{name: 'no_such_module:f', weight: 1.0}]"]
-    started = time.perf_counter()
     with pytest.raises(NotReadyError) as caught:
         resolve(load_recipe("llama8b_gsm8k", overrides))
-    assert time.perf_counter() - started < 10
     gpu, reward, model, data = str(caught.value).splitlines()
     assert gpu == "GPU: none; small models train on a CPU; 8.0 billion weights need a GPU, and gtpo plan shows which"
     assert "module no_such_module cannot be imported" in reward
