@@ -104,7 +104,7 @@ _MONEY_BEHIND = re.compile(r"(?<=[^ $]) ?\$$")
 _CURRENCIES = {"€": "euro", "£": "sterling", "¥": "yuan", "₹": "rupee", "¢": "cent"}
 _CURRENCY = re.compile(r"(?P<before>[+-]?) ?(?P<first>[€£¥₹])? ?(?P<value>[0-9.,]+) ?(?P<last>[€£¥₹¢])?")
 _ANGLE_FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
-_RATE = re.compile(r"(?<=[0-9]) ?/ ?(?=[A-Za-z]{2})")  # 12/hour
+_RATE = re.compile(r"(?<=[0-9]) ?/ ?([A-Za-z]{2,}\.?)$")  # 12/hour
 _POWERS = {"2": ("square",), "3": ("cubic",)}
 _POWER_WORD = {"squared": "square", "cubed": "cubic"}
 _POWER_WORDS = re.compile(r"(?<![A-Za-z])([A-Za-z]+\.?) (squared|cubed)(?![A-Za-z])", re.IGNORECASE)
@@ -222,10 +222,9 @@ def split_label(text: str) -> Quantity:
     if match and not _ANGLE_FUNCTION.search(match[1]):
         scale = {"C": ("celsius",), "F": ("fahrenheit",), "": ()}[match[2]]
         return Quantity(match[1], ("degree", *scale))
-    text = _RATE.sub(" per ", text)
-    words = re.sub(r"(?<=[0-9})\]])(?![eE][+-]?[0-9])(?=[A-Za-z])", " ", _POWER_WORDS.sub(_power_before, text)).split(
-        " "
-    )
+    spaced = _RATE.sub(lambda match: f" per {match[1]}" if _unit(match[1]) else match[0], text)
+    spaced = _POWER_WORDS.sub(_power_before, spaced)
+    words = re.sub(r"(?<=[0-9})\]])(?![eE][+-]?[0-9])(?=[A-Za-z])", " ", spaced).split(" ")
     start = len(words)
     label: tuple[str, ...] = ()
     while start > 1 and (unit := _unit(words[start - 1], behind=words[start - 2])):

@@ -387,6 +387,8 @@ CLASSES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
             (r"3x^2 y", r"3 \cdot x^2 \cdot y"),
             (r"2 \sqrt{3}", r"2 \cdot \sqrt{3}"),
             (r"6\pi r", r"6 \times \pi \times r"),
+            (r"\frac{1}{ab}", "1/ab"),
+            ("1/ab", r"\frac{1}{ab}"),
         ],
         [
             ("2^6 3^5", "2^5 3^6"),
@@ -398,6 +400,7 @@ CLASSES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
             ("2^4 3^2", "16, 9"),
             ("2^4 3", "19"),
             (r"1\frac{1}{10}", r"1\frac{11}{10}"),
+            ("1", "1/abc"),
             ("18", "2^1 9 19"),
             ("72", r"2^3 3^2 2"),
         ],
