@@ -127,7 +127,8 @@ def evaluate(
         own = run.recipe()
         check_split(own, loaded)
     else:
-        model, named = str(target), benchmark[0] if benchmark else None
+        model, says_which = str(target), any(key.startswith(_PROBLEMS) for key in keys)
+        named = benchmark[0] if benchmark else "gsm8k" if says_which else None
         if checkpoint != "best":
             raise typer.BadParameter(f"{model} is not a run folder: only a run has checkpoints")
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
@@ -155,6 +156,10 @@ def evaluate(
         suggest("compare", f"{run.path}@{BASE}", run.path)
     else:
         suggest("report", run.path)
+
+
+# Keys that say which problems a model is asked.
+_PROBLEMS = ("data.benchmark", "data.path", "data.dataset", "data.mixture", "evaluation.benchmarks")
 
 
 def _find_subjects(

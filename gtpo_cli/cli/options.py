@@ -221,12 +221,12 @@ def find_model(
         return export.recipe, export.checkpoint, words
     if benchmark is None and data_path is not None:
         benchmark, overrides = "local", [f"data.path={json.dumps(str(data_path))}", *overrides]
-    elif benchmark is None and not any(key.startswith(("data.", "evaluation.benchmarks")) for key in overrides):
+    elif benchmark is None:
         raise RecipeError(
             f"{model}: is no run and no export of gtpo, so it has no problems of its own; name some: --benchmark gsm8k "
             "(or math500, aime24, ...), or --data-path FILE"
         )
-    loaded = plain_recipe(model, benchmark or "gsm8k", overrides)
+    loaded = plain_recipe(model, benchmark, overrides)
     known: dict[str | None, str] = {text: f"the system prompt {name}" for name, text in PRESETS.items() if text}
     known |= {None: "no system prompt", PAPER_SYSTEM_PROMPT: "gtpo's default system prompt"}
     prompt = known.get(loaded.data.system_prompt, "your system prompt")
