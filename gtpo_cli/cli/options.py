@@ -208,7 +208,7 @@ def find_model(
     about the model and its prompt. `benchmark` and `data_path` are for a model that is not an export of gtpo, and one
     of them must be there.
 
-    Raises RecipeError, ExportError.
+    Raises RecipeError, ExportError, ModelError.
     """
     from gtpo_cli.tools.export.folder import read_export
 
@@ -222,6 +222,10 @@ def find_model(
     if benchmark is None and data_path is not None:
         benchmark, overrides = "local", [f"data.path={json.dumps(str(data_path))}", *overrides]
     elif benchmark is None:
+        from gtpo_cli.policy.loading import load_config
+        from gtpo_cli.policy.tiny import resolve_name
+
+        load_config(plain_recipe(model, overrides=overrides).model, resolve_name(model))  # does the name lead nowhere?
         raise RecipeError(
             f"{model}: is no run and no export of gtpo, so it has no problems of its own; name some: --benchmark gsm8k "
             "(or math500, aime24, ...), or --data-path FILE"
