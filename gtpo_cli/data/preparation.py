@@ -24,10 +24,10 @@ from gtpo_cli.data.problems import (
 from gtpo_cli.data.prompts import Prompt, PromptEncoder, count_words, encode_prompts
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import GENERATED, SourceRecipe
+from gtpo_cli.recipe.data import GENERATED, OWN, SourceRecipe
 from gtpo_cli.rewards.same_answer import is_text
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.text import counted, shown
+from gtpo_cli.text import counted, shown, some
 from gtpo_cli.types import Problem
 
 _SFT_REMEDY = (
@@ -215,6 +215,8 @@ def usable_prompts(
     if loaded.held_out:
         use = "held out" if side == "training" else "for the test, held out from training"
         notes.insert(0, f"{source.name}: {counted(len(loaded.held_out), 'question')} {use} (data.held_out)")
+    if loaded.unused and source.benchmark in OWN:
+        notes.append(f"{source.name}: no use is made of {some(loaded.unused)} (data.columns)")
     if source.benchmark not in GENERATED:
         notes += _notes_on_golds(loaded.problems, as_mathematics=not recipe.rewards.takes_any_gold)
     own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])

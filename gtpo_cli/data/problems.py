@@ -34,12 +34,13 @@ class DroppedRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedProblems:
-    """Usable problems in the order of the data, the dropped rows, and the questions of the test side if the table is
-    split (see `normalized_question`)."""
+    """Usable problems in the order of the data, the dropped rows, the questions of the test side if the table is split
+    (see `normalized_question`), and the columns that nothing reads, as far as that is known."""
 
     problems: tuple[Problem, ...]
     dropped: tuple[DroppedRow, ...] = ()
     held_out: frozenset[str] = frozenset()
+    unused: tuple[str, ...] = ()
 
 
 def load_problems(

@@ -238,11 +238,16 @@ def _chat_in(value: Any) -> Any:
     """Return the messages of a chat that is stored as text, in JSON or as Python prints it; else the value itself."""
     if not isinstance(value, str) or not re.match(r"\s*\[\s*\{\s*[\"'](?:role|content|from|value)[\"']", value):
         return value
+    chat = _written(value)
+    return chat if _is_chat(chat) else value
+
+
+def _written(text: str) -> Any:
+    """Return the value that a text writes, in JSON or as Python prints it; None if it writes none."""
     for read in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            if _is_chat(chat := read(value.strip())):
-                return chat
-    return value
+            return read(text.strip())
+    return None
 
 
 def _is_chat(value: Any) -> bool:
@@ -311,6 +316,7 @@ def read_table(
         twice = [name for names in spec.columns.values() for name in names if table.columns.count(name) > 1]
         if twice:
             raise DataError(f"{table.where}: two columns are called {twice[0]}; rename one of them")
+    first: list[str] = []  # columns of the first row, where each row names its own
     usable: dict[int, Problem] = {}  # by the row's number
     left_out: dict[int, DroppedRow] = {}
     held_out = frozenset[str]()
@@ -326,6 +332,7 @@ def read_table(
         chunk = list(islice(rows, CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - len(usable))))
         if not chunk:
             break
+        first = first or [name for _, (_, row) in chunk[:1] if not isinstance(row, str) for name in row]
         read = [_read_row(source, row, spec, f"{id_prefix}/{number}") for number, (source, row) in chunk]
         verdicts = iter(is_usable([item.gold for item in read if isinstance(item, Problem)]))
         for item, (number, (_, row)) in zip(read, chunk, strict=True):
@@ -343,7 +350,11 @@ def read_table(
         summary = summarise_dropped(dropped, shown=1 if alike else 3)
         why = f"{summary}; {_remedy(dropped)}" if dropped else "it has no rows"
         raise DataError(f"{table.where}: no usable problem; {why}")
-    return LoadedProblems(tuple(usable[number] for number in sorted(usable)), dropped, held_out)
+    unused: tuple[str, ...] = ()
+    if not with_columns and "answer" in spec.columns:  # else code of the user's own may read any
+        read_ones = {part for names in spec.columns.values() for name in names for part in (name, name.split(".")[0])}
+        unused = tuple(name for name in table.columns or first if name not in read_ones)
+    return LoadedProblems(tuple(usable[number] for number in sorted(usable)), dropped, held_out, unused)
 
 
 def _rows_of_side(
@@ -437,13 +448,14 @@ def _choices_in(row: Row, spec: BenchmarkSpec) -> dict[str, str]:
     if "choices" not in spec.columns:
         return {}
     (name,) = spec.columns["choices"]
-    value = value_in(row, name)
+    stored = value_in(row, name)
+    value = _written(stored) if isinstance(stored, str) and stored.lstrip()[:1] in ("[", "{") else stored
     if isinstance(value, Mapping) and isinstance(value.get("label"), list) and isinstance(value.get("text"), list):
         value = dict(zip(value["label"], value["text"], strict=False))
     if isinstance(value, list) and len(value) <= len(string.ascii_uppercase):
         value = dict(zip(string.ascii_uppercase, value, strict=False))
     if not isinstance(value, Mapping):
-        raise UnusableRowError(f"{name} is no list of answers to choose from: {shown(value)}")
+        raise UnusableRowError(f"{name} is no list of answers to choose from: {shown(stored)}")
     found = {str(letter): text_in({name: text}, (name,), number=True) for letter, text in value.items()}
     choices = {letter: text for letter, text in found.items() if text is not None}
     if len(choices) < 2:

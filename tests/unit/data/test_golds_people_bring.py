@@ -112,3 +112,12 @@ def test_prompts_that_ask_for_another_form_are_pointed_out(
         assert said[0].startswith(
             f"3 of 3 prompts in the data ask for the answer {asked}, but rewards.answer is {answer}"
         )
+
+
+def test_columns_that_are_not_used_are_said(tmp_path: Path) -> None:
+    rows = [{"question": "1+1?", "answer": "2", "difficulty": 1, "source": "x"}]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = build_recipe(BASE | {"data": {"path": str(tmp_path / "own.jsonl")}}, where="r")
+    model = read_model(recipe.model)
+    notes = prepare(recipe, PromptEncoder(model.tokenizer, None), model.context).notes
+    assert f"{tmp_path / 'own.jsonl'}: no use is made of difficulty and source (data.columns)" in notes

@@ -133,6 +133,8 @@ def test_the_columns_of_a_question_are_joined(tmp_path: Path) -> None:
         (["cat", "dog"], "cat", "A"),
         (["cat", "dog"], "B", "B"),
         ({"A": "cat", "B": "dog"}, "dog", "B"),
+        ('["cat", "dog"]', "dog", "B"),
+        ("{'A': 'cat', 'B': 'dog'}", "A", "A"),
         ({"label": ["1", "2"], "text": ["cat", "dog"]}, "2", "2"),  # ARC's
     ],
 )
@@ -154,6 +156,7 @@ def test_choices_follow_the_question_and_the_gold_answer_is_a_letter(
         (["cat", "cat"], "cat", "gold answer is none of the choices: 'cat'"),
         (["cat", "dog"], 2, "gold answer is none of the choices: '2'"),
         (["cat"], "cat", "c has fewer than two answers to choose from"),
+        ("[cat, dog]", "cat", "c is no list of answers to choose from: '[cat, dog]'"),
         ("cat or dog", "cat", "c is no list of answers to choose from: 'cat or dog'"),
         ([str(n) for n in range(27)], "3", "c is no list of answers to choose from"),
     ],
@@ -177,3 +180,13 @@ def test_a_row_whose_choices_cannot_be_used_is_dropped(tmp_path: Path, choices: 
 )
 def test_init_finds_what_belongs_to_the_question(columns: str, guessed: dict[str, Any]) -> None:
     assert guessed_columns(columns.split()) == guessed
+
+
+def test_columns_that_nothing_reads_are_known(tmp_path: Path) -> None:
+    row = {"q": "1+1?", "extra": {"answer": "2", "by": "x"}, "level": 3, "solution": "s"}
+    columns = {"question": "q", "answer": "extra.answer"}
+    assert load(tmp_path, columns, row).unused == ("level", "solution")
+    assert load(tmp_path, columns | {"solution": "solution"}, row).unused == ("level",)
+    (tmp_path / "t.csv").write_text("question,answer,source\n1+1?,2,me\n")
+    data = SourceRecipe.model_validate({"benchmark": "local", "path": str(tmp_path / "t.csv")})
+    assert load_problems(data, seed=0, is_usable=lambda golds: [True] * len(golds)).unused == ("source",)
