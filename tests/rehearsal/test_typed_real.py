@@ -49,7 +49,7 @@ def test_train_on_a_real_model(servers: dict[str, Server]) -> None:
     assert (options["quantization"], options["max_model_len"]) == ("bitsandbytes", "96")
     rows = metrics(server.folder / "runs/real")
     assert [row["step"] for row in rows] == [1, 2]
-    assert 0.01 < rows[1]["optim/grad_norm"] < 1000  # the first step's rate is 0
+    assert all(0.01 < row["optim/grad_norm"] < 1000 for row in rows)
     for row in rows:  # of the second an adapter that was trained
         assert 0 < row["sampler/gap_mean"] < 0.02
         assert row["sampler/gap_max"] < 0.2
