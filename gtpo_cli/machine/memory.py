@@ -82,11 +82,12 @@ def memory_of(
     completion_tokens: int,
     gpu: float,
     limit: int | None = None,
+    samples: bool | None = None,
 ) -> Memory:
     """Compute the memory at the longest row.
 
     `gpu`: the GPU's memory; `limit`: completions in a forward, or tokens if micro_batch_size is auto; default: the
-    recipe's.
+    recipe's. `samples`: whether completions are sampled; default: whether training samples. Evaluation always does.
     """
     row = prompt_tokens + completion_tokens
     rows, tokens = rows_and_tokens(recipe, prompt_tokens, completion_tokens, limit)
@@ -101,7 +102,7 @@ def memory_of(
     ]
     cache_of_a_row = cache_bytes(recipe, shape, engines) * row
     sequences: int | None = None
-    if not recipe.generates:
+    if not (recipe.generates if samples is None else samples):
         pass  # nothing is sampled, and no engine is started
     elif engines.engine == "vllm":
         slot = 0.5 * trained_bytes  # the engine's place for one adapter, in 16 bits

@@ -208,8 +208,9 @@ def _sequences(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Eng
 
     completion, _ = _longest(recipe, shape)
     of = memory_of(
-        recipe, shape, engines, prompt_tokens=0, completion_tokens=max(1, completion // 5), gpu=machine.memory, limit=1
-    )
+        recipe, shape, engines, prompt_tokens=0, completion_tokens=max(1, completion // 5), gpu=machine.memory, limit=1,
+        samples=True,
+    )  # fmt: skip
     return max(1, min(wanted, of.sequences or 0, MOST_SEQUENCES))
 
 

@@ -143,6 +143,8 @@ def test_an_evaluation_gives_a_shared_engine_what_training_needed() -> None:
     for size, sequences in (("24GiB", 349), ("80GiB", 512)):
         asked = close(recipe(*llama), card(size), LLAMA).recipe
         assert measured(asked, card(size), LLAMA).rollout.max_num_seqs == sequences
+        sft = close(recipe(*llama, "objective.name=sft", "objective.entropy_coef=0"), card(size), LLAMA).recipe
+        assert measured(sft, card(size), LLAMA).rollout.max_num_seqs == sequences  # its training samples nothing
     keep = ["rollout.gpu_memory_utilization", "rollout.max_num_seqs"]
     assert measured(own, card("24GiB"), keep=keep) == own
     assert measured(own, CPU) == own
