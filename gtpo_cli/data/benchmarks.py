@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gtpo_cli.data.local import SourcedRow, Table, find_files, nearest, open_files
@@ -32,13 +32,15 @@ class BenchmarkSpec:
 
     `columns` maps a meaning ("question", "answer", "solution", "choices") to column names, of which one must be
     there. The question is in the first column with text, or in all of them, if they are `joined`: then all must be
-    there. `hub` is None for benchmarks that exist only as files.
+    there. `where` has the lowest and the highest number of a column in the rows to use. `hub` is None for benchmarks
+    that exist only as files.
     """
 
     columns: Mapping[str, tuple[str, ...]]
     read_gold: GoldReader
     hub: HubSource | None = None
     joined: bool = False
+    where: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def read_source(
@@ -95,6 +97,7 @@ def _own_spec(data: SourceRecipe) -> BenchmarkSpec:
         {meaning: name if isinstance(name, tuple) else (name,) for meaning, name in names.items()},
         own_gold(data.gold, answer=columns.answer, solution=columns.solution),
         joined=isinstance(columns.question, tuple),
+        where=data.where,
     )
 
 

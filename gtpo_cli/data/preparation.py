@@ -215,6 +215,8 @@ def usable_prompts(
     if loaded.held_out:
         use = "held out" if side == "training" else "for the test, held out from training"
         notes.insert(0, f"{source.name}: {counted(len(loaded.held_out), 'question')} {use} (data.held_out)")
+    if loaded.outside:
+        notes.append(f"{source.name}: {counted(loaded.outside, 'row')} left out by data.where")
     if loaded.unused and source.benchmark in OWN:
         notes.append(f"{source.name}: no use is made of {some(loaded.unused)} (data.columns)")
     if source.benchmark not in GENERATED:

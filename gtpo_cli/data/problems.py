@@ -35,12 +35,14 @@ class DroppedRow:
 @dataclass(frozen=True, slots=True)
 class LoadedProblems:
     """Usable problems in the order of the data, the dropped rows, the questions of the test side if the table is split
-    (see `normalized_question`), and the columns that nothing reads, as far as that is known."""
+    (see `normalized_question`), the columns that nothing reads, as far as that is known, and how many rows `data.where`
+    left out."""
 
     problems: tuple[Problem, ...]
     dropped: tuple[DroppedRow, ...] = ()
     held_out: frozenset[str] = frozenset()
     unused: tuple[str, ...] = ()
+    outside: int = 0
 
 
 def load_problems(

@@ -321,11 +321,13 @@ def read_table(
     left_out: dict[int, DroppedRow] = {}
     held_out = frozenset[str]()
     # A function of the user's own reads what it likes, and the built-in readers of gold these two columns.
-    used = {"answer", "solution"}.union(*spec.columns.values())
+    used = {"answer", "solution", *spec.where}.union(*spec.columns.values())
     read_rows = table.rows if with_columns or "answer" not in spec.columns else table.rows_with(used)
     rows: Iterator[tuple[int, SourcedRow]] = enumerate(read_rows, start=1)
     if split is not None:
         rows, held_out = _rows_of_side(list(rows), spec, split, table.where)
+    chosen = _Chosen(spec.where)
+    rows = filter(chosen.admits, rows)
     if limit is not None:  # a table may be sorted by kind
         rows = iter(sorted(rows, key=lambda row: _rank(_comparable_question(row[1][1], spec) or "", "limit")))
     while limit is None or len(usable) < limit:
@@ -345,6 +347,8 @@ def read_table(
             else:
                 left_out[number] = DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}")
     dropped = tuple(left_out[number] for number in sorted(left_out))
+    if not usable and chosen.outside:
+        raise DataError(f"{table.where}: no row is within data.where; {chosen.seen}")
     if not usable:
         alike = len({row.reason for row in dropped}) == 1
         summary = summarise_dropped(dropped, shown=1 if alike else 3)
@@ -352,9 +356,53 @@ def read_table(
         raise DataError(f"{table.where}: no usable problem; {why}")
     unused: tuple[str, ...] = ()
     if not with_columns and "answer" in spec.columns:  # else code of the user's own may read any
-        read_ones = {part for names in spec.columns.values() for name in names for part in (name, name.split(".")[0])}
+        read_ones = {
+            part
+            for names in spec.columns.values()
+            for name in (*names, *spec.where)
+            for part in (name, name.split(".")[0])
+        }
         unused = tuple(name for name in table.columns or first if name not in read_ones)
-    return LoadedProblems(tuple(usable[number] for number in sorted(usable)), dropped, held_out, unused)
+    return LoadedProblems(tuple(usable[number] for number in sorted(usable)), dropped, held_out, unused, chosen.outside)
+
+
+class _Chosen:
+    """The rows within `data.where`. `outside`: how many were not. A row without a number is left to `_read_row`, which
+    drops it."""
+
+    def __init__(self, where: Mapping[str, tuple[float, float]]) -> None:
+        self._where = where
+        self._spans = dict.fromkeys(where, (math.inf, -math.inf))
+        self.outside = 0
+
+    def admits(self, numbered: tuple[int, SourcedRow]) -> bool:
+        _, (_, row) = numbered
+        try:
+            found = {} if isinstance(row, str) else {name: _number_in(row, name) for name in self._where}
+        except UnusableRowError:
+            return True
+        for name, number in found.items():
+            low, high = self._spans[name]
+            self._spans[name] = min(low, number), max(high, number)
+        inside = all(low <= found.get(name, low) <= high for name, (low, high) in self._where.items())
+        self.outside += not inside
+        return inside
+
+    @property
+    def seen(self) -> str:
+        return ", ".join(f"{name} goes from {low:g} to {high:g}" for name, (low, high) in self._spans.items())
+
+
+def _number_in(row: Row, name: str) -> float:
+    """Return the number in a column, which may be written as text; true is 1 and false 0."""
+    value = value_in(row, name)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isnan(number):
+        raise UnusableRowError(f"no number in {name}: {shown(value)}")
+    return number
 
 
 def _rows_of_side(
@@ -403,6 +451,8 @@ def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str)
     try:
         if fault := _missing_column(spec, row):
             raise UnusableRowError(fault)
+        for name in spec.where:
+            _number_in(row, name)
         found = _read_question(row, spec)
         if found is None:
             raise UnusableRowError("no question")
@@ -484,6 +534,7 @@ def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:
     present = list(columns)
     found = {meaning: [n for n in names if has_column(present, n)] for meaning, names in spec.columns.items()}
     missing = {meaning: " or ".join(spec.columns[meaning]) for meaning, names in found.items() if not names}
+    missing |= {f"where {name}": name for name in spec.where if not has_column(present, name)}
     if spec.joined and (lacking := [name for name in spec.columns["question"] if name not in found["question"]]):
         missing["question"] = " and ".join(lacking)
     if not missing:
@@ -591,7 +642,7 @@ def suggestion(missing: Mapping[str, str], columns: Sequence[str], known: dict[s
     near = {
         meaning: column
         for meaning, name in missing.items()
-        if (column := nearest_of(name, left, cutoff=0.75) or nearest_column(meaning, left)) is not None
+        if (column := nearest_of(name, left, cutoff=0.75) or (meaning in MEANINGS and nearest_column(meaning, left)))
     }
     return f"; did you mean {' and '.join(near.values())}?" if near else ""
 

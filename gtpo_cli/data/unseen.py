@@ -113,7 +113,7 @@ def _sources(recipe: Recipe, name: str, data_path: Path | None) -> list[tuple[So
         return [(found[0][0], "")] if data_path is not None or len(found) == 1 else found
     changes: dict[str, Any] = {"benchmark": name, "path": None, "dataset": None, "held_out": 0.0}
     if name not in OWN:  # the recipe's columns are for other data
-        changes |= {"columns": ColumnsRecipe(), "gold": "auto"}
+        changes |= {"columns": ColumnsRecipe(), "gold": "auto", "where": {}}
     return [(data.model_copy(update=changes), "")]
 
 
@@ -123,10 +123,11 @@ def _is_own(source: SourceRecipe, data_path: Path | None) -> bool:
 
 
 def _elsewhere(source: SourceRecipe, name: str, split: str, data_path: Path | None) -> dict[str, Any]:
-    """Return the keys that turn a source to another split or other data; `held_out` is only for the training split."""
+    """Return the keys that turn a source to another split or other data; `held_out` and `where` are only for the
+    training split."""
     changes: dict[str, Any] = {"split": split}
     if split != source.split or not _is_own(source, data_path):
-        changes["held_out"] = 0.0
+        changes |= {"held_out": 0.0, "where": {}}
     if data_path is not None:
         folder = data_path.expanduser() / name
         changes["path"] = str(folder if folder.is_dir() else data_path)

@@ -39,6 +39,7 @@ GENERATED = {  # generated from a seed, without file or hub
     "word_problems": "word problems of one operation",
 }
 OWN = ("local", "hub")  # whose columns and gold answers the recipe describes
+OWN_KEYS = ("columns", "gold", "where", "held_out")  # that are for those alone
 DEFAULT_SPLIT = "train"
 GOLD = ("auto", "column", "hashes", "boxed")
 FILES = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
@@ -81,6 +82,13 @@ def _dataset(written: str | None) -> str | None:
     return written
 
 
+def _from_low_to_high(span: tuple[float, float]) -> tuple[float, float]:
+    low, high = span
+    if low > high:
+        raise ValueError(f"expected [lowest, highest], not [{low:g}, {high:g}]")
+    return span
+
+
 class ColumnsRecipe(Section):
     question: NonEmpty | Annotated[tuple[NonEmpty, ...], Field(min_length=1)] = Field(
         "question",
@@ -121,6 +129,11 @@ class SourceRecipe(Section):
             "(file.py:function, pkg.module:function)"
         ),
     )
+    where: dict[NonEmpty, Annotated[tuple[float, float], AfterValidator(_from_low_to_high)]] = Field(
+        default_factory=dict,
+        description="rows of local and hub to train on, by a column of numbers: {solve_rate: [0.1, 0.8]}, both ends "
+        "included",
+    )
     held_out: float = Field(
         0.0, ge=0.0, lt=1.0, description="share of questions kept as the test split of local and hub"
     )
@@ -154,6 +167,8 @@ class SourceRecipe(Section):
                 found.append(f"{key}.gold: {name} has its own rule; remove the key, or use benchmark: local or hub")
             if self.held_out:
                 found.append(f"{key}.held_out: {name} has its own test split; remove the key")
+            if self.where:
+                found.append(f"{key}.where: is for benchmark: local and hub, not {name}; remove the key")
         return found
 
 
@@ -181,11 +196,9 @@ class DataRecipe(SourceRecipe):
         return tuple(map(self._source, self.mixture)) or (self,)
 
     def _source(self, name: str) -> SourceRecipe:
-        """Return a source of the mixture. Columns, gold and held_out are those of files and hub sets."""
+        """Return a source of the mixture. OWN_KEYS are those of files and hub sets."""
         where = _where(name)
-        own = (
-            {"columns": self.columns, "gold": self.gold, "held_out": self.held_out} if "benchmark" not in where else {}
-        )
+        own = {} if "benchmark" in where else {key: getattr(self, key) for key in OWN_KEYS}
         return SourceRecipe(split=self.split, limit=self.limit, **where, **own)
 
     def problems(self, key: str = "data") -> list[str]:
@@ -202,7 +215,7 @@ class DataRecipe(SourceRecipe):
             if getattr(self, name) is not None:
                 found.append(f"{key}.{name}: is for one source; name it in data.mixture")
         if all(source in get_args(Benchmark) for source in self.mixture):
-            for name in ("columns", "gold", "held_out"):
+            for name in OWN_KEYS:
                 if getattr(self, name) != SourceRecipe.model_fields[name].get_default(call_default_factory=True):
                     found.append(f"{key}.{name}: is for files and hub sets, and this mixture has none; remove the key")
         if "mixture" in self.mixture:

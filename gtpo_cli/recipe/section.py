@@ -66,8 +66,12 @@ def kinds_of(annotation: Any) -> set[Any]:
 
 
 def _each(value: Any) -> Iterator[Any]:
-    """Yield a value, or the values of a list or of a mapping."""
-    yield from value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+    """Yield a value, or the values in a list or a mapping, at any depth."""
+    if not isinstance(value, (dict, list, tuple)):
+        yield value
+        return
+    for one in value.values() if isinstance(value, dict) else value:
+        yield from _each(one)
 
 
 @cache

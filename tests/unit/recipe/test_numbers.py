@@ -80,6 +80,7 @@ def test_no_numeric_key_of_a_recipe_takes_nonsense(path: tuple[str | int, ...]) 
     for value in NONSENSE:
         written = [value, 0.5] if path == ("optimizer", "betas") else [value] if KEYS[path] else value
         written = {"gsm8k": value} if path == ("data", "mixture") else written
+        written = {"rate": [0.5, value]} if path == ("data", "where") else written
         with pytest.raises(RecipeError) as caught:
             build_recipe(merged(RECIPE, placed(path, written)), where="r.yaml")
         refused(caught.value.problems, "r.yaml", path)
