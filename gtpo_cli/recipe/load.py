@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.data import PRESETS, implied_benchmark
 from gtpo_cli.recipe.methods import ANSWERS, METHODS
-from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, Benchmark, Recipe, default_ks
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, LONGEST_ROW, Benchmark, Recipe, default_ks
 from gtpo_cli.recipe.section import LARGEST, fields_of
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.text import did_you_mean, nearest_of, shown
@@ -188,7 +188,7 @@ def _lengths(written: Mapping[str, Any]) -> dict[str, int]:
     """Return defaults for the lengths that a recipe does not set but that depend on lengths it sets.
 
     Prompt and completion share a short row, with at least half of it for the prompt. A long prompt or completion makes
-    the row longer.
+    the row longer, up to LONGEST_ROW.
     """
     parts = (key.partition(".") for key in LENGTHS)
     row, prompt, completion = (_length(_section(written, section).get(name)) for section, _, name in parts)
@@ -196,7 +196,8 @@ def _lengths(written: Mapping[str, Any]) -> dict[str, int]:
     if not {"model", "data"} <= written.keys():
         return {}  # validation reports the missing section
     if row is None:
-        return {LENGTHS[0]: max(longest_row, (prompt or longest_prompt) + (completion or longest_completion))}
+        both = (prompt or longest_prompt) + (completion or longest_completion)
+        return {LENGTHS[0]: min(max(longest_row, both), LONGEST_ROW)}
     half = max(row // 2, 1)
     completion = completion or min(longest_completion, half if prompt is None else max(row - prompt, 1))
     return {LENGTHS[1]: min(longest_prompt, max(row - completion, half)), LENGTHS[2]: completion}

@@ -25,6 +25,7 @@ from gtpo_cli.types import Tags
 LEAST_TEMPERATURE = 1e-6
 PAPER_SHARE = 0.4  # vLLM's share of GPU memory in the paper
 LARGEST_RANK = 512  # largest adapter rank that vLLM accepts
+LONGEST_ROW = 2**20  # tokens, for model.max_seq_length
 BFLOAT16 = (8, 0)  # lowest compute capability with bfloat16, for model.dtype: auto
 _STRICT = ConfigDict(extra="forbid")
 # Keys whose `auto` depends on the machine and the model's size. The recipe in a run's folder has the resolved values of
@@ -91,7 +92,7 @@ class ModelRecipe(Section):
         "auto",
         description="computation type; trained weights are float32",
     )
-    max_seq_length: int = Field(5500, ge=2, le=1_048_576, description="most tokens of prompt and completion together")
+    max_seq_length: int = Field(5500, ge=2, le=LONGEST_ROW, description="most tokens of prompt and completion together")
     gradient_checkpointing: Literal["auto"] | bool = Field(
         "auto",
         description="recompute activations in the backward pass: less memory, more time",

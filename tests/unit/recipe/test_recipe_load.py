@@ -169,6 +169,7 @@ def test_what_cannot_be_honoured_is_refused(override: str, words: str) -> None:
         ({"row": 512, "completion": 1500}, (512, 256, 1500)),
         ({"prompt": 8000}, (9500, 8000, 1500)),
         ({"completion": 16384}, (20384, 4000, 16384)),
+        ({"completion": 1048513}, (1048576, 4000, 1048513)),  # no longer row is allowed
         ({"prompt": 64, "completion": 64}, (5500, 64, 64)),
     ],
 )
