@@ -28,7 +28,7 @@ from gtpo_cli.errors import DataError
 from gtpo_cli.rewards.equality import answers_equal
 from gtpo_cli.rewards.extract import bare_box, boxes, hashes
 from gtpo_cli.runs.user_code import import_function, running
-from gtpo_cli.text import nearest_of, shown, some
+from gtpo_cli.text import counted, nearest_of, shown, some
 from gtpo_cli.types import CodeName, Problem, Turn
 
 if TYPE_CHECKING:
@@ -313,7 +313,8 @@ def read_table(
     if table.columns is not None:
         if fault := _missing_column(spec, table.columns):
             raise DataError(f"{table.where}: {fault}; {_COLUMNS_REMEDY}")
-        twice = [name for names in spec.columns.values() for name in names if table.columns.count(name) > 1]
+        used_names = [*spec.where, *(name for names in spec.columns.values() for name in names)]
+        twice = [name for name in used_names if table.columns.count(name) > 1]
         if twice:
             raise DataError(f"{table.where}: two columns are called {twice[0]}; rename one of them")
     first: list[str] = []  # columns of the first row, where each row names its own
@@ -347,13 +348,12 @@ def read_table(
             else:
                 left_out[number] = DroppedRow(item.source, f"unusable gold answer: {shown(item.gold)}")
     dropped = tuple(left_out[number] for number in sorted(left_out))
-    if not usable and chosen.outside:
-        raise DataError(f"{table.where}: no row is within data.where; {chosen.seen}")
     if not usable:
         alike = len({row.reason for row in dropped}) == 1
         summary = summarise_dropped(dropped, shown=1 if alike else 3)
-        why = f"{summary}; {_remedy(dropped)}" if dropped else "it has no rows"
-        raise DataError(f"{table.where}: no usable problem; {why}")
+        reasons = [f"{summary}; {_remedy(dropped)}"] if dropped else []
+        reasons += [f"{counted(chosen.outside, 'row')} outside data.where ({chosen.seen})"] if chosen.outside else []
+        raise DataError(f"{table.where}: no usable problem; {'; '.join(reasons) or 'it has no rows'}")
     unused: tuple[str, ...] = ()
     if not with_columns and "answer" in spec.columns:  # else code of the user's own may read any
         read_ones = {
@@ -372,34 +372,33 @@ class _Chosen:
 
     def __init__(self, where: Mapping[str, tuple[float, float]]) -> None:
         self._where = where
-        self._spans = dict.fromkeys(where, (math.inf, -math.inf))
+        self._spans: dict[str, tuple[float, float]] = {}  # lowest and highest number of each column
         self.outside = 0
 
     def admits(self, numbered: tuple[int, SourcedRow]) -> bool:
         _, (_, row) = numbered
-        try:
-            found = {} if isinstance(row, str) else {name: _number_in(row, name) for name in self._where}
-        except UnusableRowError:
-            return True
-        for name, number in found.items():
-            low, high = self._spans[name]
-            self._spans[name] = min(low, number), max(high, number)
-        inside = all(low <= found.get(name, low) <= high for name, (low, high) in self._where.items())
+        inside = True
+        for name, (least, most) in self._where.items() if not isinstance(row, str) else ():
+            with suppress(UnusableRowError):
+                number = _number_in(row, name)
+                low, high = self._spans.get(name, (number, number))
+                self._spans[name] = min(low, number), max(high, number)
+                inside &= least <= number <= most
         self.outside += not inside
         return inside
 
     @property
     def seen(self) -> str:
-        return ", ".join(f"{name} goes from {low:g} to {high:g}" for name, (low, high) in self._spans.items())
+        return ", ".join(f"{name} goes from {low:.12g} to {high:.12g}" for name, (low, high) in self._spans.items())
 
 
 def _number_in(row: Row, name: str) -> float:
     """Return the number in a column, which may be written as text; true is 1 and false 0."""
     value = value_in(row, name)
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = math.nan
+    if not (isinstance(value, str) and "_" in value):  # Python reads 1_0 as 10
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
     if math.isnan(number):
         raise UnusableRowError(f"no number in {name}: {shown(value)}")
     return number

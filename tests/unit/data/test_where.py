@@ -68,7 +68,7 @@ def test_other_files_have_ranges_too(tmp_path: Path, suffix: str) -> None:
 
 
 def test_what_cannot_be_selected_is_an_error(table: Path) -> None:
-    with pytest.raises(DataError, match=r"no row is within data.where; rate goes from 0.05 to 1$"):
+    with pytest.raises(DataError, match=r"no usable problem; .*; 6 rows outside data.where \(rate goes from 0.05 to 1\)$"):
         load(table, where={"rate": [0.2, 0.3]})
     with pytest.raises(DataError, match="no column rat: found question, answer, rate, extra; did you mean rate"):
         load(table, where={"rat": [0, 1]})
@@ -79,3 +79,39 @@ def test_what_cannot_be_selected_is_an_error(table: Path) -> None:
     ):
         with pytest.raises(RecipeError, match=said):
             build_recipe({"model": {"name": "builtin:tiny"}, "data": data}, where="recipe")
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_rows_within_the_range_that_are_unusable_say_why(tmp_path: Path) -> None:
+    """Otherwise a user widens the range, which helps nothing."""
+    path = write(tmp_path / "a.jsonl", {"question": "1?", "rate": 0.5, "answer": ""}, {"question": "2?", "rate": 9})
+    with pytest.raises(DataError, match=r"empty gold answer.*; 1 row outside data.where \(rate goes from 0.5 to 9\)$"):
+        load(path, where={"rate": [0, 1]}, columns={"answer": "answer"})
+
+
+def test_each_column_tells_its_own_range_in_full(tmp_path: Path) -> None:
+    rows = ({"rate": 0.123456789012, "level": "none"}, {"rate": None, "level": 1234567891})
+    path = write(tmp_path / "a.jsonl", *({"question": f"{n}?", "answer": n, **row} for n, row in enumerate(rows)))
+    ranges = "rate goes from 0.123456789012 to 0.123456789012, level goes from 1234567891 to 1234567891"
+    with pytest.raises(DataError, match=rf"2 rows outside data.where \({ranges}\)$"):
+        load(path, where={"rate": [1, 2], "level": [1, 2]})
+
+
+def test_a_column_that_is_there_twice_cannot_select(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("question,answer,rate,rate\n1?,1,0.1,0.9\n")
+    with pytest.raises(DataError, match="two columns are called rate; rename one of them"):
+        load(path, where={"rate": [0, 1]})
+
+
+def test_a_number_is_written_as_people_write_it(tmp_path: Path) -> None:
+    """Python's own separator in numbers is no number in a table."""
+    rates = ["1_0", "10", " 10 ", "1e1"]
+    path = write(tmp_path / "a.jsonl", *({"question": f"{n}?", "answer": n, "rate": r} for n, r in enumerate(rates)))
+    loaded = load(path, where={"rate": [10, 10]})
+    assert golds(loaded) == ["1", "2", "3"]
+    assert [row.reason for row in loaded.dropped] == ["no number in rate: '1_0'"]
