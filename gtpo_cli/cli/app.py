@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from gtpo_cli import __version__
 from gtpo_cli.errors import GtpoError, NotReadyError, Terminated, gtpo, out_of_memory, system_words
-from gtpo_cli.terminal.signals import ending_signals, raise_ended
+from gtpo_cli.terminal.signals import ending_signals, raise_again, raise_ended
 from gtpo_cli.terminal.streams import clean_streams, drop_output, open_streams
 
 COMMANDS = {  # name: (module in cli/, with a function or group of the same name; line)
@@ -189,6 +189,7 @@ def main() -> None:
     clean_streams()
     for number in ending_signals():
         signal.signal(number, raise_ended)
+    sys.unraisablehook = raise_again
     try:
         Path.cwd()  # raises if the working folder is gone
         _check_address_space()

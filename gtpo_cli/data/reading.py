@@ -378,7 +378,9 @@ class _Chosen:
     def admits(self, numbered: tuple[int, SourcedRow]) -> bool:
         _, (_, row) = numbered
         inside = True
-        for name, (least, most) in self._where.items() if not isinstance(row, str) else ():
+        if isinstance(row, str):
+            return inside
+        for name, (least, most) in self._where.items():
             with suppress(UnusableRowError):
                 number = _number_in(row, name)
                 low, high = self._spans.get(name, (number, number))

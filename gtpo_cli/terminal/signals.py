@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -91,11 +92,25 @@ def say_at_once(text: str) -> None:
 
 
 SAME_SECONDS = 1.0
+AGAIN_SECONDS = 0.01
 
 
 def raise_ended(number: int, frame: FrameType | None) -> None:
     """Raise Terminated; a signal handler."""
     raise Terminated(number)
+
+
+def raise_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Send a signal again whose exception Python drops, since it came up in a finalizer or a callback.
+
+    For sys.unraisablehook. The signal comes a moment later, from a thread, when the finalizer may be over.
+    """
+    end = dropped.exc_value
+    if isinstance(end, (KeyboardInterrupt, Terminated)):
+        number = end.number if isinstance(end, Terminated) else signal.SIGINT
+        threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def ending_signals() -> list[signal.Signals]:

@@ -68,7 +68,9 @@ def test_other_files_have_ranges_too(tmp_path: Path, suffix: str) -> None:
 
 
 def test_what_cannot_be_selected_is_an_error(table: Path) -> None:
-    with pytest.raises(DataError, match=r"no usable problem; .*; 6 rows outside data.where \(rate goes from 0.05 to 1\)$"):
+    with pytest.raises(
+        DataError, match=r"no usable problem; .*; 6 rows outside data.where \(rate goes from 0.05 to 1\)$"
+    ):
         load(table, where={"rate": [0.2, 0.3]})
     with pytest.raises(DataError, match="no column rat: found question, answer, rate, extra; did you mean rate"):
         load(table, where={"rat": [0, 1]})
