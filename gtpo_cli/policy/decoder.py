@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import Linear
 from torch.nn.functional import linear, pad, silu
-from transformers import DynamicCache
+from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
+from gtpo_cli.errors import ModelError
 from gtpo_cli.policy.tiny import is_builtin
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 
@@ -43,16 +44,19 @@ class Decoder(Protocol):
         ...
 
 
+OTHER_SAMPLER = "choose another model, or let vLLM sample it (rollout.engine: vllm)"
+_CACHES = ("past_key_values", "cache_params")  # a model's arguments and outputs for its cache
+
+
 class Prefill:
     """The prompts, each encoded once and repeated for its n rows; left-padded if their lengths differ.
 
-    hidden: (R, H), the state that predicts the first token. positions: (R,), the first token's position.
-    width: tokens of the longest prompt. mask: (R, width), 1 for tokens and 0 for padding; None without padding.
+    cache: what the model returned, with the name of the argument that takes it: keys and values, recurrent states, or
+    both. hidden: (R, H), the state that predicts the first token. positions: (R,), the first token's position. width:
+    tokens of the longest prompt. mask: (R, width), 1 for tokens and 0 for padding; None without padding.
     """
 
     def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
-        from transformers import DynamicCache
-
         self.width = max(len(prompt) for prompt in prompts)
         ids = torch.zeros(len(prompts), self.width, dtype=torch.long)
         mask = torch.zeros(len(prompts), self.width, dtype=torch.long)
@@ -62,18 +66,24 @@ class Prefill:
         # Without a mask, attention takes its fast path.
         padded = not bool(mask.all())
         mask = mask.to(policy.device)
-        self.cache = DynamicCache(config=policy.backbone.config)
         output = policy.backbone(
             input_ids=ids.to(policy.device),
             attention_mask=mask if padded else None,
             position_ids=(mask.cumsum(dim=-1) - 1).clamp(min=0),
-            past_key_values=self.cache,
             use_cache=True,
         )
-        self.cache.batch_repeat_interleave(n)
-        self.hidden: Tensor = output.last_hidden_state[:, -1].repeat_interleave(n, dim=0)
-        self.positions = mask.sum(dim=-1).repeat_interleave(n)
-        self.mask = mask.repeat_interleave(n, dim=0) if padded else None
+        caches = {name: output[name] for name in _CACHES if isinstance(output.get(name), Cache)}
+        if not caches:
+            raise ModelError(
+                f"models of type {policy.backbone.config.model_type} return no cache of transformers' own kind, so "
+                f"gtpo cannot sample from them; {OTHER_SAMPLER}"
+            )
+        self.cache_name, self.cache = caches.popitem()
+        repeated = torch.arange(len(prompts), device=policy.device).repeat_interleave(n)
+        self.cache.reorder_cache(repeated)
+        self.hidden: Tensor = output.last_hidden_state[repeated, -1]
+        self.positions = mask.sum(dim=-1)[repeated]
+        self.mask = mask[repeated] if padded else None
 
 
 class ModelDecoder:
@@ -84,7 +94,9 @@ class ModelDecoder:
         self._backbone, (self._weight, self._bias) = policy.backbone, policy.lm_head
         prefill = Prefill(policy, prompts, n)
         make_room(prefill.cache)
-        self._cache, self._mask = prefill.cache, prefill.mask
+        self._cache, self._cached = prefill.cache, {prefill.cache_name: prefill.cache}
+        # Only attention looks back at padding.
+        self._mask = None if all(prefill.cache.is_linear) else prefill.mask
         self._hidden, self._positions = prefill.hidden, prefill.positions
 
     def logits(self) -> Tensor:
@@ -97,14 +109,14 @@ class ModelDecoder:
             input_ids=token_R[:, None],
             attention_mask=self._mask,
             position_ids=self._positions[:, None],
-            past_key_values=self._cache,
+            **self._cached,
             use_cache=True,
         )
         self._hidden = output.last_hidden_state[:, -1]
         self._positions = self._positions + 1
 
     def select(self, keep_R: Tensor) -> None:
-        self._cache.batch_select_indices(keep_R.nonzero().squeeze(1))
+        self._cache.reorder_cache(keep_R.nonzero().squeeze(1))
         self._hidden, self._positions = self._hidden[keep_R], self._positions[keep_R]
         if self._mask is not None:
             self._mask = self._mask[keep_R]
@@ -124,7 +136,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # ships untyped
         return self.keys, self.values
 
 
-def make_room(cache: DynamicCache) -> None:
+def make_room(cache: Cache) -> None:
     """Let the filled layers with full attention grow in place from now on."""
     for number, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.is_initialized:

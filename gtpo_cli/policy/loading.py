@@ -37,6 +37,9 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 # Largest mean |difference| in nats between two computations of a log-probability that counts as rounding, by the
 # coarsest type involved (docs/export.md explains the values).
 ROUNDING = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+# The same between a sampler and the policy. Rounding in 16 bits moves a sampler by 0.01 to 0.08 nats (docs/engines.md),
+# another model by 0.4 and more.
+SAMPLER_GAP = {"float32": 0.005, "float16": 0.2, "bfloat16": 0.2}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -109,7 +109,9 @@ def _transformers(policy: Policy, job: Job, warn: Warn | None) -> Sampler:
     from gtpo_cli.policy.transformers_sampler import TransformersSampler
 
     assert isinstance(policy, TransformersPolicy)
-    return TransformersSampler(policy, warn=warn)
+    sampler = TransformersSampler(policy, warn=warn)
+    sampler.check()
+    return sampler
 
 
 def _vllm(policy: Policy, job: Job, warn: Warn | None) -> Sampler:

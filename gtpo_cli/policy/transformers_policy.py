@@ -96,8 +96,8 @@ class TransformersPolicy:
 
     @property
     def backbone(self) -> Any:
-        """The decoder without its output layer; it maps input_ids to last_hidden_state."""
-        return self._causal_lm.base_model
+        """The decoder of text without its output layer; it maps input_ids to last_hidden_state."""
+        return self._causal_lm.get_decoder()
 
     @property
     def lm_head(self) -> tuple[Tensor, Tensor | None]:
@@ -161,7 +161,7 @@ class TransformersPolicy:
         use_packed_attention(causal_lm)
 
     def _packed_states(self, causal_lm: Any, packed: Packed) -> Tensor:
-        return packed_hidden_states(causal_lm.base_model, packed)
+        return packed_hidden_states(causal_lm.get_decoder(), packed)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class TransformersPolicy:
             return self._packed_states(causal_lm, packed)[packed.predictors_M]
         ids_RW, places_M = rows_without_gaps(rows)
         # Rows are right-padded: under a causal mask no real token sees padding, so no attention mask is needed.
-        hidden_RWH: Tensor = causal_lm.base_model(input_ids=ids_RW, use_cache=False).last_hidden_state
+        hidden_RWH: Tensor = causal_lm.get_decoder()(input_ids=ids_RW, use_cache=False).last_hidden_state
         return hidden_RWH.flatten(0, 1)[places_M]
 
     # -- trained weights ---------------------------------------------------------------------------------------------
@@ -392,16 +392,15 @@ def _check_logits_are_linear(model: Any, device: torch.device) -> None:
     if layer is None or not hasattr(layer, "weight"):
         raise ModelError(f"{type(model).__name__} has no plain output layer; gtpo cannot train it")
     expected = model(input_ids=ids, use_cache=False).logits.float()
-    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    decoder = model.get_decoder()
+    hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state
     if not bool(torch.isfinite(hidden).all()):
         raise ModelError(
             f"{type(model).__name__} computes infinite or NaN values: its weights are damaged, or too large for "
             f"{str(model.dtype).removeprefix('torch.')}; fetch it again, or set model.dtype: float32"
         )
     last_token_changed = torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
-    if not _close(
-        model.base_model(input_ids=last_token_changed, use_cache=False).last_hidden_state[:, :-1], hidden[:, :-1]
-    ):
+    if not _close(decoder(input_ids=last_token_changed, use_cache=False).last_hidden_state[:, :-1], hidden[:, :-1]):
         raise ModelError(
             f"{type(model).__name__} sees later tokens, as encoders do; gtpo trains causal language models such as "
             "Llama and Qwen: choose another model"

@@ -1,8 +1,9 @@
 """Sample from the policy's own transformers model in batches with a key-value cache.
 
-The prompt of a group is encoded once, and its cache is repeated for the group's members. Prompts of different length
-are left-padded. Finished rows leave the batch once they are about one in seven, so that one long completion does not
-carry all others along. If memory runs out, a call starts over with half the rows at a time.
+The prompt of a group is encoded once, and its cache (keys and values, recurrent states, or both) is repeated for the
+group's members. Prompts of different length are left-padded. Finished rows leave the batch once they are about one in
+seven, so that one long completion does not carry all others along. If memory runs out, a call starts over with half the
+rows at a time.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.data.prompts import completion_text
-from gtpo_cli.errors import GenerationError, NotFiniteError
-from gtpo_cli.policy.decoder import Decoder, LeanDecoder, ModelDecoder, can_decode
+from gtpo_cli.errors import PASSING, GenerationError, ModelError, NotFiniteError, translated
+from gtpo_cli.policy.decoder import OTHER_SAMPLER, Decoder, LeanDecoder, ModelDecoder, can_decode
+from gtpo_cli.policy.loading import SAMPLER_GAP, dtype_name
 from gtpo_cli.policy.packing import Budget
 from gtpo_cli.policy.policy import Policy
 from gtpo_cli.policy.sampler import OnCompletion, SamplingParams, check_prompts
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.text import describe
 from gtpo_cli.types import Completion
 
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 OpenDecoder = Callable[[TransformersPolicy, Sequence[Sequence[int]], int], Decoder]
+_REHEARSED = ("Yes?", "Name three things that are red.")
 _SHRINK_AT = 0.85  # share of unfinished rows at which the finished ones are dropped
 _MAX_ROWS = 256  # completions sampled at once; bounds the cache's memory in large evaluations
 
@@ -98,6 +102,51 @@ class TransformersSampler:
 
             rows = self.sample(prompts[first : first + size], n, replace(params, seed=seeds[block]), ended=notify)
             yield from enumerate(rows, start=first)
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Raise ModelError if the model cannot continue two prompts of unequal length side by side.
+
+        Decodes two likely continuations of each, drops a row on the way, and compares the log-probabilities with those
+        of a plain forward pass of each row alone. The mean |difference| in nats must stay within `SAMPLER_GAP`.
+        """
+        policy, kind = self._policy, self._policy.backbone.config.model_type
+        bound = SAMPLER_GAP[dtype_name(policy.dtype)] / min(1.0, policy.temperature)
+        policy.model.eval()
+
+        def wrong(error: BaseException) -> ModelError:
+            return ModelError(f"gtpo cannot sample from models of type {kind} ({describe(error)}); {OTHER_SAMPLER}")
+
+        with translated(Exception, wrong, passing=(*PASSING, torch.OutOfMemoryError)), policy.computing():
+            gap = self._rehearsed_gap()
+        if not gap <= bound:
+            raise ModelError(
+                f"two prompts of unequal length, continued side by side, get log-probabilities that differ by {gap:.2g} "
+                "nats on average from the model's plain forward pass, more than rounding explains "
+                f"({bound:g}): gtpo cannot sample from models of type {kind} rightly; {OTHER_SAMPLER}"
+            )
+
+    def _rehearsed_gap(self) -> float:
+        policy = self._policy
+        prompts = [policy.tokenizer(text, add_special_tokens=False)["input_ids"][:16] or [0] for text in _REHEARSED]
+        decoder = self._open_decoder(policy, prompts, 2)
+        rows: list[int] = [0, 1, 2, 3]  # two for each prompt
+        continuations: list[list[int]] = [[] for _ in rows]
+        sampled: list[list[Tensor]] = [[] for _ in rows]
+        for step in range(4):
+            if step == 2:
+                decoder.select(torch.tensor([False, True, True, True], device=policy.device))
+                rows.remove(0)
+            logp_RV = (decoder.logits() / policy.temperature).log_softmax(dim=-1)
+            likely_R2 = logp_RV.topk(2).indices
+            second = torch.tensor([step == 0 and row % 2 == 1 for row in rows], device=policy.device)
+            token_R = torch.where(second, likely_R2[:, 1], likely_R2[:, 0])
+            for place, row in enumerate(rows):
+                continuations[row].append(int(token_R[place]))
+                sampled[row].append(logp_RV[place, token_R[place]])
+            decoder.advance(token_R)
+        plain = [policy.plain_logprobs(prompts[row // 2], tokens) for row, tokens in enumerate(continuations)]
+        return float((torch.cat(plain) - torch.stack([logp for logps in sampled for logp in logps])).abs().mean())
 
     @torch.no_grad()
     def rehearse(self, prompt_tokens: int, n: int, params: SamplingParams) -> None:

@@ -17,7 +17,7 @@ from gtpo_cli.errors import ModelError
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.objective import Rows
 from gtpo_cli.policy import Policy
-from gtpo_cli.policy.loading import ROUNDING, dtype_name
+from gtpo_cli.policy.loading import ROUNDING, SAMPLER_GAP, dtype_name
 from gtpo_cli.policy.packing import Budget
 from gtpo_cli.policy.policy import STATE_BYTES
 from gtpo_cli.policy.sampler import Sampler, SamplingParams, collate
@@ -27,8 +27,6 @@ from gtpo_cli.types import Completion, Group
 
 # Rounding grows with the logits and with 1 / temperature. A missing part of the model changes results by whole nats.
 _MARGIN = 5.0
-# Rounding in 16 bits moves the sampler by 0.01 to 0.08 nats (docs/engines.md), another model by 0.4 and more.
-_SAMPLER_GAP = {"float32": 0.005, "float16": 0.2, "bfloat16": 0.2}
 STRESSED = ("cuda",)  # types of devices on which a run begins with the longest possible step
 _TOKENS = 64  # of a prompt and of its continuation; their logits take little memory with any vocabulary
 
@@ -92,7 +90,7 @@ def check_sampler(parts: StepParts, rows: StepRows) -> None:
         return
     policy = parts.policy
     gap = sampler_metrics(rows.old_NT, rows)["sampler/gap_mean"]
-    bound = _SAMPLER_GAP[dtype_name(policy.dtype)] / min(1.0, policy.temperature)
+    bound = SAMPLER_GAP[dtype_name(policy.dtype)] / min(1.0, policy.temperature)
     if not gap <= bound:
         raise ModelError(
             f"the sampler's log-probabilities differ from the policy's by {gap:.2g} nats on average, more than "

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from families import FAMILIES, family_model
 from sampler_contract import CONTEXT, LONG, SHORT, SamplerContract, assert_follows, first_token, gap
 from small_models import BUILTIN_SHAPE, random_model
 
-from gtpo_cli.errors import GenerationError
+from gtpo_cli.errors import GenerationError, ModelError
 from gtpo_cli.policy.decoder import LeanDecoder, ModelDecoder, Prefill
 from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
@@ -32,6 +33,62 @@ class TestContract(SamplerContract):
     def pair(self, request: pytest.FixtureRequest) -> tuple[Any, Any]:
         policy, _ = make(max_seq_length=CONTEXT, **SHAPES[request.param])
         return policy, TransformersSampler(policy, decoder=request.param)
+
+
+class TestContractOfModelsWithStates(SamplerContract):
+    """Layers with convolutions, a delta rule and Mamba's recurrence, beside attention or alone."""
+
+    tolerance = 1e-4  # the recurrence of a whole prompt and that of one token round differently
+
+    @pytest.fixture(params=["LFM2", "Qwen3.5", "Mamba-2"])
+    def pair(self, request: pytest.FixtureRequest) -> tuple[Any, Any]:
+        policy = TransformersPolicy(*family_model(request.param), temperature=1.0, max_seq_length=CONTEXT)
+        return policy, TransformersSampler(policy)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_samples_what_its_policy_says(family: str) -> None:
+    """Prompts of unequal length, rows that end early, and windows shorter than a completion."""
+    policy = TransformersPolicy(*family_model(family), temperature=1.0, max_seq_length=CONTEXT)
+    policy.eos_token_ids = frozenset(range(2, 12))
+    sampler = TransformersSampler(policy)
+    sampler.check()
+    rows = sampler.sample([SHORT, LONG], 6, SamplingParams(max_completion_tokens=24, seed=1))
+    assert len({len(completion.token_ids) for row in rows for completion in row}) > 1
+    assert gap(policy, [SHORT, LONG], rows) < 1e-4
+    for prompt, row in zip((SHORT, LONG), rows, strict=True):  # each alone, without padding, through the whole model
+        plain = policy.plain_logprobs(prompt, row[0].token_ids)
+        assert row[0].logprobs == pytest.approx(plain.tolist(), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("RWKV", "models of type rwkv return no cache of transformers' own kind, so gtpo cannot sample from them"),
+        (
+            "BART",
+            "two prompts of unequal length, .* differ by 0.43 nats .* cannot sample from models of type bart rightly",
+        ),
+        ("MiniMax", r"gtpo cannot sample from models of type minimax \(RuntimeError: The size of tensor a"),
+    ],
+)
+def test_what_cannot_be_sampled_right_is_refused_before_it_samples(family: str, said: str) -> None:
+    model, tokenizer = family_model(family)
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=CONTEXT)
+    with pytest.raises(ModelError, match=f"{said}.*; choose another model, or let vLLM sample it"):
+        TransformersSampler(policy).check()
+
+
+def test_the_check_passes_in_16_bits_and_finds_a_model_that_looks_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    for family in ("Llama 3", "Qwen3.5"):
+        model, tokenizer = family_model(family)
+        policy = TransformersPolicy(model.bfloat16(), tokenizer, temperature=0.5, max_seq_length=CONTEXT)
+        TransformersSampler(policy).check()
+    policy, sampler = make()
+    forward = policy.backbone.forward
+    monkeypatch.setattr(policy.backbone, "forward", lambda **inputs: forward(**inputs | {"attention_mask": None}))
+    with pytest.raises(ModelError, match="two prompts of unequal length, continued side by side"):
+        sampler.check()
 
 
 @pytest.mark.parametrize(
@@ -113,8 +170,9 @@ def test_broken_weights_are_an_error_and_not_an_endless_sentence() -> None:
         sampler.sample([SHORT], 1, SamplingParams())
 
 
-def test_where_memory_runs_out_fewer_rows_are_sampled_at_a_time() -> None:
-    policy, _ = make()
+@pytest.mark.parametrize("family", ["Llama 3", "LFM2"])
+def test_where_memory_runs_out_fewer_rows_are_sampled_at_a_time(family: str) -> None:
+    policy = TransformersPolicy(*family_model(family), temperature=1.0, max_seq_length=256)
     notes: list[str] = []
     sampler = TransformersSampler(policy, warn=notes.append, decoder=ModelDecoder)
 
@@ -134,12 +192,16 @@ def test_where_memory_runs_out_fewer_rows_are_sampled_at_a_time() -> None:
     ]
 
 
+def cached(kwargs: Any) -> int:
+    return kwargs["past_key_values"].get_seq_length() if "past_key_values" in kwargs else 0
+
+
 def test_a_rehearsal_takes_the_cache_of_the_longest_group() -> None:
     policy, _ = make(max_seq_length=30)
     sampler = TransformersSampler(policy, decoder=ModelDecoder)
     shapes: list[tuple[int, ...]] = []
     hook = policy.backbone.register_forward_pre_hook(
-        lambda _, args, kwargs: shapes.append((*kwargs["input_ids"].shape, kwargs["past_key_values"].get_seq_length())),
+        lambda _, args, kwargs: shapes.append((*kwargs["input_ids"].shape, cached(kwargs))),
         with_kwargs=True,
     )
     sampler.rehearse(len(LONG), 6, SamplingParams(max_completion_tokens=12))

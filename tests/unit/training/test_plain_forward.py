@@ -129,7 +129,7 @@ def noise_in_training(policy: Any) -> None:
 
 @pytest.mark.parametrize(
     ("objective", "spoil", "fires"),
-    [("gtpo", louder_head, "the model that would be saved"), ("sft", louder_head, "the model that would be saved"),
+    [("gtpo", louder_head, "the model's plain forward"), ("sft", louder_head, "the model that would be saved"),
      ("gtpo", noise_in_training, "the sampler's"), ("sft", noise_in_training, None)],
 )  # fmt: skip
 def test_a_run_ends_at_its_first_update_and_saves_nothing(
