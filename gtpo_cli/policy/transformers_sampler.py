@@ -121,8 +121,8 @@ class TransformersSampler:
             gap = self._rehearsed_gap()
         if not gap <= bound:
             raise ModelError(
-                f"two prompts of unequal length, continued side by side, get log-probabilities that differ by {gap:.2g} "
-                "nats on average from the model's plain forward pass, more than rounding explains "
+                "two prompts of unequal length, continued side by side, get log-probabilities that differ by "
+                f"{gap:.2g} nats on average from the model's plain forward pass, more than rounding explains "
                 f"({bound:g}): gtpo cannot sample from models of type {kind} rightly; {OTHER_SAMPLER}"
             )
 

@@ -152,7 +152,7 @@ def test_a_run_ends_at_its_first_update_and_saves_nothing(
     with pytest.raises(ModelError, match=fires):
         train(Parts(recipe).training_job(), run, quiet=True)
     assert not list(run.checkpoints.glob("step-*"))
-    assert run.metrics_file.read_text() == ""
+    assert not run.metrics_file.exists() or run.metrics_file.read_text() == ""
 
 
 @pytest.mark.parametrize("begins_right", [False, True])
