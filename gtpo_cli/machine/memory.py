@@ -19,6 +19,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight; its block's scale in 8 bits; that scale's own scale
+STATE_NUMBER = 4  # bytes of a number of a recurrent state
 USABLE = 0.95  # of a GPU's memory; the rest is lost between allocations
 CONTEXT = 0.8 * GIB  # assumed for CUDA, its libraries and their kernels
 ENGINE_WORK = 1.0 * GIB  # assumed part of vLLM's share beside weights, adapter and cache; it stays while vLLM sleeps
@@ -100,7 +101,7 @@ def memory_of(
         Part("gradients", 0.0, trained_bytes),
         Part("optimiser state", optimizer, optimizer),
     ]
-    cache_of_a_row = cache_bytes(recipe, shape, engines) * row
+    cache_of_a_row = cache_bytes(recipe, shape, engines) * row + STATE_NUMBER * shape.states
     sequences: int | None = None
     if not (recipe.generates if samples is None else samples):
         pass  # nothing is sampled, and no engine is started
@@ -195,7 +196,7 @@ def cache_bytes(recipe: Recipe, shape: ModelShape, engines: Engines) -> int:
 
 def kv_bytes(shape: ModelShape, number: int) -> int:
     """Return the same for a given number of bytes a number."""
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * number
+    return shape.cached * number
 
 
 def activation_bytes(
@@ -211,7 +212,7 @@ def activation_bytes(
     if not model.gradient_checkpointing:
         backward -= kept  # the last block's share is already in `kept`
     if model.load_in_4bit:
-        backward += number * max(inputs * outputs for inputs, outputs in shape.linear_layers.values())
+        backward += number * max(layer.largest for layer in shape.linear.values())
     return in_all, max(backward, logits_bytes(shape, number, completion_tokens))
 
 

@@ -64,7 +64,7 @@ class Parts:
         """The model's dimensions, and what tells them."""
         name = self.written.model.name
         if not isinstance(self.config, ModelError):
-            return shape_of(self.config, name), "its configuration"
+            return shape_of(self.config, self.written.model), "its configuration"
         if name not in PUBLISHED:
             raise self.config
         return PUBLISHED[name], "its published shape; the hub did not give its configuration"

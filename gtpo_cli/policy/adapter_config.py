@@ -7,6 +7,7 @@ samplers read weights too. So an adapter on the output layer or the embedding wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ _NO_MATTER = frozenset(
 )  # fmt: skip
 # The settings of `model.lora`, and the kind of adapter.
 _SAID = frozenset({"peft_type", "r", "lora_alpha", "target_modules"})
+_ALL_BUT_A_PART = re.compile(r"\(\?!.+\)\.\*")  # what `all_but` returns
 _BEYOND = "more than plain LoRA, which is all that gtpo computes exactly"
 _MERGE = "merge it into its base with PEFT (merge_and_unload) and name the result as model.name"
 
@@ -53,10 +55,17 @@ def beyond_a_recipe(settings: Mapping[str, Any]) -> str | None:
     for name, value in settings.items():
         if name == "init_lora_weights":  # a name means that it changed the base's weights (PiSSA, OLoRA, LoftQ)
             plain = value in (True, False, None, "gaussian")
+        elif name == "exclude_modules" and isinstance(value, str):
+            plain = _ALL_BUT_A_PART.fullmatch(value) is not None
         else:
             plain = name in _NO_MATTER | _SAID or not value or (name, value) == ("bias", "none")
         strange += [] if plain else [name]
     return f"{strange[0]}: {one_line(str(settings.get(strange[0])))}" if strange else None
+
+
+def all_but(part: str) -> str:
+    """Return the pattern of the modules that are not in a part of the model."""
+    return rf"(?!{re.escape(part)}\.).*"
 
 
 def check_adapter_config(folder: Path) -> AdapterConfig:

@@ -45,7 +45,20 @@ class Decoder(Protocol):
 
 
 OTHER_SAMPLER = "choose another model, or let vLLM sample it (rollout.engine: vllm)"
-_CACHES = ("past_key_values", "cache_params")  # a model's arguments and outputs for its cache
+
+
+def cache_of(output: Any, model_type: str) -> tuple[str, Any]:
+    """Return the name of the model's argument for its cache, and the cache in its output.
+
+    Raises ModelError if there is none of transformers' own kind.
+    """
+    for name in ("past_key_values", "cache_params"):
+        if isinstance(output.get(name), Cache):
+            return name, output[name]
+    raise ModelError(
+        f"models of type {model_type} return no cache of transformers' own kind, so gtpo cannot sample from them; "
+        f"{OTHER_SAMPLER}"
+    )
 
 
 class Prefill:
@@ -72,13 +85,7 @@ class Prefill:
             position_ids=(mask.cumsum(dim=-1) - 1).clamp(min=0),
             use_cache=True,
         )
-        caches = {name: output[name] for name in _CACHES if isinstance(output.get(name), Cache)}
-        if not caches:
-            raise ModelError(
-                f"models of type {policy.backbone.config.model_type} return no cache of transformers' own kind, so "
-                f"gtpo cannot sample from them; {OTHER_SAMPLER}"
-            )
-        self.cache_name, self.cache = caches.popitem()
+        self.cache_name, self.cache = cache_of(output, policy.backbone.config.model_type)
         repeated = torch.arange(len(prompts), device=policy.device).repeat_interleave(n)
         self.cache.reorder_cache(repeated)
         self.hidden: Tensor = output.last_hidden_state[repeated, -1]

@@ -18,6 +18,7 @@ from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.job import ModelFiles
 from gtpo_cli.kernels import token_logprobs_and_entropy
 from gtpo_cli.objective.batch import Rows
+from gtpo_cli.policy.adapter_config import all_but, check_adapted, check_adapter_config
 from gtpo_cli.policy.loading import (
     bounded_context,
     check_complete,
@@ -73,8 +74,6 @@ class TransformersPolicy:
         self.measuring = measuring_budget()
         self._is_peft = hasattr(model, "peft_config")
         if self._is_peft:
-            from gtpo_cli.policy.adapter_config import check_adapted
-
             check_adapted(model)
         self._adapter_reference: list[Tensor] | None = None  # start values of an adapter that was not new
         self.max_seq_length = bounded_context(self._causal_lm.config, max_seq_length)
@@ -253,8 +252,6 @@ class TransformersPolicy:
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
 
-        from gtpo_cli.policy.adapter_config import check_adapter_config
-
         file = folder / "adapter_model.safetensors"
         if not file.is_file():
             raise CheckpointError(f"{folder}: has no adapter (adapter_model.safetensors is missing)")
@@ -339,15 +336,50 @@ def _check_vocabulary(path: str, tokenizer: Any, model: Any) -> None:
 
 
 def linear_names(model: Any) -> list[str]:
-    """List the last parts of the names of a model's linear layers without its output layer, as PEFT's all-linear."""
+    """List the last parts of the names of the linear layers in a model's decoder of text."""
+    return sorted(
+        {name.rpartition(".")[2] for name, module in model.get_decoder().named_modules() if is_linear(module)}
+    )
+
+
+def is_linear(module: Any) -> bool:
     from transformers.pytorch_utils import Conv1D
 
-    head, kinds = model.get_output_embeddings(), (torch.nn.Linear, Conv1D)
-    return sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, kinds) and m is not head})
+    return isinstance(module, (torch.nn.Linear, Conv1D))
+
+
+def all_linear(model: Any) -> list[str]:
+    """List those of `linear_names` to which PEFT gives a plain adapter, as a copy without weights shows.
+
+    PEFT refuses layers whose weights fused kernels read (Mamba's out_proj). It takes names that layers share with fused
+    experts for the experts.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    def takes(names: list[str]) -> bool:
+        with torch.device("meta"):
+            twin = type(model)(copy.deepcopy(model.config))
+        config = LoraConfig(r=1, target_modules=names, task_type="CAUSAL_LM")
+        try:
+            get_peft_model(twin, config)
+        except ValueError:
+            return False
+        return set(config.target_modules) == set(names)
+
+    names = linear_names(model)
+    return names if takes(names) else [name for name in names if takes([name])]
 
 
 def adapter_targets(model: Any, lora: LoraRecipe) -> list[str]:
-    return linear_names(model) if lora.target_modules == "all-linear" else list(lora.target_modules)
+    return all_linear(model) if lora.target_modules == "all-linear" else list(lora.target_modules)
+
+
+def _outside_of_text(model: Any) -> str | None:
+    """Return a pattern of the names outside the decoder of text; None if no linear layer is there but the output."""
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    path = next(name for name, module in model.named_modules() if module is decoder)
+    outside = (m for name, m in model.named_modules() if not name.startswith(f"{path}.") and m is not head)
+    return all_but(path) if path and any(is_linear(module) for module in outside) else None
 
 
 def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
@@ -359,7 +391,10 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     it_has = f"it has {', '.join(linear_names(model))}, or all-linear for all of them"
     if unknown:
         raise ModelError(f"model.lora.target_modules: this model has no {unknown}; {it_has}")
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, exclude_modules=_outside_of_text(model),
+        task_type="CAUSAL_LM",
+    )  # fmt: skip
     with (
         torch.random.fork_rng(devices=[]),
         warnings.catch_warnings(action="ignore"),

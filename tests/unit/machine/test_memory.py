@@ -9,6 +9,8 @@ import huggingface_hub.constants
 import pytest
 import torch
 from allocations import Allocations
+from families import FAMILIES, family_model
+from jobs import policy_of
 from small_models import random_model
 
 from gtpo_cli.job import Engines
@@ -29,9 +31,10 @@ from gtpo_cli.machine.memory import (
 )
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.machine.shapes import PUBLISHED, ModelShape
+from gtpo_cli.policy.decoder import cache_of
 from gtpo_cli.policy.policy import STATE_BYTES
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
-from gtpo_cli.recipe.schema import OptimizerRecipe
+from gtpo_cli.recipe.schema import LoraRecipe, OptimizerRecipe
 from gtpo_cli.training.optimizers import Updater
 
 LLAMA, QWEN = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"], PUBLISHED["Qwen/Qwen2.5-3B-Instruct"]
@@ -56,6 +59,28 @@ def test_a_shape_counts_the_weights_of_a_real_model(tmp_path: Path, tied: bool) 
     shape, source = Parts(recipe(name=str(tmp_path))).shape_and_source
     assert shape.linear_parameters + shape.other_parameters == sum(p.numel() for p in model.parameters())
     assert source == "its configuration"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_shape_counts_what_a_model_of_any_family_has(tmp_path: Path, family: str) -> None:
+    """Weights, the adapter of all-linear as PEFT makes it, and the cache of a token and of a row."""
+    model, tokenizer = family_model(family)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    lora = LoraRecipe(rank=3, target_modules="all-linear")
+    parts = Parts(recipe(name=str(tmp_path), lora=lora.model_dump(), load_in_4bit=False, dtype="float32"))
+    shape, _ = parts.shape_and_source
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    decoder, ids = model.get_decoder(), torch.arange(8, 15)[None]  # 7 tokens, fewer than any window
+    _, cache = cache_of(decoder(input_ids=ids, use_cache=True), family)
+    held = [value for layer in cache.layers for value in vars(layer).values()]
+    held = [t for value in held for t in (value.values() if isinstance(value, dict) else [value])]
+    numbers = sum(t.numel() for t in held if isinstance(t, torch.Tensor) and t.dim())
+    assert 7 * shape.cached + shape.states == (
+        numbers if "sliding" not in str(cache.layers) else pytest.approx(numbers)
+    )
+    adapted = policy_of(parts.written)
+    assert shape.adapter_parameters(lora) == sum(p.numel() for p in adapted.trainable_parameters())
 
 
 def test_four_bits_take_what_bitsandbytes_takes() -> None:

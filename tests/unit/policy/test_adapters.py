@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from exported_runs import export, recipe_on
+from families import family_model
 from jobs import policy_of, subject_of
 from policy_contract import LORA, PROMPTS, plain_logprobs, ragged_rows, recipe_for, save_model, train_a_little
 from safetensors.torch import load_file, save_file
@@ -273,3 +274,41 @@ def test_a_policy_that_loads_its_own_adapter_is_exact(tmp_path: Path) -> None:
     by_hand = [float(logits[4 + n].log_softmax(0)[token]) for n, token in enumerate(ids)]
     assert plain.tolist() == pytest.approx(by_hand, abs=1e-5)
     assert math.isfinite(sum(by_hand))
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("Gemma 3, text and images", ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]),
+        ("Phi-3", ["down_proj", "gate_up_proj", "o_proj", "qkv_proj"]),
+        ("Qwen3 MoE", ["k_proj", "o_proj", "q_proj", "v_proj"]),  # the experts are no layers
+        ("Qwen3-Next", ["in_proj_ba", "in_proj_qkvz", "k_proj", "o_proj", "out_proj", "q_proj", "shared_expert_gate",
+                        "v_proj"]),  # PEFT takes the shared expert's names for the experts
+        ("Qwen3.5", ["down_proj", "gate_proj", "in_proj_a", "in_proj_b", "in_proj_qkv", "in_proj_z", "k_proj", "o_proj",
+                     "out_proj", "q_proj", "up_proj", "v_proj"]),
+        ("LFM2", ["in_proj", "k_proj", "out_proj", "q_proj", "v_proj", "w1", "w2", "w3"]),
+        ("Falcon-H1", ["down_proj", "gate_proj", "in_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]),
+        ("Mamba-2", ["in_proj"]),  # kernels read the weight of out_proj without its adapter
+    ],
+)  # fmt: skip
+def test_all_linear_is_what_peft_can_adapt_in_the_decoder_of_text(
+    family: str, names: list[str], tmp_path: Path
+) -> None:
+    model, tokenizer = family_model(family)
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    recipe = recipe_for(tmp_path / "base", lora={"rank": 4, "alpha": 8, "target_modules": "all-linear"})
+    policy = policy_of(recipe)
+    train_a_little(policy)
+    adapted = {name for name, module in policy.model.get_base_model().named_modules() if hasattr(module, "lora_A")}
+    assert sorted({name.rpartition(".")[2] for name in adapted}) == names
+    decoder = next(n for n, m in policy.model.get_base_model().named_modules() if m is policy.backbone)
+    assert all(name.startswith(f"{decoder}.") for name in adapted)
+    assert all(float(p.detach().abs().max()) > 0 for p in policy.trainable_parameters())  # lora_B began at 0
+    policy.save(tmp_path / "saved")
+    again = policy_of(recipe)
+    again.load(tmp_path / "saved")
+    for a, b in zip(policy.trainable_parameters(), again.trainable_parameters(), strict=True):
+        assert torch.equal(a, b)
+    found, expected = (p.plain_logprobs(PROMPTS[0], [7, 8, 9]) for p in (again, policy))
+    assert torch.equal(found, expected)
