@@ -1,4 +1,4 @@
-"""Small real models of the two architectures gtpo is for, with random weights and the built-in tokenizer."""
+"""Small real models of the architectures gtpo is for, with random weights and the built-in tokenizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tiny_tokenizer() -> Any:
 
 def random_model(architecture: str = "llama", *, seed: int = 0, **changes: Any) -> tuple[Any, Any]:
     """(model, tokenizer): 2 layers, width 64; weights large enough that distributions are far from uniform."""
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     tokenizer = tiny_tokenizer()
     settings = {
@@ -39,6 +39,4 @@ def random_model(architecture: str = "llama", *, seed: int = 0, **changes: Any) 
         "eos_token_id": 2,
     } | changes
     torch.manual_seed(seed)
-    if architecture == "qwen2":
-        return Qwen2ForCausalLM(Qwen2Config(**settings)), tokenizer
-    return LlamaForCausalLM(LlamaConfig(**settings)), tokenizer
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **settings)), tokenizer

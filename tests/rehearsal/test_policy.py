@@ -88,10 +88,10 @@ def test_auto_is_bfloat16_by_the_question_that_unsloth_puts_in_torchs_place() ->
     assert choose_dtype("auto", on_a_gpu) == torch.bfloat16
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_four_bits(architecture: str, tmp_path: Path) -> None:
     """NF4 weights in float16: near the transformers policy in float32, before and after saving and loading."""
-    folder = save_in_half(tmp_path / "model", architecture, hidden_size=128, num_hidden_layers=1)
+    folder = save_in_half(tmp_path / "model", architecture, hidden_size=128, head_dim=32, num_hidden_layers=1)
     model = {"dtype": "float16", "load_in_4bit": True, "gradient_checkpointing": True}
     policy = load(folder, **model)
     assert {type(m).__name__ for m in policy.model.modules() if "4bit" in type(m).__name__} >= {"Linear4bit"}
