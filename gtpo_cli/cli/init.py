@@ -38,6 +38,9 @@ def init(
         str | None, typer.Option(metavar="NAME", help="The column of the question, with --data.")
     ] = None,
     answer: Annotated[str | None, typer.Option(metavar="NAME", help="The column of the gold answer.")] = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The split of a folder or a hub id to train on; else train.")
+    ] = None,
     gpu: GpuOption = None,
     from_config: Annotated[
         Path | None,
@@ -60,10 +63,10 @@ def init(
     if file.exists():
         raise RecipeError(f"{file}: exists already; name another file: gtpo init OTHER.yaml")
     if from_config is not None:
-        if question is not None or answer is not None:
+        if question is not None or answer is not None or split is not None:
             raise RecipeError(
-                "--question, --answer: the columns come from --from-config; leave them out, and set data.columns in "
-                "the file that it writes"
+                "--question, --answer, --split: the columns and the split come from --from-config; leave them out, and "
+                "set data.columns and data.split in the file that it writes"
             )
         _translate(from_config, file, model, benchmark, data, gpu)
         return
@@ -79,6 +82,8 @@ def init(
         if section["benchmark"] not in ("local", "hub"):
             raise RecipeError(f"--question, --answer: {benchmark} has its own columns; leave them out")
         section["columns"] = columns
+    if split is not None:
+        section["split"] = split
     size = parse_gpu(gpu) if gpu else gpu_here()
 
     from gtpo_cli.machine.first_recipe import first_recipe

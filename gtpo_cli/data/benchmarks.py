@@ -47,7 +47,7 @@ def read_source(
     data: SourceRecipe, is_usable: UsableCheck, *, side: Side, id_prefix: str, with_columns: bool
 ) -> LoadedProblems:
     """Read the problems of a set that is not generated: see `load_problems`. Raises DataError."""
-    spec = _own_spec(data) if data.benchmark in OWN else BENCHMARKS[data.benchmark]
+    spec = own_spec(data) if data.benchmark in OWN else BENCHMARKS[data.benchmark]
     split = Split(side, data.held_out) if data.held_out else None
     table, name = open_source(data)
     prefix = f"{id_prefix}{data.benchmark}/{name}"
@@ -88,7 +88,8 @@ def _expand_user(path: str) -> Path:
         raise DataError(f"data.path: {path}: there is no such user; write the path out") from error
 
 
-def _own_spec(data: SourceRecipe) -> BenchmarkSpec:
+def own_spec(data: SourceRecipe) -> BenchmarkSpec:
+    """Return how to read a source of the user's own."""
     columns = data.columns
     names = columns.model_dump(exclude_none=True)
     if isinstance(data.gold, CodeName):
@@ -155,8 +156,8 @@ def _remedy(hub: HubSource, detail: str, split: str) -> str:
         return f"name one of them: data.dataset: {hub.id}:CONFIGURATION"
     if hub.splits is None and "plit" in detail and "hould be one of" in detail:
         return (
-            f"there is no split {split}: set data.split (for gtpo eval: --split) to one of them; without a test split, "
-            "data.held_out keeps a share of the questions from training"
+            f"there is no split {split}: set data.split (for gtpo init and eval: --split) to one of them; without a "
+            "test split, data.held_out keeps a share of the questions from training"
         )
     if "scripts are no longer supported" in detail:
         return f"its rows come from a script, which is not run; try data.dataset: {hub.id}@refs/convert/parquet"

@@ -162,7 +162,15 @@ def _json_value(content: bytes) -> Any:
         return _NotJson(f"not JSON: a number of more than {sys.get_int_max_str_digits()} digits; quote it")
 
 
+def is_message(value: Any) -> bool:
+    """Whether it is a message of a chat."""
+    return isinstance(value, Mapping) and ("role" in value or "from" in value)
+
+
 def _object(value: Any) -> Row | str:
+    """Return a row. The columns of a list of messages are called 0, 1, ..., as `datasets` calls them."""
+    if isinstance(value, list) and value and all(map(is_message, value)):
+        return {str(number): message for number, message in enumerate(value)}
     return value if isinstance(value, dict) else f"no JSON object: a {type(value).__name__}; write one object per line"
 
 

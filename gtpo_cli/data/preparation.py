@@ -237,20 +237,23 @@ _ASKS = {
 }
 
 
+def place_asked_for(problems: Sequence[Problem]) -> tuple[str, int] | None:
+    """Return where most prompts of the data ask for the answer, and how many do; None if most ask for no place."""
+    texts = [" ".join(text for _, text in problem.turns) or problem.question for problem in problems]
+    counts = {place: sum(pattern.search(text) is not None for text in texts) for place, (pattern, _) in _ASKS.items()}
+    return next(((place, asking) for place, asking in counts.items() if 2 * asking > len(texts)), None)
+
+
 def _notes_on_what_is_asked(problems: Sequence[Problem], place: str) -> list[str]:
     """Say where most prompts of the data ask for the answer, if the recipe does not look there."""
-    texts = [" ".join(text for _, text in problem.turns) or problem.question for problem in problems]
-    for asked, (pattern, where) in _ASKS.items():
-        asking = sum(pattern.search(text) is not None for text in texts)
-        if 2 * asking > len(texts) and asked == place:
-            return []
-        if 2 * asking > len(texts):
-            many = f"{asking} of {counted(len(texts), 'prompt')} in the data ask for the answer {where}"
-            return [
-                f"{many}, but rewards.answer is {place}, and only what stands there counts; set rewards.answer: "
-                f"{asked}, or take that out of the data"
-            ]
-    return []
+    asked, asking = place_asked_for(problems) or (place, 0)
+    if asked == place:
+        return []
+    many = f"{asking} of {counted(len(problems), 'prompt')} in the data ask for the answer {_ASKS[asked][1]}"
+    return [
+        f"{many}, but rewards.answer is {place}, and only what stands there counts; set rewards.answer: {asked}, or "
+        "take that out of the data"
+    ]
 
 
 def _notes_on_golds(problems: Sequence[Problem], *, as_mathematics: bool) -> list[str]:

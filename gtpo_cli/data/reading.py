@@ -22,7 +22,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from gtpo_cli.data.local import MAX_LINE_BYTES, Row, SourcedRow, Table
+from gtpo_cli.data.local import MAX_LINE_BYTES, Row, SourcedRow, Table, is_message
 from gtpo_cli.data.problems import DroppedRow, LoadedProblems, Side, UsableCheck, normalized_question, summarise_dropped
 from gtpo_cli.errors import DataError
 from gtpo_cli.rewards.equality import answers_equal
@@ -146,16 +146,19 @@ def _cleaned(gold: str) -> str:
     gold = gold.translate(_PLAIN_CHARACTERS).strip()
     if not gold:
         raise UnusableRowError("empty gold answer")
+    if _TESTS.match(gold):
+        raise UnusableRowError(f"tests of a program as gold answer: {shown(gold)}")
     return gold
 
 
+_TESTS = re.compile(r'[\s\[]*\{\s*"(?:inputs|outputs|functional|fn_name|testtype|assert_case)"\s*:')
 _TAGGED = re.compile(r"<([A-Za-z][\w.-]*)>(.*)</\1>", re.DOTALL)
 _INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 _PLAIN_CHARACTERS = dict.fromkeys(map(ord, _INVISIBLE)) | {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 
 
 # Role names of OpenAI, the hub and ShareGPT.
-_ROLES = {
+ROLES = {
     "system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
     "gpt": "assistant", "model": "assistant",
 }  # fmt: skip
@@ -195,10 +198,9 @@ def text_in(row: Row, names: Sequence[str], *, number: bool = False) -> str | No
 
 def _alone(value: Any) -> Any:
     """Return the one element of a list of one text or number, also if the list of a text is written as text."""
-    if isinstance(value, str) and re.fullmatch(r"\s*\[\s*\".*\"\s*\]\s*", value):
-        with suppress(ValueError):
-            written = json.loads(value)
-            return written[0] if len(written) == 1 else value
+    if isinstance(value, str) and re.fullmatch(r"\s*\[\s*([\"']).*\1\s*\]\s*", value):
+        written = _written(value)
+        return written[0] if isinstance(written, list) and len(written) == 1 else value
     alone = isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, int, float))
     return value[0] if alone else value
 
@@ -212,13 +214,13 @@ def turns_in(row: Row, name: str) -> list[Turn]:
     turns: list[Turn] = []
     for message in value if _is_chat(value) else ():
         role = message.get("role", message.get("from"))
-        if role not in _ROLES:
+        if role not in ROLES:
             raise UnusableRowError(f"a message in {name} has an unknown role: {shown(role)}")
         content = message.get("content", message.get("value"))
         if isinstance(content, list):
             content = "".join(_part(name, part) for part in content)
         if text := _text(name, content):
-            turns.append((_ROLES[role], text))
+            turns.append((ROLES[role], text))
     if _is_chat(value) and not turns:
         raise UnusableRowError(f"only blank messages in {name}")
     return turns
@@ -228,10 +230,9 @@ def value_in(row: Row, name: str) -> Any:
     """Return the value of a column; for `a.b` where there is no such column, that of `b` within `a`. None if absent."""
     if name in row or "." not in name:
         return _chat_in(row.get(name))
-    value: Any = row
-    for key in name.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return _chat_in(value)
+    outer, _, inner = name.partition(".")
+    within = row.get(outer)
+    return value_in(within, inner) if isinstance(within, Mapping) else None
 
 
 def _chat_in(value: Any) -> Any:
@@ -251,11 +252,7 @@ def _written(text: str) -> Any:
 
 
 def _is_chat(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(message, Mapping) and ("role" in message or "from" in message) for message in value)
-    )
+    return isinstance(value, list) and bool(value) and all(map(is_message, value))
 
 
 def _part(name: str, part: Any) -> str:
@@ -394,9 +391,14 @@ class _Chosen:
         return ", ".join(f"{name} goes from {low:.12g} to {high:.12g}" for name, (low, high) in self._spans.items())
 
 
+_SAID = {"yes": 1, "true": 1, "no": 0, "false": 0}
+
+
 def _number_in(row: Row, name: str) -> float:
-    """Return the number in a column, which may be written as text; true is 1 and false 0."""
+    """Return the number in a column, which may be written as text; true and yes are 1, false and no 0."""
     value = value_in(row, name)
+    if isinstance(value, str):
+        value = _SAID.get(value.strip().lower(), value)
     number = math.nan
     if not (isinstance(value, str) and "_" in value):  # Python reads 1_0 as 10
         with suppress(TypeError, ValueError, OverflowError):
@@ -464,8 +466,8 @@ def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str)
             gold = _letter(gold, value_in(row, spec.columns.get("answer", ("",))[0]), choices)
     except UnusableRowError as error:
         return DroppedRow(source, str(error))
-    if solution is None and reply != written:
-        solution = reply
+    # the gold answer alone, as in a copy of DAPO's table, is no worked solution
+    solution = next((text for text in (solution, reply) if text not in (None, written)), None)
     return Problem(problem_id, question, gold, solution, source, turns)
 
 
@@ -558,6 +560,9 @@ _REMEDIES = {
     "not UTF-8": "save the file as UTF-8",
     "not CSV": 'quote a field with " that holds a comma, a quote or a line break, and double the quotes in it',
     "wrong number of fields": "quote a field that holds a comma",
+    "tests of a program as gold answer": (
+        "nothing here runs them: a plug-in may (rewards.plugins), with a function for the gold answer (data.gold)"
+    ),
     "unusable gold answer": (
         "a gold answer is a number, an expression or a short text; for other text, set rewards.accuracy.equality: text"
     ),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from gtpo_cli.data.guess import columns_of, golds_are_text, guessed_data
+from gtpo_cli.data.guess import columns_of, golds_are_text, guessed_data, place_asked
 from gtpo_cli.errors import GtpoError, RecipeError
 from gtpo_cli.machine.fit import Plan, make_plan
 from gtpo_cli.machine.installed import GIB, Card
@@ -62,8 +62,10 @@ _NOTES = {
     "data.gold": "how the gold answer stands in its column: column, hashes (####), boxed, or file.py:function",
     "data.held_out": "share of the questions kept from training, for gtpo eval",
     "data.max_prompt_tokens": "longer prompts are dropped, and counted",
+    "data.system_prompt_preset": "the questions ask for the answer themselves",
     "data.system_prompt": "say here what your task is; the tags are those of rewards.format.tags",
     "rewards.format": "the tag that the model's chat template opens",
+    "rewards.answer": "where the questions ask for it: boxed, last_line (Answer: 42) or hashes (####)",
     "rewards.accuracy": "text: as written; mathematics: 0.5 is 1/2",
     "rollout.group_size": "completions of a prompt, which are compared with each other",
     "rollout.prompts_per_step": "prompts in one update",
@@ -95,20 +97,25 @@ def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) 
     Raises RecipeError if nothing fits or local data cannot be used, ModelError without the model's configuration.
     """
     known = _data(data)
+    place = place_asked(_source(known)) if data["benchmark"] in OWN else None
+    if place is not None:  # a second prompt would ask for another form
+        known["system_prompt_preset"] = "none"
+        del known["system_prompt"]
     if model.startswith(BUILTIN_PREFIX):
         known.pop("system_prompt", None)  # it has none
         document = _builtin(model, known)
     else:
         document = _on_cpu(model, known) if gpu is None else _largest(model, known, gpu)
-    if data["benchmark"] in OWN and golds_are_text(
-        SourceRecipe.model_validate({key: known[key] for key in known if key != "system_prompt"})
-    ):
+    if place is not None:
+        document["rewards"] = {"answer": place}
+    if data["benchmark"] in OWN and golds_are_text(_source(known)):
         if "system_prompt" in document["data"]:
             document["data"]["system_prompt"] = _TEXT_PROMPT
-        document["rewards"] = {"accuracy": {"equality": "text"}}
+        document.setdefault("rewards", {})["accuracy"] = {"equality": "text"}
     if tag := _opened_tag(model, known):
-        prompt = document["data"].get("system_prompt", PAPER_SYSTEM_PROMPT)
-        document["data"]["system_prompt"] = prompt.replace("reasoning>", f"{tag}>")
+        if place is None:
+            prompt = document["data"].get("system_prompt", PAPER_SYSTEM_PROMPT)
+            document["data"]["system_prompt"] = prompt.replace("reasoning>", f"{tag}>")
         document.setdefault("rewards", {})["format"] = {"tags": {"reasoning": tag}}
     recipe = _recipe(document)
     if recipe.data.path is not None or recipe.data.dataset is not None:
@@ -259,6 +266,10 @@ def _data(data: Mapping[str, Any]) -> dict[str, Any]:
             f"{'it' if len(unknown) == 1 else 'them'}: {' '.join(f'--{meaning} NAME' for meaning in unknown)}"
         )
     return dict(data) | guessed | {"system_prompt": PAPER_SYSTEM_PROMPT}
+
+
+def _source(known: Mapping[str, Any]) -> SourceRecipe:
+    return SourceRecipe.model_validate({key: known[key] for key in known if not key.startswith("system_prompt")})
 
 
 def _recipe(document: Document) -> Recipe:

@@ -207,12 +207,14 @@ def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None =
 
 
 _NO_ANSWERS = frozenset({"proof", "notfound"})  # of NuminaMath
+# JSON: an object, or several answers, of which Skywork-OR1 takes any
+_JSON = re.compile(r'[\s\[]*\{\s*"[^"]*"\s*:|\s*\[[\s\[]*"')
 
 
 def usable(gold: str, parses: Callable[[str], bool]) -> bool:
     """Return whether anything can equal this gold answer. `parses(part)` tells whether LaTeX is mathematics."""
     text = canonical(gold)
-    if not text or text.casefold() in _NO_ANSWERS:
+    if not text or text.casefold() in _NO_ANSWERS or _JSON.match(gold):
         return False
     if is_oversized(text):
         return _is_plain(text)

@@ -36,7 +36,7 @@ def test_a_card_by_its_name(gtpo: Run) -> None:
         (["--model", "builtin:tiny", "-b", "local"], "name it with --data"),
         (["--model", "builtin:tiny", "-b", "arithmetic", "--data", "x.jsonl"], "arithmetic is generated"),
         (["--model", "builtin:tiny", "-b", "arithmetic", "--question", "q"], "arithmetic has its own columns"),
-        (["--from-config", "train.py", "--answer", "a"], "the columns come from --from-config; leave them out"),
+        (["--from-config", "train.py", "--answer", "a"], "the split come from --from-config; leave them out"),
     ],
 )
 def test_errors_leave_no_file(gtpo: Run, tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -74,3 +74,18 @@ def test_on_a_terminal_it_asks(on_terminal: OnTerminal, tmp_path: Path) -> None:
     terminal.type("arithmetic\n")
     assert terminal.finish() == 0, terminal.raw
     assert "  benchmark: arithmetic\n" in (tmp_path / "my_recipe.yaml").read_text()
+
+
+def test_a_split_that_is_not_called_train_is_named(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    rows = [
+        {"prompt": [{"role": "user", "content": f"{n}+1?"}], "reward_model": {"ground_truth": json.dumps([str(n + 1)])}}
+        for n in range(10)
+    ]
+    (tmp_path / "set/math.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    init = ("init", "mine.yaml", "--model", "builtin:tiny", "--data", "set")
+    assert "no file for split train (data.split); found math.jsonl" in gtpo(*init, code=2).stderr
+    gtpo(*init, "--split", "math")
+    said = gtpo("train", "--recipe", "mine.yaml", "--dry-run").stdout
+    assert "# prompts: 9" in said
+    assert "split: math" in said
