@@ -20,8 +20,8 @@ HEAD = "| family | name in transformers | adapters of `all-linear` | largest gap
 SETTINGS = [
     "run_name=one", "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=12",
     "objective.probe.num_prompts=2", "training.max_steps=3", "training.save_every=1", "tracking.wandb.mode=off",
-    "data.limit=8", "data.system_prompt=null", "model.lora={rank: 4, alpha: 8, target_modules: all-linear}", "optimizer.learning_rate=0.01",
-    "rewards.plugins=[{name: 'letters:reward'}]", "model.name=../model",
+    "data.limit=8", "data.system_prompt=null", "model.lora={rank: 4, alpha: 8, target_modules: all-linear}",
+    "optimizer.learning_rate=0.01", "rewards.plugins=[{name: 'letters:reward'}]", "model.name=../model",
 ]  # fmt: skip
 # Pays for different letters, so that random models have something to learn. Ends the process in step 2 of 8 completions
 # each, after the trial, where there is a file `kill`.
