@@ -18,7 +18,7 @@ from test_step import ForeignSampler
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.machine.resolve import Parts
-from gtpo_cli.policy import adapter_config
+from gtpo_cli.policy import transformers_policy
 from gtpo_cli.policy import sampler as generation
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
@@ -90,7 +90,7 @@ def with_a_trained_head(policy: Any) -> None:
 
 def test_it_finds_an_adapter_that_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal of such adapters taken away: the difference that the check tells is the one computed by hand."""
-    monkeypatch.setattr(adapter_config, "check_adapted", lambda model: None)
+    monkeypatch.setattr(transformers_policy, "check_adapted", lambda model: None)
     base = save_model(tmp_path / "base")
     lora = {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "lm_head"]}
     policy: Any = policy_of(recipe_for(base, lora=lora, dtype="float32"))
