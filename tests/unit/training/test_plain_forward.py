@@ -18,8 +18,8 @@ from test_step import ForeignSampler
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.machine.resolve import Parts
-from gtpo_cli.policy import transformers_policy
 from gtpo_cli.policy import sampler as generation
+from gtpo_cli.policy import transformers_policy
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.runs.folder import RunFolder
