@@ -93,7 +93,20 @@ def read_script(text: str) -> Script:
     for call in calls:
         if _called(call) == "load_dataset":
             _read_dataset(script, call, names)
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Dict) and (content := _system_message(part)) is not None:
+            _read(script, "system_prompt", content, names)
+            break
     return script
+
+
+def _system_message(node: ast.Dict) -> ast.expr | None:
+    """Return the content of a system message that is written in the script."""
+    message = {
+        key.value: value for key, value in zip(node.keys, node.values, strict=True) if isinstance(key, ast.Constant)
+    }
+    role = message.get("role")
+    return message.get("content") if isinstance(role, ast.Constant) and role.value == "system" else None
 
 
 def _read(script: Script, word: str | None, node: ast.expr, names: dict[str, ast.expr]) -> None:
@@ -102,7 +115,7 @@ def _read(script: Script, word: str | None, node: ast.expr, names: dict[str, ast
     except _NotPlainError:
         wired = word in _WIRING or (word == "model" and isinstance(node, ast.Name))
         if not wired:
-            said = one_line(ast.unparse(node), most=60)
+            said = one_line(ast.unparse(node), most=300 if word == "reward_funcs" else 60)
             shown = f"**{said}" if word is None else f"{word} = {said}"
             remedy = _REMEDIES.get(word or "", "no plain value, and nothing of the script is run")
             script.unread.append(f"{shown} (line {node.lineno}): {remedy}")

@@ -200,7 +200,7 @@ def translate(foreign: Foreign) -> Translation:
     """Translate a file. It never raises: settings without a counterpart are in `lacking` and `unknown`."""
     made = Translation(lacking=list(foreign.unread))
     words = _Words(foreign, made.lacking)
-    for rule in (_model, _adapter, _method, _batch, _lengths, _schedule, _tracking):
+    for rule in (_model, _adapter, _prompt, _method, _batch, _lengths, _schedule, _tracking):
         rule(words, made)
     for word in ("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs", "optim", "lr_scheduler_type"):
         words.left.setdefault(word, Setting(word, words.defaults[word], -1))
@@ -250,6 +250,18 @@ def _model(words: _Words, made: Translation) -> None:
         made.set("model.dtype", dtype, "dtype")
     elif chosen is not None:
         made.set("model.dtype", "bfloat16" if chosen in ("bf16", "bfloat16") else "float16", chosen)
+
+
+def _prompt(words: _Words, made: Translation) -> None:
+    """Translate the system prompt, and take the tags from it that it asks for."""
+    prompt = words.take("system_prompt")
+    if not isinstance(prompt, str):
+        return
+    made.set("data.system_prompt", prompt, "system_prompt")
+    tags = list(dict.fromkeys(re.findall(r"<(\w+)>(?=.*</\1>)", prompt, re.DOTALL)))
+    if len(tags) == 2:
+        made.set("rewards.format.tags.reasoning", tags[0], "in the system prompt")
+        made.set("rewards.format.tags.answer", tags[1], "in the system prompt")
 
 
 def _adapter(words: _Words, made: Translation) -> None:

@@ -283,3 +283,42 @@ more = {"seed": 5, "temperature": 0.7}
     assert (recipe.seed, recipe.rollout.temperature) == (5, 0.7)
     unread = [one.removeprefix("left out: ").partition(" (line")[0] for one in found.remarks if "no plain value" in one]
     assert unread == ["top_k = twice", "top_p = loop", "beta = 1 / 0", "weight_decay = seed"]
+
+
+PROMPTED = '''
+FORMAT = """Respond so:
+<think>
+...
+</think>
+<final>
+...
+</final>
+"""
+def rows():
+    return load_dataset("openai/gsm8k", "main")["train"].map(lambda row: {"prompt": [
+        {"role": "system", "content": PROMPT},
+        {"role": "user", "content": row["question"]},
+    ]})
+args = GRPOConfig(output_dir="out")
+trainer = GRPOTrainer(
+    "a/b", args=args, train_dataset=rows(),
+    reward_funcs=[xmlcount_reward_func, soft_format_reward_func, strict_format_reward_func, int_reward_func, correct],
+)
+'''
+
+
+def test_the_system_prompt_of_a_script_is_the_recipes_with_the_tags_that_it_asks_for(tmp_path: Path) -> None:
+    """Otherwise the run would ask for one form and pay another."""
+    script = tmp_path / "train.py"
+    script.write_text(PROMPTED.replace("PROMPT}", "FORMAT}"))
+    found = translated_recipe(script, model=None, data={"benchmark": "gsm8k"})
+    (tmp_path / "mine.yaml").write_text(found.text)
+    recipe = load_recipe(str(tmp_path / "mine.yaml"))
+    assert recipe.data.system_prompt == "Respond so:\n<think>\n...\n</think>\n<final>\n...\n</final>\n"
+    assert (recipe.rewards.tags.reasoning, recipe.rewards.tags.answer) == ("think", "final")
+    functions = "xmlcount_reward_func, soft_format_reward_func, strict_format_reward_func, int_reward_func, correct"
+    assert any(one.startswith(f"left out: reward_funcs = [{functions}] (line 18): move") for one in found.remarks)
+    script.write_text(PROMPTED.replace("PROMPT}", "FORMAT.strip()}"))
+    remarks = translated_recipe(script, model=None, data={"benchmark": "gsm8k"}).remarks
+    said = "left out: system_prompt = FORMAT.strip() (line 12): no plain value, and nothing of the script is run"
+    assert said in remarks
