@@ -175,7 +175,19 @@ def _for_recipe(
         yield Finding("open keys", "ok", parts.closed.words)
     yield from machine.gpu_libraries(_libraries_for(here))
     yield _choice(here, parts.closed.engines)
+    yield from _adapter(parts)
     yield from _needs(parts, resumed=resumed)
+
+
+def _adapter(parts: Parts) -> Iterator[Finding]:
+    """Check that the model has the layers that get an adapter."""
+    lora = parts.written.model.lora
+    if lora is None or lora.target_modules == "all-linear" or parts.shape is None or parts.shape.counts is None:
+        return
+    layers = parts.shape.linear
+    if unknown := [name for name in lora.target_modules if name not in layers]:
+        said = f"model.lora.target_modules: this model has no linear layer {', '.join(unknown)} in its text part"
+        yield Finding("adapter", "problem", said, f"it has {', '.join(sorted(layers))}, or all-linear for all of them")
 
 
 def memory_finding(parts: Parts, gpu: float, *, read_data: bool = True) -> Finding:

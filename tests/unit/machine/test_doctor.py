@@ -14,6 +14,7 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 import torch
+from families import family_model
 from small_models import random_model
 from typer.testing import CliRunner
 
@@ -129,6 +130,24 @@ def test_all_that_is_missing_is_told_at_once_each_with_its_remedy() -> None:
     assert "hf download" in model
     assert data.startswith("openai/gsm8k: the hub cannot be reached")
     assert "set data.path to a local copy" in data
+
+
+def test_an_adapter_on_layers_that_the_model_does_not_have_is_known_before_its_weights_load(tmp_path: Path) -> None:
+    """The default names are LLaMA's; Phi-3 has others."""
+    model, tokenizer = family_model("Phi-3")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    changes = [f"model.name={tmp_path}", "data.system_prompt=null"]
+    named = load_recipe("tiny_arithmetic", [*changes, "model.lora={target_modules: [q_proj, o_proj, gate_proj]}"])
+    (finding,) = problems_of(Parts(named))
+    assert (finding.subject, finding.words, finding.remedy) == (
+        "adapter",
+        "model.lora.target_modules: this model has no linear layer q_proj, gate_proj in its text part",
+        "it has down_proj, gate_up_proj, o_proj, qkv_proj, or all-linear for all of them",
+    )
+    for lora in ("{target_modules: all-linear}", "{target_modules: [qkv_proj]}", "null"):
+        assert problems_of(Parts(load_recipe("tiny_arithmetic", [*changes, f"model.lora={lora}"]))) == []
 
 
 def test_a_start_that_is_not_there_is_a_problem_of_a_new_run_alone() -> None:
