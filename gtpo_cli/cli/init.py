@@ -90,8 +90,6 @@ def init(
 
     written = first_recipe(model, section, size)
     write_aside(file, written.text.encode())
-    if left_out := written.left_out:
-        print(f"note: columns left out: {printable(', '.join(left_out))}")
     for note in written.plan.notes:
         print(f"note: {note}")
     if size is None and not model.startswith("builtin:"):

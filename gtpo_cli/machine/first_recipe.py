@@ -88,7 +88,6 @@ class FirstRecipe(NamedTuple):
     plan: Plan
     needs: str
     estimates: list[str]
-    left_out: tuple[str, ...] = ()
 
 
 def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) -> FirstRecipe:
@@ -137,13 +136,7 @@ def first_recipe(model: str, data: Mapping[str, Any], gpu: Card | float | None) 
         needs = f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.4g} GiB{where} by gtpo plan"
         estimates = [_engines_and_hours(plan)]
     text = "\n".join([*_heading(recipe, needs, estimates), *recipe_lines(document)]) + "\n"
-    left_out: tuple[str, ...] = ()
-    if data["benchmark"] in OWN:
-        named = [known["columns"][key] for key in known["columns"]]
-        names = [name for each in named for name in (each if isinstance(each, list) else [each])]
-        used = {name.partition(".")[0] for name in names} | set(names)
-        left_out = tuple(name for name in columns_of(SourceRecipe.model_validate(data)) if name not in used)
-    return FirstRecipe(text, plan, needs, estimates, left_out)
+    return FirstRecipe(text, plan, needs, estimates)
 
 
 def _opened_tag(model: str, data: Mapping[str, Any]) -> str | None:
