@@ -38,12 +38,14 @@ class Engines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model without its weights: configuration and tokenizer. `path`: its folder or hub id. `context`: most tokens of
-    prompt and completion together, the recipe's or the model's own if fewer."""
+    """A model without its weights: configuration and tokenizer. `path`: its folder or hub id. `tokenizer_path`: that of
+    its tokenizer, another one for an adapter that has its own. `context`: most tokens of prompt and completion
+    together, the recipe's or the model's own if fewer."""
 
     path: str
     config: Any
     tokenizer: Any
+    tokenizer_path: str
     context: int
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     Finished = dict[tuple[str, str], tuple[StoredEvaluation, Results]]  # by benchmark and subject
 
 BASE = "base"
+TRAINED = "trained"  # sorts after BASE, as steps do
 
 
 def evaluate(
@@ -124,7 +125,7 @@ def evaluate(
         )
         if chosen is not None:
             words = f"{run.path}, step {chosen.step} of {loaded.model.before_training}"
-        own = run.recipe()
+        own, adapter = run.recipe(), None
         check_split(own, loaded)
     else:
         model, says_which = str(target), any(key.startswith(_PROBLEMS) for key in keys)
@@ -133,12 +134,12 @@ def evaluate(
             raise typer.BadParameter(f"{model} is not a run folder: only a run has checkpoints")
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
         loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, data_path=data_path, overrides=set_)
-        run, own = _folder_of(model, loaded), None
-    subjects = [BASE] if chosen is None else [*([BASE] if base else []), f"step-{chosen.step:06d}"]
+        run, own, adapter = _folder_of(model, loaded), None, None if chosen is None else chosen.model
+    subjects = [BASE] if chosen is None else [*([BASE] if base else []), _name_of(chosen)]
     _introduce(words, loaded.model, subjects)
     benchmark, samples_given = benchmark or local_benchmarks(loaded, data_path), "evaluation.samples" in keys
     asked = with_options(loaded, benchmark, pass_k, maj_k, limit, temperature, samples_given=samples_given)
-    measured = _find_subjects(asked, run, chosen, subjects, keep=keys, of_run=own is not None)
+    measured = _find_subjects(asked, run, chosen, subjects, adapter=adapter, keep=keys)
     benchmarks = _load_benchmarks(measured[-1].job, split, data_path, by)
     if not names_run(target):
         _create_folder(run, loaded)
@@ -158,6 +159,11 @@ def evaluate(
         suggest("report", run.path)
 
 
+def _name_of(checkpoint: Checkpoint) -> str:
+    """Return the subject's name: the adapter of another program does not say its step."""
+    return f"step-{checkpoint.step:06d}" if checkpoint.step else TRAINED
+
+
 # Keys that say which problems a model is asked.
 _PROBLEMS = ("data.benchmark", "data.path", "data.dataset", "data.mixture", "evaluation.benchmarks")
 
@@ -168,10 +174,10 @@ def _find_subjects(
     checkpoint: Checkpoint | None,
     names: list[str],
     *,
+    adapter: Path | None,
     keep: Sequence[str],
-    of_run: bool,
 ) -> list[Subject]:
-    """Find the models to measure. `of_run`: the run was trained here, so its checkpoints never change."""
+    """Find the models to measure. `adapter`: the folder of an adapter without a run, which may change."""
     from gtpo_cli.evaluation.loading import Subject
     from gtpo_cli.machine.resolve import measuring_job
     from gtpo_cli.training.start import start_of
@@ -183,8 +189,10 @@ def _find_subjects(
         of = start if name == BASE else checkpoint
         whole = of.model if of is not None and of.has_full_weights else None
         if whole not in jobs:
-            jobs[whole] = measuring_job(recipe, of, temperature=recipe.evaluation.temperature, keep=keep)
-        found.append(Subject(name, jobs[whole], of, kept=of_run and of is not None))
+            jobs[whole] = measuring_job(
+                recipe, of, temperature=recipe.evaluation.temperature, adapter=adapter, keep=keep
+            )
+        found.append(Subject(name, jobs[whole], of, kept=adapter is None and of is not None))
     return found
 
 

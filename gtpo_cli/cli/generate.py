@@ -88,7 +88,9 @@ def generate(
     from gtpo_cli.machine.resolve import measuring_job
     from gtpo_cli.policy.sampler import SamplingParams
 
-    recipe, chosen, words = _find_model(target, checkpoint, base=base, trust=Trust(trust_remote_code, trust_run_code))
+    recipe, chosen, adapter, words = _find_model(
+        target, checkpoint, base=base, trust=Trust(trust_remote_code, trust_run_code)
+    )
     settings = recipe.evaluation
     params = SamplingParams(
         temperature=0.0 if greedy else settings.temperature if temperature is None else temperature,
@@ -100,7 +102,7 @@ def generate(
         judge = _judge(question, gold, recipe, stack)
         print(f"{words}; {how}, at most {counted(params.max_completion_tokens, 'token')}", flush=True)
         with Waiting(say, f"loading {recipe.model.name}"):
-            job = measuring_job(recipe, chosen, temperature=params.temperature, streaming=True)
+            job = measuring_job(recipe, chosen, temperature=params.temperature, adapter=adapter, streaming=True)
             session = Session(Subject(words, job, chosen), params, seed=recipe.seed if seed is None else seed)
         answerer = _Answerer(session, recipe, params.max_completion_tokens, count, judge)
         if question is None:
@@ -113,21 +115,27 @@ def generate(
 # -- model and questions ----------------------------------------------------------------------------------------------
 
 
-def _find_model(target: str | None, which: str, *, base: bool, trust: Trust) -> tuple[Recipe, Checkpoint | None, str]:
-    """Return a recipe, a checkpoint of its run (None for the untrained model), and words for the model."""
+def _find_model(
+    target: str | None, which: str, *, base: bool, trust: Trust
+) -> tuple[Recipe, Checkpoint | None, Path | None, str]:
+    """Return a recipe, a checkpoint of its run (None for the untrained model), the folder of an adapter without a run,
+    and words for the model."""
     if target is None or names_run(target):
         run, recipe, chosen = find_trained(target, None if base else which, what="generate", trust=trust)
         if chosen is None:
             from gtpo_cli.training.start import start_of
 
-            return recipe, start_of(recipe.model, run), base_words(recipe.model)
-        return recipe, chosen, f"{run.path}, step {chosen.step} of {recipe.model.before_training}"
+            return recipe, start_of(recipe.model, run), None, base_words(recipe.model)
+        return recipe, chosen, None, f"{run.path}, step {chosen.step} of {recipe.model.before_training}"
     if not Path(target).exists() and not _NAME.fullmatch(target):
         raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
     if which != "best":
         raise typer.BadParameter(f"{target} is not a run folder: only a run has checkpoints")
     recipe, chosen, words = find_model(target)
-    return (recipe, None, f"{recipe.model.name}, untrained") if base and chosen else (recipe, chosen, words)
+    adapter = None if chosen is None else chosen.model
+    if base and adapter:
+        return recipe, None, adapter, f"{recipe.model.name}, untrained"
+    return recipe, chosen, adapter, words
 
 
 def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contextlib.ExitStack) -> Judge | None:

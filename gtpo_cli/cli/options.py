@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from gtpo_cli.errors import CheckpointError, RecipeError
+from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
 from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT, PRESETS, Benchmark
 from gtpo_cli.runs.folder import RECIPE_FILE, RUNS, RunFolder, Trust, latest_run
@@ -71,7 +71,7 @@ TargetArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN|MODEL",
-        help="A run folder, builtin:tiny, a hub id or a model folder.",
+        help="A run folder, builtin:tiny, a hub id, or the folder of a model or an adapter.",
         autocompletion=complete_runs,
     ),
 ]
@@ -204,37 +204,71 @@ def find_model(
     data_path: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> tuple[Recipe, Checkpoint | None, str]:
-    """Return a recipe for a model that is no run, a checkpoint if it is an exported adapter, and words for the user
-    about the model and its prompt. `benchmark` and `data_path` are for a model that is not an export of gtpo, and one
-    of them must be there.
+    """Return a recipe for a model that is no run, a checkpoint if it is an adapter, and words for the user about the
+    model and its prompt. `benchmark` and `data_path` are for a model that is not an export of gtpo, and one of them
+    must be there.
 
     Raises RecipeError, ExportError, ModelError.
     """
     from gtpo_cli.tools.export.folder import read_export
 
     if recipe is not None:
-        loaded = load_recipe(recipe, [f"model.name={json.dumps(model)}", "model.start=null", *overrides])
-        return loaded, None, f"{model}: with the prompts of the recipe {recipe}"
+        own, adapter = _of_folder(model)
+        loaded = load_recipe(recipe, [*own, *overrides])
+        on = f"an adapter on {loaded.model.name}; " if adapter else ""
+        return loaded, adapter, f"{model}: {on}with the prompts of the recipe {recipe}"
     if (export := read_export(Path(model), overrides)) is not None:
         on = f", an adapter on {export.recipe.model.name}" if export.checkpoint else ""
         words = f"{model}: export of the run {export.run}, step {export.step}{on}; with the run's prompts and rewards"
         return export.recipe, export.checkpoint, words
+    own, adapter = _of_folder(model)
+    overrides = [*own, *overrides]
     if benchmark is None and data_path is not None:
         benchmark, overrides = "local", [f"data.path={json.dumps(str(data_path))}", *overrides]
     elif benchmark is None:
         from gtpo_cli.policy.loading import load_config
         from gtpo_cli.policy.tiny import resolve_name
 
-        load_config(plain_recipe(model, overrides=overrides).model, resolve_name(model))  # does the name lead nowhere?
+        if adapter is None:  # does the name lead nowhere?
+            load_config(plain_recipe(model, overrides=overrides).model, resolve_name(model))
         raise RecipeError(
             f"{model}: is no run and no export of gtpo, so it has no problems of its own; name some: --benchmark gsm8k "
             "(or math500, aime24, ...), or --data-path FILE"
         )
     loaded = plain_recipe(model, benchmark, overrides)
+    if adapter is not None and loaded.model.name == model:
+        raise ModelError(
+            f"{Path(model) / 'adapter_config.json'}: names no base model; write it there (base_model_name_or_path), or "
+            "name it with --set model.name=BASE (gtpo eval)"
+        )
     known: dict[str | None, str] = {text: f"the system prompt {name}" for name, text in PRESETS.items() if text}
     known |= {None: "no system prompt", PAPER_SYSTEM_PROMPT: "gtpo's default system prompt"}
     prompt = known.get(loaded.data.system_prompt, "your system prompt")
-    return loaded, None, f"{model}: not an export of gtpo, so it gets {prompt}, in the model's own chat template"
+    on, whose = "", "the model's own"
+    if adapter is not None:
+        from gtpo_cli.policy.loading import has_tokenizer
+
+        on = f"an adapter on {loaded.model.name}; "
+        whose = "its own" if has_tokenizer(adapter.model) else "the base's"
+    words = f"{model}: {on}not an export of gtpo, so it gets {prompt}, in {whose} chat template"
+    return loaded, adapter, words
+
+
+def _of_folder(model: str) -> tuple[list[str], Checkpoint | None]:
+    """Return the overrides with which a recipe has a model that is no run, and its checkpoint if it is an adapter.
+
+    Raises ModelError for an adapter that is more than plain LoRA.
+    """
+    from gtpo_cli.policy.adapter_config import is_adapter
+
+    folder = Path(model)
+    if not is_adapter(folder):
+        return [f"model.name={json.dumps(model)}", "model.start=null"], None
+    from gtpo_cli.runs.checkpoints import Checkpoint
+    from gtpo_cli.training.start import find_start
+
+    here = folder.resolve()
+    return [*find_start(model).overrides(), "model.start=null"], Checkpoint(0, here.parent, weights=here.name)
 
 
 def plain_recipe(model: str, benchmark: str = "gsm8k", overrides: Sequence[str] = ()) -> Recipe:

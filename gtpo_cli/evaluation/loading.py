@@ -60,7 +60,12 @@ class Subject:
             return _digest(manifest)[:16] if manifest.is_file() else ""
         path = Path(self.job.model.path)
         built_in = self.job.recipe.model.name.startswith(BUILTIN_PREFIX)
-        folders = [folder for folder in (None if built_in else path, self.adapter) if folder is not None]
+        tokenizer = Path(self.job.model.tokenizer_path)
+        folders = [] if built_in else [path]
+        if self.adapter is not None:
+            folders.append(self.adapter)
+        elif tokenizer != path:
+            folders.append(tokenizer)
         files = [file for folder in folders for pattern in _DECISIVE_FILES for file in sorted(folder.glob(pattern))]
         found = [f"{file.name} {_digest(file)}" for file in files]
         found += [commit] if (commit := self.job.commit) is not None else []

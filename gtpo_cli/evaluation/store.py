@@ -48,11 +48,11 @@ from gtpo_cli.types import FinishReason, Problem
 class Conditions:
     """What was measured, and how. An evaluation with the same conditions continues the first one.
 
-    `subject`: "base" (the untrained model) or a checkpoint such as "step-000600". `data_digest` covers id, question and
-    gold answer of every problem, in order. `samples`: completions per problem. This and the next three are the recipe's
-    section `evaluation`; `settings`: its other keys that scores depend on (`Recipe.decisive`). `weights`: a digest of
-    the files of the model. `grader`: the code that judged the answers; of the user's own rewards, `settings` has a
-    digest of the files by name.
+    `subject`: "base" (the untrained model), a checkpoint such as "step-000600", or "trained" (an adapter that says no
+    step). `data_digest` covers id, question and gold answer of every problem, in order. `samples`: completions per
+    problem. This and the next three are the recipe's section `evaluation`; `settings`: its other keys that scores
+    depend on (`Recipe.decisive`). `weights`: a digest of the files of the model. `grader`: the code that judged the
+    answers; of the user's own rewards, `settings` has a digest of the files by name.
     """
 
     benchmark: str

@@ -13,7 +13,7 @@ from gtpo_cli.job import Engines, Job, ModelFiles, TrainingJob
 from gtpo_cli.machine.open_keys import Closed, Machine, close, for_measuring, this_machine
 from gtpo_cli.machine.shapes import PUBLISHED, ModelShape, shape_of
 from gtpo_cli.policy.engines import on_transformers
-from gtpo_cli.policy.loading import load_config, read_model
+from gtpo_cli.policy.loading import has_tokenizer, load_config, read_model
 from gtpo_cli.policy.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.rewards import check_columns
@@ -35,12 +35,14 @@ class Parts:
         by_trl: bool = False,
         measures: Collection[str] | None = None,
         checkpoint: Path | None = None,
+        tokenizer_path: str | None = None,
     ) -> None:
         """`machine`: this one by default. `by_trl`: for TRL's trainer, which holds the policy on transformers and makes
         full steps. `measures`: for measuring alone, when the engine gets the memory of training; the keys that stay as
-        they are. `checkpoint`: the folder of trained full weights, which is the model then."""
+        they are. `checkpoint`: the folder of trained full weights, which is the model then. `tokenizer_path`: of a
+        tokenizer in place of the model's."""
         self.written, self.by_trl, self._measures, self._checkpoint = recipe, by_trl, measures, checkpoint
-        self._machine = machine
+        self._machine, self._tokenizer_path = machine, tokenizer_path
         self._asked = on_transformers(recipe) if by_trl else recipe
 
     @cached_property
@@ -106,7 +108,7 @@ class Parts:
     def model(self) -> ModelFiles:
         if isinstance(self.config, ModelError):
             raise self.config
-        return read_model(self.written.model, self.path, self.config)
+        return read_model(self.written.model, self.path, self.config, tokenizer_path=self._tokenizer_path)
 
     @cached_property
     def encoder(self) -> PromptEncoder:
@@ -162,24 +164,35 @@ def measuring_job(
     checkpoint: Checkpoint | None = None,
     *,
     temperature: float,
+    adapter: Path | None = None,
     keep: Collection[str] = (),
     streaming: bool = False,
 ) -> Job:
     """Find what measuring needs of a run's checkpoint, or of the untrained model; no training data, no plug-ins.
 
     A checkpoint with full weights is a model of its own, so the base model is not needed. `temperature`: of its
-    distributions; 0 is greedy, whose entropy is 0 by itself, so that is measured at 1. `keep`: keys that do not change
-    for measuring. `streaming` takes transformers, since streaming calls the model for every token.
+    distributions; 0 is greedy, whose entropy is 0 by itself, so that is measured at 1. `adapter`: the folder of an
+    adapter without a run; if it has a tokenizer, this writes the prompts, for the base too. `keep`: keys that do not
+    change for measuring. `streaming` takes transformers, since streaming calls the model for every token.
 
     Raises ModelError, and CheckpointError for a checkpoint's own files.
     """
     whole = checkpoint.model if checkpoint is not None and checkpoint.has_full_weights else None
     asked = recipe.with_values({"rollout.temperature": temperature or 1.0})
-    parts = Parts(on_transformers(asked) if streaming else asked, measures=keep, checkpoint=whole)
+    tokenizer_path = str(adapter) if adapter is not None and has_tokenizer(adapter) else None
+    parts = Parts(
+        on_transformers(asked) if streaming else asked, measures=keep, checkpoint=whole, tokenizer_path=tokenizer_path
+    )
 
     def explained(error: ModelError) -> GtpoError:
         if whole is not None:
             return CheckpointError(f"{whole}: the weights cannot be read ({error}); choose another checkpoint")
+        if adapter is not None and isinstance(parts.config, ModelError):
+            return ModelError(
+                f"{error} This is the base of the adapter {adapter}: what base_model_name_or_path in its "
+                "adapter_config.json names, where a relative path starts at the working folder. Correct it there, or "
+                "name the base with --set model.name=BASE (gtpo eval)."
+            )
         folder = Path(recipe.model.name)
         if recipe.model.name.startswith(BUILTIN_PREFIX) or folder.is_absolute() or folder.exists():
             return error

@@ -7,6 +7,7 @@ samplers read weights too. So an adapter on the output layer or the embedding wo
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ _NO_MATTER = frozenset(
 )  # fmt: skip
 # The settings of `model.lora`, and the kind of adapter.
 _SAID = frozenset({"peft_type", "r", "lora_alpha", "target_modules"})
+_FILE = "adapter_config.json"
 _ALL_BUT_A_PART = re.compile(r"\(\?!.+\)\.\*")  # what `all_but` returns
 _BEYOND = "more than plain LoRA, which is all that gtpo computes exactly"
 _MERGE = "merge it into its base with PEFT (merge_and_unload) and name the result as model.name"
@@ -42,6 +44,7 @@ class AdapterConfig:
     lora_alpha: float
     target_modules: tuple[str, ...]  # sorted
     base_model_name_or_path: str | None = None
+    revision: str | None = None  # of the base
 
 
 def beyond_a_recipe(settings: Mapping[str, Any]) -> str | None:
@@ -73,7 +76,7 @@ def check_adapter_config(folder: Path) -> AdapterConfig:
 
     This does not use PEFT, which with `megatron_config` would import a module that the file's author chose.
     """
-    file = folder / "adapter_config.json"
+    file = folder / _FILE
 
     def wrong(why: str) -> ModelError:
         return ModelError(f"{file}: cannot be read ({why}); get it again")
@@ -88,11 +91,13 @@ def check_adapter_config(folder: Path) -> AdapterConfig:
     if strange := beyond_a_recipe(settings):
         raise ModelError(f"{file}: {strange} is {_BEYOND}; {_MERGE}")
     r, alpha, modules = settings.get("r", 8), settings.get("lora_alpha", 8), settings["target_modules"]
-    base = settings.get("base_model_name_or_path")
-    if type(r) is not int or type(alpha) not in (int, float) or not isinstance(base, str | None):
-        raise wrong("r, lora_alpha or base_model_name_or_path has another type")
+    base, revision = settings.get("base_model_name_or_path"), settings.get("revision")
+    if type(r) is not int or type(alpha) not in (int, float):
+        raise wrong("r or lora_alpha is no number")
+    if not isinstance(base, str | None) or not isinstance(revision, str | None):
+        raise wrong("base_model_name_or_path or revision is no text")
     assert isinstance(modules, list)
-    return AdapterConfig(r, float(alpha), tuple(sorted(map(str, modules))), base)  # type: ignore[arg-type]
+    return AdapterConfig(r, float(alpha), tuple(sorted(map(str, modules))), base, revision)  # type: ignore[arg-type]
 
 
 def check_adapted(model: Any) -> None:
@@ -117,10 +122,15 @@ def check_adapted(model: Any) -> None:
             )
 
 
+def is_adapter(folder: Path) -> bool:
+    """Return whether a folder holds an adapter alone, without a model."""
+    return (folder / _FILE).is_file() and not os.path.lexists(folder / "config.json")
+
+
 def base_of_adapter(folder: Path) -> str:
     """Return the base model in brackets for a message; "" if the file does not name it."""
     try:
-        settings = read_json(folder / "adapter_config.json", dict[str, JsonValue], ModelError)
+        settings = read_json(folder / _FILE, dict[str, JsonValue], ModelError)
     except ModelError:  # the message works without it
         return ""
     base = settings.get("base_model_name_or_path")

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from gtpo_cli.errors import ModelError, install, out_of_memory, translated
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.job import ModelFiles
+from gtpo_cli.policy.adapter_config import base_of_adapter, is_adapter
 from gtpo_cli.policy.policy import Policy
 from gtpo_cli.policy.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
@@ -66,12 +67,11 @@ TOKENIZER_FILES = (
 
 
 def load_tokenizer(recipe: ModelRecipe, path: str, config: Any = None) -> Any:
-    """Load only the tokenizer; `config`: the model's. Raises ModelError with the remedy."""
+    """Load only the tokenizer, of a model or an adapter; `config`: the model's. Raises ModelError with the remedy."""
     from transformers import AutoTokenizer
 
-    with explained(path):
-        folder = Path(path)
-        if folder.is_dir() and not any(any(folder.glob(name)) for name in TOKENIZER_FILES):
+    with explained(path, adapter=is_adapter(Path(path))):
+        if Path(path).is_dir() and not has_tokenizer(Path(path)):
             raise ModelError(
                 f"model.name: {path} has no tokenizer (tokenizer.json is missing); copy the tokenizer's files of its "
                 "base model into it"
@@ -82,15 +82,22 @@ def load_tokenizer(recipe: ModelRecipe, path: str, config: Any = None) -> Any:
         )
 
 
-def read_model(recipe: ModelRecipe, path: str | None = None, config: Any = None) -> ModelFiles:
+def has_tokenizer(folder: Path) -> bool:
+    return any(any(folder.glob(name)) for name in TOKENIZER_FILES)
+
+
+def read_model(
+    recipe: ModelRecipe, path: str | None = None, config: Any = None, *, tokenizer_path: str | None = None
+) -> ModelFiles:
     """Read a model's configuration, unless it is given, and its tokenizer, by default from where the recipe names it.
 
-    Raises ModelError with the remedy.
+    `tokenizer_path`: another place of the tokenizer. Raises ModelError with the remedy.
     """
     path = resolve_name(recipe.name) if path is None else path
     config = load_config(recipe, path) if config is None else config
-    tokenizer = load_tokenizer(recipe, path, config)
-    return ModelFiles(path, config, tokenizer, bounded_context(config, recipe.max_seq_length))
+    tokenizer_path = tokenizer_path or path
+    tokenizer = load_tokenizer(recipe, tokenizer_path, config)
+    return ModelFiles(path, config, tokenizer, tokenizer_path, bounded_context(config, recipe.max_seq_length))
 
 
 def load_config(recipe: ModelRecipe, path: str) -> Any:
@@ -138,16 +145,26 @@ def check_no_adapter(path: str, revision: str | None = None) -> None:
     from transformers.utils.peft_utils import find_adapter_config_file
 
     if find_adapter_config_file(path, revision=revision) is not None:
+        alone = (
+            "remove its config.json" if Path(path).is_dir() else f"download it (hf download {path} --local-dir FOLDER)"
+        )
         raise ModelError(
             f"model.name: {path} has an adapter (adapter_config.json), which transformers would silently apply; name "
-            "the model without it, or merge it with PEFT (merge_and_unload)"
+            f"the model without it, or merge it with PEFT (merge_and_unload); if it is an adapter alone, {alone} and "
+            "evaluate the folder: gtpo eval FOLDER"
         )
 
 
 @contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
-    """Load quietly in the block, from the folder or hub id `path`, and turn every failure into a ModelError."""
-    _check_folder(path)
+def explained(path: str, *, adapter: bool = False) -> Iterator[None]:
+    """Load quietly in the block, from the folder or hub id `path`, and turn every failure into a ModelError.
+
+    `adapter`: the folder is that of an adapter, not of a whole model.
+    """
+    if adapter:
+        _check_own_files(Path(path))
+    else:
+        _check_folder(path)
     reason = None
     asking = contextlib.nullcontext() if Path(path).is_dir() else only_the_cache_if_unreachable()
 
@@ -178,16 +195,18 @@ def _check_folder(path: str) -> None:
             raise ModelError(f"model.name: there is no folder {path}; correct the name, or give a hub id (owner/name)")
         return
     if os.path.lexists(folder / "config.json"):
-        check_files(folder, lambda why: ModelError(f"model.name: {why}; fetch the model again"))
+        _check_own_files(folder)
         return
-    if (folder / "adapter_config.json").is_file():
-        from gtpo_cli.policy.adapter_config import base_of_adapter
-
+    if is_adapter(folder):
         raise ModelError(
             f"model.name: {path} is an adapter, not a complete model; name its base model"
             f"{base_of_adapter(folder)} and train the adapter further with model.start (gtpo train --from {path})"
         )
     raise ModelError(f"model.name: {path} is a folder without config.json; name a Hugging Face model folder")
+
+
+def _check_own_files(folder: Path) -> None:
+    check_files(folder, lambda why: ModelError(f"model.name: {why}; fetch the model again"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,10 @@ class TransformersPolicy:
 
         file = folder / "adapter_model.safetensors"
         if not file.is_file():
-            raise CheckpointError(f"{folder}: has no adapter (adapter_model.safetensors is missing)")
+            raise CheckpointError(
+                f"{folder}: has no adapter (adapter_model.safetensors is missing); a pickle (adapter_model.bin) is not "
+                "read because it could run code: save it as safetensors with PEFT"
+            )
         saved, own = check_adapter_config(folder), self.model.active_peft_config
         if (saved.r, saved.lora_alpha, saved.target_modules) != (
             own.r, own.lora_alpha, tuple(sorted(own.target_modules))
@@ -271,7 +274,15 @@ class TransformersPolicy:
                 f"{file}: has more than an adapter ({one_line(foreign[0])}), which would change the base; merge it "
                 "into its base with PEFT (merge_and_unload) and name the result as model.name"
             )
-        result = set_peft_model_state_dict(self.model, tensors)
+        try:
+            result = set_peft_model_state_dict(self.model, tensors)
+        except RuntimeError as error:
+            if "size mismatch" not in str(error):
+                raise
+            raise CheckpointError(
+                f"{file}: its tensors have other shapes than the layers of the model; it was trained on another base "
+                "than model.name"
+            ) from error
         missing = [key for key in result.missing_keys if "lora_" in key]
         if result.unexpected_keys or missing:
             raise CheckpointError(

@@ -39,13 +39,15 @@ class Start:
     """Weights to start from.
 
     `name`: the value of `model.start`, with the step. `weights`: their folder. `run`: None for an adapter's folder.
-    `base`: the model that was trained, if known. `lora`: None if all weights were trained. `files`: those to take.
+    `base`: the model that was trained, if known, and its `revision`. `lora`: None if all weights were trained. `files`:
+    those to take.
     """
 
     name: str
     weights: Path
     run: RunFolder | None
     base: str | None
+    revision: str | None
     lora: LoraRecipe | None
     files: tuple[str, ...]
 
@@ -54,10 +56,9 @@ class Start:
         lora = None if self.lora is None else self.lora.model_dump(mode="json")
         model: dict[str, Any] = {"start": self.name, "lora": lora}
         if self.base is not None:
-            model["name"] = self.base
+            model |= {"name": self.base, "revision": self.revision}
         if self.run is not None:
-            trained = self.run.recipe().model
-            model |= {"revision": trained.revision, "load_in_4bit": trained.load_in_4bit}
+            model["load_in_4bit"] = self.run.recipe().model.load_in_4bit
         return [f"model.{key}={json.dumps(value)}" for key, value in model.items()]
 
 
@@ -72,14 +73,15 @@ def find_start(text: str) -> Start:
         model = run.recipe().model
         checkpoint = choose_checkpoint(run, step_or_word(which))
         files = tuple(CheckpointStore(run.checkpoints, keep_last=1).files(checkpoint.step, checkpoint.weights))
-        return Start(f"{path}:{checkpoint.step}", checkpoint.model, run, model.name, model.lora, files)
+        name = f"{path}:{checkpoint.step}"
+        return Start(name, checkpoint.model, run, model.name, model.revision, model.lora, files)
     if which == "best" and (path / _ADAPTER[0]).is_file():
         from gtpo_cli.policy.adapter_config import check_adapter_config
 
         found = check_adapter_config(path)
         lora = _lora_of(path / _ADAPTER[0], found)
-        base = found.base_model_name_or_path
-        return Start(str(path), path, None, base and recipe_name(base), lora, _ADAPTER)
+        base = recipe_name(found.base_model_name_or_path) if found.base_model_name_or_path else None
+        return Start(str(path), path, None, base, found.revision, lora, _ADAPTER)
     if (path / "config.json").is_file():
         raise ModelError(f"model.start: {path} is a whole model; train it with --set model.name={path}")
     what = "is neither a run nor an adapter" if path.is_dir() else "does not exist"

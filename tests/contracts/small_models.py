@@ -40,3 +40,19 @@ def random_model(architecture: str = "llama", *, seed: int = 0, **changes: Any) 
     } | changes
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **settings)), tokenizer
+
+
+PLAIN = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"], "task_type": "CAUSAL_LM"}
+
+
+def adapted(model: Any, **changes: Any) -> Any:
+    """The model with an adapter that changes it, by PEFT."""
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(model, LoraConfig(**PLAIN | changes))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model

@@ -92,7 +92,7 @@ def test_an_evaluation_loads_the_base_once_and_puts_the_adapter_on_it(
     monkeypatch.setattr(loading, "about_compiling", lambda rollout, engines: "compiling takes minutes")
     said: list[str] = []
     loader = PolicyLoader(said.append)
-    untrained, after = _find_subjects(recipe, run, choose_checkpoint(run), ["base", "step-3"], keep=(), of_run=True)
+    untrained, after = _find_subjects(recipe, run, choose_checkpoint(run), ["base", "step-3"], adapter=None, keep=())
     base = loader.load(untrained)
     assert loader.load(untrained) is base
     assert same(measured(base.policy), measured(policy_of(recipe_of())))

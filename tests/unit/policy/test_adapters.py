@@ -15,7 +15,7 @@ from families import family_model
 from jobs import policy_of, subject_of
 from policy_contract import LORA, PROMPTS, plain_logprobs, ragged_rows, recipe_for, save_model, train_a_little
 from safetensors.torch import load_file, save_file
-from small_models import random_model
+from small_models import adapted, random_model
 
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.evaluation.loading import PolicyLoader, load_frozen
@@ -28,22 +28,6 @@ from gtpo_cli.runs.checkpoints import CheckpointState, CheckpointStore, choose_c
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.training.loop import train
 from gtpo_cli.training.start import find_start
-
-PLAIN = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"], "task_type": "CAUSAL_LM"}
-
-
-def adapted(model: Any, **changes: Any) -> Any:
-    """The model with an adapter that changes it, by PEFT."""
-    from peft import LoraConfig, get_peft_model
-
-    model = get_peft_model(model, LoraConfig(**PLAIN | changes))
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return model
-
 
 # What LoraConfig can say and `model.lora` cannot, and what of it the message names.
 BEYOND: dict[str, dict[str, Any]] = {
