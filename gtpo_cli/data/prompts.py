@@ -192,7 +192,7 @@ class PromptEncoder:
     @cached_property
     def opened(self) -> str:
         """The recipe's tags that end every prompt, such as `<think>`, with the white space after them; else ""."""
-        found = re.search(rf"(?:(?:{self._tag})\s*)*\Z", self.render(_PROBE_QUESTION))
+        found = self._tag and re.search(rf"(?:(?:{self._tag})\s*)+\Z", self.render(_PROBE_QUESTION))
         return found[0] if found else ""
 
     @property

@@ -341,7 +341,7 @@ def make_plan(
 
 
 def _counted_before(recipe: Recipe, why: GtpoError) -> Prepared | None:
-    """Return the earlier counts, with empty prompts, for a model and data of the paper; None for others.
+    """Return the earlier counts, with empty prompts, for a model and data of a shipped recipe; None for others.
 
     `why`: the reason why they cannot be counted here.
     """

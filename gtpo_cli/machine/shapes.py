@@ -113,17 +113,22 @@ class ModelShape:
         return lora.rank * sum(self.linear[name].ends for name in names if name in self.linear)
 
 
-# The shapes in the config.json of the paper's models, for machines that cannot reach the hub.
+# The shapes in the config.json of the shipped recipes' models, for machines that cannot reach the hub.
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B-Instruct": ModelShape(32, 4096, 14336, 32, 8, 128, 128256, tied=False),
     "Qwen/Qwen2.5-3B-Instruct": ModelShape(36, 2048, 11008, 16, 2, 128, 151936, tied=True),
+    "Qwen/Qwen3-0.6B": ModelShape(28, 1024, 3072, 16, 8, 128, 151936, tied=True),
+    "Qwen/Qwen3-1.7B": ModelShape(28, 2048, 6144, 16, 8, 128, 151936, tied=True),
 }
-# Counts of their training data by `gtpo plan` with their own tokenizers: (longest prompt in tokens, problems).
+# Counts of their training data by `gtpo plan`, with the recipes' prompts and their own tokenizers: (longest prompt in
+# tokens, problems). Qwen3's were counted with Qwen2.5's tokenizer, the tags that Qwen3 adds to it, and thinking off.
 PUBLISHED_PROMPTS = {
     ("meta-llama/Llama-3.1-8B-Instruct", "gsm8k"): (287, 7473),
     ("meta-llama/Llama-3.1-8B-Instruct", "math"): (1632, 7497),
     ("Qwen/Qwen2.5-3B-Instruct", "gsm8k"): (268, 7473),
     ("Qwen/Qwen2.5-3B-Instruct", "math"): (1710, 7497),
+    ("Qwen/Qwen3-0.6B", "gsm8k"): (244, 7473),
+    ("Qwen/Qwen3-1.7B", "gsm8k"): (244, 7473),
 }
 
 

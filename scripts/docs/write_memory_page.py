@@ -1,8 +1,8 @@
 """Write what is computed by the plan: `python scripts/docs/write_memory_page.py [--check]`. That is the tables of
-docs/memory.md, the hours in docs/benchmarks.md, and what each of the paper's recipes says that it needs.
+docs/memory.md, the hours in docs/benchmarks.md, and what each recipe for a GPU says that it needs.
 
-Longest prompts and steps were counted by `gtpo plan` on the training splits with the models' own tokenizers; the shapes
-are the published ones. So the tables need no data, no hub and no GPU.
+Longest prompts and problems were counted by `gtpo plan` on the training splits; the shapes are the published ones
+(gtpo_cli/machine/shapes.py). So the tables need no data, no hub and no GPU.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ PAGE = ROOT / "docs" / "memory.md"
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 MARKS = ("<!-- hours: written by scripts/docs/write_memory_page.py -->", "<!-- end of hours -->")
 START = "<!-- the tables below are written by scripts/docs/write_memory_page.py -->"
-MODELS = {"llama8b": "meta-llama/Llama-3.1-8B-Instruct", "qwen3b": "Qwen/Qwen2.5-3B-Instruct"}
-LONGEST_PROMPT = {
-    f"{model}_{data}": PUBLISHED_PROMPTS[name, data][0] for model, name in MODELS.items() for data in ("gsm8k", "math")
-}
-STEPS = {data: problems for (_, data), (_, problems) in PUBLISHED_PROMPTS.items()}  # of one epoch, a prompt each
-RECIPES = (*LONGEST_PROMPT, "llama8b_gsm8k_24gb", "llama8b_gsm8k_80gb", "qwen3b_gsm8k_16gb")
+PAPER = (
+    "llama8b_gsm8k", "llama8b_math", "qwen3b_gsm8k", "qwen3b_math",
+    "llama8b_gsm8k_24gb", "llama8b_gsm8k_80gb", "qwen3b_gsm8k_16gb",
+)  # fmt: skip
+RECIPES = (*PAPER, "qwen0.6b_gsm8k")
 SIZES = (16, 24, 40, 80, 141)
 SHOWN = ("4060ti", "3090", "4090", "l4", "5090", "a100-40gb", "l40s", "a100-80gb", "h100", "h200")
 SETTINGS: dict[str, dict[str, Any]] = {"4 bits": {}, "16 bits": {"model.load_in_4bit": False}}
@@ -44,7 +43,7 @@ def tables() -> str:
     """A row for each recipe: parts of the training half at the recipe's own micro-batch, then what each size holds."""
     names = ["weights", "adapter, gradients, optimiser", "engine asleep, adapter for it", "kept", "work"]
     sizes = [f"{size} GiB" for size in SIZES]
-    return _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in RECIPES])
+    return _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in PAPER])
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -57,10 +56,16 @@ def _recipe(name: str, size: float | None = None) -> tuple[Recipe, ModelShape, E
     leaves open as it is on a GPU of so many GiB."""
     recipe = load_recipe(name)
     engines = choose_engines(recipe, gpu=True, installed=LIBRARIES)
-    main = next(key for key in LONGEST_PROMPT if name.startswith(key))
     shape = PUBLISHED[recipe.model.name]
+    longest, _ = PUBLISHED_PROMPTS[recipe.model.name, recipe.data.benchmark]
     recipe = recipe if size is None else close(recipe, machine_with(size * GIB), shape).recipe
-    return recipe, shape, engines, LONGEST_PROMPT[main]
+    return recipe, shape, engines, longest
+
+
+def steps_of(recipe: Recipe) -> int:
+    """The steps of the whole run."""
+    _, problems = PUBLISHED_PROMPTS[recipe.model.name, recipe.data.benchmark]
+    return recipe.training.max_steps or problems // recipe.rollout.prompts_per_step
 
 
 def _memory(name: str, size: float, limit: int | None = None) -> Memory:
@@ -105,10 +110,10 @@ def hours_of(
 ) -> Hours:
     """Of a recipe that stems from `name`; by default with completions a fifth of the limit long."""
     _, shape, _, prompt = _recipe(name)
-    steps = next(count for data, count in STEPS.items() if data in name)
+    steps, each = steps_of(recipe), recipe.rollout.prompts_per_step * recipe.rollout.group_size
     return estimate(
-        recipe, shape, engines, memory, cards=cards, steps=steps, completions=steps * recipe.rollout.group_size,
-        prompt_tokens=prompt, completion_tokens=mean or recipe.rollout.max_completion_tokens // 5,
+        recipe, shape, engines, memory, cards=cards, steps=steps, completions=steps * each, prompt_tokens=prompt,
+        completion_tokens=mean or recipe.rollout.max_completion_tokens // 5,
     )  # fmt: skip
 
 

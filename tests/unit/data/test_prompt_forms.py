@@ -81,6 +81,18 @@ def test_a_tag_of_the_template_that_the_recipe_does_not_name_is_said(tokenizer: 
     assert notes == ["the chat template ends the prompt with <think>, which counts as the completion's"]
 
 
+def test_without_tags_nothing_that_ends_the_prompt_is_the_completions(tokenizer: Any) -> None:
+    """An answer in a box has no tags, and templates end with a line break."""
+    boxed = Tags(None, place="boxed")
+    for template, arguments in ((PLAIN, {}), (SWITCH, {"enable_thinking": False})):
+        encoder = PromptEncoder(with_template(tokenizer, template), None, tags=boxed, arguments=arguments)
+        assert encoder.render("1+1").endswith("\n")
+        assert (encoder.opened, encoder.notes) == ("", [])
+    thinks = with_template(tokenizer, THINKS + "{# strips </think> #}")
+    (note,) = PromptEncoder(thinks, None, tags=boxed).notes
+    assert "ends the prompt with <think>, which is none of the recipe's tags" in note
+
+
 def test_arguments_reach_the_template_and_one_that_it_does_not_read_is_refused(tokenizer: Any) -> None:
     encoder = PromptEncoder(with_template(tokenizer, SWITCH), None, arguments={"enable_thinking": False})
     assert tokenizer.decode(encoder.encode("1+1")).endswith("assistant\n<think>\n\n</think>\n\n")

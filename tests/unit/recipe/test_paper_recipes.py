@@ -10,13 +10,14 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 import yaml
-from write_memory_page import LONGEST_PROMPT, STEPS
+from write_memory_page import ROOT
 from write_memory_page import needs as needs_by_plan
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.machine.fit import estimate, make_plan
-from gtpo_cli.machine.installed import GIB, cards_of
+from gtpo_cli.machine.fit import make_plan
+from gtpo_cli.machine.installed import GIB, find_gpu
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
+from gtpo_cli.recipe.data import PRESETS
 from gtpo_cli.recipe.section import recipe_differences
 
 MAIN = ["llama8b_gsm8k", "llama8b_math", "qwen3b_gsm8k", "qwen3b_math"]
@@ -83,7 +84,7 @@ def test_what_the_recipes_for_small_cards_change(name: str, main: str) -> None:
 
 # -- what the list says -----------------------------------------------------------------------------------------------
 
-FOR_CARDS = ["llama8b_gsm8k_24gb", "llama8b_gsm8k_80gb", "qwen3b_gsm8k_16gb"]
+FOR_CARDS = ["llama8b_gsm8k_24gb", "llama8b_gsm8k_80gb", "qwen3b_gsm8k_16gb", "qwen0.6b_gsm8k"]
 SMALL = ["smollm135m_words", "smollm135m_words_sft", "tiny_arithmetic", "tiny_gsm8k", "tiny_gsm8k_sft"]
 
 
@@ -91,7 +92,7 @@ def needs(name: str) -> str:
     return shipped_recipes()[name].read_text().splitlines()[1].removeprefix("# Needs ")
 
 
-def test_twelve_recipes_ship_and_each_says_what_it_is_for_and_what_it_needs() -> None:
+def test_thirteen_recipes_ship_and_each_says_what_it_is_for_and_what_it_needs() -> None:
     assert sorted(shipped_recipes()) == sorted([*MAIN, *SMALL, *FOR_CARDS])
     for name, file in shipped_recipes().items():
         about = file.read_text().splitlines()[0]
@@ -104,17 +105,35 @@ def test_twelve_recipes_ship_and_each_says_what_it_is_for_and_what_it_needs() ->
 def test_memory_and_hours_in_a_recipe_are_those_of_the_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the longest prompt and the steps that were counted once on the real data (docs/memory.md has them too)."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    prompt = next(tokens for main, tokens in LONGEST_PROMPT.items() if name.startswith(main))
-    steps = STEPS[name.split("_")[1]]
-    recipe = load_recipe(name, [f"data.max_prompt_tokens={prompt}"])
-    plan = make_plan(recipe, gpu=None)
-    hours = estimate(
-        plan.recipe, plan.shape, plan.engines, plan.memory, cards=cards_of(plan.gpu), steps=steps,
-        completions=steps * recipe.rollout.group_size, prompt_tokens=plan.prompt_tokens,
-        completion_tokens=recipe.rollout.max_completion_tokens // 5,
-    )  # fmt: skip
+    plan = make_plan(load_recipe(name), gpu=None)
+    assert plan.published
+    _, hours = plan.hours[0]
     assert needs(name) == needs_by_plan(name)
     assert needs(name).startswith(f"{plan.memory.peak / GIB:.1f} of {plan.gpu / GIB:.0f} GiB GPU; {hours}; ")
+
+
+def test_the_first_run_on_a_rented_card_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a listed card of 16 GB it fits and ends in an hour or two. docs/start.md has these figures."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    recipe = load_recipe("qwen0.6b_gsm8k")
+    assert recipe.data.template_arguments == {"enable_thinking": False}
+    assert recipe.data.system_prompt == PRESETS["qwen_boxed"]
+    plans = {short: make_plan(recipe, gpu=find_gpu(short)) for short in ("4060ti", "l4", "4090", "t4")}
+    assert [plan.fits for plan in plans.values()] == [True, True, True, False]  # the last has no bfloat16
+    counts = plans["4060ti"].counts
+    assert counts is not None
+    assert (counts.order.total_steps, counts.sampled) == (300, 38_400)
+    larger = load_recipe("qwen0.6b_gsm8k", ["model.name=Qwen/Qwen3-1.7B"])
+    plans["larger"] = make_plan(larger, gpu=find_gpu("4060ti"))
+    found = {name: (f"{plan.memory.peak / GIB:.1f}", *plan.hours[0]) for name, plan in plans.items() if plan.fits}
+    assert {name: (memory, str(hours)) for name, (memory, _, hours) in found.items()} == {
+        "4060ti": ("14.7", "0.94 to 1.9 h"), "l4": ("20.2", "0.64 to 1.3 h"), "4090": ("21.9", "18 to 35 min"),
+        "larger": ("14.7", "2 to 4.1 h"),
+    }  # fmt: skip
+    assert {mean for _, mean, _ in found.values()} == {204}
+    page = " ".join((ROOT / "docs" / "start.md").read_text().split())
+    for _, _, hours in found.values():
+        assert str(hours) in page
 
 
 # -- extends ----------------------------------------------------------------------------------------------------------
