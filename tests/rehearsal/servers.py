@@ -35,6 +35,7 @@ REAL_IS_HERE = (REAL / "model.safetensors").is_file()  # written last
 FAMILIES = {
     "llama": ("llama8b_gsm8k", "llama-3.1", 110, {"bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009]}),
     "qwen": ("qwen3b_gsm8k", "qwen2.5", 90, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
+    "qwen3": ("qwen0.6b_gsm8k", "qwen2.5", 90, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
 }
 COMPLETION = 6
 
@@ -126,7 +127,7 @@ def settings(family: str, folder: Path) -> list[str]:
 
 def save_family(family: str, folder: Path) -> None:
     """A random model of one block with the family's real tokenizer and vocabulary, saved in float16."""
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     _, tokenizer, _, ends = FAMILIES[family]
     loaded = AutoTokenizer.from_pretrained(SHARED / "models/tokenizers" / tokenizer)
@@ -134,12 +135,10 @@ def save_family(family: str, folder: Path) -> None:
     shape: dict[str, Any] = {
         "vocab_size": (len(loaded) + 127) // 128 * 128, "hidden_size": 128, "intermediate_size": 256,
         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 4096,
-        "initializer_range": 0.1, "tie_word_embeddings": family == "qwen",
+        "head_dim": 64, "initializer_range": 0.1, "tie_word_embeddings": family != "llama",
     }  # fmt: skip
-    is_llama = family == "llama"
-    config: Any = (LlamaConfig if is_llama else Qwen2Config)(**shape, **ends)
-    model: Any = (LlamaForCausalLM if is_llama else Qwen2ForCausalLM)(config)
-    model.half().save_pretrained(folder / family)
+    config = AutoConfig.for_model("qwen2" if family == "qwen" else family, **shape, **ends)
+    AutoModelForCausalLM.from_config(config).half().save_pretrained(folder / family)
     loaded.save_pretrained(folder / family)
 
 
@@ -172,6 +171,7 @@ QWEN = {
                      "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]", "training.keep_best=optim/loss",
                      "rollout.max_completion_tokens=80", "model.max_seq_length=180")],
 }  # fmt: skip
+QWEN3 = {"train": ["train", "--recipe", "qwen0.6b_gsm8k", *changed("run_name=small", "training.max_steps=1")]}
 # The real model repeats a number in tags, as one turn before it does, which half of its answers get right. The template
 # opens the reasoning, as those of models that think. Few tokens, since the kernels are interpreted for 30 layers.
 THINKS = """<|im_start|>system
@@ -215,7 +215,7 @@ SMOLLM = {
     "eval": ["eval", "runs/real", "--base"],
     "eval merged": ["eval", "runs/real/export/merged", "--data-path", "numbers"],
 }  # fmt: skip
-COMMANDS = {"llama": LLAMA, "qwen": QWEN, "smollm": SMOLLM}
+COMMANDS = {"llama": LLAMA, "qwen": QWEN, "qwen3": QWEN3, "smollm": SMOLLM}
 FATES: dict[str, dict[str, Any]] = {
     "terminated": {"terminate_after_step": 1, "run": "cut"},
     "no room": {"no_room": 2},  # of the second generation, also when it is tried once more
@@ -224,7 +224,7 @@ FATES: dict[str, dict[str, Any]] = {
 
 def families() -> list[str]:
     """Those whose data or weights are here."""
-    return (["llama", "qwen"] if DATA.is_dir() else []) + (["smollm"] if REAL_IS_HERE else [])
+    return (["llama", "qwen", "qwen3"] if DATA.is_dir() else []) + (["smollm"] if REAL_IS_HERE else [])
 
 
 def typed(family: str, folder: Path, argv: list[str]) -> list[str]:

@@ -122,6 +122,19 @@ def test_train_on_qwen_with_the_longest_step_first(servers: dict[str, Server]) -
     assert all(row["optim/grad_norm"] > 0.01 for row in metrics(servers["qwen"].folder / "runs/long"))
 
 
+def test_the_recipe_of_a_small_current_model(servers: dict[str, Server]) -> None:
+    """Qwen3, in 16 bits, whose answers stand in boxes."""
+    server = servers["qwen3"]
+    done = ended(server, "train")
+    options = engine_of(done.calls)
+    assert (options["quantization"], options["max_num_seqs"]) == ("None", "128")
+    (row,) = metrics(server.folder / "runs/small")
+    assert row["optim/grad_norm"] > 0.001
+    assert row["sampler/gap_max"] < 0.05
+    facts = json.loads((server.folder / "runs/small/environment.json").read_text())
+    assert (facts["backend"], facts["engine"]) == ("unsloth", "vllm")
+
+
 def test_grpo_with_a_kl_term(servers: dict[str, Server]) -> None:
     done = ended(servers["qwen"], "kl")
     assert "since it compiles" not in done.out  # enforce_eager
