@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import datasets
 import pytest
+from typer.testing import CliRunner
 
+from gtpo_cli.cli.app import app
 from gtpo_cli.data import PromptEncoder, load_problems, prepare
 from gtpo_cli.data.preparation import Prepared
 from gtpo_cli.errors import DataError, RecipeError
-from gtpo_cli.machine.first_recipe import FirstRecipe, first_recipe
+from gtpo_cli.machine.first_recipe import first_recipe
 from gtpo_cli.policy.loading import read_model
 from gtpo_cli.policy.tiny import resolve_name
 from gtpo_cli.recipe import Recipe, load_recipe
@@ -208,16 +210,19 @@ def written(folder: Path, rows: list[Any], suffix: str) -> Path:
     return path
 
 
-def typed(folder: Path, path: Path) -> tuple[FirstRecipe, Recipe, Prepared, str]:
-    """What `gtpo init` writes, the recipe as read back, its data, and the first prompt as the model gets it."""
-    made = first_recipe(str(resolve_name("builtin:tiny")), {"benchmark": "local", "path": str(path)}, None)
-    (folder / "mine.yaml").write_text(made.text)
-    recipe = load_recipe(folder / "mine.yaml")
+def typed(folder: Path, path: Path) -> tuple[str, Recipe, Prepared, str]:
+    """What `gtpo init` says, the recipe that it writes, its data, and the first prompt as the model gets it."""
+    file = folder / "mine.yaml"
+    model_name = str(resolve_name("builtin:tiny"))
+    done = CliRunner().invoke(app, ["init", str(file), "--model", model_name, "--data", str(path)])
+    if done.exception is not None:
+        raise done.exception
+    recipe = load_recipe(file)
     model = read_model(recipe.model)
     encoder = PromptEncoder(model.tokenizer, recipe.data.system_prompt)
     data = prepare(recipe, encoder, model.context)
     problem = data.prompts[0][0]
-    return made, recipe, data, encoder.render(problem.question, problem.turns)
+    return done.output, recipe, data, encoder.render(problem.question, problem.turns)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
@@ -225,13 +230,13 @@ def typed(folder: Path, path: Path) -> tuple[FirstRecipe, Recipe, Prepared, str]
 def test_the_table_is_read_as_it_is(tmp_path: Path, name: str, suffix: str) -> None:
     table = TABLES[name]
     path = written(tmp_path, table.rows, suffix)
-    made, recipe, data, prompt = typed(tmp_path, path)
+    said, recipe, data, prompt = typed(tmp_path, path)
     assert recipe.data.columns.model_dump(exclude_none=True) == table.columns
     assert recipe.data.gold == "column"
     assert (recipe.rewards.answer, recipe.rewards.accuracy.equality) == (table.answer, "mathematics")
     found = [(problem.question, problem.gold, problem.solution, problem.turns) for problem, _ in data.prompts]
     assert found == table.problems
-    assert set(made.left_out) == set(table.unused)
+    assert ("no use is made of" in said) == bool(table.unused)
     loaded = load_problems(recipe.data, seed=0)
     assert [row.reason for row in loaded.dropped] == list(table.dropped)
     assert set(loaded.unused) == set(table.unused)
@@ -251,10 +256,10 @@ def test_the_table_is_read_as_it_is(tmp_path: Path, name: str, suffix: str) -> N
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
 def test_open_reasoner_zero_has_lists_of_messages_for_rows(tmp_path: Path, suffix: str) -> None:
     path = written(tmp_path, [orz("1+1?", "2"), orz("1+2?", r"\boxed{3}"), orz("1+3?", "")], suffix)
-    made, recipe, data, _ = typed(tmp_path, path)
+    said, recipe, data, _ = typed(tmp_path, path)
     assert (recipe.data.columns.question, recipe.data.columns.answer) == ("0.value", "1.ground_truth.value")
     assert [(problem.question, problem.gold) for problem, _ in data.prompts] == [("1+1?", "2"), ("1+2?", r"\boxed{3}")]
-    assert made.left_out == ()
+    assert "no use is made of" not in said
     assert f"dropped 1 row (1 empty gold answer): {path}:3 empty gold answer" in data.notes
 
 
