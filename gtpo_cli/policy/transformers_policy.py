@@ -322,8 +322,9 @@ def load_transformers_policy(
     reference = None
     if recipe.lora is not None:
         model = _with_lora(model, recipe.lora, seed)
-    elif with_reference:
-        reference = copy.deepcopy(model).eval().requires_grad_(False)
+    else:
+        _train_text_alone(model)
+        reference = copy.deepcopy(model).eval().requires_grad_(False) if with_reference else None
     if recipe.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     with explained(path):  # the first forward may fail if the configuration is impossible
@@ -331,6 +332,14 @@ def load_transformers_policy(
             model, files.tokenizer, temperature=temperature, max_seq_length=recipe.max_seq_length, reference=reference,
             dtype=dtype,
         )  # fmt: skip
+
+
+def _train_text_alone(model: Any) -> None:
+    """Freeze what no text passes through, such as an image encoder, which weight decay would shrink."""
+    parts = [part for part in (model.get_decoder(), model.get_output_embeddings()) if part is not None]
+    text = {weight for part in parts for weight in part.parameters()}
+    for weight in model.parameters():
+        weight.requires_grad_(weight.requires_grad and weight in text)
 
 
 def _check_vocabulary(path: str, tokenizer: Any, model: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import family_model
 from jobs import policy_of
 from policy_contract import PROMPTS, PolicyContract, ragged_rows, save_model
 from small_models import random_model
@@ -18,7 +19,8 @@ from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.policy.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
+from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe, OptimizerRecipe
+from gtpo_cli.training.optimizers import Updater
 
 
 class TestContract(PolicyContract):
@@ -143,3 +145,20 @@ def test_a_missing_unsloth_is_an_error_with_the_remedy() -> None:
     recipe = load_recipe("tiny_arithmetic", ["model.backend=unsloth"])
     with pytest.raises(ModelError, match=r"unsloth cannot be imported .*\.\[cuda\].*backend: transformers"):
         policy_of(recipe)
+
+
+def test_of_a_model_of_text_and_images_only_the_text_part_trains(tmp_path: Path) -> None:
+    """Weight decay would shrink weights that no gradient reaches."""
+    model, tokenizer = family_model("Gemma 3, text and images")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    policy = load(tmp_path, lora=None)
+    before = {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
+    settings = OptimizerRecipe(name="adamw", learning_rate=0.1, weight_decay=0.1, warmup_ratio=0.0)
+    updater = Updater(policy.trainable_parameters(), settings, total_steps=2)
+    updater.backward(policy.token_logprobs(ragged_rows())[0].sum())
+    updater.update()
+    moved = {name for name, weight in policy.model.named_parameters() if not torch.equal(weight, before[name])}
+    outside = {name for name in before if "vision" in name or "multi_modal" in name}
+    assert len(outside) > 10
+    assert moved == before.keys() - outside
