@@ -33,7 +33,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import GENERATED
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.terminal.signals import Waiting
-from gtpo_cli.text import counted
+from gtpo_cli.text import counted, some
 from gtpo_cli.training.best import check_keep_best
 from gtpo_cli.types import CodeName
 
@@ -186,7 +186,7 @@ def _adapter(parts: Parts) -> Iterator[Finding]:
         return
     layers = parts.shape.linear
     if unknown := [name for name in lora.target_modules if name not in layers]:
-        said = f"model.lora.target_modules: this model has no linear layer {', '.join(unknown)} in its text part"
+        said = f"model.lora.target_modules: no linear layer between embedding and output is called {some(unknown)}"
         yield Finding("adapter", "problem", said, f"it has {', '.join(sorted(layers))}, or all-linear for all of them")
 
 

@@ -225,7 +225,7 @@ def test_what_trl_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "refused").exists()
     head = "model.lora={rank: 4, alpha: 8, target_modules: [q_proj, lm_head]}"
     out = run_in(tmp_path, [*GTPO, *train("head", head)], code=2)
-    assert "error: model.lora.target_modules: lm_head is the output layer" in out
+    assert "error: model.lora.target_modules: no linear layer between embedding and output is called lm_head" in out
     assert "Traceback" not in out
     out = run_in(tmp_path, [*GTPO, *train("refused"), "--trl", "learning_rate=1"], code=2)
     assert "--trl learning_rate: the recipe decides that" in out

@@ -143,9 +143,14 @@ def test_an_adapter_on_layers_that_the_model_does_not_have_is_known_before_its_w
     (finding,) = problems_of(Parts(named))
     assert (finding.subject, finding.words, finding.remedy) == (
         "adapter",
-        "model.lora.target_modules: this model has no linear layer q_proj, gate_proj in its text part",
+        "model.lora.target_modules: no linear layer between embedding and output is called q_proj and gate_proj",
         "it has down_proj, gate_up_proj, o_proj, qkv_proj, or all-linear for all of them",
     )
+    for ends in ("lm_head", "embed_tokens"):  # where gtpo would ignore an adapter
+        (finding,) = problems_of(
+            Parts(load_recipe("tiny_arithmetic", [*changes, f"model.lora.target_modules=[{ends}]"]))
+        )
+        assert finding.words.endswith(f"no linear layer between embedding and output is called {ends}")
     for lora in ("{target_modules: all-linear}", "{target_modules: [qkv_proj]}", "null"):
         assert problems_of(Parts(load_recipe("tiny_arithmetic", [*changes, f"model.lora={lora}"]))) == []
 
