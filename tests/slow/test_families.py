@@ -3,15 +3,15 @@ docs/engines.md is written here: `GTPO_WRITE_DOCS=1 python -m pytest tests/slow/
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import forks
 import pytest
-from commands import GTPO, ROOT, comparable, contents, environment, metrics
+from commands import ROOT, comparable, contents, environment, metrics
 from families import FAMILIES, family_model
 
 PAGE = ROOT / "docs" / "engines.md"
@@ -37,8 +37,19 @@ def reward(problem, completion):
 """
 
 
-def gtpo(folder: Path, *arguments: str, code: int = 0) -> str:
-    done = forks.run([*GTPO, *arguments], cwd=folder, env=environment())
+# Commands one after the other in one process, which imports and loads once.
+COMMANDS = """
+import json, sys
+from gtpo_cli.cli.app import app
+for command in json.loads(sys.argv[1]):
+    app(command, standalone_mode=False)
+"""
+
+
+def gtpo(folder: Path, *commands: list[str], code: int = 0) -> str:
+    program = folder / "commands.py"
+    program.write_text(COMMANDS)
+    done = forks.run([str(program), json.dumps(commands)], cwd=folder, env=environment())
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
@@ -52,23 +63,24 @@ def outcome(family: str, folder: Path) -> tuple[float, list[str]]:
     for name in ("whole", "killed"):
         (folder / name).mkdir()
         (folder / name / "letters.py").write_text(REWARD)
-    gtpo(folder / "whole", *train)
+    export = ["export", "--format", "merged"]  # which compares it with the run's policy
+    measure = ["eval", "--limit", "2", "--pass-k", "2", "--base"]
+    said = gtpo(folder / "whole", train, export, measure, ["generate", "runs/one", "1+1=", "--max-tokens", "4"])
+    assert "4 tokens" in said
     (folder / "killed" / "kill").touch()
-    gtpo(folder / "killed", *train, code=-signal.SIGKILL)
+    gtpo(folder / "killed", train, code=-signal.SIGKILL)
     (folder / "killed" / "kill").unlink()
     whole, killed = (folder / name / "runs/one" for name in ("whole", "killed"))
     assert [row["step"] for row in metrics(killed)] == [1]
-    gtpo(folder / "killed", "train", "--quiet", "--resume")
+    gtpo(folder / "killed", ["train", "--quiet", "--resume"])
     assert comparable(killed) == comparable(whole)
     assert contents(killed) == contents(whole)
     rows = metrics(whole)
     assert any(row["optim/grad_norm"] > 0 for row in rows)
-    gtpo(folder / "whole", "export", "--format", "merged")  # which compares it with the run's policy
-    gtpo(folder / "whole", "eval", "--limit", "2", "--pass-k", "2", "--base")
-    assert gtpo(folder / "whole", "generate", "runs/one", "1+1=")
-    layers = (whole / "checkpoints/step-000003/model/adapter_config.json").read_text()
-    names = re.findall(r'"(\w+)"', re.search(r'"target_modules": \[(.*?)\]', layers, re.DOTALL)[1])  # type: ignore[index]
-    return max(row["sampler/gap_max"] for row in rows), sorted(names)
+    assert (whole / "export/merged/model.safetensors").is_file()
+    assert {path.name.partition("-n")[0] for path in (whole / "evaluation/arithmetic").iterdir()} >= {"step-000003"}
+    config = json.loads((whole / "checkpoints/step-000003/model/adapter_config.json").read_text())
+    return max(row["sampler/gap_max"] for row in rows), sorted(config["target_modules"])
 
 
 def row_of(family: str, gap: float, layers: list[str]) -> str:
