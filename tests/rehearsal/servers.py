@@ -131,6 +131,8 @@ def save_family(family: str, folder: Path) -> None:
 
     _, tokenizer, _, ends = FAMILIES[family]
     loaded = AutoTokenizer.from_pretrained(SHARED / "models/tokenizers" / tokenizer)
+    if family == "qwen3":  # whose template can switch thinking off
+        loaded.chat_template = (SHARED / "cases/templates/qwen3.jinja").read_text()
     torch.manual_seed(0)
     shape: dict[str, Any] = {
         "vocab_size": (len(loaded) + 127) // 128 * 128, "hidden_size": 128, "intermediate_size": 256,
