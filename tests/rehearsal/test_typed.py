@@ -127,7 +127,7 @@ def test_the_recipe_of_a_small_current_model(servers: dict[str, Server]) -> None
     server = servers["qwen3"]
     done = ended(server, "train")
     options = engine_of(done.calls)
-    assert (options["quantization"], options["max_num_seqs"]) == ("None", "128")
+    assert (options["quantization"], options["max_num_seqs"]) == ("None", "16")
     (row,) = metrics(server.folder / "runs/small")
     assert row["optim/grad_norm"] > 0.001
     assert row["sampler/gap_max"] < 0.05
