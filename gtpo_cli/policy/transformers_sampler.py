@@ -117,7 +117,7 @@ class TransformersSampler:
         def wrong(error: BaseException) -> ModelError:
             return ModelError(f"gtpo cannot sample from models of type {kind} ({describe(error)}); {OTHER_SAMPLER}")
 
-        with translated(Exception, wrong, passing=(*PASSING, torch.OutOfMemoryError)), policy.computing():
+        with translated(Exception, wrong, passing=(*PASSING, MemoryError, torch.OutOfMemoryError)), policy.computing():
             gap = self._rehearsed_gap()
         if not gap <= bound:
             raise ModelError(
