@@ -94,8 +94,8 @@ def main() -> None:
     here = [part for part in plan.parts if part.name != "CUDA itself"]
     print(f"\nexit code {process.returncode} after {(time.time() - started) / 60:.1f} minutes")
     for part in here:
-        print(f"  {part.name:<34}{part.sampling / GIB:>8.2f}{part.training / GIB:>8.2f} GiB by the plan")
-    planned = max(sum(part.sampling for part in here), sum(part.training for part in here))
+        print(f"  {part.name:<34}{part.sampling / GIB:>8.2f}{part.forward / GIB:>8.2f} GiB by the plan")
+    planned = max(sum(part.sampling for part in here), sum(part.forward for part in here))
     print(f"  {'the larger sum':<34}{planned / GIB:>16.2f} GiB")
     print(f"  {'memory of the process at its most':<34}{most['RssAnon'] / GIB:>16.2f} GiB")
     print(f"  {'beside it, mapped files':<34}{most['RssFile'] / GIB:>16.2f} GiB, mostly the 16-bit weights' own")

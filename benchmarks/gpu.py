@@ -111,7 +111,7 @@ def measure(policy: TransformersPolicy, recipe: Recipe, shape: ModelShape, case:
         recipe, shape, Engines("transformers", "transformers", False), prompt_tokens=case.prompt,
         completion_tokens=case.completion, gpu=math.inf, limit=budgets["gtpo"].limit,
     )  # fmt: skip
-    planned = memory.training - CONTEXT
+    planned = memory.forward - CONTEXT
     return [
         Figure(f"{name}: seconds", ours, "s", note=note),
         Figure(f"{name}: seconds over full logits", ratio, ""),

@@ -23,6 +23,7 @@ from gtpo_cli.text import counted
 
 if TYPE_CHECKING:
     from gtpo_cli.machine.fit import Copy, Plan
+    from gtpo_cli.machine.memory import Memory
     from gtpo_cli.recipe.schema import ModelRecipe
 
 EXIT_DOES_NOT_FIT = 1
@@ -82,19 +83,28 @@ def _document(name: str, plan: Plan) -> dict[str, object]:
         "longest_completion": plan.completion_tokens,
         "gpu": plan.card.name if plan.card else None,
         "gpu_bytes": plan.gpu,
-        "memory_bytes": {
-            "parts": plan.memory.parts,
-            "sampling": plan.memory.sampling,
-            "training": plan.memory.training,
+        "memory": {
+            "training": _memory_document(plan.memory),
+            "eval": _memory_document(plan.evaluation),
+            "probe_entropy": _memory_document(plan.probe),
+            "export": plan.export,
         },
         "fits": plan.fits,
-        "completions_in_a_forward": plan.memory.rows,
-        "sequences_at_once": plan.memory.sequences,
         "longest_completion_that_fits": plan.longest_completion,
         "better_gpu_memory_utilization": plan.better_share,
         "hours": [{"mean_completion": mean, **hours._asdict()} for mean, hours in plan.hours],
         "cpu": [{"mean_completion": mean, "ram_bytes": need.ram, "minutes": need.minutes} for mean, need in plan.cpu],
         "saving": {"set": plan.saving.values, "hours": plan.saving.hours._asdict()} if plan.saving else None,
+    }
+
+
+def _memory_document(memory: Memory) -> dict[str, object]:
+    return {
+        "parts": memory.parts,
+        "sampling": memory.sampling,
+        "forward": memory.forward,
+        "completions_in_a_forward": memory.rows,
+        "sequences_at_once": memory.sequences,
     }
 
 
@@ -146,8 +156,8 @@ def _print_smaller(copy: Copy, model: ModelRecipe) -> None:
 def _print_memory(plan: Plan) -> None:
     print(f"\n{'GPU memory, GiB':<36}{'sampling':>10}{'training':>10}")
     for part in plan.memory.parts:
-        print(f"  {part.name:<34}{_gib(part.sampling):>10}{_gib(part.training):>10}")
-    print(f"  {'together':<34}{_gib(plan.memory.sampling):>10}{_gib(plan.memory.training):>10}\n")
+        print(f"  {part.name:<34}{_gib(part.sampling):>10}{_gib(part.forward):>10}")
+    print(f"  {'together':<34}{_gib(plan.memory.sampling):>10}{_gib(plan.memory.forward):>10}\n")
 
 
 def _print_verdict(plan: Plan, *, gpu_given: bool) -> None:
@@ -166,12 +176,30 @@ def _print_verdict(plan: Plan, *, gpu_given: bool) -> None:
             print("  the engine's share holds no whole sequence: raise rollout.gpu_memory_utilization")
         if not plan.recipe.model.load_in_4bit:
             print("  model.load_in_4bit: true would make the weights smaller")
+    for command, measuring in (("eval", plan.evaluation), ("probe-entropy", plan.probe)):
+        print(f"gtpo {command:<13}  {_measuring(measuring, plan.gpu)}")
+    export = plan.export
+    print(
+        f"gtpo export         {_gib(export.answers)} GiB; merging takes {_gib(export.merge)} GiB of main memory, and "
+        f"its check {_gib(export.check)} GiB of the GPU or the CPU"
+    )
     if plan.better_share is not None:
         print(f"rollout.gpu_memory_utilization={plan.better_share:g} would let all of a step be sampled at once")
     if plan.longest_completion:
         room = plan.recipe.model.max_seq_length - plan.prompt_tokens
         bound = " (all that model.max_seq_length leaves)" if plan.longest_completion == room else ""
         print(f"longest completion that fits, one at a time in training: {plan.longest_completion:,} tokens{bound}")
+
+
+def _measuring(memory: Memory, gpu: float) -> str:
+    from gtpo_cli.machine.memory import fits
+
+    if not fits(memory, gpu):
+        return f"does not fit: {_gib(memory.peak)} GiB with one completion in a forward"
+    return (
+        f"{_gib(memory.peak)} GiB: {counted(memory.rows, 'completion')} in a forward that measures entropies, "
+        f"{memory.sequences} sampled at the same time"
+    )
 
 
 def _print_hours(plan: Plan) -> None:

@@ -73,7 +73,7 @@ def probe(
     from gtpo_cli.training.start import weights_for
 
     job = resolve(recipe, measures=keep)
-    policy = set_up(job, say=say, start=weights_for(recipe.model)).policy
+    policy = set_up(job, say=say, trains=False, start=weights_for(recipe.model)).policy
     sampler, prompts = load_sampler(policy, job), job.data.prompts[: recipe.objective.probe.num_prompts]
     with ended_with(lambda: " during the measurement: nothing of it is kept"), count_progress(what) as progress:
         return policy, measure(policy, sampler, prompts, job.recipe.rollout, recipe.seed, n=n, progress=progress)

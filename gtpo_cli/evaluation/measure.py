@@ -39,6 +39,7 @@ from gtpo_cli.seeds import derive_seed
 from gtpo_cli.types import Completion, Group, Problem
 
 _COMPLETIONS_AT_ONCE = 256  # measured, graded and stored together
+_ENTROPIES = 1024  # of a sample: its mean is then known to two standard deviations of a completion's entropy over 32
 
 Progress = Callable[[int, int], None]  # (problems done, all problems)
 
@@ -130,6 +131,11 @@ def evaluate(
         return results
 
 
+def measured_entropies(settings: EvaluationRecipe, problems: int) -> int:
+    """Return how many completions of each problem have their entropy measured: the first ones."""
+    return settings.samples if settings.entropy == "all" else min(settings.samples, -(-_ENTROPIES // problems))
+
+
 def _evaluate_problems(
     settings: EvaluationRecipe,
     subject: PolicyAndSampler,
@@ -143,17 +149,18 @@ def _evaluate_problems(
     """Sample the problems with these numbers, and pass them to `keep` about 256 completions at a time. `count` gets the
     problem of each completion that ended.
 
-    Answers are graded as they come. Finished groups are measured between two steps of the engine, which stays full.
-    Other problems may come too: see `Sampler.sample_blocks`.
+    Answers are graded as they come. Entropies are measured between two steps of the engine, which stays full. Other
+    problems may come too: see `Sampler.sample_blocks`.
     """
     samples, prompts = settings.samples, benchmark.prompts
     size = max(1, _COMPLETIONS_AT_ONCE // samples)
     blocks = range(len(range(0, len(prompts), size)))
     seeds = [derive_seed(seed, f"evaluation {benchmark.name}", block) for block in blocks]
+    first = measured_entropies(settings, len(prompts))
     groups: list[Group] = []
 
     def finish() -> None:
-        keep(grade(groups, mean_entropies(subject.policy, groups), scorer))
+        keep(grade(groups, mean_entropies(subject.policy, groups, first=first), scorer))
         groups.clear()
 
     def ended(problem: Problem, completion: Completion) -> None:
@@ -194,7 +201,8 @@ def sample_and_grade(
 
 
 def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], scorer: Scorer) -> list[EvaluatedProblem]:
-    """Grade groups, and check which answers can be compared. `mean_entropies`: <H>_i of each completion in nats."""
+    """Grade groups, and check which answers can be compared. `mean_entropies`: <H>_i of each group's first completions
+    in nats."""
     scored = scorer.score_groups(groups)
     answers = dict.fromkeys(verdict.extracted for group in scored for verdict in group.verdicts)
     given = [answer for answer in answers if answer is not None]
@@ -218,7 +226,9 @@ def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], sc
                     timed_out=verdict.timed_out,
                     plugins=verdict.plugins,
                 )
-                for completion, verdict, entropy in zip(group.completions, group.verdicts, entropies, strict=True)
+                for completion, verdict, entropy in zip(
+                    group.completions, group.verdicts, [*entropies, *[None] * len(group.completions)], strict=False
+                )
             ),
         )
         for group, entropies in zip(scored, mean_entropies, strict=True)
@@ -261,7 +271,7 @@ def _scores_of(
         "truncated_share": fmean(completion.truncated for completion in completions),
         "unparsable_share": fmean(not completion.parsable for completion in completions),
         "timed_out_share": fmean(completion.timed_out for completion in completions),
-        "mean_entropy": fmean(completion.mean_entropy for completion in completions),
+        "mean_entropy": fmean(problem.entropies),
         "mean_length": fmean(completion.tokens for completion in completions),
         **{name: fmean(completion.plugins[name] for completion in completions) for name in rewards},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,12 +27,13 @@ from gtpo_cli.types import Group, Verdict
 _BLOCK = 16  # prompts that share a seed and a measurement
 
 
-def mean_entropies(policy: Policy, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+def mean_entropies(policy: Policy, groups: Sequence[Group], *, first: int | None = None) -> list[tuple[float, ...]]:
     """Measure <H>_i in nats at the policy's temperature, one tuple per group; 0 for an empty completion.
 
-    Raises EvaluationError if memory does not suffice for a single completion.
+    `first`: only of so many completions of each group. Raises EvaluationError if memory does not suffice for a single
+    completion.
     """
-    rows = collate(groups, device=policy.device)
+    rows = collate([replace(group, completions=group.completions[:first]) for group in groups], device=policy.device)
     H_NT = measure_rows(rows, lambda part: policy.token_logprobs(part)[1], policy.measuring, packed=policy.packs)
     return [tuple(row) for row in rows.by_group(mean_entropy(H_NT, rows.mask_NT)).tolist()]
 

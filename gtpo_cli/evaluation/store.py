@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, JsonValue
 from pydantic_core import to_json
@@ -50,7 +50,7 @@ class Conditions:
 
     `subject`: "base" (the untrained model), a checkpoint such as "step-000600", or "trained" (an adapter that says no
     step). `data_digest` covers id, question and gold answer of every problem, in order. `samples`: completions per
-    problem. This and the next three are the recipe's section `evaluation`; `settings`: its other keys that scores
+    problem. This and the next four are the recipe's section `evaluation`; `settings`: its other keys that scores
     depend on (`Recipe.decisive`). `weights`: a digest of the files of the model. `grader`: the code that judged the
     answers; of the user's own rewards, `settings` has a digest of the files by name.
     """
@@ -66,6 +66,7 @@ class Conditions:
     temperature: Finite
     top_p: Finite
     max_completion_tokens: Count
+    entropy: Literal["sample", "all"] = "sample"
     settings: Mapping[str, JsonValue] = field(default_factory=dict)
     weights: str = ""
     grader: str = ""
@@ -78,10 +79,12 @@ class Conditions:
     def differences(self, other: Conditions, *but: str) -> list[tuple[str, Any, Any]]:
         """List (condition, its two values) for all that differ from others', except those named in `but`.
 
-        Nor does it list own rewards: they change no score but their own.
+        Nor does it list own rewards, which change no score but their own, and how many entropies were measured, which
+        changes the accuracy of a score but not the score.
         """
         one, two = ({**asdict(each), **each.settings} for each in (self, other))
-        names = [name for name in dict.fromkeys((*one, *two)) if name not in ("settings", "rewards.plugins", *but)]
+        silent = ("settings", "rewards.plugins", "entropy", *but)
+        names = [name for name in dict.fromkeys((*one, *two)) if name not in silent]
         return [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
 
 
@@ -90,16 +93,16 @@ class EvaluatedCompletion:
     """One completion with the parts of its `Verdict` that do not depend on reward weights.
 
     `tokens`: length with the end-of-sequence token. `mean_entropy`: <H>_i in nats at the evaluation's temperature
-    (greedy: at 1), 0 for an empty completion. `answer`: the text in the answer tags, None without a well-formed answer.
-    `parsable`: the answer can be compared (a number, mathematics, or text); false without an answer. `timed_out`: the
-    comparison ran out of time or memory, so the answer counts as wrong. `plugins`: the unweighted score of each user
-    reward by name.
+    (greedy: at 1), 0 for an empty completion, None where it was not measured. `answer`: the text in the answer tags,
+    None without a well-formed answer. `parsable`: the answer can be compared (a number, mathematics, or text); false
+    without an answer. `timed_out`: the comparison ran out of time or memory, so the answer counts as wrong. `plugins`:
+    the unweighted score of each user reward by name.
     """
 
     text: str
     tokens: Count
     finish_reason: FinishReason
-    mean_entropy: Finite
+    mean_entropy: Finite | None
     answer: str | None
     correct: bool
     parsable: bool
@@ -121,6 +124,11 @@ class EvaluatedProblem:
     question: str
     gold: str
     completions: tuple[EvaluatedCompletion, ...]
+
+    @property
+    def entropies(self) -> list[float]:
+        """The entropies that were measured."""
+        return [c.mean_entropy for c in self.completions if c.mean_entropy is not None]
 
 
 def _open_ends(stored: Any) -> Any:

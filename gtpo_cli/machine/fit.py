@@ -23,8 +23,19 @@ from gtpo_cli.errors import GtpoError, ModelError
 from gtpo_cli.hub import quantized_copy
 from gtpo_cli.job import Engines
 from gtpo_cli.machine.installed import GIB, Card, cards_of
-from gtpo_cli.machine.memory import CONTEXT, NF4_BYTES, Memory, best_memory, cache_bytes, fits, memory_of, number_bytes
-from gtpo_cli.machine.open_keys import LARGE, Machine, close, machine_with
+from gtpo_cli.machine.memory import (
+    CONTEXT,
+    NF4_BYTES,
+    ExportMemory,
+    Memory,
+    best_memory,
+    cache_bytes,
+    export_memory,
+    fits,
+    memory_of,
+    number_bytes,
+)
+from gtpo_cli.machine.open_keys import LARGE, Machine, close, for_measuring, machine_with
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.machine.shapes import PUBLISHED_PROMPTS, ModelShape
 from gtpo_cli.policy.engines import is_float32
@@ -231,6 +242,9 @@ class Plan:
     card: Card | None  # the requested card
     memory: Memory
     fits: bool
+    evaluation: Memory  # of gtpo eval
+    probe: Memory  # of gtpo probe-entropy
+    export: ExportMemory
     longest_completion: int  # one completion at a time in training; 0 where nothing fits
     better_share: float | None  # of GPU memory for the shared engine, to sample a step at once
     downloads: tuple[str, ...]  # from the hub
@@ -306,6 +320,12 @@ def make_plan(
         longest = bisect(
             room, False, key=lambda length: not fits(need(completion_tokens=length, gpu=gpu, limit=1), gpu)
         )
+    measured = for_measuring(recipe, machine_with(card or gpu), shape, engines)
+
+    def measuring(completion: int) -> Memory:
+        needed = partial(memory_of, measured, shape, engines, prompt_tokens=prompt, measures=True)
+        return best_memory(needed, completion, gpu) or needed(completion_tokens=completion, gpu=gpu, limit=1)
+
     means = list(dict.fromkeys((max(1, completion // 5), completion))) if counts else []
     cpu = tuple(
         (mean, cpu_need(
@@ -333,7 +353,9 @@ def make_plan(
         )  # fmt: skip
     return Plan(
         recipe, shape, source, engines, counts, published, tuple(notes), prompt, completion, gpu, card, memory,
-        best is not None, longest,
+        best is not None,
+        measuring(min(recipe.evaluation.max_completion_tokens, context - prompt)), measuring(completion),
+        export_memory(recipe, shape, prompt_tokens=prompt), longest,
         _better_share(recipe, shape, engines, memory, prompt_tokens=prompt, completion_tokens=completion, gpu=gpu),
         downloads(recipe, shape), smaller_copy(recipe, shape),
         of_means, saving, cpu,

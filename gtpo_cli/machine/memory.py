@@ -19,6 +19,7 @@ from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import ModelRecipe
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight; its block's scale in 8 bits; that scale's own scale
+EXPORT_TOKENS = 128  # of an answer that an export is checked with
 STATE_NUMBER = 4  # bytes of a number of a recurrent state
 USABLE = 0.95  # of a GPU's memory; the rest is lost between allocations
 CONTEXT = 0.8 * GIB  # assumed for CUDA, its libraries and their kernels
@@ -39,21 +40,31 @@ _BLOCK_BYTES = {
 }
 
 
+# The same for the most in a forward pass without gradient, by (bytes of a number of the adapter, of another number).
+_MEASURING_BYTES = {
+    (4, 2): (18.0, 11.1),
+    (2, 2): (14.0, 7.1),
+    (4, 4): (26.7, 13.9),
+    (0, 2): (16.2, 4.5),
+    (0, 4): (30.7, 9.0),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One line of the table: memory of a part while sampling and while training."""
+    """One line of the table: memory of a part while sampling, and in a forward pass (training, or measuring)."""
 
     name: str
     sampling: float
-    training: float
+    forward: float
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A run's memory on one GPU.
+    """The memory of training, or of measuring, on one GPU.
 
-    `rows`: completions in one training forward; `limit`: the same in the unit of the recipe's micro_batch_size
-    (completions, or tokens if it is auto).
+    `rows`: completions in one forward; `limit`: the same in the unit of the recipe's micro_batch_size (completions, or
+    tokens if it is auto, and in measuring).
     """
 
     parts: tuple[Part, ...]
@@ -66,12 +77,12 @@ class Memory:
         return sum(part.sampling for part in self.parts)
 
     @property
-    def training(self) -> float:
-        return sum(part.training for part in self.parts)
+    def forward(self) -> float:
+        return sum(part.forward for part in self.parts)
 
     @property
     def peak(self) -> float:
-        return max(self.sampling, self.training)
+        return max(self.sampling, self.forward)
 
 
 def memory_of(
@@ -83,36 +94,42 @@ def memory_of(
     completion_tokens: int,
     gpu: float,
     limit: int | None = None,
-    samples: bool | None = None,
+    measures: bool = False,
 ) -> Memory:
-    """Compute the memory at the longest row.
+    """Compute the memory of training, or of measuring alone (`gtpo eval`, `gtpo probe-entropy`), at the longest row.
 
-    `gpu`: the GPU's memory; `limit`: completions in a forward, or tokens if micro_batch_size is auto; default: the
-    recipe's. `samples`: whether completions are sampled; default: whether training samples. Evaluation always does.
+    `gpu`: the GPU's memory; `limit`: completions in a forward, or tokens if micro_batch_size is auto and in measuring;
+    default: the recipe's. `measures`: nothing trains, and a shared engine stays awake during the forward passes.
     """
     row = prompt_tokens + completion_tokens
-    rows, tokens = rows_and_tokens(recipe, prompt_tokens, completion_tokens, limit)
-    weights = weight_bytes(recipe.model, shape)
+    if measures:  # each completion with its prompt
+        rows = max(1, (limit or AUTO_TOKENS) // row)
+        tokens = rows * row
+    else:
+        rows, tokens = rows_and_tokens(recipe, prompt_tokens, completion_tokens, limit)
+    number = number_bytes(recipe.model)
+    weights = weight_bytes(recipe.model, shape, trains=not measures)
     trained, trained_bytes = trained_weights(recipe.model, shape)
-    optimizer = STATE_BYTES[recipe.optimizer.name] * trained
-    parts = [
-        Part("base weights" + (", 4-bit" if recipe.model.load_in_4bit else ""), weights, weights),
-        *([Part("adapter", trained_bytes, trained_bytes)] if recipe.model.lora is not None else []),
-        Part("gradients", 0.0, trained_bytes),
-        Part("optimiser state", optimizer, optimizer),
-    ]
+    adapter = 0 if recipe.model.lora is None else number if measures and engines.shared else 4  # bytes of a number
+    parts = [Part("base weights" + (", 4-bit" if recipe.model.load_in_4bit else ""), weights, weights)]
+    if adapter:
+        parts.append(Part("adapter", float(adapter * trained), float(adapter * trained)))
+    if not measures:
+        optimizer = STATE_BYTES[recipe.optimizer.name] * trained
+        parts += [Part("gradients", 0.0, trained_bytes), Part("optimiser state", optimizer, optimizer)]
     cache_of_a_row = cache_bytes(recipe, shape, engines) * row + STATE_NUMBER * shape.states
     sequences: int | None = None
-    if not (recipe.generates if samples is None else samples):
+    if not (recipe.generates or measures):
         pass  # nothing is sampled, and no engine is started
     elif engines.engine == "vllm":
         slot = 0.5 * trained_bytes  # the engine's place for one adapter, in 16 bits
         if engines.shared:  # the base weights are counted above
             share = recipe.rollout.engine_share * (gpu - CONTEXT)  # Unsloth's: of what was free
             awake = max(0.0, share - weights)
-            asleep = awake if recipe.rollout.standby == "never" else ENGINE_WORK + slot
-            parts.append(Part("vLLM engine", awake, asleep))
-            parts.append(Part("adapter handed to the engine", slot, 0.0))  # a copy in 16 bits
+            sleeps = not measures and recipe.rollout.standby != "never"
+            parts.append(Part("vLLM engine", awake, ENGINE_WORK + slot if sleeps else awake))
+            if not measures:
+                parts.append(Part("adapter handed to the engine", slot, 0.0))  # a copy in 16 bits
         else:
             share = recipe.rollout.engine_share * gpu
             parts.append(Part("vLLM engine, with its own weights", share, share))
@@ -123,15 +140,43 @@ def memory_of(
     else:
         sequences = recipe.rollout.completions_at_once
         parts.append(Part("key-value cache", cache_of_a_row * sequences, 0.0))
-    kept, work = activation_bytes(recipe.model, shape, tokens=tokens, completion_tokens=rows * completion_tokens)
-    parts += [Part("activations kept", 0.0, kept), Part("work of one block or the logits", 0.0, work)]
+    completion_tokens *= rows
+    if measures:
+        block = measuring_bytes(shape, tokens, adapter, number) + _dequantised(recipe.model, shape)
+        work = max(block, logits_bytes(shape, number, completion_tokens, gradient=False))
+    else:
+        kept, work = activation_bytes(recipe.model, shape, tokens=tokens, completion_tokens=completion_tokens)
+        parts.append(Part("activations kept", 0.0, kept))
+    parts.append(Part("work of one block or the logits", 0.0, work))
     parts.append(Part("CUDA itself", CONTEXT, CONTEXT))
-    auto = recipe.training.micro_batch_size == "auto"
-    return Memory(tuple(parts), rows, tokens if auto else rows, sequences)
+    in_tokens = measures or recipe.training.micro_batch_size == "auto"
+    return Memory(tuple(parts), rows, tokens if in_tokens else rows, sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportMemory:
+    """Bytes that `gtpo export --format merged` takes: of the GPU for the policy's answers, of the main memory for the
+    merge, and of the GPU for the check of the merged weights, which the CPU computes if they do not fit."""
+
+    answers: float
+    merge: float
+    check: float
+
+
+def export_memory(recipe: Recipe, shape: ModelShape, *, prompt_tokens: int) -> ExportMemory:
+    """Compute the memory of an export at the longest prompt. The policy is on transformers, its adapter in 32 bits."""
+    model, number = recipe.model, number_bytes(recipe.model)
+    weights = weight_bytes(model, shape, trains=False)
+    adapter = trained_weights(model, shape)[1] if model.lora is not None else 0.0
+    row = prompt_tokens + EXPORT_TOKENS
+    logits = shape.vocabulary * (row * number + 2 * 4 * EXPORT_TOKENS)  # those of the answer twice in 32 bits
+    answers = weights + adapter + row * kv_bytes(shape, number) + logits + CONTEXT
+    whole = shape.parameters * (4 if model.lora is None or shape.quantized else 2)  # as they are stored, or dequantised
+    return ExportMemory(answers, float(whole), 2 * shape.parameters + logits + CONTEXT)
 
 
 def fits(memory: Memory, gpu: float) -> bool:
-    """Return whether sampling and training fit, with room to sample at least one sequence, if any."""
+    """Return whether sampling and forward passes fit, with room to sample at least one sequence, if any."""
     return memory.peak <= USABLE * gpu and memory.sequences != 0
 
 
@@ -172,11 +217,11 @@ def number_bytes(model: ModelRecipe) -> int:
     return 4 if model.dtype == "float32" else 2
 
 
-def weight_bytes(model: ModelRecipe, shape: ModelShape) -> float:
+def weight_bytes(model: ModelRecipe, shape: ModelShape, *, trains: bool = True) -> float:
     """Return the bytes of the weights. Trained weights have 32 bits, plus a copy if the arithmetic has 16 bits."""
     number = number_bytes(model)
     if model.lora is None:
-        return float(shape.parameters * (4 if number == 4 else 4 + number))
+        return float(shape.parameters * (4 + number if trains and number < 4 else number))
     each = NF4_BYTES if model.load_in_4bit else number
     return shape.linear_parameters * each + shape.other_parameters * number
 
@@ -211,17 +256,31 @@ def activation_bytes(
     in_all = shape.layers * (tokens * number * shape.hidden if model.gradient_checkpointing else kept)
     if not model.gradient_checkpointing:
         backward -= kept  # the last block's share is already in `kept`
-    if model.load_in_4bit:
-        backward += number * max(layer.largest for layer in shape.linear.values())
+    backward += _dequantised(model, shape)
     return in_all, max(backward, logits_bytes(shape, number, completion_tokens))
 
 
-def logits_bytes(shape: ModelShape, number: int, completion_tokens: int) -> float:
+def measuring_bytes(shape: ModelShape, tokens: int, adapter: int, number: int) -> float:
+    """Return the most bytes in the blocks of a forward pass without gradient.
+
+    `adapter`, `number`: the bytes of a number of the adapter (0 without one) and of another one.
+    """
+    h, i = _MEASURING_BYTES[adapter, number]
+    return tokens * (h * shape.hidden + i * shape.intermediate)
+
+
+def _dequantised(model: ModelRecipe, shape: ModelShape) -> float:
+    """Return the bytes of the largest 4-bit weight in the type of the arithmetic."""
+    largest = max((layer.largest for layer in shape.linear.values()), default=0)
+    return float(number_bytes(model) * largest) if model.load_in_4bit else 0.0
+
+
+def logits_bytes(shape: ModelShape, number: int, completion_tokens: int, *, gradient: bool = True) -> float:
     """Return the bytes from hidden states to log-probabilities on a GPU, which holds the logits of a chunk of tokens.
 
-    Every token has its hidden state and the gradient direction in 32 bits. A chunk has the logits in 32 bits and, if
-    the model's numbers are smaller, the residuals in the model's type.
+    Every token has its hidden state and, with `gradient`, its gradient direction in 32 bits. A chunk has the logits in
+    32 bits and, if the model's numbers are smaller, the residuals in the model's type.
     """
     rows = min(completion_tokens, max(16, CHUNK_BYTES // (4 * shape.vocabulary)))
     logits = rows * shape.vocabulary * (4 if number == 4 else 4 + number)
-    return completion_tokens * shape.hidden * (number + 4.0) + logits
+    return completion_tokens * shape.hidden * (number + 4.0 * gradient) + logits

@@ -42,7 +42,7 @@ _SHARE, _SEQUENCES, _STANDBY = "rollout.gpu_memory_utilization", "rollout.max_nu
 AWAKE = 0.85  # of the GPU's memory, for training beside an awake engine, as the plan is only an estimate
 MOST_SEQUENCES = 512  # in flight at once; vLLM's CUDA graphs end there
 _SHARES = tuple(percent / 100 for percent in range(45, 95, 5))  # of the GPU, for the sampling engine
-_MEASURING_SHARE = 0.85  # of 24 GiB this leaves 3.6 GiB for CUDA and the forward that measures entropies
+_MEASURING_SHARE = 0.85  # the most in measuring
 _CGROUP = Path("/sys/fs/cgroup/memory.max")  # of a container
 
 
@@ -147,19 +147,33 @@ def for_measuring(
 ) -> Recipe:
     """Return the recipe for measuring only. `keep`: keys that do not change.
 
-    A shared engine also gets the memory that training would need, and samples as many sequences as its cache then
-    holds.
+    A shared engine also gets the memory that training would need, but leaves room for measuring the longest row beside
+    it, and samples as many sequences as its cache then holds.
     """
     if engines.engine != "vllm":
         return recipe
     if engines.shared and _SHARE not in keep:
-        recipe = recipe.with_values({_SHARE: _MEASURING_SHARE})
+        recipe = recipe.with_values({_SHARE: _share_for_measuring(recipe, machine, shape, engines)})
     if _SEQUENCES not in keep:
         recipe = recipe.with_values({_SEQUENCES: "auto"})
         if shape is not None:
-            sequences = _sequences(recipe, machine, shape, engines, wanted=MOST_SEQUENCES)
+            sequences = _sequences(recipe, machine, shape, engines, wanted=MOST_SEQUENCES, measures=True)
             recipe = recipe.with_values({_SEQUENCES: sequences})
     return recipe
+
+
+def _share_for_measuring(recipe: Recipe, machine: Machine, shape: ModelShape | None, engines: Engines) -> float:
+    from gtpo_cli.machine.memory import best_memory, memory_of
+
+    if shape is None:
+        return _MEASURING_SHARE
+    completion, prompt = _longest(recipe, shape, measures=True)
+    for share in reversed((PAPER_SHARE, *(each for each in _SHARES if each <= _MEASURING_SHARE))):
+        tried = recipe.with_values({_SHARE: share})
+        need = partial(memory_of, tried, shape, engines, prompt_tokens=prompt, measures=True)
+        if best_memory(need, completion, machine.memory):
+            return share
+    return PAPER_SHARE
 
 
 def _value(recipe: Recipe, key: str) -> Any:
@@ -199,17 +213,19 @@ def _in_flight(recipe: Recipe) -> int:
     return max(recipe.rollout.completions_at_once, probed)
 
 
-def _sequences(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines, *, wanted: int) -> int:
+def _sequences(
+    recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engines, *, wanted: int, measures: bool = False
+) -> int:
     """Return how many of the wanted sequences the cache holds at a fifth of the greatest length.
 
     This is the mean length in the hours of `gtpo plan`. If sequences get longer, vLLM makes some wait.
     """
     from gtpo_cli.machine.memory import memory_of
 
-    completion, _ = _longest(recipe, shape)
+    completion, _ = _longest(recipe, shape, measures=measures)
     of = memory_of(
         recipe, shape, engines, prompt_tokens=0, completion_tokens=max(1, completion // 5), gpu=machine.memory, limit=1,
-        samples=True,
+        measures=measures,
     )  # fmt: skip
     return max(1, min(wanted, of.sequences or 0, MOST_SEQUENCES))
 
@@ -231,11 +247,14 @@ def _has_room(recipe: Recipe, machine: Machine, shape: ModelShape, engines: Engi
     kept = recipe.with_values({"model.gradient_checkpointing": False})
     completion, prompt = _longest(recipe, shape)
     of = memory_of(kept, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=machine.memory)
-    return of.training <= machine.memory / 2
+    return of.forward <= machine.memory / 2
 
 
-def _longest(recipe: Recipe, shape: ModelShape) -> tuple[int, int]:
+def _longest(recipe: Recipe, shape: ModelShape, *, measures: bool = False) -> tuple[int, int]:
     """Return the tokens of completion and prompt that take the most memory together."""
     context = min(recipe.model.max_seq_length, shape.positions or recipe.model.max_seq_length)
-    completion = min(recipe.rollout.max_completion_tokens, context - 1)
+    completion = recipe.rollout.max_completion_tokens
+    if measures:
+        completion = max(completion, recipe.evaluation.max_completion_tokens)
+    completion = min(completion, context - 1)
     return completion, min(recipe.data.max_prompt_tokens, context - completion)

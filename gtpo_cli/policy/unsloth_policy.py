@@ -26,6 +26,7 @@ from gtpo_cli.job import ModelFiles
 from gtpo_cli.policy.loading import check_finite, choose_dtype, explained
 from gtpo_cli.policy.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.policy.transformers_policy import TransformersPolicy, adapter_targets
+from gtpo_cli.policy.vllm_start import graphs_with_adapter, prepare_vllm
 from gtpo_cli.recipe.schema import ModelRecipe, RolloutRecipe
 
 # Unsloth reads these when it is imported or starts an engine.
@@ -99,7 +100,7 @@ def load_unsloth_policy(
     can_sleep = (
         recording_what_sleeps() if engine is not None and engine.standby != "never" else contextlib.nullcontext()
     )
-    with explained(path), _library_output(), _speculation(engine), can_sleep:
+    with explained(path), _library_output(), _speculation(engine), graphs_with_adapter(engine), can_sleep:
         model, _ = fast.from_pretrained(
             model_name=path,
             max_seq_length=longest,
@@ -125,6 +126,9 @@ def load_unsloth_policy(
             )
     if engine is not None:
         _check_started(model, longest)
+        if not trains:  # Unsloth's kernels round the adapter to this type anyway
+            for parameter in model.parameters():
+                parameter.data = parameter.data.to(dtype) if parameter.requires_grad else parameter.data
     if recipe.lora is not None and not hasattr(model, "peft_config"):
         raise ModelError(f"model.lora: Unsloth added no adapter to {path}; use model.backend: transformers")
     if recipe.load_in_4bit and not any(type(module).__name__ == "Linear4bit" for module in model.modules()):
@@ -225,6 +229,7 @@ def _fast_language_model(engine: RolloutRecipe | None = None) -> Any:
     # This excludes its kernel for rows that share prompts, which is under the AGPL; packing.py replaces it.
     os.environ.setdefault("UNSLOTH_GRPO_PREFIX_GROUPER", "0")
     if engine is not None:
+        prepare_vllm()
         os.environ.update(_ENGINE_SETTINGS)
         os.environ["UNSLOTH_VLLM_STANDBY"] = "0" if engine.standby == "never" else "1"  # whether it can sleep
     if not torch.cuda.is_available():

@@ -34,6 +34,7 @@ from gtpo_cli.policy.policy import Policy
 from gtpo_cli.policy.sampler import OnCompletion, SamplingParams, check_prompts
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.unsloth_policy import UnslothPolicy
+from gtpo_cli.policy.vllm_start import graphs_with_adapter, prepare_vllm
 from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import one_line
@@ -120,10 +121,12 @@ class SharedEngine:
 
     def update(self, policy: Policy) -> None:
         adapter = self._model.load_lora(self._folder.name, load_tensors=True)  # Unsloth increments name and id
-        # The adapter holds the trained tensors. If their type is the engine's, vLLM multiplies alpha / rank into them
-        # in place, which would change the policy. So vLLM gets a copy in its type.
+        # vLLM multiplies alpha / rank into tensors of its own type in place, which would change the policy. So it gets
+        # a copy in its type. If nothing trains, the adapter has that type already, and the copy is in the main
+        # memory: vLLM copies it from there into the place that it reserved on the GPU.
         adapter.lora_tensors = {
-            name: tensor.detach().to(policy.dtype, copy=True) for name, tensor in adapter.lora_tensors.items()
+            name: tensor.detach().to("cpu" if tensor.dtype == policy.dtype else tensor.device, policy.dtype, copy=True)
+            for name, tensor in adapter.lora_tensors.items()
         }
         self._policy, self._adapter = policy, adapter
 
@@ -258,6 +261,7 @@ def _start(policy: Policy, job: Job) -> Any:
     assert model.lora is not None, "the recipe was validated: the weights travel as an adapter"
     # A process of its own would get the terminal's Ctrl-C too, and end while the policy finishes its step.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    prepare_vllm()
     try:
         import vllm
     except ImportError as error:
@@ -275,19 +279,20 @@ def _start(policy: Policy, job: Job) -> Any:
     if model.load_in_4bit:
         options["quantization"] = "bitsandbytes"
     try:
-        return vllm.LLM(
-            model=job.model.path,
-            revision=model.revision,
-            trust_remote_code=model.trust_remote_code,
-            dtype=_dtype(policy),
-            max_model_len=policy.max_seq_length,
-            enable_lora=True,
-            max_loras=1,
-            max_lora_rank=next(rank for rank in _LORA_RANKS if rank >= model.lora.rank),
-            logprobs_mode="raw_logprobs" if policy.temperature == 1.0 else "processed_logprobs",
-            seed=job.recipe.seed,
-            **options,
-        )
+        with graphs_with_adapter(rollout):
+            return vllm.LLM(
+                model=job.model.path,
+                revision=model.revision,
+                trust_remote_code=model.trust_remote_code,
+                dtype=_dtype(policy),
+                max_model_len=policy.max_seq_length,
+                enable_lora=True,
+                max_loras=1,
+                max_lora_rank=next(rank for rank in _LORA_RANKS if rank >= model.lora.rank),
+                logprobs_mode="raw_logprobs" if policy.temperature == 1.0 else "processed_logprobs",
+                seed=job.recipe.seed,
+                **options,
+            )
     except (RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise GenerationError(

@@ -341,6 +341,9 @@ class EvaluationRecipe(Section):
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus sampling; 1 = off")
     max_completion_tokens: int = Field(1500, ge=1, description="a completion is cut here; default: as in rollout")
     limit: Count | None = Field(None, description="a sample of this many problems of each benchmark")
+    entropy: Literal["sample", "all"] = Field(
+        "sample", description="whose entropy is measured: a sample of the completions, or all (docs/evaluation.md)"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -48,7 +48,7 @@ class HeldOut:
                 f"{prefix}/strict_format_rate": fmean(completion.strict_format for completion in completions),
                 f"{prefix}/truncated_share": fmean(completion.truncated for completion in completions),
                 f"{prefix}/length_mean": fmean(completion.tokens for completion in completions),
-                f"{prefix}/entropy_mean": fmean(completion.mean_entropy for completion in completions),
+                f"{prefix}/entropy_mean": fmean(entropy for problem in problems for entropy in problem.entropies),
             }
         rates = {name: value for name, value in metrics.items() if name.endswith("/accuracy_rate")}
         trackers.message("held out: " + ", ".join(f"{name} {value:z.3f}" for name, value in rates.items()))

@@ -41,11 +41,13 @@ def set_up(
     say: Callable[[str], None],
     samples: bool = True,
     with_reference: bool = True,
+    trains: bool = True,
     start: Path | None = None,
 ) -> Setup:
     """Load the model of a job; `say` gets the lines that a user should read.
 
-    `samples`: whether the run samples; otherwise no engine starts. `with_reference`, `start`: as in `load_policy`.
+    `samples`: whether the run samples; otherwise no engine starts. `with_reference`, `trains`,
+    `start`: as in `load_policy`.
     Raises ModelError.
     """
     recipe, engines, data = job.recipe, job.engines, job.data
@@ -58,7 +60,9 @@ def set_up(
     with Waiting(say, f"loading {recipe.model.before_training}"):
         # SFT samples nothing that it trains on: its cross-entropy is that of the model's own distribution.
         at = 1.0 if sft else None
-        policy = load_policy(job, temperature=at, with_engine=samples, with_reference=with_reference, start=start)
+        policy = load_policy(
+            job, temperature=at, with_engine=samples, with_reference=with_reference, trains=trains, start=start
+        )
     set_threads(policy)
     if not sft and (dropout := policy.switch_off_dropout()):
         say(f"the model's own dropout (up to {dropout:g}) is off, since only SFT trains with it (docs/objective.md)")

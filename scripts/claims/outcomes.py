@@ -49,7 +49,7 @@ class Subject:
             block = [(problem, encoder.encode(problem.question)) for problem in problems[first : first + at_once]]
             params = SamplingParams(temperature, max_completion_tokens=longest, seed=seed * 1_000_003 + first)
             groups = sample(sampler, block, samples, params)
-            entropies = mean_entropies(policy, groups) if entropy else [(0.0,) * samples for _ in groups]
+            entropies = mean_entropies(policy, groups) if entropy else [()] * len(groups)
             found += grade(groups, entropies, self._scorer)
         return found
 
@@ -92,5 +92,5 @@ def final_outcomes(subject: Subject, data: Path) -> dict[str, float]:
             for temperature in TEMPERATURES:
                 some = subject.answers(problems[:500], samples=1, temperature=temperature, entropy=True)
                 found[f"accuracy t{temperature}"] = accuracy(some)
-                found[f"entropy t{temperature}"] = fmean(c.mean_entropy for p in some for c in p.completions)
+                found[f"entropy t{temperature}"] = fmean(entropy for problem in some for entropy in problem.entropies)
     return found

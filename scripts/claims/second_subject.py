@@ -58,7 +58,7 @@ def make_one(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]
     row = {key: value for key, value in asdict(run).items() if key != "tunes"}
     return row | {"greedy": accuracy(greedy)} | sampled_scores(sampled) | {
         "strict format": fmean(completion.strict_format for completion in completions),
-        "entropy": fmean(completion.mean_entropy for completion in completions),
+        "entropy": fmean(entropy for problem in sampled for entropy in problem.entropies),
         "truncated": fmean(completion.truncated for completion in completions),
     }, []  # fmt: skip
 

@@ -19,8 +19,8 @@ from gtpo_cli.job import Engines
 from gtpo_cli.machine.fit import SIZES as GPU_SIZES
 from gtpo_cli.machine.fit import Hours, estimate
 from gtpo_cli.machine.installed import CARDS, GIB, Card, cards_of, find_gpu
-from gtpo_cli.machine.memory import Memory, best_memory, fits, memory_of
-from gtpo_cli.machine.open_keys import close, machine_with
+from gtpo_cli.machine.memory import Memory, best_memory, export_memory, fits, memory_of
+from gtpo_cli.machine.open_keys import close, for_measuring, machine_with
 from gtpo_cli.machine.shapes import PUBLISHED, PUBLISHED_PROMPTS, ModelShape
 from gtpo_cli.policy.engines import LIBRARIES, choose_engines
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
@@ -43,7 +43,9 @@ def tables() -> str:
     """A row for each recipe: parts of the training half at the recipe's own micro-batch, then what each size holds."""
     names = ["weights", "adapter, gradients, optimiser", "engine asleep, adapter for it", "kept", "work"]
     sizes = [f"{size} GiB" for size in SIZES]
-    return _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in PAPER])
+    training = _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in PAPER])
+    head = ["recipe", *(f"`gtpo eval`, {size}" for size in sizes), "`gtpo export`", "main memory"]
+    return f"{training}\n{_table(head, [_measuring_row(name) for name in PAPER])}"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -88,7 +90,7 @@ def _memory_row(name: str) -> list[str]:
     recipe, shape, engines, prompt = _recipe(name)
     completion = recipe.rollout.max_completion_tokens
     asleep = memory_of(recipe, shape, engines, prompt_tokens=prompt, completion_tokens=completion, gpu=24 * GIB)
-    parts = {part.name.split(",")[0]: part.training / GIB for part in asleep.parts}
+    parts = {part.name.split(",")[0]: part.forward / GIB for part in asleep.parts}
     shown = [
         parts["base weights"],
         parts["adapter"] + parts["gradients"] + parts["optimiser state"],
@@ -103,6 +105,21 @@ def _memory_row(name: str) -> list[str]:
         assert not held or memory.rows == recipe.rollout.group_size, f"{PAGE.name} says that all go through at once"
         cells.append(f"{memory.peak / GIB:.1f} ({memory.sequences})" if held else "no")
     return cells
+
+
+def _measuring_row(name: str) -> list[str]:
+    """Of an evaluation: the share, the peak, the sequences sampled at once; of an export: what it takes."""
+    cells = [f"`{name}`"]
+    for size in SIZES:
+        recipe, shape, engines, prompt = _recipe(name, size)
+        measured = for_measuring(recipe, machine_with(size * GIB), shape, engines)
+        need = partial(memory_of, measured, shape, engines, prompt_tokens=prompt, measures=True)
+        memory = best_memory(need, recipe.evaluation.max_completion_tokens, size * GIB)
+        share = measured.rollout.gpu_memory_utilization
+        cells.append(f"{share}: {memory.peak / GIB:.1f} ({memory.sequences})" if memory else "no")
+    recipe, shape, _, prompt = _recipe(name, SIZES[0])
+    export = export_memory(recipe, shape, prompt_tokens=prompt)
+    return [*cells, f"{export.answers / GIB:.1f}", f"{export.merge / GIB:.1f}"]
 
 
 def hours_of(

@@ -47,15 +47,25 @@ def test_doctor(gtpo: Run) -> None:
 def test_plan_says_what_the_table_says(gtpo: Run) -> None:
     plan, table = said(gtpo, "plan", "--gpu", "8GiB"), gtpo("plan", "--gpu", "8GiB").stdout
     assert (plan["prompts"], plan["steps"], plan["completions"]) == (4800, 600, 38400)
-    assert (plan["fits"], plan["gpu_bytes"], plan["completions_in_a_forward"]) == (True, 8 * 2**30, 64)
-    memory = plan["memory_bytes"]
-    for half in ("sampling", "training"):
+    assert (plan["fits"], plan["gpu_bytes"]) == (True, 8 * 2**30)
+    memory = plan["memory"]["training"]
+    assert memory["completions_in_a_forward"] == 64
+    halves = ("sampling", "forward")
+    for half in halves:
         assert sum(part[half] for part in memory["parts"]) == pytest.approx(memory[half])
     shown = re.search(r"together +([\d.]+) +([\d.]+)", table)
     assert shown is not None
-    assert shown.groups() == tuple(f"{memory[half] / 2**30:.2f}" for half in ("sampling", "training"))
+    assert shown.groups() == tuple(f"{memory[half] / 2**30:.2f}" for half in halves)
+    for command, of in (("eval", "eval"), ("probe-entropy", "probe_entropy")):
+        measuring = plan["memory"][of]
+        peak = max(measuring[half] for half in halves) / 2**30
+        assert re.search(
+            rf"gtpo {command} +{peak:.2f} GiB: {measuring['completions_in_a_forward']} completions in a forward", table
+        )
+    assert f"gtpo export         {plan['memory']['export']['answers'] / 2**30:.2f} GiB" in table
     small = said(gtpo, "plan", "--recipe", "llama8b_gsm8k", "--gpu", "12", code=1)
-    assert (small["fits"], small["sequences_at_once"], small["steps"], small["hours"]) == (False, 0, 7473, [])
+    assert (small["fits"], small["steps"], small["hours"]) == (False, 7473, [])
+    assert small["memory"]["training"]["sequences_at_once"] == 0
     assert "use earlier counts" in small["notes"][0]
     assert small["saving"] is None
     unknown = said(gtpo, "plan", "--recipe", "llama8b_gsm8k", "--gpu", "12", "--set", "data.limit=9", code=1)

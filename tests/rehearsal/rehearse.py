@@ -38,6 +38,10 @@ def record() -> None:
     def gradients(policy: Any) -> str:
         return "with gradients" if any(w.grad is not None for w in policy.trainable_parameters()) else "without"
 
+    def adapter(policy: Any) -> str:
+        (dtype,) = {weight.dtype for weight in policy.trainable_parameters()}
+        return f"of {dtype}"
+
     def engine(_: Any, options: dict[str, Any]) -> str:
         named = (
             "gpu_memory_utilization",
@@ -55,7 +59,7 @@ def record() -> None:
         return "engine " + json.dumps({name: str(options.get(name)) for name in named})
 
     noted(vllm.LLM, "__init__", engine)
-    noted(VllmSampler, "sample_blocks", lambda self, _: f"sample {gradients(self._policy)}")
+    noted(VllmSampler, "sample_blocks", lambda self, _: f"sample {gradients(self._policy)} {adapter(self._policy)}")
     noted(UnslothPolicy, "token_logprobs", lambda *_: "forward")
     noted(UnslothPolicy, "reference_logprobs", lambda *_: "reference")
 

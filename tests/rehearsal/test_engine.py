@@ -18,6 +18,8 @@ from twins import distance, measured, save_in_half, twin
 from gtpo_cli.errors import GenerationError, ModelError
 from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.policy.unsloth_policy import _check_started
+from gtpo_cli.policy.vllm_start import graphs_with_adapter
+from gtpo_cli.recipe.schema import RolloutRecipe
 
 HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}  # vLLM takes heads of 32 and more
 SHARE = 0.4
@@ -142,6 +144,55 @@ def test_the_adapter_is_there_in_16_bits_and_only_while_it_samples(pair: tuple[A
         sampler.sample(PROMPTS, 1, SamplingParams(max_completion_tokens=2))
         assert sampler._engine._adapter is None
         assert engine_of(policy).llm_engine.list_loras() == set()
+
+
+def test_an_adapter_that_only_measures_has_16_bits_and_stays_as_it_is(pair: tuple[Any, Any]) -> None:
+    """vLLM multiplies alpha / rank into what it gets."""
+    policy, sampler = pair
+    params = SamplingParams(max_completion_tokens=4, seed=2)
+    expected = sampler.sample(PROMPTS, 2, params)
+    trained = [parameter.data for parameter in policy.trainable_parameters()]
+    for parameter in policy.trainable_parameters():
+        parameter.data = parameter.data.half()
+    before = [parameter.detach().clone() for parameter in policy.trainable_parameters()]
+    try:
+        sampler.sync(policy)
+        assert sampler.sample(PROMPTS, 2, params) == expected
+        assert all(torch.equal(a, b) for a, b in zip(before, policy.trainable_parameters(), strict=True))
+    finally:
+        for parameter, data in zip(policy.trainable_parameters(), trained, strict=True):
+            parameter.data = data
+        sampler.sync(policy)
+
+
+def test_only_graphs_with_an_adapter_are_captured(on_card: Any) -> None:
+    from vllm.config import CompilationConfig
+    from vllm.config.lora import LoRAConfig
+    from vllm.v1.worker.gpu import model_runner
+
+    asked = LoRAConfig(max_loras=1, max_lora_rank=8), CompilationConfig()
+
+    def cases() -> list[int]:
+        return model_runner.get_lora_capture_cases(*asked)
+
+    speculation = {"method": "ngram", "num_speculative_tokens": 3}
+    assert cases() == [0, 2]
+    with graphs_with_adapter(RolloutRecipe()):
+        assert cases() == [2]
+        assert model_runner.get_lora_capture_cases(None, asked[1]) == [0]
+    with graphs_with_adapter(RolloutRecipe(vllm={"speculative_config": speculation})):
+        assert cases() == [0, 2]
+    assert cases() == [0, 2]
+
+
+def test_neither_usage_reports_nor_flashinfer(pair: tuple[Any, Any]) -> None:
+    from vllm import envs
+    from vllm.usage.usage_lib import is_usage_stats_enabled
+    from vllm.utils.flashinfer import has_flashinfer
+
+    assert not is_usage_stats_enabled()
+    assert not has_flashinfer()
+    assert not envs.VLLM_USE_FLASHINFER_SAMPLER
 
 
 def test_an_end_token_of_the_models_own_configuration_ends_a_completion(pair: tuple[Any, Any]) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from gtpo_cli.data import PromptEncoder, arithmetic_problems
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.session import stream_text
+from gtpo_cli.machine.memory import EXPORT_TOKENS
 from gtpo_cli.policy import Policy
 from gtpo_cli.policy.loading import ROUNDING, dtype_name
 from gtpo_cli.policy.sampler import SamplingParams
@@ -26,7 +27,6 @@ from gtpo_cli.runs.files import read_json_lines
 from gtpo_cli.runs.folder import RunFolder
 
 PROMPTS = 8
-MAX_TOKENS = 128  # compared tokens per answer, enough to show rounding
 KEPT_TOLERANCE = 0.2  # of LogprobGap.kept around 1
 # Without the 4-bit rounding of its base, or on another base, a policy is a different but related model.
 BOUND_OF_ANOTHER_BASE = 1.0
@@ -127,7 +127,7 @@ def greedy_answers(
     policy: Policy, encoder: PromptEncoder, questions: Sequence[str], *, max_tokens: int
 ) -> tuple[Answer, ...]:
     """Sample the policy's greedy answers. Questions that fill its context are skipped; raises ExportError if all do."""
-    params = SamplingParams(0.0, max_completion_tokens=min(max_tokens, MAX_TOKENS))
+    params = SamplingParams(0.0, max_completion_tokens=min(max_tokens, EXPORT_TOKENS))
     answers = []
     for question in questions:
         prompt = encoder.encode(question, at_most=policy.max_seq_length)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -18,11 +19,12 @@ from gtpo_cli.data.unseen import Benchmark, load_benchmark
 from gtpo_cli.errors import DataError, EvaluationError
 from gtpo_cli.evaluation import measure
 from gtpo_cli.evaluation.loading import PolicyAndSampler
-from gtpo_cli.evaluation.measure import evaluate, find_evaluation
+from gtpo_cli.evaluation.measure import evaluate, find_evaluation, measured_entropies
 from gtpo_cli.evaluation.store import Results, StoredEvaluation
 from gtpo_cli.policy.loading import read_model
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.checkpoints import Checkpoint
 from gtpo_cli.runs.folder import RunFolder
@@ -85,6 +87,33 @@ def test_scores_are_those_of_the_stored_completions(whole: tuple[StoredEvaluatio
     assert 0.2 < results.scores["accuracy"].interval.estimate < 0.8  # the built-in model is half right
     assert results.scores["pass@64"].interval.estimate > results.scores["pass@1"].interval.estimate
     assert stored.results() == results
+
+
+def test_a_sample_of_entropies_changes_no_other_score(
+    whole: tuple[StoredEvaluation, Results], subject: PolicyAndSampler, benchmark_: Benchmark, scorer: Scorer,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of the first completions of each problem, also where the evaluation was killed."""
+    monkeypatch.setattr(measure, "_ENTROPIES", 19)  # of ten problems: two each
+    stored = find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(RECIPE))
+    results = evaluated(RECIPE, lambda: subject, benchmark_, stored, scorer)
+    all_entropies = {problem.id: problem.entropies for problem in whole[0].problems()}
+    for problem in stored.problems():
+        assert [c.mean_entropy is None for c in problem.completions] == [False] * 2 + [True] * 62
+        assert problem.entropies == pytest.approx(all_entropies[problem.id][:2], rel=1e-5)
+    ours, theirs = results.scores.pop("mean_entropy"), dict(whole[1].scores)
+    assert ours.values == pytest.approx([fmean(all_entropies[name][:2]) for name in results.problem_ids], rel=1e-5)
+    del theirs["mean_entropy"]
+    assert results.scores == theirs
+
+
+def test_how_many_entropies_are_measured() -> None:
+    def of(problems: int, **settings: Any) -> int:
+        return measured_entropies(EvaluationRecipe(**settings), problems)
+
+    assert [of(30), of(1319), of(500), of(1)] == [35, 1, 3, 64]  # of 64: about a thousand in all
+    assert of(1319, entropy="all") == 64
+    assert of(30, samples=4) == 4
 
 
 @torch.no_grad()

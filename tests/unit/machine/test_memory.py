@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
 import pytest
 import torch
-from allocations import Allocations
+from allocations import Allocations, trace
 from families import FAMILIES, family_model
 from jobs import policy_of
 from small_models import random_model
@@ -22,9 +23,12 @@ from gtpo_cli.machine.memory import (
     GIB,
     NF4_BYTES,
     Memory,
+    activation_bytes,
+    export_memory,
     fits,
     kv_bytes,
     logits_bytes,
+    measuring_bytes,
     memory_of,
     trained_weights,
     weight_bytes,
@@ -39,7 +43,7 @@ from gtpo_cli.training.optimizers import Updater
 
 LLAMA, QWEN = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"], PUBLISHED["Qwen/Qwen2.5-3B-Instruct"]
 OVERRIDES = ["data.max_prompt_tokens=512", "rollout.gpu_memory_utilization=0.6", "model.lora={rank: 32, alpha: 32}"]
-SHARED = Engines("unsloth", "vllm", True)
+SHARED, PLAIN = Engines("unsloth", "vllm", True), Engines("transformers", "transformers", False)
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +121,65 @@ def test_the_optimiser_state_is_that_of_the_real_optimiser(name: str) -> None:
     assert stored == pytest.approx(STATE_BYTES[name] * weight.numel(), rel=0.01)
 
 
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("rank", [64, 0])
+@pytest.mark.parametrize("shape", [LLAMA, QWEN], ids=["llama8b", "qwen3b"])
+def test_training_takes_what_a_trace_shows(shape: ModelShape, rank: int, checkpointing: bool) -> None:
+    shape = replace(shape, layers=3)
+    lora = {"rank": rank, "alpha": rank} if rank else None
+    asked = recipe(load_in_4bit=False, dtype="bfloat16", lora=lora, gradient_checkpointing=checkpointing)
+    low, high = (
+        trace(shape, rank=rank, dtype=torch.bfloat16, checkpointing=checkpointing, tokens=tokens)
+        for tokens in (1024, 2048)
+    )
+    planned = sum(activation_bytes(asked.model, shape, tokens=1024, completion_tokens=0))
+    assert planned == pytest.approx(high - low, rel=0.06)
+
+
+@pytest.mark.parametrize("shape", [LLAMA, QWEN], ids=["llama8b", "qwen3b"])
+@pytest.mark.parametrize("adapter", [torch.bfloat16, torch.float32, None], ids=["16 bits", "32 bits", "no adapter"])
+def test_measuring_takes_what_a_trace_shows(shape: ModelShape, adapter: torch.dtype | None) -> None:
+    shape, rank = replace(shape, layers=3), 64 if adapter else 0
+    low, high = (
+        trace(shape, rank=rank, dtype=torch.bfloat16, adapter=adapter or torch.float32, trains=False, tokens=tokens)
+        for tokens in (1024, 2048)
+    )
+    planned = measuring_bytes(shape, 1024, adapter.itemsize if adapter else 0, 2)
+    assert planned == pytest.approx(high - low, rel=0.08)
+
+
+def test_measuring_by_hand_on_24_gib() -> None:
+    """The paper's adapter in 16 bits, an engine that stays awake, and no copy of the adapter beside its place in it."""
+    asked = load_recipe("llama8b_gsm8k", ["rollout.gpu_memory_utilization=0.85"])
+    memory = memory_of(
+        asked, LLAMA, SHARED, prompt_tokens=300, completion_tokens=1500, gpu=24 * GIB, limit=8000, measures=True
+    )
+    parts = {part.name: part for part in memory.parts}
+    assert set(parts) == {
+        "base weights, 4-bit", "adapter", "vLLM engine", "work of one block or the logits", "CUDA itself",
+    }  # fmt: skip
+    assert parts["adapter"].sampling == parts["adapter"].forward == 2 * 335_544_320
+    weights = weight_bytes(asked.model, LLAMA)
+    assert parts["vLLM engine"].forward == parts["vLLM engine"].sampling
+    assert parts["vLLM engine"].forward == pytest.approx(0.85 * (24 * GIB - CONTEXT) - weights)
+    assert (memory.rows, memory.limit) == (4, 7200)
+    dequantised = 2 * 4096 * 14336
+    work = 7200 * (14.0 * 4096 + 7.1 * 14336) + dequantised
+    assert parts["work of one block or the logits"].forward == pytest.approx(work)
+    assert memory.forward == pytest.approx(0.85 * (24 * GIB - CONTEXT) + CONTEXT + 2 * 335_544_320 + work)
+
+
+def test_an_export_by_hand() -> None:
+    asked = load_recipe("llama8b_gsm8k")
+    export = export_memory(asked, LLAMA, prompt_tokens=300)
+    logits = 128_256 * (428 * 2 + 128 * 8)  # of the row in 16 bits, of the answer twice in 32
+    cache = 428 * 2 * 32 * 8 * 128 * 2
+    assert export.answers == weight_bytes(asked.model, LLAMA) + 4 * 335_544_320 + cache + logits + CONTEXT
+    assert export.merge == 2 * LLAMA.parameters
+    assert export.check == 2 * LLAMA.parameters + logits + CONTEXT
+    assert export_memory(asked, replace(LLAMA, quantized=True), prompt_tokens=300).merge == 4 * LLAMA.parameters
+
+
 @pytest.mark.parametrize("tokens", [20, 90])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_logits_path_takes_what_is_planned(
@@ -146,25 +209,25 @@ def test_the_parts_of_the_papers_recipe_by_hand() -> None:
     parts = {part.name: part for part in memory.parts}
     weights = 6_979_321_856 * (0.5 + 1 / 64 + 1 / 4096) + 1_050_939_392 * 2
     assert weight_bytes(asked.model, LLAMA) == pytest.approx(weights)
-    assert parts["base weights, 4-bit"].training == pytest.approx(weights)
+    assert parts["base weights, 4-bit"].forward == pytest.approx(weights)
     assert trained_weights(asked.model, LLAMA) == (335_544_320, 4 * 335_544_320)
-    assert parts["gradients"].training == 4 * 335_544_320
-    assert parts["optimiser state"].training == pytest.approx(2.04 * 335_544_320)
+    assert parts["gradients"].forward == 4 * 335_544_320
+    assert parts["optimiser state"].forward == pytest.approx(2.04 * 335_544_320)
     assert memory.rows == 8
     tokens = 8 * 1500 + 300  # the group's prompt once
-    assert parts["activations kept"].training == 32 * tokens * 2 * 4096
+    assert parts["activations kept"].forward == 32 * tokens * 2 * 4096
     dequantised = 2 * 4096 * 14336
-    assert parts["work of one block or the logits"].training == pytest.approx(
+    assert parts["work of one block or the logits"].forward == pytest.approx(
         tokens * (51.6 * 4096 + 15.8 * 14336) + dequantised
     )
     share, slot = 0.4 * (24 * GIB - CONTEXT), 2 * 335_544_320
     assert parts["vLLM engine"].sampling == pytest.approx(share - weights)
-    assert parts["vLLM engine"].training == ENGINE_WORK + slot  # asleep
+    assert parts["vLLM engine"].forward == ENGINE_WORK + slot  # asleep
     handed = parts["adapter handed to the engine"]
-    assert (handed.sampling, handed.training) == (2 * 335_544_320, 0)
+    assert (handed.sampling, handed.forward) == (2 * 335_544_320, 0)
     a_sequence = 1800 * 2 * 32 * 8 * 128 * 2
     assert memory.sequences == (share - weights - slot - ENGINE_WORK) // a_sequence
-    assert memory.peak == max(memory.sampling, memory.training)
+    assert memory.peak == max(memory.sampling, memory.forward)
 
 
 def test_what_vllm_is_told_counts() -> None:
@@ -176,9 +239,9 @@ def test_what_vllm_is_told_counts() -> None:
 
     asleep, awake = of("rollout.standby=always"), of("rollout.standby=never")
     (engine,) = (part for part in awake.parts if part.name == "vLLM engine")
-    assert engine.training == engine.sampling
+    assert engine.forward == engine.sampling
     slot = 2 * 335_544_320
-    assert awake.training - asleep.training == pytest.approx(engine.sampling - ENGINE_WORK - slot)
+    assert awake.forward - asleep.forward == pytest.approx(engine.sampling - ENGINE_WORK - slot)
     assert awake.sampling == asleep.sampling
     weights, a_sequence = weight_bytes(load_recipe("llama8b_gsm8k").model, LLAMA), 1800 * 2 * 32 * 8 * 128 * 2
     cache = 0.4 * (80 * GIB - CONTEXT) - weights - slot

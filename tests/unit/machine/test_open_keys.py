@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gtpo_cli.cli.plan import _print_verdict
 from gtpo_cli.job import Engines, TrainingJob
 from gtpo_cli.machine.fit import make_plan
 from gtpo_cli.machine.installed import GIB, find_gpu
+from gtpo_cli.machine.memory import best_memory, memory_of
 from gtpo_cli.machine.open_keys import (
     QUANTISES,
     Machine,
@@ -23,7 +25,7 @@ from gtpo_cli.machine.open_keys import (
 )
 from gtpo_cli.machine.shapes import PUBLISHED, ModelShape
 from gtpo_cli.policy.engines import LIBRARIES
-from gtpo_cli.recipe import Recipe, build_recipe
+from gtpo_cli.recipe import Recipe, build_recipe, load_recipe
 from gtpo_cli.recipe.schema import OPEN
 from gtpo_cli.recipe.section import recipe_differences
 
@@ -167,3 +169,20 @@ def test_a_plan_answers_for_the_card_that_is_asked_about(tmp_path: Path, capsys:
     assert own.recipe.model.load_in_4bit is False
     _print_verdict(replace(own, fits=False), gpu_given=True)
     assert "model.load_in_4bit: true would make the weights smaller" in capsys.readouterr().out
+
+
+def test_the_engines_share_leaves_room_for_measuring_the_longest_row() -> None:
+    """The paper's adapter: of 16 GiB the engine gets less."""
+    asked, engines = load_recipe("llama8b_gsm8k"), Engines("unsloth", "vllm", True)
+
+    def fits(size: int, share: float) -> bool:
+        of = asked.with_values({"rollout.gpu_memory_utilization": share})
+        need = partial(memory_of, of, LLAMA, engines, prompt_tokens=4000, measures=True)
+        return best_memory(need, 1500, size * GIB) is not None
+
+    for size, share in ((16, 0.8), (24, 0.85), (80, 0.85)):
+        machine = machine_with(size * GIB)
+        measured = for_measuring(close(asked, machine, LLAMA).recipe, machine, LLAMA, engines)
+        assert measured.rollout.gpu_memory_utilization == share
+        assert fits(size, share)
+    assert not fits(16, 0.85)
