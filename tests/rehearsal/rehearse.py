@@ -40,7 +40,7 @@ def record() -> None:
 
     def adapter(policy: Any) -> str:
         (dtype,) = {weight.dtype for weight in policy.trainable_parameters()}
-        return f"of {dtype}"
+        return str(dtype)
 
     def engine(_: Any, options: dict[str, Any]) -> str:
         named = (
