@@ -146,11 +146,11 @@ check-cuda-constraints: $(TOOLS)/.installed  ## does .[cuda] still resolve to co
 
 ##@ Measure
 
-bench: install-dev bench-peers  ## the figures of docs/benchmarks.md (an hour to two)
+bench: install-dev bench-peers  ## the figures of docs/benchmarks.md (four hours)
 	$(BIN)/python benchmarks/run.py
 
 # Liger is there for this target alone: it is not part of the environment.
-bench-peers: install-dev  ## TRL and Liger on the same work (three quarters of an hour)
+bench-peers: install-dev  ## TRL and Liger on the same work (three hours)
 	$(BIN)/python $(PIP) --quiet --no-deps --upgrade --target build/peers liger-kernel==0.8.5
 	PYTHONPATH=build/peers $(BIN)/python benchmarks/peers.py
 
