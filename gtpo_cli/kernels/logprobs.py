@@ -290,23 +290,32 @@ def _head_gradients(
     token_ids_N: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the gradients of the output layer, sum_t grad_t (onehot_t - p_t) h_t^T, recomputing the blocks' p."""
-    dtype = lse_N.dtype
-    hidden = hidden_NH.to(dtype)
-    grad_head = torch.zeros(lm_head_VH.shape, dtype=dtype, device=lm_head_VH.device)
-    grad_bias = None if bias_V is None else torch.zeros(bias_V.shape, dtype=dtype, device=bias_V.device)
-    for start in range(0, lm_head_VH.shape[0], _VOCAB_BLOCK):
-        block = slice(start, min(start + _VOCAB_BLOCK, lm_head_VH.shape[0]))
-        z = hidden @ lm_head_VH[block].to(dtype).T
+    """Compute the gradients of the output layer, sum_t grad_t (onehot_t - p_t) h_t^T, recomputing the blocks' p.
+
+    Blocks are laid out as in `_forward_chunk`. float16 factors would lose small gradients, so they become float32.
+    """
+    dtype, (N, H), V = lse_N.dtype, hidden_NH.shape, lm_head_VH.shape[0]
+    factors = torch.float32 if hidden_NH.dtype == torch.float16 else factor_dtype(hidden_NH.dtype, hidden_NH.device)
+    hidden_NH = hidden_NH.to(factors)
+    hidden_HN = hidden_NH.T.contiguous()
+    grad_head = torch.empty(V, H, dtype=dtype, device=lm_head_VH.device)
+    grad_bias = None if bias_V is None else torch.empty(V, dtype=dtype, device=bias_V.device)
+    buffer = lse_N.new_empty(N * min(_VOCAB_BLOCK, V))
+    scale_N = grad_N / -temperature
+    for start in range(0, V, _VOCAB_BLOCK):
+        block = slice(start, min(start + _VOCAB_BLOCK, V))
+        W = lm_head_VH[block].to(factors)
+        z = matmul(W, hidden_HN, out=buffer[: N * W.shape[0]].view(W.shape[0], N))
         if bias_V is not None:
-            z += bias_V[block].to(dtype)
-        residual = z.div_(temperature).sub_(lse_N[:, None]).exp_().neg_()
+            z += bias_V[block].to(dtype)[:, None]
+        if temperature != 1.0:
+            z /= temperature
+        p_VN = z.sub_(lse_N).exp_()
         here = ((token_ids_N >= block.start) & (token_ids_N < block.stop)).nonzero().squeeze(1)
-        column = token_ids_N[here] - start
-        residual[here, column] = -torch.expm1(logprobs_N[here])  # 1 - p, exact for a confident token
-        residual *= grad_N[:, None] / temperature
-        torch.mm(residual.T, hidden, out=grad_head[block])
+        p_VN[token_ids_N[here] - start, here] = torch.expm1(logprobs_N[here])  # p - 1, exact for a confident token
+        p_VN *= scale_N
+        matmul(p_VN.to(factors), hidden_NH, out=grad_head[block])
         if grad_bias is not None:
-            grad_bias[block] = residual.sum(dim=0)
+            grad_bias[block] = p_VN.sum(dim=1)
     bias_grad = None if grad_bias is None or bias_V is None else grad_bias.to(bias_V.dtype)
     return grad_head.to(lm_head_VH.dtype), bias_grad
