@@ -100,7 +100,7 @@ class ModelDecoder:
 
         self._backbone, (self._weight, self._bias) = policy.backbone, policy.lm_head
         prefill = Prefill(policy, prompts, n)
-        make_room(prefill.cache)
+        make_room(prefill.cache, policy.dtype)
         self._cache, self._cached = prefill.cache, {prefill.cache_name: prefill.cache}
         # Only attention looks back at padding.
         self._mask = None if all(prefill.cache.is_linear) else prefill.mask
@@ -143,13 +143,17 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # ships untyped
         return self.keys, self.values
 
 
-def make_room(cache: Cache) -> None:
-    """Let the filled layers with full attention grow in place from now on."""
+def make_room(cache: Cache, dtype: torch.dtype) -> None:
+    """Let the filled layers with full attention grow in place from now on, in the type in which attention computes.
+
+    Under autocast rotated keys come in float32, and attention would convert all of them for every token.
+    """
     for number, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.is_initialized:
             roomy = cache.layers[number] = RoomyLayer()
-            roomy.lazy_initialization(layer.keys, layer.values)
-            roomy.keys, roomy.values = layer.keys, layer.values
+            keys, values = layer.keys.to(dtype), layer.values.to(dtype)
+            roomy.lazy_initialization(keys, values)
+            roomy.keys, roomy.values = keys, values
 
 
 def _append(held_RhCd: Tensor, new_RhTd: Tensor) -> Tensor:

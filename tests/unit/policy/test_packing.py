@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from policy_contract import plain_logprobs, ragged_rows
 from small_models import random_model, tiny_tokenizer
+from torch import Tensor
 
 from gtpo_cli.objective import Rows
-from gtpo_cli.policy.packing import pack, use_packed_attention
+from gtpo_cli.policy.packing import _attend, pack, use_packed_attention
 from gtpo_cli.policy.sampler import collate
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion, Group, Problem
@@ -109,3 +111,59 @@ def test_heads_that_share_keys_get_no_copies_of_them_on_a_cpu_and_attend_the_sam
     use_packed_attention(model)
     monkeypatch.setattr(sdpa_attention, "repeat_kv", lambda *_: pytest.fail("keys and values were copied"))
     assert torch.equal(model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state, expected)
+
+
+# -- attention on a CPU ------------------------------------------------------------------------------------------------
+
+MODULE = SimpleNamespace(num_key_value_groups=3, is_causal=True)
+
+
+def attention_case(T: int, dtype: torch.dtype, *, masked: bool = True) -> tuple[list[Tensor], Tensor | None]:
+    """Queries, keys and values of 4 rows, 6 heads of which three share keys, 16 wide; 9 places before the queries."""
+    generator = torch.Generator().manual_seed(T)
+    shapes = [(4, 6, T, 16), (4, 2, 9 + T, 16), (4, 2, 9 + T, 16)]
+    states = [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+    hidden = torch.arange(9 + T) > torch.arange(9, 9 + T)[:, None]
+    mask = torch.zeros(4, 1, T, 9 + T, dtype=dtype).masked_fill(hidden, float("-inf"))
+    mask[1, ..., :5] = float("-inf")  # padding of a shorter prompt
+    return states, mask if masked else None
+
+
+def exact_attention(states: list[Tensor], mask: Tensor | None) -> Tensor:
+    query, key, value = (state.double() for state in states)
+    key, value = key.repeat_interleave(3, dim=1), value.repeat_interleave(3, dim=1)
+    scores = query @ key.transpose(2, 3) / 4
+    weights = (scores if mask is None else scores + mask.double()).softmax(dim=-1)
+    return (weights @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+def test_a_token_is_decoded_with_heads_that_share_keys_as_rows(dtype: torch.dtype, bound: float, masked: bool) -> None:
+    states, mask = attention_case(1, dtype, masked=masked)
+    found = _attend(MODULE, *states, mask, scaling=0.25)
+    torch.testing.assert_close(found.double(), exact_attention(states, mask), rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_few_scores_in_16_bits_are_products_as_exact_as_torchs_kernel(monkeypatch: Any, autocast: bool) -> None:
+    """Values and gradients against float64 on the same rounded inputs. Under autocast queries and keys have 32 bits."""
+    states, mask = attention_case(7, torch.bfloat16)
+    assert mask is not None
+    if autocast:
+        states[:2] = [state.detach().float().requires_grad_() for state in states[:2]]
+    send = torch.randn(4, 7, 6, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
+    truth = exact_attention(states, mask)
+    exact = [truth, *torch.autograd.grad(truth, states, send.double())]
+
+    def errors(few: int) -> list[float]:
+        monkeypatch.setattr("gtpo_cli.policy.packing._FEW_SCORES", few)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            out = _attend(MODULE, *states, mask, scaling=0.25)
+        assert out.dtype == torch.bfloat16
+        found = [out, *torch.autograd.grad(out, states, send)]
+        return [float(((a.double() - b).norm() / b.norm()).detach()) for a, b in zip(found, exact, strict=True)]
+
+    kernel, products = errors(0), errors(7 * 16)
+    assert products != kernel
+    assert all(ours < 1.3 * theirs for ours, theirs in zip(products, kernel, strict=True))
