@@ -14,6 +14,8 @@ import base64
 import csv
 import hashlib
 import io
+import lzma
+import os
 import re
 import shutil
 import subprocess
@@ -22,8 +24,9 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 from packaging.requirements import Requirement
 from packaging.tags import compatible_tags, cpython_tags
@@ -36,13 +39,13 @@ import fatbin  # noqa: E402
 import real_model  # noqa: E402
 
 MiB = 2**20
-PART = 50 * MiB  # a copy may take 64 MiB, and the checkout's tracked files (7 MiB) go along with each part
+PART = 44 * MiB  # a copy may take 64 MiB: the checkout's tracked files (11.5 MiB) go along, and a shared/ inside it
+BLOCK = 16 * MiB  # compressed at a time by each thread
 PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)),
              *(f"manylinux{year}_x86_64" for year in (2014, 2010, 1)))  # fmt: skip
 ALSO = ("gguf==0.19.0",)  # reads the model's file; the Makefile has the same version
 # Large, and nothing in the campaign needs them.
 LEFT_OUT = {
-    "flashinfer-python": "vLLM samples without it (VLLM_USE_FLASHINFER_SAMPLER=0)",
     "xformers": "built for another torch; vLLM and Unsloth use flash attention",
     "torchao": "built for another torch; for weights in FP8",
     "torchcodec": "for sound and video", "pynvvideocodec": "for video", "diffusers": "for pictures",
@@ -51,6 +54,10 @@ LEFT_OUT = {
     "nccl-extensions": "for several GPUs", "nccl4py": "for several GPUs",
     "instanttensor": "another loader of weights", "hf-transfer": "for downloads", "wandb": "for uploads",
 }  # fmt: skip
+# Of the checkout, by git's words.
+WITHOUT = (":(exclude)docs", ":(exclude)scripts/claims")
+# Only one stage finds it, since vLLM's start differs where it is installed.
+APART = "flashinfer-python"
 # Of wheels, what the campaign does not need: code for other cards and systems, and pages in a browser.
 NOT_NEEDED = {
     "vllm": r"vllm/vllm_flash_attn/_vllm_fa2_C|vllm/vllm-rs|vllm/third_party/(deep_gemm|fmha_sm100)/"
@@ -74,9 +81,11 @@ def main() -> int:
         content = Path(temporary)
         cache = arguments.out / "cache"
         wheels = download(missing(arguments.have.read_text(encoding="utf-8")), cache, python=arguments.python)
-        (content / "wheels").mkdir()
+        for folder in ("wheels", "apart"):
+            (content / folder).mkdir()
         for wheel in [*wheels, own_wheel(content)]:
-            repack(wheel, content / "wheels" / wheel.name, architecture=int(arguments.capability.replace(".", "")))
+            folder = "apart" if name_of(wheel) == APART else "wheels"
+            repack(wheel, content / folder / wheel.name, architecture=int(arguments.capability.replace(".", "")))
         add_checkout(content / "gtpo")
         add_model(content / "model.gguf", cache)
         add_shared(content / "shared", arguments.shared)
@@ -146,10 +155,13 @@ def own_wheel(folder: Path) -> Path:
     return wheel
 
 
+def name_of(wheel: Path) -> str:
+    return canonicalize_name(wheel.name.partition("-")[0])
+
+
 def repack(wheel: Path, into: Path, *, architecture: int) -> None:
     """The wheel without what is not needed, not compressed (all parts are), its RECORD in order."""
-    name = canonicalize_name(wheel.name.partition("-")[0])
-    out = re.compile(NOT_NEEDED.get(name, r"(?!)"))
+    out = re.compile(NOT_NEEDED.get(name_of(wheel), r"(?!)"))
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(into, "w", zipfile.ZIP_STORED) as target:
         written = io.StringIO()
         record = csv.writer(written, lineterminator="\n")  # a file's name may have commas
@@ -168,7 +180,8 @@ def repack(wheel: Path, into: Path, *, architecture: int) -> None:
 
 
 def add_checkout(into: Path) -> None:
-    """What is committed: tests, benchmarks and recipes run from it. COMMIT is for the results."""
+    """What is committed, without pages and what make claims has: tests and recipes run from it. COMMIT is for the
+    results."""
 
     def git(*words: str) -> bytes:
         return subprocess.run(["git", "-C", str(ROOT), *words], stdout=subprocess.PIPE, check=True).stdout
@@ -176,7 +189,7 @@ def add_checkout(into: Path) -> None:
     into.mkdir()
     if git("status", "--porcelain", "--untracked-files=no"):
         print("there are changes that are not committed: they stay here")
-    subprocess.run(["tar", "-x", "-C", str(into)], input=git("archive", "HEAD"), check=True)
+    subprocess.run(["tar", "-x", "-C", str(into)], input=git("archive", "HEAD", *WITHOUT), check=True)
     (into / "COMMIT").write_bytes(git("rev-parse", "HEAD"))
 
 
@@ -201,24 +214,29 @@ def pack(content: Path, out: Path) -> list[Path]:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     shutil.rmtree(content / "own")
-    with tempfile.TemporaryFile() as archive:
-        with tarfile.open(fileobj=archive, mode="w:xz", preset=2) as tar:
+    with tempfile.TemporaryFile() as archive, tempfile.TemporaryFile() as compressed:
+        with tarfile.open(fileobj=archive, mode="w") as tar:
             tar.add(content, arcname=".")
         archive.seek(0)
-        parts = list(_written(archive, out))
+        compress(archive, compressed)
+        compressed.seek(0)
+        parts: list[Path] = []
+        while block := compressed.read(PART):
+            parts.append(out / f"part-{len(parts):02d}")
+            parts[-1].write_bytes(block)
     sums = "".join(f"{hashlib.sha256(part.read_bytes()).hexdigest()}  {part.name}\n" for part in parts)
     (out / "SHA256SUMS").write_text(sums, encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name("campaign.py"), out / "campaign.py")
     return parts
 
 
-def _written(archive: object, out: Path) -> Iterator[Path]:
-    number = 0
-    while block := archive.read(PART):  # type: ignore[attr-defined]
-        part = out / f"part-{number:02d}"
-        part.write_bytes(block)
-        yield part
-        number += 1
+def compress(archive: IO[bytes], into: IO[bytes]) -> None:
+    """Block by block, on all processors. Each block is a whole file of xz; one after the other they are one too."""
+    processors = os.cpu_count() or 1
+    with ThreadPoolExecutor(processors) as pool:
+        while blocks := [block for _ in range(processors) if (block := archive.read(BLOCK))]:
+            for done in pool.map(lambda block: lzma.compress(block, preset=2), blocks):
+                into.write(done)
 
 
 if __name__ == "__main__":
