@@ -43,16 +43,15 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage("contracts", 5, "gtpo doctor, and make test-gpu: samplers and gradients against the CPU's"),
-    Stage("learns", 15, "SmolLM2-135M in 4 bits, SFT then GTPO: accuracy before and after; stopped, resumed, exported"),
-    Stage("decode", 11, "LLaMA-3.1-8B's shape: ms a token by base weights, batch and adapter; sleep; a profile"),
-    Stage(
-        "full",
-        18,
-        "llama8b_gsm8k at full size, with 8 steps a generation, and llama8b_gsm8k_80gb; the plan",
-    ),
+    Stage("contracts", 5, "gtpo doctor, and tests/gpu/test_contracts.py: samplers and gradients against the CPU's"),
+    Stage("learns", 14, "SmolLM2-135M in 4 bits, SFT then GTPO: accuracy before and after; exported, resumed"),
+    Stage("decode", 8, "LLaMA-3.1-8B's shape: ms a token by base weights, batch and adapter; sleep; a profile"),
+    Stage("full", 13, "llama8b_gsm8k at full size beside the plan; resumed; evaluated"),
+    Stage("card24", 7, "the same while another process has all of the card but 24 GiB"),
+    Stage("flashinfer", 4, "SmolLM2 with vLLM's FlashInfer sampler on"),
     Stage("peers", 12, "TRL and Unsloth's own GRPO on the same model, prompts and lengths, in turns"),
-    Stage("others", 7, "the entropy probe, generate, the transformers policy, vLLM beside a policy"),
+    Stage("full16", 9, "llama8b_gsm8k_80gb at full size beside the plan: base weights in 16 bits"),
+    Stage("others", 9, "the transformers policy, vLLM beside it, generate, tests/gpu/test_full_size.py"),
 )
 
 
@@ -63,7 +62,12 @@ def main() -> int:
     parser.add_argument("--work", type=Path, help="folder for everything: 25 GiB free for all stages")
     parser.add_argument("--here", action="store_true", help="no parts: this checkout, and what this Python has")
     parser.add_argument("--only", action="append", choices=names, help="only this stage")
-    parser.add_argument("--minutes", type=float, default=1e9, help="until the end: a stage gets what is left, if half")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=13,
+        help="until the end (default: 13): a stage gets what is left, if half of its limit",
+    )
     parser.add_argument("--again", action="store_true", help="also what has ended well")
     parser.add_argument("--limit", action="append", default=[], metavar="STAGE=MINUTES", help="in place of its own")
     parser.add_argument("--limit-factor", type=float, default=1.0, help="of the stages' time limits")
@@ -212,7 +216,9 @@ def run(name: str, checkout: Path, work: Path, environment: dict[str, str], *, l
                 os.killpg(process.pid, signal.SIGKILL)  # with what it started
                 process.wait()
             found: dict[str, Any] = json.loads(result.read_text()) if result.is_file() else {"figures": []}
-            found |= {"stage": name, "ended": ended, "seconds": round(time.monotonic() - started, 1)}
+            (what,) = (stage.what for stage in STAGES if stage.name == name)
+            seconds = round(time.monotonic() - started, 1)
+            found |= {"stage": name, "what": what, "ended": ended, "seconds": seconds}
             result.write_text(json.dumps(found, indent=1) + "\n")
     return ended
 

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CARDS = ("H100", "H200")  # these have a row in any case
 COLUMNS = {
     "contracts": "tests against the CPU", "learns": "a real model learns", "decode": "speed of decoding, 8B",
-    "full": "the paper's recipe, 8B", "peers": "beside TRL and Unsloth's GRPO", "others": "other engines",
+    "full": "the paper's recipe, 8B", "card24": "the same on 24 GB", "full16": "the same in 16 bits",
+    "peers": "beside TRL and Unsloth's GRPO", "others": "other engines",
 }  # fmt: skip
 BEGIN, END = "<!-- gpu: begin -->", "<!-- gpu: end -->"
 
@@ -96,13 +97,12 @@ def written(record: dict[str, Any], *, figure: str | None) -> str:
     lines = [f"# {record['card']}, {record['date']}", "", f"{versions}.{driver}{commit}"]
     lines += ["", *(f"- {note}" for note in record.get("notes", ()))] if record.get("notes") else []
     lines += ["", "| stage | ended | seconds | |", "|---|---|---|---|"]
-    for stage in STAGES:
-        result = record["stages"].get(stage.name, {"ended": "not run"})
-        ended = result.get("ended", "cut off")
-        lines.append(f"| {stage.name} | {ended} | {result.get('seconds', '')} | {stage.what} |")
-    for stage in STAGES:
-        if result := record["stages"].get(stage.name):
-            lines += ["", f"## {stage.name}", *_section(result, figure if stage.name == "learns" else None)]
+    run = [(stage, record["stages"][stage.name]) for stage in STAGES if stage.name in record["stages"]]
+    for stage, result in run:
+        ended, what = result.get("ended", "cut off"), result.get("what", stage.what)  # what it was then
+        lines.append(f"| {stage.name} | {ended} | {result.get('seconds', '')} | {what} |")
+    for stage, result in run:
+        lines += ["", f"## {stage.name}", *_section(result, figure if stage.name == "learns" else None)]
     return "\n".join(lines) + "\n"
 
 
@@ -121,7 +121,8 @@ def _section(result: dict[str, Any], figure: str | None) -> list[str]:
     if failed := result.get("failed"):
         lines += ["", "What failed:", "", *(f"- {each}" for each in failed)]
     if commands := result.get("commands"):
-        lines += ["", *(f"- `{c['command']}`: {c['seconds']} s, exit code {c['code']}" for c in commands)]
+        ends = [f"{each['seconds']} s, exit code {each['code']}" if "code" in each else "cut off" for each in commands]
+        lines += ["", *(f"- `{each['command']}`: {end}" for each, end in zip(commands, ends, strict=True))]
     return lines
 
 

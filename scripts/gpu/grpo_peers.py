@@ -1,15 +1,20 @@
 """Whole GRPO steps of one trainer on the card.
 
-python grpo_peers.py gtpo|TRL|Unsloth --model FOLDER --steps N --out FILE
+python grpo_peers.py gtpo|TRL|Unsloth|Unsloth-unfolded --model FOLDER --steps N --out FILE
 
 FILE is JSON. All have the same model (16 bits), adapter, prompts (word problems), rewards, lengths and optimiser. TRL
 samples by vLLM in its own process's memory (colocate), Unsloth and gtpo by Unsloth's shared engine.
+
+Unsloth is as it comes: for 16-bit weights it adds the adapter to the weights before it samples, and takes it off again
+("folds"), so that vLLM has less to compute. gtpo leaves the weights that train alone, and so does Unsloth-unfolded,
+which is Unsloth with UNSLOTH_VLLM_MERGED_ROLLOUT=0. FILE says how the peer sampled.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -21,12 +26,13 @@ from typing import Any
 
 PROMPT = 192  # tokens, at most
 SHARE = 0.3  # of the card's memory, for vLLM
+FOLDS = {"Unsloth": "auto", "Unsloth-unfolded": "0"}  # "auto" is Unsloth's default
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("peer", choices=("gtpo", "TRL", "Unsloth"))
+    parser.add_argument("peer", choices=("gtpo", "TRL", "Unsloth", "Unsloth-unfolded"))
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -35,7 +41,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="of a completion, at most")
     parser.add_argument("--dtype", default="bfloat16")
     arguments = parser.parse_args()
-    if arguments.peer == "Unsloth":
+    if arguments.peer in FOLDS:
+        os.environ["UNSLOTH_VLLM_MERGED_ROLLOUT"] = FOLDS[arguments.peer]
         import unsloth  # noqa: F401  before transformers, PEFT and TRL, which it changes
     import torch
 
@@ -46,12 +53,22 @@ def main() -> None:
         seconds, tokens = steps(arguments, folder)
     counted = seconds[1:] or seconds
     found = {
+        "samples with": sampled_with(arguments.peer),
         "seconds a step": round(statistics.median(counted), 3),
         "tokens a second": round(tokens / statistics.median(counted)),
         "peak GiB of torch": round(torch.cuda.max_memory_allocated() / 2**30, 2),  # without what vLLM allocates itself
         "peak GiB of the card": round((torch.cuda.mem_get_info()[1] - least_free[0]) / 2**30, 2),
     }
     arguments.out.write_text(json.dumps(found))
+
+
+def sampled_with(peer: str) -> str:
+    if peer == "TRL":
+        return "merged weights, copied to vLLM at each step"
+    from unsloth_zoo.vllm_utils import _MERGED_ROLLOUT_STATS
+
+    folds = _MERGED_ROLLOUT_STATS["folds"]
+    return f"the adapter folded into the weights, {folds} times" if folds else "the adapter beside the weights"
 
 
 def _look_at_memory(least_free: list[int]) -> None:
@@ -130,9 +147,9 @@ def trl_steps(arguments: argparse.Namespace, folder: str) -> tuple[list[float], 
         adam_beta1=optimizer.betas[0], adam_beta2=optimizer.betas[1],
         max_grad_norm=optimizer.max_grad_norm, lr_scheduler_type="constant", optim="adamw_torch", use_vllm=True,
         gradient_checkpointing=False, gradient_accumulation_steps=1,  # Unsloth's own default is 2
-        **({} if arguments.peer == "Unsloth" else {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": SHARE}),
+        **({} if arguments.peer in FOLDS else {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": SHARE}),
     )  # fmt: skip
-    model = unsloths_model(arguments, recipe) if arguments.peer == "Unsloth" else plain_model(arguments, recipe)
+    model = unsloths_model(arguments, recipe) if arguments.peer in FOLDS else plain_model(arguments, recipe)
     trainer = GRPOTrainer(
         model=model, processing_class=tokenizer, reward_funcs=[formed, right], args=settings,
         train_dataset=Dataset.from_list(rows), callbacks=[Mark()],

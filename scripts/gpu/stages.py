@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -36,14 +35,16 @@ class Sizes:
     """How much of each thing; `--small` is for a rehearsal, `--size NAME=VALUE` changes one."""
 
     tests: str
-    plain_tests: str  # of vLLM beside a policy, which came to no end on the first card
+    later_tests: tuple[str, ...]  # in the stage `others`
     sft: tuple[str, ...]  # changes of its recipe
     steps: int  # of the run that learns
+    further: int  # steps after its resume
     samples: int  # completions a problem in its evaluations
     problems: int  # in an evaluation
     exported: int  # completions a problem of the export
     probe: int  # prompts of the entropy probe
-    generation: int  # steps a generation at full size
+    evaluated: int  # completions a problem in the evaluation of the 8B model
+    generation: int  # steps a generation of llama8b_gsm8k_80gb
     batches: tuple[int, ...]  # of the decode matrix
     tokens: int  # decoded in each of its cells
     turns: tuple[str, ...]  # who trains, in which order
@@ -51,21 +52,26 @@ class Sizes:
     completion: int | None  # tokens at most; None: as the recipe has it
 
 
+# Last the tests of vLLM beside a policy, which came to no end on the first card.
 FULL = Sizes(
-    tests="tests/gpu", plain_tests="tests/gpu/test_contracts.py::TestPlainVllm", sft=(), steps=60, samples=64,
-    problems=120, exported=8, probe=32, generation=8, batches=(8, 64, 256), tokens=64,
-    turns=("gtpo", "TRL", "Unsloth", "Unsloth", "TRL", "gtpo"), peers=("--steps", "12"), completion=None,
+    tests="tests/gpu/test_contracts.py",
+    later_tests=("tests/gpu/test_full_size.py", "tests/gpu/test_contracts.py::TestPlainVllm"), sft=(),
+    steps=40, further=20, samples=16, problems=60, exported=8, probe=32, evaluated=64, generation=8,
+    batches=(8, 64, 256), tokens=64,
+    turns=("gtpo", "TRL", "Unsloth", "Unsloth-unfolded", "Unsloth-unfolded", "Unsloth", "TRL", "gtpo"),
+    peers=("--steps", "12"), completion=None,
 )  # fmt: skip
 SMALL = Sizes(
-    tests="tests/gpu/test_contracts.py::TestTransformersPolicy", plain_tests=FULL.plain_tests,
-    sft=("training.max_steps=1",), steps=4, samples=2, problems=2, exported=2, probe=2, generation=2, batches=(2, 4),
-    tokens=3, turns=("gtpo", "TRL", "Unsloth"),
+    tests="tests/gpu/test_contracts.py::TestTransformersPolicy", later_tests=FULL.later_tests[1:],
+    sft=("training.max_steps=1",), steps=2, further=1, samples=2, problems=2, exported=2, probe=2, evaluated=2,
+    generation=1, batches=(2,), tokens=3, turns=("gtpo", "TRL", "Unsloth", "Unsloth-unfolded"),
     peers=("--steps", "1", "--prompts", "1", "--group", "2", "--tokens", "6", "--dtype", "float16"), completion=6,
 )  # fmt: skip
+LEFT = 24  # GiB that the stage `card24` leaves of the card
 
 
 class CommandError(Exception):
-    """A command ended with another exit code than it should."""
+    """A command failed."""
 
 
 @dataclass
@@ -80,7 +86,9 @@ class Campaign:
     settings: list[str]  # K=V, for every recipe
     through: Path | None  # a program that runs the others
     end: float  # when the stage's time is over, by time.monotonic()
-    found: dict[str, Any] = field(default_factory=lambda: {"commands": [], "figures": [], "tables": {}, "failed": []})
+    found: dict[str, Any] = field(
+        default_factory=lambda: {"notes": [], "commands": [], "figures": [], "tables": {}, "failed": []}
+    )
 
     # -- what it finds ---------------------------------------------------------------------------------------------
 
@@ -103,6 +111,10 @@ class Campaign:
             self.found["failed"].append(f"{what}: {error or type(error).__name__}")
             self._write()
 
+    def note(self, text: str) -> None:
+        self.found["notes"].append(text)
+        self._write()
+
     def _write(self) -> None:
         file = self.work / "results" / f"{self.name}.json"
         aside = file.with_suffix(".tmp")
@@ -114,13 +126,13 @@ class Campaign:
     def program(self, path: Path, *arguments: str) -> list[str]:
         return [sys.executable, *([] if self.through is None else [str(self.through)]), str(path), *arguments]
 
-    def run(
-        self, command: list[str], *, words: str, code: int = 0, watch: Callable[[], bool | None] | None = None
-    ) -> str:
-        """What a command printed on standard output; the log gets it as it comes. `watch` is called all the while: once
-        it is true the command is sent SIGTERM, and should end with `code`."""
+    def run(self, command: list[str], *, words: str, watch: Callable[[], None] = lambda: None) -> str:
+        """What a command printed on standard output; the log gets it as it comes. `watch` is called all the while."""
         print(f"$ {words}", flush=True)
         started = time.monotonic()
+        noted: dict[str, Any] = {"command": words}  # it stays so where the stage is cut off
+        self.found["commands"].append(noted)
+        self._write()
         file = self.work / f"{self.name}.out"  # a file: a command blocks on a pipe that nobody reads
         with file.open("wb") as out, file.open(encoding="utf-8", errors="replace") as shown:
             process = subprocess.Popen(command, cwd=self.work, stdout=out)
@@ -129,14 +141,11 @@ class Campaign:
                 time.sleep(0.1)
                 running = process.poll() is None
                 print(shown.read(), end="", flush=True)
-                if watch is not None and watch() and running:
-                    process.send_signal(signal.SIGTERM)
-                    watch = None
-        seconds = round(time.monotonic() - started, 1)
-        self.found["commands"].append({"command": words, "seconds": seconds, "code": process.returncode})
+                watch()
+        noted |= {"seconds": round(time.monotonic() - started, 1), "code": process.returncode}
         self._write()
-        if process.returncode != code:
-            raise CommandError(f"{words}: ended with {process.returncode}, not {code}")
+        if process.returncode:
+            raise CommandError(f"{words}: ended with {process.returncode}")
         return file.read_text(encoding="utf-8", errors="replace")
 
     def gtpo(self, *words: str, **how: Any) -> str:
@@ -146,15 +155,16 @@ class Campaign:
         return self.run([*command, *words], words=" ".join(["gtpo", *words]), **how)
 
     def tests(self, *words: str) -> None:
-        """pytest, and its last line."""
+        """pytest, and its last line in the table of tests."""
         pytest = Path(importlib.util.find_spec("pytest").origin).with_name("__main__.py")  # type: ignore[union-attr,arg-type]
         limit = ["--timeout", "240"] if importlib.util.find_spec("pytest_timeout") else []
-        command = self.program(pytest, "-rs", "-p", "no:cacheprovider", *limit, *words)
+        command = self.program(pytest, "-rs", "-p", "no:cacheprovider", *limit, str(ROOT / words[0]), *words[1:])
         try:
-            self.run(command, words=" ".join(["pytest", *words]).replace(f"{ROOT}/", ""))
+            self.run(command, words=" ".join(["pytest", *words]))
         finally:
             lines = (self.work / f"{self.name}.out").read_text(errors="replace").splitlines()
-            self.table("tests", [{"summary": line} for line in lines[-1:]])
+            done = self.found["tables"].get("tests", [])
+            self.table("tests", [*done, *({"tests": words[0], "summary": line} for line in lines[-1:])])
 
     def train(self, run: str, recipe: str, *changes: str, start: str | None = None, **how: Any) -> list[dict[str, Any]]:
         """A new run; its metrics."""
@@ -212,6 +222,19 @@ class Campaign:
         here = self.work / "shared/data/gsm8k"
         return f"data.path={here if here.is_dir() else ROOT.parent / 'shared/data/gsm8k'}"
 
+    def of_8b(self) -> list[str]:
+        """The 8B model and its data. The entropy of random weights is near 11: it need not be probed."""
+        return [f"model.name={self.large}", self.gsm8k, "objective.initial_entropy=11"]
+
+    @contextmanager
+    def taken(self, left: float) -> Iterator[float]:
+        """Another process has the card's memory but for `left` GiB; how many GiB it took."""
+        command = [sys.executable, str(HERE / "taken.py"), str(left)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            yield float(process.stdout.readline())
+            # here its standard input is closed, and it ends
+
 
 def _set(changes: Sequence[str]) -> list[str]:
     return [word for change in changes for word in ("--set", change)]
@@ -257,18 +280,18 @@ def contracts(campaign: Campaign) -> None:
     with campaign.attempt("doctor"):
         campaign.gtpo("doctor")
     with campaign.attempt("tests"):
-        campaign.tests(str(ROOT / campaign.sizes.tests), "-k", "not PlainVllm")  # `others` has those, at its end
+        campaign.tests(campaign.sizes.tests, "-k", "not PlainVllm")  # `others` has those, at its end
 
 
 def learns(campaign: Campaign) -> None:
+    """The resume comes last: it starts an engine once more, and is left out where there is no time for that."""
     sizes = campaign.sizes
     model = [f"model.name={campaign.model}", "model.load_in_4bit=true", "model.backend=unsloth"]
     engines = [*model, "rollout.engine=vllm", "training.micro_batch_size=auto",
                f"objective.probe.num_prompts={sizes.probe}"]  # fmt: skip
     evaluation = f"evaluation={{limit: {sizes.problems}, samples: 8, pass_k: [1, 8], majority_k: [8]}}"
 
-    def curve() -> list[dict[str, Any]]:
-        rows = campaign.metrics("gtpo")
+    def curve() -> None:
         keys = (
             "step",
             "train/reward_mean",
@@ -277,24 +300,18 @@ def learns(campaign: Campaign) -> None:
             "entropy/mean",
             "time/step",
         )
-        campaign.table("curve", [{key: row[key] for key in keys} for row in rows])
-        return rows
+        campaign.table("curve", [{key: row.get(key) for key in keys} for row in campaign.metrics("gtpo")])
 
     with campaign.attempt("SFT"):
         campaign.train("sft", "smollm135m_words_sft", *model, evaluation, *sizes.sft)
-    with campaign.attempt("GTPO, stopped halfway"):
-        campaign.train(
-            "gtpo", "smollm135m_words", *engines, evaluation, f"training.max_steps={sizes.steps}", start="runs/sft",
-            code=143, watch=lambda: len(campaign.metrics("gtpo")) >= sizes.steps // 2,
-        )  # fmt: skip
-    campaign.figure("stopped after step", len(curve()))
-    with campaign.attempt("resume"):
-        campaign.gtpo("train", "--quiet", "--resume", "runs/gtpo")
-    campaign.figure("steps after the resume", len(curve()))
-    with campaign.attempt("seconds a step"):
-        _steps(campaign, "SmolLM2, NF4, 64 completions a step", curve())
+    started = time.monotonic()
+    with campaign.attempt("GTPO"):
+        last = f"training.max_steps={sizes.steps}"
+        rows = campaign.train("gtpo", "smollm135m_words", *engines, evaluation, last, start="runs/sft", watch=curve)
+        _steps(campaign, "SmolLM2, NF4, 64 completions a step", rows)
+    trained_in = time.monotonic() - started
     scores: list[dict[str, Any]] = []
-    for run, base, trained in (("sft", ["--base"], "after SFT"), ("gtpo", [], "after GTPO")):
+    for run, base, trained in (("gtpo", [], "after GTPO"), ("sft", ["--base"], "after SFT")):
         with campaign.attempt(f"evaluation {trained}"):
             measure = ["--pass-k", str(sizes.samples), "--maj-k", str(sizes.samples), *campaign.lengths()]
             scores += _scores(campaign.gtpo("eval", f"runs/{run}", *base, *measure, "--json"), trained=trained)
@@ -302,13 +319,20 @@ def learns(campaign: Campaign) -> None:
     with campaign.attempt("export"):
         campaign.gtpo("export", "runs/gtpo", "--format", "merged")
         measure = ["--pass-k", str(sizes.exported), "--limit", str(sizes.problems), *campaign.lengths()]
-        found = campaign.gtpo("eval", "runs/gtpo/export/merged", *measure, "--json")
+        found = campaign.gtpo("eval", "runs/gtpo/export/merged", *measure, "--json")  # without an adapter: transformers
         campaign.table("accuracy", scores + _scores(found, base="exported"))
+    if campaign.end - time.monotonic() < trained_in:
+        campaign.note("There was no time for the resume.")
+        return
+    with campaign.attempt("resume"):
+        more = _set([f"training.max_steps={sizes.steps + sizes.further}"])
+        campaign.gtpo("train", "--quiet", "--resume", "runs/gtpo", *more, watch=curve)
+        campaign.figure("steps after the resume", len(campaign.metrics("gtpo")))
 
 
 def decode(campaign: Campaign) -> None:
     """Milliseconds for a token of all sequences, by base weights, batch and adapter."""
-    for bits in (4, 16):
+    for bits in (16, 4):
         out = campaign.work / f"decode-{bits}.json"
         out.unlink(missing_ok=True)
 
@@ -328,25 +352,69 @@ def decode(campaign: Campaign) -> None:
 
 
 def full(campaign: Campaign) -> None:
-    """The paper's recipe at full size, beside the plan. The entropy is probed once; later runs start near it."""
+    """The paper's recipe as `auto` has it: two steps, one more after a resume, and an evaluation."""
+    with campaign.attempt("llama8b_gsm8k"):
+        large_run(campaign, "full", "llama8b_gsm8k", "training.max_steps=2")
+    with campaign.attempt("resume"):
+        campaign.gtpo("train", "--quiet", "--resume", "runs/full", *_set(["training.max_steps=3"]))
+        campaign.figure("steps after the resume", len(campaign.metrics("full")))
+    with campaign.attempt("evaluation"):
+        measure = ["--limit", "8", "--pass-k", str(campaign.sizes.evaluated), *campaign.lengths()]
+        found = campaign.gtpo("eval", "runs/full", *measure, "--json")
+        campaign.table("accuracy of random weights", _scores(found, trained="after three steps"))
+
+
+def card24(campaign: Campaign) -> None:
+    """The paper's recipe on what is left of the card when another process has the rest, with the keys that `auto` has
+    on a card of that size. gtpo goes by the size of the whole card, so they are named here."""
+    recipe = "llama8b_gsm8k"
+    with campaign.attempt(f"{recipe}, {LEFT} GiB"):
+        settings = [*campaign.settings, *campaign.limits(recipe), *campaign.of_8b()]
+        command = campaign.program(HERE / "for_card.py", recipe, str(LEFT), "--set", *settings)
+        keys = _json(campaign.run(command, words=f"for_card.py {recipe} {LEFT}"))
+        with campaign.taken(LEFT) as gib:
+            campaign.figure("taken by another process", gib, "GiB")
+            campaign.table(f"what auto is on {LEFT} GiB", [{"key": key, "value": str(keys[key])} for key in keys])
+            changes = [f"{key}={str(value).lower()}" for key, value in keys.items()]
+            large_run(campaign, "card24", recipe, "training.max_steps=2", *changes, gpu=f"{LEFT}GiB")
+
+
+def full16(campaign: Campaign) -> None:
     ahead = campaign.sizes.generation
-    runs = {
-        "llama8b_gsm8k": ("llama8b_gsm8k", 1, 3, f"objective.probe.num_prompts={campaign.sizes.probe}"),
-        f"llama8b_gsm8k, {ahead} steps a generation": (
-            "llama8b_gsm8k", ahead, 2 * ahead, "objective.initial_entropy=11",
-        ),
-        "llama8b_gsm8k_80gb": ("llama8b_gsm8k_80gb", ahead, 2 * ahead, "objective.initial_entropy=11"),
-    }  # fmt: skip
-    for number, (name, (recipe, generation, steps, entropy)) in enumerate(runs.items()):
-        with campaign.attempt(name):
-            changes = [
-                f"model.name={campaign.large}", campaign.gsm8k, entropy, f"rollout.steps_per_generation={generation}"
-            ]  # fmt: skip
-            rows = campaign.train(f"full{number}", recipe, *changes, f"training.max_steps={steps}")
-            _steps(campaign, name, rows, generation=generation)
-            settings = _set([*campaign.settings, *campaign.limits(recipe), *changes])
-            plan = _json(campaign.gtpo("plan", "--recipe", recipe, *settings, "--json"))
-            campaign.figure(f"{name}: planned memory", plan["memory_bytes"]["training"] / 2**30, "GiB")
+    with campaign.attempt("llama8b_gsm8k_80gb"):
+        changes = [f"rollout.steps_per_generation={ahead}", f"training.max_steps={2 * ahead}"]
+        large_run(campaign, "full16", "llama8b_gsm8k_80gb", *changes, generation=ahead)
+
+
+def large_run(
+    campaign: Campaign, run: str, recipe: str, *changes: str, generation: int = 1, gpu: str | None = None
+) -> None:
+    """Train the 8B model by a recipe of the paper, and put what it took beside the plan."""
+    changes = (*campaign.of_8b(), *changes)
+    rows = campaign.train(run, recipe, *changes)
+    _steps(campaign, recipe, rows, generation=generation)
+    decided = json.loads((campaign.work / "runs" / run / "environment.json").read_text())["decided"]
+    campaign.table("what auto was", [{"key": key, "value": str(decided[key])} for key in decided])
+    settings = _set([*campaign.settings, *campaign.limits(recipe), *changes])
+    card = [] if gpu is None else ["--gpu", gpu]
+    plan = _json(campaign.gtpo("plan", "--recipe", recipe, *card, *settings, "--json"))
+    campaign.figure(f"{recipe}: planned memory", plan["memory_bytes"]["training"] / 2**30, "GiB")
+
+
+def flashinfer(campaign: Campaign) -> None:
+    """One start with FlashInfer on, as vLLM has it where FlashInfer is installed. vLLM draws by it only for top-k and
+    top-p, and never for a completion with a seed of its own, which gtpo gives to each."""
+    apart = campaign.work / "flashinfer"  # where campaign.py installs it, so that the other stages do without
+    sys.path.insert(0, str(apart))
+    if importlib.util.find_spec("flashinfer") is None:
+        campaign.note("FlashInfer is not installed here, so nothing was started.")
+        return
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(apart), os.environ.get("PYTHONPATH", "")])
+    os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "1"
+    with campaign.attempt("a start with FlashInfer"):
+        model = [f"model.name={campaign.model}", "model.backend=unsloth", "rollout.engine=vllm"]
+        changes = [*model, "objective.initial_entropy=0.5", "training.max_steps=2"]
+        _steps(campaign, "SmolLM2 with FlashInfer", campaign.train("flashinfer", "smollm135m_words", *changes))
 
 
 def peers(campaign: Campaign) -> None:
@@ -368,13 +436,8 @@ def peers(campaign: Campaign) -> None:
 
 
 def others(campaign: Campaign) -> None:
-    sizes, model = campaign.sizes, f"model.name={campaign.model}"
-    plain = [model, "model.backend=transformers", "objective.initial_entropy=0.5", "training.max_steps=2"]
-    with campaign.attempt("probe-entropy"):
-        asked = [f"objective.probe.num_prompts={sizes.probe}", *campaign.limits("smollm135m_words")]
-        probe = _set([*campaign.settings, model, *asked])
-        probed = _json(campaign.gtpo("probe-entropy", "--recipe", "smollm135m_words", *probe, "--json"))
-        campaign.figure("initial entropy", probed["initial_entropy"], "nats")
+    plain = [f"model.name={campaign.model}", "model.backend=transformers", "objective.initial_entropy=0.5",
+             "training.max_steps=2"]  # fmt: skip
     with campaign.attempt("transformers policy"):
         rows = campaign.train("plain", "smollm135m_words", *plain, "rollout.engine=transformers")
         _steps(campaign, "transformers policy and sampler", rows)
@@ -383,11 +446,14 @@ def others(campaign: Campaign) -> None:
         beside = ["rollout.engine=vllm", "rollout.gpu_memory_utilization=0.3", "rollout.vllm={enforce_eager: true}"]
         rows = campaign.train("beside", "smollm135m_words", *plain, "model.dtype=bfloat16", *beside)
         _steps(campaign, "transformers policy, vLLM beside it, no graphs", rows)
-    with campaign.attempt("tests of vLLM beside a policy"):
-        campaign.tests(str(ROOT / sizes.plain_tests))
+    for tests in campaign.sizes.later_tests:
+        with campaign.attempt(tests):
+            campaign.tests(tests)
 
 
-STAGES = {stage.__name__: stage for stage in (contracts, learns, decode, full, peers, others)}
+STAGES = {
+    stage.__name__: stage for stage in (contracts, learns, decode, full, card24, flashinfer, peers, full16, others)
+}
 
 
 def main() -> int:

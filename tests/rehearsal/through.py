@@ -9,9 +9,11 @@ which has imported Unsloth and vLLM on the card that is not there (their imports
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -40,7 +42,17 @@ def serve(path: str) -> None:
                 for stream in streams:
                     os.close(stream)
                 client.send(f"{pid}\n".encode())
-                client.send(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+                code = _ended(pid, client)
+                with contextlib.suppress(BrokenPipeError):
+                    client.send(f"{code}\n".encode())
+
+
+def _ended(pid: int, client: socket.socket) -> int:
+    """Wait for the process; it is killed once its client is gone, as a process of the client would be."""
+    while (done := os.waitpid(pid, os.WNOHANG))[0] == 0:
+        if select.select([client], [], [], 0.05)[0]:  # it never says anything more: this is its end
+            os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(done[1])
 
 
 def _become(argv: list[str], cwd: str, streams: list[int]) -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import io
 import json
 import lzma
+import os
 import re
+import runpy
 import shutil
 import struct
 import subprocess
@@ -20,6 +22,8 @@ from pathlib import Path
 import fatbin
 import pack
 import pytest
+import stages
+import torch
 from packaging.requirements import Requirement
 
 from gtpo_cli.machine.installed import requirements
@@ -113,7 +117,7 @@ def test_the_parts_are_joined_and_installed_and_a_broken_one_is_named(
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("joined and installed in ")
-    assert lines[1:] == ["others: 7.0 minutes at most", "others: well"]
+    assert lines[1:] == ["others: 9.0 minutes at most", "others: well"]
     assert (work / "results/others.log").read_text() == "1.5\n"
     assert not (work / "site/studio").exists()
     assert not (work / "site/flashinfer_python").exists()
@@ -160,7 +164,8 @@ def test_each_stage_has_its_own_limit_and_result_and_the_next_one_begins(checkou
     command = [sys.executable, str(checkout / "campaign.py"), "--here", "--work", str(tmp_path)]
     done = subprocess.run([*command, "--limit", "decode=0.04", "--", "--small"], capture_output=True, text=True)
     assert done.returncode == 1
-    expected = ["contracts: well", "learns: failed", "decode: out of time", "full: well", "peers: well", "others: well"]
+    expected = ["contracts: well", "learns: failed", "decode: out of time", "full: well", "card24: well",
+                "flashinfer: well", "peers: well", "full16: well", "others: well"]  # fmt: skip
     assert [line for line in done.stdout.splitlines() if not line.endswith("at most")] == expected
     results = {file.stem: json.loads(file.read_text()) for file in (tmp_path / "results").glob("*.json")}
     assert results.pop("machine")["versions"]["torch"] == version("torch")
@@ -200,12 +205,63 @@ def test_a_campaign_is_watched_and_what_a_killed_one_left_is_ended(checkout: Pat
     finally:
         running.kill()
         running.wait()
-    stage = Path(f"/proc/{(tmp_path / 'stage.pid').read_text()}/cmdline")
-    assert b"stages.py" in stage.read_bytes()  # it goes on
+    stage = (tmp_path / "stage.pid").read_text()
+    assert b"stages.py" in command_of(stage)  # it goes on
     ended = subprocess.run([*command[:2], "--here", "--work", str(tmp_path), "--only", "full"], check=True)
     assert ended.returncode == 0
-    assert not stage.exists() or not stage.read_bytes()
+    while command_of(stage):
+        time.sleep(0.05)
     assert "ended" not in json.loads(result.read_text())
+
+
+def command_of(process: str) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # it is gone
+        return b""
+
+
+def test_the_rest_of_a_card_is_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    taken: list[tuple[int, str]] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (140 * 2**30, 141 * 2**30))
+
+    def zeros(size: int, *, dtype: torch.dtype, device: str) -> torch.Tensor:
+        taken.append((size, device))
+        return torch.empty(size, dtype=dtype, device="meta")
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    monkeypatch.setattr(sys, "argv", ["taken.py", "24"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    runpy.run_path(str(SCRIPTS / "taken.py"), run_name="__main__")
+    assert taken == [(116 * 2**30, "cuda")]
+    assert capsys.readouterr().out == "116.0\n"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_flashinfer_is_on_in_its_stage_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "site")
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    started: list[tuple[str, str]] = []
+
+    def train(self: stages.Campaign, *_: str) -> list[dict[str, float]]:
+        started.append((os.environ["PYTHONPATH"], os.environ["VLLM_USE_FLASHINFER_SAMPLER"]))
+        raise stages.CommandError("not here")
+
+    monkeypatch.setattr(stages.Campaign, "train", train)
+    (tmp_path / "results").mkdir()
+    if installed:
+        (tmp_path / "flashinfer/flashinfer").mkdir(parents=True)
+        (tmp_path / "flashinfer/flashinfer/__init__.py").touch()
+    campaign = stages.Campaign("flashinfer", tmp_path, stages.SMALL, tmp_path, None, [], None, 0.0)
+    stages.flashinfer(campaign)
+    assert started == ([(f"{tmp_path}/flashinfer:site", "1")] if installed else [])
+    found = json.loads((tmp_path / "results/flashinfer.json").read_text())
+    assert found["failed"] == (["a start with FlashInfer: not here"] if installed else [])
+    assert found["notes"] == ([] if installed else ["FlashInfer is not installed here, so nothing was started."])
 
 
 # -- what the stages stand on ------------------------------------------------------------------------------------------
@@ -228,9 +284,11 @@ def test_pages_and_table_are_written_from_the_results(tmp_path: Path) -> None:
         "versions": {"torch": "2.11.0", "gguf": None},
     }))  # fmt: skip
     learns = {
-        "ended": "out of time", "seconds": 540.0, "figures": [{"name": "a step", "value": 1.23456, "unit": "s"}],
+        "what": "a model learns", "ended": "out of time", "seconds": 540.0,
+        "figures": [{"name": "a step", "value": 1.23456, "unit": "s"}],
         "tables": {"curve": curve, "scores": [{"score": "pass@1", "estimate": 0.25}, {"score": "a|b", "note": "x"}]},
-        "commands": [{"command": "gtpo train", "seconds": 9.5, "code": 0}], "failed": ["export: ended with 1, not 0"],
+        "commands": [{"command": "gtpo train", "seconds": 9.5, "code": 0}, {"command": "gtpo eval"}],
+        "failed": ["export: ended with 1, not 0"],
     }  # fmt: skip
     (results / "learns.json").write_text(json.dumps(learns))
     (results / "decode.json").write_text(json.dumps({"figures": []}))  # the machine went away
@@ -238,21 +296,19 @@ def test_pages_and_table_are_written_from_the_results(tmp_path: Path) -> None:
     page = (docs / "gpu/nvidia-h200-2026-11-30.md").read_text()
     for line in (
         "torch 2.11.0. Driver 580.1. gtpo at `0123456789ab`.",
-        "| learns | out of time | 540.0 | SmolLM2-135M in 4 bits, SFT then GTPO: accuracy before and after; stopped, "
-        "resumed, exported |",
+        "| learns | out of time | 540.0 | a model learns |",
         "| a step | 1.235 s |", "| pass@1 | 0.25 |  |", "| a\\|b |  | x |", "- `gtpo train`: 9.5 s, exit code 0",
+        "- `gtpo eval`: cut off",
         "- export: ended with 1, not 0",
         "![Reward, accuracy, format and entropy of each step](nvidia-h200-2026-11-30.png)",
     ):  # fmt: skip
         assert line in page.splitlines()
     assert "| decode | cut off |" in page
-    assert "| full | not run |" in page
+    assert "| full |" not in page
     assert (docs / "gpu/nvidia-h200-2026-11-30.png").stat().st_size > 5000
     (row,) = (line for line in (docs / "engines.md").read_text().splitlines() if line.startswith("| H200 |"))
     link = "[2026-11-30](gpu/nvidia-h200-2026-11-30.md)"
-    assert (
-        row == f"| H200 | nobody yet | {link}, out of time | {link}, cut off | nobody yet | nobody yet | nobody yet |"
-    )
+    assert row == f"| H200 | nobody yet | {link}, out of time | {link}, cut off |{' nobody yet |' * 5}"
 
     (results / "learns.json").write_text(json.dumps(learns | {"ended": "well"}))  # the same card and day again
     (results / "decode.json").unlink()
