@@ -72,6 +72,7 @@ def _document(name: str, plan: Plan) -> dict[str, object]:
         "model": plan.recipe.model.name,
         "parameters": plan.shape.parameters,
         "engines": str(plan.engines),
+        "decided": plan.decided,
         "downloads": plan.downloads,
         "smaller_download": plan.smaller,
         "notes": plan.notes,

@@ -225,11 +225,12 @@ class Copy:
 class Plan:
     """The plan of a run.
 
-    `recipe`: as it would run, with all keys resolved. `counts`: None if data or tokenizer are not available (`notes`
-    has the reason) and there are no earlier counts.
+    `recipe`: as it would run, with all keys resolved; `decided`: those that it leaves open. `counts`: None if data or
+    tokenizer are not available (`notes` has the reason) and there are no earlier counts.
     """
 
     recipe: Recipe
+    decided: dict[str, Any]
     shape: ModelShape
     shape_source: str
     engines: Engines
@@ -352,7 +353,8 @@ def make_plan(
             hours=partial(hours, mean=means[0]),
         )  # fmt: skip
     return Plan(
-        recipe, shape, source, engines, counts, published, tuple(notes), prompt, completion, gpu, card, memory,
+        recipe, left_open.values, shape, source, engines, counts, published, tuple(notes), prompt, completion, gpu,
+        card, memory,
         best is not None,
         measuring(min(recipe.evaluation.max_completion_tokens, context - prompt)), measuring(completion),
         export_memory(recipe, shape, prompt_tokens=prompt), longest,

@@ -49,6 +49,7 @@ STAGES = (
     Stage("full", 13, "llama8b_gsm8k at full size beside the plan; resumed; evaluated"),
     Stage("card24", 7, "the same while another process has all of the card but 24 GiB"),
     Stage("flashinfer", 4, "SmolLM2 with vLLM's FlashInfer sampler on"),
+    Stage("head", 6, "SmolLM2 in bfloat16 with vLLM's output layer in bfloat16 and in float32"),
     Stage("peers", 12, "TRL and Unsloth's own GRPO on the same model, prompts and lengths, in turns"),
     Stage("full16", 9, "llama8b_gsm8k_80gb at full size beside the plan: base weights in 16 bits"),
     Stage("others", 9, "the transformers policy, vLLM beside it, generate, tests/gpu/test_full_size.py"),

@@ -370,8 +370,8 @@ def card24(campaign: Campaign) -> None:
     recipe = "llama8b_gsm8k"
     with campaign.attempt(f"{recipe}, {LEFT} GiB"):
         settings = [*campaign.settings, *campaign.limits(recipe), *campaign.of_8b()]
-        command = campaign.program(HERE / "for_card.py", recipe, str(LEFT), "--set", *settings)
-        keys = _json(campaign.run(command, words=f"for_card.py {recipe} {LEFT}"))
+        plan = ["plan", "--recipe", recipe, "--gpu", f"{LEFT}GiB", *_set(settings), "--json"]
+        keys = _json(campaign.gtpo(*plan))["decided"]
         with campaign.taken(LEFT) as gib:
             campaign.figure("taken by another process", gib, "GiB")
             campaign.table(f"what auto is on {LEFT} GiB", [{"key": key, "value": str(keys[key])} for key in keys])
@@ -398,7 +398,24 @@ def large_run(
     settings = _set([*campaign.settings, *campaign.limits(recipe), *changes])
     card = [] if gpu is None else ["--gpu", gpu]
     plan = _json(campaign.gtpo("plan", "--recipe", recipe, *card, *settings, "--json"))
-    campaign.figure(f"{recipe}: planned memory", plan["memory_bytes"]["training"] / 2**30, "GiB")
+    campaign.figure(f"{recipe}: planned memory", _peak(plan["memory"]["training"]) / 2**30, "GiB")
+    campaign.figure(f"{recipe}: planned memory of an evaluation", _peak(plan["memory"]["eval"]) / 2**30, "GiB")
+
+
+def _peak(memory: dict[str, float]) -> float:
+    return max(memory["sampling"], memory["forward"])
+
+
+def head(campaign: Campaign) -> None:
+    """SmolLM2 in bfloat16: does vLLM's output layer in float32 bring the sampler closer to the policy, and what does it
+    cost?"""
+    changes = [f"model.name={campaign.model}", "model.backend=unsloth", "rollout.engine=vllm",
+               "model.load_in_4bit=false", "objective.initial_entropy=0.5", "training.max_steps=3"]  # fmt: skip
+    for wanted, words in (("0", "bfloat16"), ("1", "float32")):
+        os.environ["UNSLOTH_VLLM_FP32_LM_HEAD"] = wanted
+        with campaign.attempt(f"the engine's output layer in {words}"):
+            rows = campaign.train(f"head{wanted}", "smollm135m_words", *changes)
+            _steps(campaign, f"SmolLM2, output layer in {words}", rows)
 
 
 def flashinfer(campaign: Campaign) -> None:
@@ -452,7 +469,8 @@ def others(campaign: Campaign) -> None:
 
 
 STAGES = {
-    stage.__name__: stage for stage in (contracts, learns, decode, full, card24, flashinfer, peers, full16, others)
+    stage.__name__: stage
+    for stage in (contracts, learns, decode, full, card24, flashinfer, head, peers, full16, others)
 }
 
 

@@ -80,7 +80,7 @@ def figures(results: dict[str, Any], stage: str) -> dict[str, float]:
     return {figure["name"]: figure["value"] for figure in results[stage]["figures"]}
 
 
-STAGES = ("contracts", "learns", "decode", "full", "card24", "flashinfer", "peers", "full16", "others")
+STAGES = ("contracts", "learns", "decode", "full", "card24", "flashinfer", "head", "peers", "full16", "others")
 
 
 def test_all_stages_end_well_and_one_that_was_cut_off_is_made_again(results: dict[str, Any]) -> None:
@@ -123,6 +123,7 @@ def test_the_full_runs_stand_beside_the_plan(results: dict[str, Any]) -> None:
         found = figures(results, stage)
         assert found[f"{recipe}: time/sample, mean"] > 0
         assert found[f"{recipe}: planned memory"] > 0
+        assert found[f"{recipe}: planned memory of an evaluation"] > 0
         keys = "what auto is on 24 GiB" if stage == "card24" else "what auto was"
         assert {"key": "rollout.standby", "value": "never"} in results[stage]["tables"][keys]
     assert figures(results, "full")["steps after the resume"] == 3
@@ -133,6 +134,13 @@ def test_the_full_runs_stand_beside_the_plan(results: dict[str, Any]) -> None:
 
 def test_flashinfer_that_is_not_there_is_no_failure(results: dict[str, Any]) -> None:
     assert results["flashinfer"]["notes"] == ["FlashInfer is not installed here, so nothing was started."]
+
+
+def test_the_engines_output_layer_in_both_types(results: dict[str, Any]) -> None:
+    found = figures(results, "head")
+    gaps = [found[f"SmolLM2, output layer in {dtype}: sampler/gap_mean"] for dtype in ("bfloat16", "float32")]
+    assert 0 < min(gaps)
+    assert gaps[0] != gaps[1]
 
 
 def test_trl_unsloths_own_trainer_and_gtpo_take_turns(results: dict[str, Any]) -> None:

@@ -165,7 +165,7 @@ def test_each_stage_has_its_own_limit_and_result_and_the_next_one_begins(checkou
     done = subprocess.run([*command, "--limit", "decode=0.04", "--", "--small"], capture_output=True, text=True)
     assert done.returncode == 1
     expected = ["contracts: well", "learns: failed", "decode: out of time", "full: well", "card24: well",
-                "flashinfer: well", "peers: well", "full16: well", "others: well"]  # fmt: skip
+                "flashinfer: well", "head: well", "peers: well", "full16: well", "others: well"]  # fmt: skip
     assert [line for line in done.stdout.splitlines() if not line.endswith("at most")] == expected
     results = {file.stem: json.loads(file.read_text()) for file in (tmp_path / "results").glob("*.json")}
     assert results.pop("machine")["versions"]["torch"] == version("torch")
