@@ -80,6 +80,16 @@ def test_all_that_gtpo_needs_is_there_or_carried_or_left_out_and_doctor_runs_wit
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_part_fits_one_copy_beside_what_git_tracks() -> None:
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("this checkout has no git")
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    tracked = sum(file.stat().st_size for file in files if file.is_file())
+    assert tracked <= 12 * pack.MiB  # it goes along with every copy
+    assert pack.PART + tracked <= 60 * pack.MiB
+
+
 def wheel(folder: Path, name: str = "unsloth") -> Path:
     file, about = folder / f"{name}-1.5-py3-none-any.whl", f"{name}-1.5.dist-info"
     with zipfile.ZipFile(file, "w") as archive:
