@@ -26,7 +26,7 @@ from gtpo_cli.job import ModelFiles
 from gtpo_cli.policy.loading import check_finite, choose_dtype, explained
 from gtpo_cli.policy.packing import Packed, packed_hidden_states, use_packed_attention_in_unsloth
 from gtpo_cli.policy.transformers_policy import TransformersPolicy, adapter_targets
-from gtpo_cli.policy.vllm_start import graphs_with_adapter, prepare_vllm
+from gtpo_cli.policy.vllm_start import capture_graphs_with_adapter, prepare_vllm
 from gtpo_cli.recipe.schema import ModelRecipe, RolloutRecipe
 
 # Unsloth reads these when it is imported or starts an engine.
@@ -100,7 +100,9 @@ def load_unsloth_policy(
     can_sleep = (
         recording_what_sleeps() if engine is not None and engine.standby != "never" else contextlib.nullcontext()
     )
-    with explained(path), _library_output(), _speculation(engine), graphs_with_adapter(engine), can_sleep:
+    with explained(path), _library_output(), _speculation(engine), can_sleep:
+        if engine is not None:
+            capture_graphs_with_adapter(engine)
         model, _ = fast.from_pretrained(
             model_name=path,
             max_seq_length=longest,

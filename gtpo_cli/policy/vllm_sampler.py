@@ -34,7 +34,7 @@ from gtpo_cli.policy.policy import Policy
 from gtpo_cli.policy.sampler import OnCompletion, SamplingParams, check_prompts
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.unsloth_policy import UnslothPolicy
-from gtpo_cli.policy.vllm_start import graphs_with_adapter, prepare_vllm
+from gtpo_cli.policy.vllm_start import capture_graphs_with_adapter, prepare_vllm
 from gtpo_cli.recipe.schema import RolloutRecipe
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import one_line
@@ -278,21 +278,21 @@ def _start(policy: Policy, job: Job) -> Any:
         options["enable_chunked_prefill"] = False
     if model.load_in_4bit:
         options["quantization"] = "bitsandbytes"
+    capture_graphs_with_adapter(rollout)
     try:
-        with graphs_with_adapter(rollout):
-            return vllm.LLM(
-                model=job.model.path,
-                revision=model.revision,
-                trust_remote_code=model.trust_remote_code,
-                dtype=_dtype(policy),
-                max_model_len=policy.max_seq_length,
-                enable_lora=True,
-                max_loras=1,
-                max_lora_rank=next(rank for rank in _LORA_RANKS if rank >= model.lora.rank),
-                logprobs_mode="raw_logprobs" if policy.temperature == 1.0 else "processed_logprobs",
-                seed=job.recipe.seed,
-                **options,
-            )
+        return vllm.LLM(
+            model=job.model.path,
+            revision=model.revision,
+            trust_remote_code=model.trust_remote_code,
+            dtype=_dtype(policy),
+            max_model_len=policy.max_seq_length,
+            enable_lora=True,
+            max_loras=1,
+            max_lora_rank=next(rank for rank in _LORA_RANKS if rank >= model.lora.rank),
+            logprobs_mode="raw_logprobs" if policy.temperature == 1.0 else "processed_logprobs",
+            seed=job.recipe.seed,
+            **options,
+        )
     except (RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise GenerationError(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 from gtpo_cli.policy.engines import gpu_capability
 from gtpo_cli.recipe.schema import RolloutRecipe
@@ -27,23 +24,16 @@ def prepare_vllm() -> None:
         sys.modules.setdefault("flashinfer", None)  # type: ignore[arg-type]  # Python then finds no such package
 
 
-@contextmanager
-def graphs_with_adapter(rollout: RolloutRecipe | None) -> Iterator[None]:
-    """Capture CUDA graphs only for batches with an adapter while an engine starts, since gtpo samples no others.
+def capture_graphs_with_adapter(rollout: RolloutRecipe) -> None:
+    """Let engines of this process capture CUDA graphs only for batches with an adapter, since gtpo samples no others.
 
     vLLM captures each graph a second time for batches without one, which doubles the time and the memory. A speculating
-    engine asks for the graphs without an adapter. `rollout`: None if no engine starts.
+    engine asks for the graphs without an adapter. Call it before an engine starts: vLLM's runner takes the function
+    when it is imported, which must come after Unsloth's own changes.
     """
-    if rollout is None or rollout.speculation is not None:
-        yield
+    if rollout.speculation is not None:
         return
-    from vllm.v1.worker.gpu import model_runner
+    from vllm.v1.worker.gpu import lora_utils
 
-    def cases(*args: Any) -> list[int]:
-        return [case for case in own(*args) if case] or [0]
-
-    own, model_runner.get_lora_capture_cases = model_runner.get_lora_capture_cases, cases
-    try:
-        yield
-    finally:
-        model_runner.get_lora_capture_cases = own
+    own = lora_utils.get_lora_capture_cases
+    lora_utils.get_lora_capture_cases = lambda *args: [case for case in own(*args) if case] or [0]

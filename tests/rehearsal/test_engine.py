@@ -18,7 +18,7 @@ from twins import distance, measured, save_in_half, twin
 from gtpo_cli.errors import GenerationError, ModelError
 from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.policy.unsloth_policy import _check_started
-from gtpo_cli.policy.vllm_start import graphs_with_adapter
+from gtpo_cli.policy.vllm_start import capture_graphs_with_adapter
 from gtpo_cli.recipe.schema import RolloutRecipe
 
 HEADS = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}  # vLLM takes heads of 32 and more
@@ -165,24 +165,19 @@ def test_an_adapter_that_only_measures_has_16_bits_and_stays_as_it_is(pair: tupl
         sampler.sync(policy)
 
 
-def test_only_graphs_with_an_adapter_are_captured(on_card: Any) -> None:
+def test_only_graphs_with_an_adapter_are_captured(pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By vLLM's runner for GPUs, which the CPU build has and does not use."""
     from vllm.config import CompilationConfig
     from vllm.config.lora import LoRAConfig
-    from vllm.v1.worker.gpu import model_runner
+    from vllm.v1.worker.gpu import lora_utils, model_runner
 
     asked = LoRAConfig(max_loras=1, max_lora_rank=8), CompilationConfig()
-
-    def cases() -> list[int]:
-        return model_runner.get_lora_capture_cases(*asked)
-
+    assert model_runner.get_lora_capture_cases(*asked) == [2]
+    assert model_runner.get_lora_capture_cases(None, asked[1]) == [0]
+    monkeypatch.setattr(lora_utils, "get_lora_capture_cases", lambda *_: [0, 2])
     speculation = {"method": "ngram", "num_speculative_tokens": 3}
-    assert cases() == [0, 2]
-    with graphs_with_adapter(RolloutRecipe()):
-        assert cases() == [2]
-        assert model_runner.get_lora_capture_cases(None, asked[1]) == [0]
-    with graphs_with_adapter(RolloutRecipe(vllm={"speculative_config": speculation})):
-        assert cases() == [0, 2]
-    assert cases() == [0, 2]
+    capture_graphs_with_adapter(RolloutRecipe(vllm={"speculative_config": speculation}))
+    assert lora_utils.get_lora_capture_cases(*asked) == [0, 2]
 
 
 def test_neither_usage_reports_nor_flashinfer(pair: tuple[Any, Any]) -> None:
