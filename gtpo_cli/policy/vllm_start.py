@@ -28,12 +28,11 @@ def capture_graphs_with_adapter(rollout: RolloutRecipe) -> None:
     """Let engines of this process capture CUDA graphs only for batches with an adapter, since gtpo samples no others.
 
     vLLM captures each graph a second time for batches without one, which doubles the time and the memory. A speculating
-    engine asks for the graphs without an adapter. Call it before an engine starts: vLLM's runner takes the function
-    when it is imported, which must come after Unsloth's own changes.
+    engine asks for the graphs without an adapter. Call it before an engine starts.
     """
     if rollout.speculation is not None:
         return
-    from vllm.v1.worker.gpu import lora_utils
+    from vllm.v1.worker.gpu import model_runner
 
-    own = lora_utils.get_lora_capture_cases
-    lora_utils.get_lora_capture_cases = lambda *args: [case for case in own(*args) if case] or [0]
+    own = model_runner.get_lora_capture_cases
+    model_runner.get_lora_capture_cases = lambda *args: [case for case in own(*args) if case] or [0]

@@ -169,15 +169,15 @@ def test_only_graphs_with_an_adapter_are_captured(pair: tuple[Any, Any], monkeyp
     """By vLLM's runner for GPUs, which the CPU build has and does not use."""
     from vllm.config import CompilationConfig
     from vllm.config.lora import LoRAConfig
-    from vllm.v1.worker.gpu import lora_utils, model_runner
+    from vllm.v1.worker.gpu import model_runner
 
     asked = LoRAConfig(max_loras=1, max_lora_rank=8), CompilationConfig()
     assert model_runner.get_lora_capture_cases(*asked) == [2]
     assert model_runner.get_lora_capture_cases(None, asked[1]) == [0]
-    monkeypatch.setattr(lora_utils, "get_lora_capture_cases", lambda *_: [0, 2])
+    monkeypatch.setattr(model_runner, "get_lora_capture_cases", lambda *_: [0, 2])
     speculation = {"method": "ngram", "num_speculative_tokens": 3}
     capture_graphs_with_adapter(RolloutRecipe(vllm={"speculative_config": speculation}))
-    assert lora_utils.get_lora_capture_cases(*asked) == [0, 2]
+    assert model_runner.get_lora_capture_cases(*asked) == [0, 2]
 
 
 def test_neither_usage_reports_nor_flashinfer(pair: tuple[Any, Any]) -> None:
