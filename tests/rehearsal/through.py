@@ -55,9 +55,10 @@ def _ended(pid: int, client: socket.socket) -> int:
     return os.waitstatus_to_exitcode(done[1])
 
 
-def _become(argv: list[str], cwd: str, streams: list[int]) -> None:
+def _become(argv: list[str], cwd: str, switches: dict[str, str], streams: list[int]) -> None:
     code = 1
     try:
+        os.environ.update(switches)
         for number, stream in enumerate(streams, start=1):
             os.dup2(stream, number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
@@ -80,7 +81,9 @@ def _become(argv: list[str], cwd: str, streams: list[int]) -> None:
 def ask(argv: list[str]) -> int:
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(os.environ["GTPO_REHEARSAL"] + (".plain" if argv[1:2] == ["TRL"] else ""))
-        socket.send_fds(server, [json.dumps({"argv": argv, "cwd": str(Path.cwd())}).encode()], [1, 2])
+        switches = {name: value for name, value in os.environ.items() if name.startswith("UNSLOTH_VLLM_")}
+        request = {"argv": argv, "cwd": str(Path.cwd()), "switches": switches}
+        socket.send_fds(server, [json.dumps(request).encode()], [1, 2])
         answers = server.makefile()
         pid = int(answers.readline())
         signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
