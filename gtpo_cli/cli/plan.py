@@ -181,8 +181,8 @@ def _print_verdict(plan: Plan, *, gpu_given: bool) -> None:
         print(f"gtpo {command:<13}  {_measuring(measuring, plan.gpu)}")
     export = plan.export
     print(
-        f"gtpo export         {_gib(export.answers)} GiB; merging takes {_gib(export.merge)} GiB of main memory, and "
-        f"its check {_gib(export.check)} GiB of the GPU or the CPU"
+        f"gtpo export         {_gib(export.answers)} GiB; merging takes {_gib(export.merge)} GiB of main memory; the "
+        f"check of the result takes {_gib(export.check)} GiB, of main memory if the GPU has no room"
     )
     if plan.better_share is not None:
         print(f"rollout.gpu_memory_utilization={plan.better_share:g} would let all of a step be sampled at once")

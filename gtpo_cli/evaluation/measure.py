@@ -226,12 +226,11 @@ def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], sc
                     timed_out=verdict.timed_out,
                     plugins=verdict.plugins,
                 )
-                for completion, verdict, entropy in zip(
-                    group.completions, group.verdicts, [*entropies, *[None] * len(group.completions)], strict=False
-                )
+                for completion, verdict, entropy in zip(group.completions, group.verdicts, measured, strict=True)
             ),
         )
         for group, entropies in zip(scored, mean_entropies, strict=True)
+        for measured in [[*entropies, *[None] * (len(group.completions) - len(entropies))]]
     ]
 
 

@@ -191,17 +191,16 @@ def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
     if query.device.type != "cpu" or (mask is None and not decodes):
         attended: Tensor = attend(module, query, key, value, mask, **rest)[0]
         return attended
-    (R, heads, T, d), shared = query.shape, key.shape[1]
+    (R, heads, T, d), shared, dropout = query.shape, key.shape[1], rest.get("dropout", 0.0)
     if decodes:
         query = query.reshape(R, shared, heads // shared, d)
     elif (
         mask is not None and mask.is_floating_point()  # not of the prompts before sampling
-        and _computes_in_16_bits(query) and T * key.shape[2] <= _FEW_SCORES
+        and dropout == 0.0 and _computes_in_16_bits(query) and T * key.shape[2] <= _FEW_SCORES
     ):  # fmt: skip
         return _attend_by_products(query, key, value, mask, rest.get("scaling") or d**-0.5)
     out = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=rest.get("dropout", 0.0), scale=rest.get("scaling"),
-        enable_gqa=not decodes,
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=rest.get("scaling"), enable_gqa=not decodes,
     )  # fmt: skip
     return out.reshape(R, 1, heads, d) if decodes else out.transpose(1, 2).contiguous()
 

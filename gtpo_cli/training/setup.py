@@ -47,8 +47,7 @@ def set_up(
     """Load the model of a job; `say` gets the lines that a user should read.
 
     `samples`: whether the run samples; otherwise no engine starts. `with_reference`, `trains`,
-    `start`: as in `load_policy`.
-    Raises ModelError.
+    `start`: as in `load_policy`. Raises ModelError.
     """
     recipe, engines, data = job.recipe, job.engines, job.data
     for note in data.notes:

@@ -46,7 +46,7 @@ def main() -> None:
         f"evaluation.max_completion_tokens={arguments.tokens}", f"data.max_prompt_tokens={PROMPT}",
     ]  # fmt: skip
     # Both kinds of graphs, since the cells without an adapter are timed too.
-    unsloth_policy.capture_graphs_with_adapter = lambda _: None  # type: ignore
+    unsloth_policy.capture_graphs_with_adapter = lambda _: None  # type: ignore  # imported there
     started = time.perf_counter()
     recipe = load_recipe("llama8b_gsm8k", settings)
     job = Parts(recipe).job()

@@ -167,3 +167,11 @@ def test_few_scores_in_16_bits_are_products_as_exact_as_torchs_kernel(monkeypatc
     kernel, products = errors(0), errors(7 * 16)
     assert products != kernel
     assert all(ours < 1.3 * theirs for ours, theirs in zip(products, kernel, strict=True))
+
+
+def test_attention_dropout_is_not_lost_where_scores_are_few() -> None:
+    """SFT trains with a model's own."""
+    states, mask = attention_case(7, torch.bfloat16)
+    kept, dropped = (_attend(MODULE, *states, mask, scaling=0.25, dropout=rate) for rate in (0.0, 0.9))
+    assert float((dropped == 0).float().mean()) > 0.1
+    assert not bool((kept == 0).any())
