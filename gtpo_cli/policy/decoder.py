@@ -24,6 +24,8 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 from gtpo_cli.errors import ModelError
+from gtpo_cli.policy.prepacked import is_plain, merged_weight, prepacked
+from gtpo_cli.policy.shared_prompts import SharedPrompts
 from gtpo_cli.policy.tiny import is_builtin
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 
@@ -62,52 +64,61 @@ def cache_of(output: Any, model_type: str) -> tuple[str, Any]:
 
 
 class Prefill:
-    """The prompts, each encoded once and repeated for its n rows; left-padded if their lengths differ.
+    """The prompts, each encoded once for its n rows; left-padded if their lengths differ.
 
-    cache: what the model returned, with the name of the argument that takes it: keys and values, recurrent states, or
-    both. hidden: (R, H), the state that predicts the first token. positions: (R,), the first token's position. width:
-    tokens of the longest prompt. mask: (R, width), 1 for tokens and 0 for padding; None without padding.
+    cache: what the model returned for the prompts, with the name of the argument that takes it: keys and values,
+    recurrent states, or both. mask: (B, P), 1 for tokens and 0 for padding; None without padding. Of the R = B * n
+    rows: prompt_R, hidden (R, H), the state that predicts the first token, and positions (R,), that token's.
     """
 
-    def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
-        self.width = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), self.width, dtype=torch.long)
-        mask = torch.zeros(len(prompts), self.width, dtype=torch.long)
+    def __init__(self, backbone: Any, device: torch.device, prompts: Sequence[Sequence[int]], n: int) -> None:
+        width = max(len(prompt) for prompt in prompts)
+        ids, mask = (torch.zeros(len(prompts), width, dtype=torch.long) for _ in range(2))
         for row, prompt in enumerate(prompts):
-            ids[row, self.width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, self.width - len(prompt) :] = 1
-        # Without a mask, attention takes its fast path.
-        padded = not bool(mask.all())
-        mask = mask.to(policy.device)
-        output = policy.backbone(
-            input_ids=ids.to(policy.device),
-            attention_mask=mask if padded else None,
+            ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
+        mask = mask.to(device)
+        self.mask = None if bool(mask.all()) else mask  # without a mask, attention takes its fast path
+        output = backbone(
+            input_ids=ids.to(device),
+            attention_mask=self.mask,
             position_ids=(mask.cumsum(dim=-1) - 1).clamp(min=0),
             use_cache=True,
         )
-        self.cache_name, self.cache = cache_of(output, policy.backbone.config.model_type)
-        repeated = torch.arange(len(prompts), device=policy.device).repeat_interleave(n)
-        self.cache.reorder_cache(repeated)
-        self.hidden: Tensor = output.last_hidden_state[repeated, -1]
-        self.positions = mask.sum(dim=-1)[repeated]
-        self.mask = mask[repeated] if padded else None
+        self.cache_name, self.cache = cache_of(output, backbone.config.model_type)
+        self.prompt_R = torch.arange(len(prompts), device=device).repeat_interleave(n)
+        self.hidden: Tensor = output.last_hidden_state[self.prompt_R, -1]
+        self.positions = mask.sum(dim=-1)[self.prompt_R]
+
+    def take_prompts(self, dtype: torch.dtype) -> SharedPrompts:
+        """Move the prompts' keys and values out of the cache, so that it will hold only the rows' own."""
+        shared = []
+        for layer in self.cache.layers:
+            shared.append((layer.keys.to(dtype), layer.values.to(dtype)))
+            layer.keys, layer.values = layer.keys[:, :, :0], layer.values[:, :, :0]
+        return SharedPrompts(shared, self.mask, self.prompt_R)
 
 
 class ModelDecoder:
-    """Implements `Decoder` with the model's own forward pass and cache."""
+    """Implements `Decoder` with the model's own forward pass and cache, and its weights at the time of its creation."""
 
     def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
-
-        self._backbone, (self._weight, self._bias) = policy.backbone, policy.lm_head
-        prefill = Prefill(policy, prompts, n)
-        make_room(prefill.cache, policy.dtype)
-        self._cache, self._cached = prefill.cache, {prefill.cache_name: prefill.cache}
-        # Only attention looks back at padding.
-        self._mask = None if all(prefill.cache.is_linear) else prefill.mask
+        self._backbone, self._head = prepacked(policy, n * len(prompts))
+        prefill = Prefill(self._backbone, policy.device, prompts, n)
+        cache = self._cache = prefill.cache
+        self._more: dict[str, Any] = {prefill.cache_name: cache}  # arguments of the model
+        self._prompts: SharedPrompts | None = None
+        self._mask: Tensor | None = None
+        if policy.packs and policy.device.type == "cpu":
+            self._prompts = self._more["prompts"] = prefill.take_prompts(policy.dtype)
+        else:
+            cache.reorder_cache(prefill.prompt_R)
+            if prefill.mask is not None and not all(cache.is_linear):  # only attention looks back at padding
+                self._mask = prefill.mask[prefill.prompt_R]
+        make_room(cache, policy.dtype)
         self._hidden, self._positions = prefill.hidden, prefill.positions
 
     def logits(self) -> Tensor:
-        return torch.nn.functional.linear(self._hidden, self._weight, self._bias).float()
+        return self._head(self._hidden).float()
 
     def advance(self, token_R: Tensor) -> None:
         if self._mask is not None:
@@ -116,7 +127,7 @@ class ModelDecoder:
             input_ids=token_R[:, None],
             attention_mask=self._mask,
             position_ids=self._positions[:, None],
-            **self._cached,
+            **self._more,
             use_cache=True,
         )
         self._hidden = output.last_hidden_state[:, -1]
@@ -125,6 +136,8 @@ class ModelDecoder:
     def select(self, keep_R: Tensor) -> None:
         self._cache.reorder_cache(keep_R.nonzero().squeeze(1))
         self._hidden, self._positions = self._hidden[keep_R], self._positions[keep_R]
+        if self._prompts is not None:
+            self._prompts.select(keep_R)
         if self._mask is not None:
             self._mask = self._mask[keep_R]
 
@@ -157,11 +170,12 @@ def make_room(cache: Cache, dtype: torch.dtype) -> None:
 
 
 def _append(held_RhCd: Tensor, new_RhTd: Tensor) -> Tensor:
-    """Append `new` to `held`, in place if `held` is a view with enough room."""
-    (R, heads, C, d), T = held_RhCd.shape, new_RhTd.shape[2]
-    if held_RhCd.stride(1) < (C + T) * d:
+    """Append `new` to `held`, in place if `held` is a view with enough room. An empty one may have other rows."""
+    (R, heads, T, d), C = new_RhTd.shape, held_RhCd.shape[2]
+    if C == 0 or held_RhCd.stride(1) < (C + T) * d:
         places = held_RhCd.new_empty(R, heads, C + T + _ROOM, d)
-        places[:, :, :C] = held_RhCd
+        if C > 0:
+            places[:, :, :C] = held_RhCd
         held_RhCd = places[:, :, :C]
     both = held_RhCd.as_strided((R, heads, C + T, d), held_RhCd.stride())
     both[:, :, C:] = new_RhTd
@@ -174,7 +188,11 @@ def can_decode(policy: TransformersPolicy) -> bool:
         is_builtin(policy.backbone.config)
         and policy.device.type == "cpu"
         and policy.dtype == torch.float32
-        and all(_is_readable(module) for module in policy.backbone.layers.modules())
+        and all(
+            is_plain(module)
+            for module in policy.backbone.layers.modules()
+            if isinstance(module, Linear) or hasattr(module, "get_delta_weight")
+        )
     )
 
 
@@ -190,14 +208,17 @@ class LeanDecoder:
         self._floor = torch.tensor(math.sqrt(H * backbone.config.rms_norm_eps))
         self._heads, self._d = backbone.config.num_attention_heads, backbone.layers[0].self_attn.head_dim
 
-        prefill = Prefill(policy, prompts, n)
-        self._hidden, self._positions, self._used = prefill.hidden, prefill.positions, prefill.width
+        prefill = Prefill(backbone, policy.device, prompts, n)
+        prefill.cache.reorder_cache(prefill.prompt_R)
+        self._hidden, self._positions = prefill.hidden, prefill.positions
         # one per block, (2, R, heads, C, d)
         self._cache = [torch.stack((layer.keys, layer.values)) for layer in prefill.cache.layers]
+        self._used = self._cache[0].shape[3]
         # -inf at the padding left of short prompts, added to the scores
         self._mask: Tensor | None = None
         if prefill.mask is not None:
-            self._mask = torch.zeros(prefill.mask.shape).masked_fill(prefill.mask == 0, float("-inf"))[:, None, None]
+            padding = prefill.mask[prefill.prompt_R] == 0
+            self._mask = torch.zeros(padding.shape).masked_fill(padding, float("-inf"))[:, None, None]
         self._make_room()
         self._cos_sin = self._angles(backbone, policy.max_seq_length)
 
@@ -272,30 +293,15 @@ class _Block(NamedTuple):
 
 def _block(layer: Any) -> _Block:
     attention, mlp = layer.self_attn, layer.mlp
-    query = _weight(attention.q_proj) * attention.scaling
+    query = merged_weight(attention.q_proj) * attention.scaling
     return _Block(
-        _stacked(layer.input_layernorm.weight, query, _weight(attention.k_proj), _weight(attention.v_proj)),
-        _weight(attention.o_proj).T.contiguous(),
-        _stacked(layer.post_attention_layernorm.weight, _weight(mlp.gate_proj), _weight(mlp.up_proj)),
-        _weight(mlp.down_proj).T.contiguous(),
+        _stacked(layer.input_layernorm.weight, query, merged_weight(attention.k_proj), merged_weight(attention.v_proj)),
+        merged_weight(attention.o_proj).T.contiguous(),
+        _stacked(layer.post_attention_layernorm.weight, merged_weight(mlp.gate_proj), merged_weight(mlp.up_proj)),
+        merged_weight(mlp.down_proj).T.contiguous(),
     )
-
-
-def _weight(module: Any) -> Tensor:
-    """Return the weight of a linear layer plus its adapter."""
-    weight: Tensor = module.weight
-    if hasattr(module, "get_delta_weight") and not module.disable_adapters:
-        weight = weight + sum(module.get_delta_weight(name) for name in module.active_adapters)
-    return weight
 
 
 def _stacked(norm_H: Tensor, *weights: Tensor) -> Tensor:
     """Join the weights of layers with the same input, and multiply by the factor of the norm before them."""
     return (torch.cat(weights) * (norm_H * math.sqrt(len(norm_H)))).T.contiguous()
-
-
-def _is_readable(module: Any) -> bool:
-    """Whether the layer's weight matrix can be read: not in 4 bits, and with no unsupported adapter."""
-    if hasattr(module, "get_delta_weight"):
-        return type(module.get_base_layer()) is Linear and not module.merged and not any(module.use_dora.values())
-    return not isinstance(module, Linear) or type(module) is Linear

@@ -7,9 +7,9 @@ treats parts differently: a prompt attends to itself, a completion to its prompt
 order of summation differs from one padded row for each completion.
 
 transformers registers attention functions by name. gtpo's gets the `Packed` batch as a keyword that the model passes to
-its layers. Without it (sampling) it is plain scaled dot-product attention. Unsloth's forward has its own keyword for
-rows that share prompts (`prefix_seg_info`) and a hook for the attention function. gtpo's goes there; Unsloth's own,
-which is under the AGPL, is not imported.
+its layers, and in sampling the `SharedPrompts`. Without them it is plain scaled dot-product attention. Unsloth's
+forward has its own keyword for rows that share prompts (`prefix_seg_info`) and a hook for the attention function.
+gtpo's goes there; Unsloth's own, which is under the AGPL, is not imported.
 
 Axes: N packed tokens, B prompts, P prompt tokens, R completions, T completion tokens.
 """
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from gtpo_cli.errors import EvaluationError, GtpoError, ModelError, out_of_memory
 from gtpo_cli.objective.batch import Rows, Unit
+from gtpo_cli.policy.shared_prompts import SharedPrompts
 
 ATTENTION = "gtpo_packed"
 _FEW_SCORES = 1 << 14  # of a head and a row
@@ -170,9 +171,17 @@ def packed_attention(
     mask: Tensor | None,
     *,
     packed: Packed | None = None,
+    prompts: SharedPrompts | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers calls it, (1, heads, N, d) -> (1, N, heads, d); without `packed` as usual."""
+    """Attend as transformers calls it, (R, heads, N, d) -> (R, N, heads, d).
+
+    `packed`: a packed row. `prompts`: what the next token of each row also attends to. Without them, as usual.
+    """
+    if prompts is not None:
+        R, heads, _, d = query.shape
+        rows = query.view(R, key.shape[1], -1, d)  # the heads that share keys
+        return prompts.attend(module.layer_idx, rows, key, value, module.scaling).view(R, 1, heads, d), None
     if packed is None:
         return _attend(module, query, key, value, mask, **rest), None
     return attend_packed(query, key, value, packed, lambda q, k, v, m: _attend(module, q, k, v, m, **rest)), None
@@ -182,27 +191,23 @@ def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
     """Run transformers' attention, (R, heads, T, d) -> (R, T, heads, d).
 
     If heads share keys and values and there is a mask, transformers copies these for every head, as some GPU kernels
-    need. On a CPU this avoids the copies, with the same result. In decoding, the heads that share keys become rows of
-    one query: a kernel then reads each key once for all of them.
+    need. On a CPU this avoids the copies, with the same result.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
 
-    decodes = query.shape[2] == 1
-    if query.device.type != "cpu" or (mask is None and not decodes):
+    if query.device.type != "cpu" or mask is None:
         attended: Tensor = attend(module, query, key, value, mask, **rest)[0]
         return attended
-    (R, heads, T, d), shared, dropout = query.shape, key.shape[1], rest.get("dropout", 0.0)
-    if decodes:
-        query = query.reshape(R, shared, heads // shared, d)
-    elif (
-        mask is not None and mask.is_floating_point()  # not of the prompts before sampling
+    T, d, dropout = *query.shape[2:], rest.get("dropout", 0.0)
+    if (
+        mask.is_floating_point()  # not of the prompts before sampling
         and dropout == 0.0 and _computes_in_16_bits(query) and T * key.shape[2] <= _FEW_SCORES
     ):  # fmt: skip
         return _attend_by_products(query, key, value, mask, rest.get("scaling") or d**-0.5)
     out = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, scale=rest.get("scaling"), enable_gqa=not decodes,
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=rest.get("scaling"), enable_gqa=True,
     )  # fmt: skip
-    return out.reshape(R, 1, heads, d) if decodes else out.transpose(1, 2).contiguous()
+    return out.transpose(1, 2).contiguous()
 
 
 def _computes_in_16_bits(states: Tensor) -> bool:

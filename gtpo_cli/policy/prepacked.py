@@ -1,0 +1,92 @@
+"""Prepacked weights: copies of a model's linear weights in the layout of the processor's matrix products.
+
+For a few rows, a product takes little longer than reading the weights, and torch's libraries arrange these anew for
+every product. While completions are sampled the weights stay the same, so they are arranged once, with the operations
+of oneDNN with which torch's inductor prepacks frozen weights. The products are the same up to rounding.
+
+Adapters are merged into the copies. In bfloat16 that rounds a young adapter away, but no more than PEFT does, which
+adds the adapter's product to one that is rounded to 8 bits: both are as far from float32 (test_prepacked.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from gtpo_cli.kernels.logprobs import factor_dtype
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+
+_MOST_BYTES = 4 << 30  # of copies; a larger model multiplies its weights as they are
+
+
+Product = Callable[[Tensor], Tensor]  # of (..., inputs) with a layer's weight
+
+
+def prepack(weight: Tensor, bias: Tensor | None = None, *, dtype: torch.dtype, rows: int) -> Product:
+    """Return the product x W^T + bias in `dtype`, without gradient.
+
+    `rows`: about as many are multiplied at a time; the layout depends on it.
+    """
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), rows)
+    bias = None if bias is None else bias.detach().to(dtype)
+
+    def product(x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(dtype), packed, bias, "none", [], "")
+        return out
+
+    return product
+
+
+def prepacked(policy: TransformersPolicy, rows: int) -> tuple[Any, Product]:
+    """Return the policy's decoder and output layer with prepacked weights, as they are now; all else is shared.
+
+    They are the policy's own on a GPU, beyond 4 GiB of copies, and in a type that this processor does not multiply.
+    """
+    head, dtype = policy.lm_head, policy.dtype
+    layers = plain_layers(policy.backbone)
+    size = sum(base_of(layer).weight.numel() for layer in layers) + head[0].numel()
+    multiplies = dtype in (torch.float32, torch.bfloat16) and factor_dtype(dtype, policy.device) == dtype
+    if policy.device.type != "cpu" or not multiplies or size * dtype.itemsize > _MOST_BYTES:
+        return policy.backbone, partial(linear, weight=head[0], bias=head[1])
+    pack = partial(prepack, dtype=dtype, rows=rows)
+    shared = (policy.backbone.config, *policy.backbone.parameters(), *policy.backbone.buffers())
+    memo: dict[int, Any] = {id(each): each for each in shared}
+    for layer in layers:
+        twin = memo[id(layer)] = copy.copy(layer)
+        twin.forward = pack(merged_weight(layer), base_of(layer).bias)
+    return copy.deepcopy(policy.backbone, memo), pack(*head)
+
+
+# -- linear layers with and without an adapter ------------------------------------------------------------------------
+
+
+def plain_layers(model: nn.Module) -> list[Any]:
+    """List the linear layers with weights that can be read, each with its plain adapters; none that are in 4 bits."""
+    layers = [module for module in model.modules() if is_plain(module)]
+    inside = {part for layer in layers for part in layer.modules() if part is not layer}
+    return [layer for layer in layers if layer not in inside]
+
+
+def is_plain(module: Any) -> bool:
+    if hasattr(module, "get_delta_weight"):
+        return type(module.get_base_layer()) is nn.Linear and not module.merged and not any(module.use_dora.values())
+    return type(module) is nn.Linear
+
+
+def base_of(layer: Any) -> nn.Linear:
+    base: nn.Linear = layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
+    return base
+
+
+def merged_weight(layer: Any) -> Tensor:
+    """Return the weight of a linear layer plus its adapters."""
+    weight: Tensor = base_of(layer).weight
+    if hasattr(layer, "get_delta_weight") and not layer.disable_adapters:
+        weight = weight + sum(layer.get_delta_weight(name) for name in layer.active_adapters)
+    return weight
