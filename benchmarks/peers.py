@@ -33,6 +33,7 @@ from measure import Figure, interleaved, median_ratio, write
 from torch import Tensor
 
 from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy.prepacked import prepack
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.rewards import accuracy_reward, format_reward
@@ -309,8 +310,9 @@ def trl_steps(race: Race) -> Steps:
 def products(race: Race) -> dict[str, float]:
     """CPU seconds of a step's matrix products with weights, and nothing else: what no code on top of them can beat.
 
-    Sampling: prompts once, then a token of all completions at a time. Training: forward and both gradients of each
-    prompt once and of all completions, all of full length; under an adapter without the gradient of the weights.
+    Sampling: prompts once, then a token of all completions at a time, with prepacked weights. Training: forward and
+    both gradients of each prompt once and of all completions, all of full length; under an adapter without the gradient
+    of the weights.
     """
     with tempfile.TemporaryDirectory() as folder:
         job = Parts(recipe_for(race, folder)).training_job()
@@ -323,9 +325,11 @@ def products(race: Race) -> dict[str, float]:
     layers = [module.weight.detach().to(dtype) for module in linear]
     head = [setup.policy.lm_head[0].detach().to(dtype)]
 
-    def forward(tokens: int, weights: list[Tensor]) -> None:
-        for weight in weights:
-            torch.nn.functional.linear(torch.ones(tokens, weight.shape[1], dtype=dtype), weight)
+    packed = [(weight.shape[1], prepack(weight, dtype=dtype, rows=rows)) for weight in layers + head]
+
+    def forward(tokens: int) -> None:
+        for inputs, product in packed:
+            product(torch.ones(tokens, inputs, dtype=dtype))
 
     def train(tokens: int, weights: list[Tensor]) -> None:
         for weight in weights:
@@ -335,10 +339,10 @@ def products(race: Race) -> dict[str, float]:
     def seconds(work: Callable[[], object]) -> float:
         return statistics.median(interleaved({"": work}, rounds=3)[""])
 
-    sampled = race.tokens * seconds(partial(forward, rows, layers + head))
+    sampled = race.tokens * seconds(partial(forward, rows))
     trained = seconds(partial(train, prompt + rows * (race.tokens - 1), layers))
     return {
-        "sampling": seconds(partial(forward, prompt, layers)) + sampled,
+        "sampling": seconds(partial(forward, prompt)) + sampled,
         "training": trained + seconds(partial(train, rows * race.tokens, head)),
     }
 

@@ -195,15 +195,13 @@ def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward as attend
 
-    if query.device.type != "cpu" or mask is None:
+    T, d, dropout, on_cpu = *query.shape[2:], rest.get("dropout", 0.0), query.device.type == "cpu"
+    few = T * key.shape[2] <= _FEW_SCORES and (mask is None or mask.is_floating_point())  # a mask of prompts is not
+    if on_cpu and few and dropout == 0.0 and _computes_in_16_bits(query):
+        return _attend_by_products(query, key, value, mask, rest.get("scaling") or d**-0.5)
+    if not on_cpu or mask is None:
         attended: Tensor = attend(module, query, key, value, mask, **rest)[0]
         return attended
-    T, d, dropout = *query.shape[2:], rest.get("dropout", 0.0)
-    if (
-        mask.is_floating_point()  # not of the prompts before sampling
-        and dropout == 0.0 and _computes_in_16_bits(query) and T * key.shape[2] <= _FEW_SCORES
-    ):  # fmt: skip
-        return _attend_by_products(query, key, value, mask, rest.get("scaling") or d**-0.5)
     out = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, scale=rest.get("scaling"), enable_gqa=True,
     )  # fmt: skip
@@ -216,13 +214,15 @@ def _computes_in_16_bits(states: Tensor) -> bool:
     return (torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype).itemsize == 2
 
 
-def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Attend with two matrix products, (R, heads, T, d) -> (R, T, heads, d). Scores and softmax are in float32.
 
     With few scores this is faster than torch's kernel in 16 bits on a CPU. A product covers all heads that share keys.
     """
     (R, heads, T, d), (shared, K) = query.shape, key.shape[1:3]
     rows = query.reshape(R, shared, heads // shared * T, d)
+    if mask is None:  # causal
+        mask = torch.full((1, 1, T, T), float("-inf"), device=query.device).triu_(1)
     with torch.autocast(query.device.type, enabled=False):
         scores = torch.matmul(rows.float() * scale, key.float().transpose(2, 3))
         weights = (scores.view(R, shared, -1, T, K) + mask[:, :, None]).softmax(dim=-1)
